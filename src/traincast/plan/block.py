@@ -16,7 +16,7 @@ import numpy as np
 
 from traincast.dataclass import dataclass
 from traincast.job.job import Job
-from traincast.plan.chunks import ChunkArrays, ChunkTable
+from traincast.plan.chunks import ChunkArrays, ChunkSizes, ChunkTable
 from traincast.plan.layout import Layout
 from traincast.plan.options import Recompute
 from traincast.plan.peaks import Held, Peaks
@@ -25,7 +25,6 @@ from traincast.plan.state_times import Sharding
 from traincast.plan.steps import Passes, States, Steps
 from traincast.plan.ways import Rows, Ways
 from traincast.workload.ops import FloatArray, IntArray
-from traincast.workload.words import Group, Operation
 
 if TYPE_CHECKING:
     from traincast.plan.screen import Filled, Member, ShareKey
@@ -111,6 +110,12 @@ class Block:
         """The kinds of virtual stages on these shares."""
         return self._chunks(self.filled.chunks)
 
+    @cached_property
+    def sizes_C(self) -> list[ChunkSizes]:
+        """What these keep."""
+        table = self.filled.chunks
+        return [table.sizes(each, self.recomputes).rows(self.rows_K) for each in self.shape.chunks]
+
     def _chunks(self, table: ChunkTable) -> list[ChunkArrays]:
         return [table.of(each, self.recomputes).rows(self.rows_K) for each in self.shape.chunks]
 
@@ -144,27 +149,15 @@ class Block:
     @cached_property
     def message_s(self) -> FloatArray:
         """Seconds of a message between stages, [K]."""
-        found = np.zeros(len(self.members))
-        if self.job.parallel.pp == 1:
-            return found
-        share = self.filled.costs.share
-        split = np.where(share.splits_sequence, share.tp, 1)
-        state_bytes = share.activation_bytes * self.job.model.residual_streams // split
-        size_K = np.broadcast_to(state_bytes, self.filled.costs.shares)[self.rows_K]
-        places: dict[Degrees, list[int]] = {}
-        for place, degrees in enumerate(self.degrees):
-            places.setdefault(degrees, []).append(place)
-        for degrees, at_K in places.items():
-            links = self.filled.links_of(degrees)
-            found[at_K] = links.seconds(Group.PP, Operation.SEND_RECV, size_K[at_K])
-        return found
+        pp = self.job.parallel.pp
+        return self.filled.messages_s(pp)[self.rows_K] if pp > 1 else np.zeros(len(self.members))
 
     def parts(self) -> Iterator[Part]:
         """Work the block out, one stage of ZeRO after the other."""
         most = max(1, _CELLS // len(self.recomputes))
         for zero in sorted({zero for found in self.shardings.values() for zero, _ in found}):
             of = {count: tuple(way for each, way in found if each == zero) for count, found in self.shardings.items()}
-            ways = Ways.of(zero, [of[each] for each in self.replicas_K.tolist()], most)
+            ways = Ways.of(zero, tuple(of[each] for each in self.replicas_K.tolist()), most)
             steps, peaks = Steps(self, ways), Peaks(self, ways)
             for rows in ways.rows:
                 overlaps = self._overlaps(zero, replicated=bool(self.replicas_K[rows.shares.start] > 1))

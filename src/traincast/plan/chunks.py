@@ -55,7 +55,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkArrays:
-    """One kind of virtual stage on shares [K] with recomputations [R]: seconds and bytes of one microbatch."""
+    """One kind of virtual stage on shares [K] with recomputations [R]: seconds of one microbatch."""
 
     forward_s: FloatArray
     """Of the layers' forward pass, which gathers of sharded parameters can be overlapped with, [K, 1]."""
@@ -75,11 +75,6 @@ class ChunkArrays:
     """Of the backward pass what follows the recomputation, [K, 1]."""
     saved_s: FloatArray
     """What a forward and a backward pass save that run as one, [K, 1]."""
-    saved_bytes: FloatArray
-    """[K, R]"""
-    forward_bytes: FloatArray
-    backward_bytes: FloatArray
-    """What passes while each pass runs, [K, R]."""
 
     @property
     def whole_forward_s(self) -> FloatArray:
@@ -89,6 +84,21 @@ class ChunkArrays:
     def rows(self, rows: IntArray) -> "ChunkArrays":
         """Return it on some of the shares."""
         return ChunkArrays(*(getattr(self, name)[rows] for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSizes:
+    """What one microbatch keeps on one kind of virtual stage, on shares [K] with recomputations [R]."""
+
+    saved_bytes: FloatArray
+    """[K, R]"""
+    forward_bytes: FloatArray
+    backward_bytes: FloatArray
+    """What passes while each pass runs, [K, R]."""
+
+    def rows(self, rows: IntArray) -> "ChunkSizes":
+        """Return it on some of the shares."""
+        return ChunkSizes(*(getattr(self, name)[rows] for name in self.__slots__))
 
 
 @dataclass(slots=True)
@@ -110,17 +120,21 @@ class ChunkTable:
     _priced: dict[tuple[object, ...], Timed] = field(default_factory=dict)
     _layers: dict[tuple[str, ...], LayerModel] = field(default_factory=dict)
     _found: dict[tuple[Chunk, tuple[Recompute, ...]], ChunkArrays] = field(default_factory=dict)
+    _sizes: dict[tuple[Chunk, tuple[Recompute, ...]], ChunkSizes] = field(default_factory=dict)
 
     def of(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> ChunkArrays:
         """Return a kind of virtual stage with each of some recomputations."""
         key = (chunk, recomputes)
         if key not in self._found:
-            self._found[key] = self._made(chunk, recomputes)
+            self._found[key] = ChunkArrays(**self._times(chunk, recomputes))
         return self._found[key]
 
-    def _made(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> ChunkArrays:
-        times, sizes = self._times(chunk, recomputes), self._bytes(chunk, recomputes)
-        return ChunkArrays(**times, **sizes)
+    def sizes(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> ChunkSizes:
+        """Return what a kind of virtual stage keeps with each of some recomputations."""
+        key = (chunk, recomputes)
+        if key not in self._sizes:
+            self._sizes[key] = ChunkSizes(**self._bytes(chunk, recomputes))
+        return self._sizes[key]
 
     def _times(self, chunk: Chunk, recomputes: Sequence[Recompute]) -> dict[str, FloatArray]:
         stage = replace(chunk.stage, of_rank=self.of_rank or chunk.stage.of_rank)
@@ -135,7 +149,7 @@ class ChunkTable:
         gradients_s = self._backward(stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
         inputs_s = self._backward(stage, Phase.BACKWARD)
         forward_s, launch_s = self._forward(stage)
-        again = np.stack([self._again(stage, each) for each in recomputes], axis=1)
+        again = np.stack(self._again(stage, recomputes), axis=1)
         return {
             "forward_s": forward_s[:, None],
             "host_forward_s": np.broadcast_to(launch_s, forward_ends.shape)[:, None],
@@ -230,16 +244,24 @@ class ChunkTable:
             self._priced[key] = self.seconds.timed(total)
         return self._priced[key]
 
-    def _again(self, stage: StageWork, recompute: Recompute) -> FloatArray:
-        """Return the seconds of what the backward pass recomputes, [K]."""
+    def _again(self, stage: StageWork, recomputes: Sequence[Recompute]) -> list[FloatArray]:
+        """Return the seconds of what the backward pass recomputes, [R] of [K]."""
+        # As predict: the share of the virtual stage's layers that run again, MTP layers among them.
+        whole_s = np.zeros(self.costs.shares)
+        if any(each.kind == "full" for each in recomputes):
+            passed_s = self._beside(self._timed(stage.kinds, Phase.FORWARD))
+            whole_s = self._hosted(passed_s, stage.host(Phase.FORWARD), Phase.RECOMPUTE)
+        ran = stage.layers
+        return [
+            whole_s * ((ran if each.layers is None or each.uniform else min(each.layers, ran)) / max(1, ran))
+            if each.kind == "full"
+            else self._modules_again(stage, each)
+            for each in recomputes
+        ]
+
+    def _modules_again(self, stage: StageWork, recompute: Recompute) -> FloatArray:
+        """Return the seconds of the modules that the backward pass recomputes, [K]."""
         kinds = stage.kinds
-        if recompute.kind == "full":
-            # As predict: the share of the virtual stage's layers that run again, MTP layers among them.
-            ran = stage.layers
-            again = ran if recompute.layers is None or recompute.uniform else min(recompute.layers, ran)
-            share = again / max(1, ran)
-            passed = self._beside(self._timed(kinds, Phase.FORWARD).times(share))
-            return self._hosted(passed, stage.host(Phase.FORWARD) * share, Phase.RECOMPUTE)
         if not recompute.recomputed_modules:
             return np.zeros(self.costs.shares)
         total, launched = PassCosts.nothing(self.costs.shares), Launches()

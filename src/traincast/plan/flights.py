@@ -23,7 +23,7 @@ _ALL_IN_FLIGHT = ("gpipe", "looped_bfs")
 """Orders in which all microbatches are in flight: as many times what one has."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Moments:
     """Moments of the stages of one kind of which one has the largest sum of activations, whatever they keep."""
 

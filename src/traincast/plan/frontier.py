@@ -1,6 +1,6 @@
 """The best layouts of a space while it is worked out: the fastest that fit, and the fastest for less memory.
 
-Letters: O choices of overlaps, K shares, L levels of memory.
+Letters: K shares, L levels of memory, N choices of overlaps of shares, X all else.
 """
 
 from dataclasses import field
@@ -45,21 +45,21 @@ class Frontier:
         self.evaluated += steps.size
         self.feasible += choices * int(np.count_nonzero(peaks < self.limit_bytes))
         # Few shares have a layout that is fast enough for the least memory that any of theirs needs.
-        fastest_OK = steps.reshape(choices * shares, -1).min(axis=1).reshape(choices, shares)
-        least_K = peaks.reshape(shares, -1).min(axis=1)
-        for overlap, share in np.argwhere(fastest_OK < self._cut_L[self._level(least_K)]).tolist():
-            self._take(block, part, overlap, share)
+        steps_NX = steps.reshape(choices * shares, -1)
+        peaks_KX = peaks.reshape(shares, -1)
+        least_N = np.tile(self._cut_L[self._level(peaks_KX.min(axis=1))], choices)
+        fast_N = np.flatnonzero(steps_NX.min(axis=1) < least_N)
+        if len(fast_N):
+            self._take(block, part, fast_N, steps_NX[fast_N], peaks_KX[fast_N % shares])
 
-    def _take(self, block: Block, part: Part, overlap: int, share: int) -> None:
-        steps, peaks = part.step_s[overlap, share].reshape(-1), part.peak_bytes[share].reshape(-1)
-        better = np.flatnonzero(steps < self._cut_L[self._level(peaks)])
-        steps, peaks = steps[better], peaks[better]
-        first = (overlap * part.step_s.shape[1] + share) * (
-            part.step_s.size // part.step_s.shape[0] // part.step_s.shape[1]
-        )
+    def _take(self, block: Block, part: Part, fast_N: IntArray, steps: FloatArray, peaks: FloatArray) -> None:
+        """Keep the best of some choices of overlaps and shares, [N, X]."""
+        rows, columns = np.nonzero(steps < self._cut_L[self._level(peaks)])
+        places = fast_N[rows] * steps.shape[1] + columns
+        steps, peaks = steps[rows, columns], peaks[rows, columns]
         light = part.light()
-        for place in front(steps, peaks, self.keep).tolist():
-            self._found.append((float(steps[place]), float(peaks[place]), block, light, first + int(better[place])))
+        for each in front(steps, peaks, self.keep).tolist():
+            self._found.append((float(steps[each]), float(peaks[each]), block, light, int(places[each])))
             self._fresh += 1
         if self._fresh > 4 * self.keep:
             self._tidy()

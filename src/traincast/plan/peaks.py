@@ -135,18 +135,22 @@ def _rows(parameters: RankParameters, at_J: IntArray) -> RankParameters:
 
 def _activations(block: "Block") -> list[FloatArray]:
     """Return the activations of each kind of stage at their peak, [S] of [K, R]."""
-    chunks, job, parallel = block.chunks_C, block.job, block.job.parallel
+    chunks, job, parallel = block.sizes_C, block.job, block.job.parallel
     saved_CKR = np.stack([each.saved_bytes for each in chunks])
     none = np.zeros_like(saved_CKR[0])
     # What passes in each pass of each kind of virtual stage: nothing with weight gradients.
     passing = [kind for each in chunks for kind in (none, each.backward_bytes, each.forward_bytes)]
     passing_XKR = np.stack(passing)
     found = [np.zeros(none.shape) for _ in block.shape.stages]
+    alike: dict[tuple[Moments, ...], list[int]] = {}
     for count in np.unique(block.microbatches_K).tolist():
-        at_K = np.flatnonzero(block.microbatches_K == count)
         kinds = moments_of(
             job.schedule, parallel.pp, parallel.vpp, count, block.shape.kind_Q, block.shape.kind_P, job.pairs_passes
         )
+        # The same moments stand for all numbers of microbatches from a few on.
+        alike.setdefault(kinds, []).append(count)
+    for kinds, counts in alike.items():
+        at_K = np.flatnonzero(np.isin(block.microbatches_K, counts))
         for number, moments in enumerate(kinds):
             found[number][at_K] = _most(moments, saved_CKR[:, at_K], passing_XKR[:, at_K])
     return found

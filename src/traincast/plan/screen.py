@@ -114,6 +114,8 @@ class Screen:
     """What exchanging the state takes, by ranks on a node; the same for all ways of execution."""
     chunk_numbers: dict[Chunk, int] = field(default_factory=dict)
     """Kinds of virtual stages, told by numbers."""
+    operators: Operators | None = None
+    """Times of operators, the same for all ways of execution: their types are part of a call."""
 
     def run(self, keep: int = 400) -> Screened:
         """Work out every layout, and keep the best ones.
@@ -193,11 +195,14 @@ class Filled:
         factors = factors_of(self.job, screen.setting)
         self.job = with_factors(self.job, factors)
         self.factors = factors
-        self.seconds = operator_seconds(self.job, screen.setting.cluster.gpu, factors)
+        self.operators = screen.operators or Operators(operator_seconds(self.job, screen.setting.cluster.gpu, factors))
+        screen.operators = self.operators
         self.costs = self._costs(gathers=False)
         self.chunks = self._table(self.costs)
         ranks_per_node = family.cluster.ranks_per_node
-        self.states = screen.states.setdefault(ranks_per_node, StateTable(self.links, self.seconds.of))
+        self.states = screen.states.setdefault(ranks_per_node, StateTable(self.links, self.operators.seconds.of))
+        self._once_s: dict[tuple[Degrees, bool], float] = {}
+        self._messages_s: dict[int, FloatArray] = {}
         self.layers = tuple(blocks_of_layer(self.job, layer) for layer in range(self.job.model.layers))
 
     def _table(self, costs: CostTable, of_rank: StageParts | None = None) -> ChunkTable:
@@ -229,11 +234,24 @@ class Filled:
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks of the family."""
-        stages = sorted({pp for pp, _ in self.family.members})
-        for pp in stages:
-            members = [each for (count, _), found in self.family.members.items() if count == pp for each in found]
+        shares, batch = list(self.family.shares), self.space.request.global_batch
+        for pp in sorted({pp for pp, _ in self.family.members}):
+            every = [each for (count, _), found in self.family.members.items() if count == pp for each in found]
+            every.sort(key=lambda member: member.degrees.dp * member.degrees.cp)
+            shardings = {each: self.space.shardings(each) for each in {m.degrees.dp * m.degrees.cp for m in every}}
+            members = [each for each in every if shardings[each.degrees.dp * each.degrees.cp]]
+            counts = [batch // (each.degrees.dp * shares[each.share].micro_batch) for each in members]
             for shape in self._shapes(pp):
-                yield from self._block(shape, members)
+                vpp, schedule = shape.job.parallel.vpp, shape.job.schedule
+                able = {
+                    count
+                    for count in set(counts)
+                    if pp * vpp * count <= MAX_SLOTS and self.space.runs(schedule, pp, vpp, count)
+                }
+                runs = tuple(each for each, count in zip(members, counts, strict=True) if count in able)
+                recomputes = self.space.recomputes(max(shape.job.layers_Q))
+                if recomputes and runs:
+                    yield Block(self, shape, runs, recomputes, shardings, shares)
 
     def links(self, parallel: Parallel) -> Links:
         """Return the communications of a layout."""
@@ -274,37 +292,38 @@ class Filled:
 
     def fixed_s(self, members: Sequence[Member], shape: Shape) -> FloatArray:
         """Return the seconds of what every step has once, whatever it does, [K]."""
-        fixed_s = self.host_s(CostClass.FIXED, self.job.framework.step_fixed_s)
-        tables = table_stages(shape.job, shape.plan) if self.job.task != "lora" else ()
-        found: dict[Degrees, float] = {}
+        tables = bool(table_stages(shape.job, shape.plan)) if self.job.task != "lora" else False
         for member in members:
-            if member.degrees in found:
-                continue
-            links, time_s = self.links_of(member.degrees), fixed_s
-            if links.parallel.world_size > 1:
-                time_s += float(links.seconds(Group.WORLD, Operation.ALL_REDUCE, [NORM_BYTES])[0])
-            if tables:
-                size = ceil_div(self.costs.share.vocab[member.share], member.degrees.tp) * self.job.model.hidden
-                size_bytes = int(size) * self.job.framework.grad_reduce_bytes
-                time_s += float(links.seconds(Group.EMB, Operation.ALL_REDUCE, [size_bytes])[0])
-            found[member.degrees] = time_s
-        return np.array([found[member.degrees] for member in members])
+            key = (member.degrees, tables)
+            if key not in self._once_s:
+                self._once_s[key] = self._fixed_s(member, tables=tables)
+        return np.array([self._once_s[member.degrees, tables] for member in members])
 
-    def _block(self, shape: Shape, members: Sequence[Member]) -> Iterator[Block]:
-        """Yield the layouts of some shares on a pipeline, if there are any."""
-        pp, vpp, space = shape.job.parallel.pp, shape.job.parallel.vpp, self.space
-        runs: list[Member] = []
-        shares = list(self.family.shares)
-        for member in members:
-            microbatches = space.request.global_batch // (member.degrees.dp * shares[member.share].micro_batch)
-            if pp * vpp * microbatches <= MAX_SLOTS and space.runs(shape.job.schedule, pp, vpp, microbatches):
-                runs.append(member)
-        shardings = {each: space.shardings(each) for each in {m.degrees.dp * m.degrees.cp for m in runs}}
-        runs = [member for member in runs if shardings[member.degrees.dp * member.degrees.cp]]
-        runs.sort(key=lambda member: member.degrees.dp * member.degrees.cp)
-        recomputes = space.recomputes(max(shape.job.layers_Q))
-        if recomputes and runs:
-            yield Block(self, shape, tuple(runs), recomputes, shardings, shares)
+    def _fixed_s(self, member: Member, *, tables: bool) -> float:
+        links, time_s = self.links_of(member.degrees), self.host_s(CostClass.FIXED, self.job.framework.step_fixed_s)
+        if links.parallel.world_size > 1:
+            time_s += float(links.seconds(Group.WORLD, Operation.ALL_REDUCE, [NORM_BYTES])[0])
+        if tables:
+            size = ceil_div(self.costs.share.vocab[member.share], member.degrees.tp) * self.job.model.hidden
+            size_bytes = int(size) * self.job.framework.grad_reduce_bytes
+            time_s += float(links.seconds(Group.EMB, Operation.ALL_REDUCE, [size_bytes])[0])
+        return time_s
+
+    def messages_s(self, pp: int) -> FloatArray:
+        """Return the seconds of a message between so many stages, of every share of the family that has so many."""
+        if pp in self._messages_s:
+            return self._messages_s[pp]
+        share = self.costs.share
+        split = np.where(share.splits_sequence, share.tp, 1)
+        size = np.broadcast_to(share.activation_bytes * self.job.model.residual_streams // split, self.costs.shares)
+        places: dict[Degrees, list[int]] = {}
+        for (count, _), members in self.family.members.items():
+            for member in members if count == pp else ():
+                places.setdefault(member.degrees, []).append(member.share)
+        found = np.zeros(self.costs.shares)
+        for degrees, at in places.items():
+            found[at] = self.links_of(degrees).seconds(Group.PP, Operation.SEND_RECV, size[at])
+        return self._messages_s.setdefault(pp, found)
 
     def _shapes(self, pp: int) -> Iterator[Shape]:
         """Yield every pipeline of that many stages."""
@@ -362,7 +381,7 @@ class Filled:
         share = replace(rank_share(self.job, self.family.cluster.ranks_per_node), vocab=vocab, **columns)
         gathered_bytes = self.job.param_gather_bytes if gathers else 0
         share = replace(share, execution=replace(share.execution, gathered_weight_bytes=gathered_bytes))
-        return CostTable(share, len(keys), Operators(self.seconds))
+        return CostTable(share, len(keys), self.operators)
 
     @cached_property
     def _pricer(self) -> Pricer:

@@ -62,16 +62,16 @@ class StateTable:
     def update_s(self, job: Job, updated: float) -> float:
         """Return the seconds of the update of so many parameters."""
         count = int(updated)
-        return self._once((job.precision, count), optimizer_calls(job, count))
+        return self._once((job.precision, count), lambda: optimizer_calls(job, count))
 
     def casts_s(self, job: Job, share: Share, held: Sequence[Elements]) -> float:
         """Return the seconds of what brings the weights of some virtual stages to the type of 8-bit GEMMs."""
         calls = weight_cast_calls(job, share, held)
-        return self._once(tuple(calls.items()), calls)
+        return self._once(tuple(calls.items()), lambda: calls)
 
-    def _once(self, key: tuple[object, ...], calls: Mapping[OperatorCall, float]) -> float:
+    def _once(self, key: tuple[object, ...], calls: Callable[[], Mapping[OperatorCall, float]]) -> float:
         if key not in self._updates:
-            self._updates[key] = sum(self.seconds(call) * often for call, often in calls.items())
+            self._updates[key] = sum(self.seconds(call) * often for call, often in calls().items())
         return self._updates[key]
 
     def _made(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:

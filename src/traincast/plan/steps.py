@@ -4,7 +4,7 @@ Letters: K shares, R recomputations, Z ways to shard, J pairs of a share and a w
 O choices of overlaps, S kinds of stages, C kinds of virtual stages.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from traincast.plan.pricing import with_exchanges
 from traincast.plan.shape import StageKind
 from traincast.plan.state_times import StateSeconds
 from traincast.plan.ways import Rows, Ways
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from traincast.plan.block import Block, Overlaps
@@ -46,14 +46,33 @@ class Passes:
         """Its seconds, [K, 1, R]."""
         return step_s(self.line, self.block.job.schedule)
 
-    def rows(self, rows: Rows, zero: int, state_C: Sequence[StateSeconds], at_J: IntArray) -> Pipeline:
-        """Return the pipeline of some shares with what each microbatch exchanges of their state, of [K, Z, R]."""
-        forward, backward = self._times(rows.shares)
-        of = zip(self.chunks_C, state_C, forward, backward, strict=True)
-        sharded = [self._sharded(zero, rows, chunk, state, at_J, one, two) for chunk, state, one, two in of]
-        return self._line(rows.shares, [each[0] for each in sharded], [each[1] for each in sharded])
+    def sharded(self, zero: int, at_K: slice | IntArray, state_C: Sequence[StateSeconds], at_U: IntArray) -> Pipeline:
+        """Return the pipeline of some shares with what each microbatch exchanges of their state, of [K, Z, R].
 
-    def _times(self, at_K: slice) -> tuple[list[FloatArray], list[FloatArray]]:
+        Parameters
+        ----------
+        at_U : numpy.ndarray of int
+            Places of their ways to shard in `state_C`, [K, Z].
+        """
+        forward, backward = self._times(at_K)
+        of = zip(self.chunks_C, state_C, forward, backward, strict=True)
+        found = [self._sharded(zero, at_K, chunk, state, at_U[..., None], one, two) for chunk, state, one, two in of]
+        return self._line(at_K, [each[0] for each in found], [each[1] for each in found])
+
+    def lengthened(self, ways: Ways, state_C: Sequence[StateSeconds], at_J: IntArray) -> BoolArray:
+        """Return which pairs have passes that exchanges of state in each microbatch lengthen, [J]."""
+        found = np.zeros(len(at_J), dtype=np.bool_)
+        if ways.zero < 2 or (ways.zero == 3 and self.reduces_once):
+            return found
+        for state, forward, backward in zip(state_C, *self._times(slice(None)), strict=True):
+            if ways.zero == 3:
+                found |= (state.reduced_s + state.gathered_s > 0)[at_J]
+            else:
+                hidden_K = (forward + backward)[:, 0].min(axis=1)
+                found |= state.reduced_s[at_J] > hidden_K[ways.share_J]
+        return found
+
+    def _times(self, at_K: slice | IntArray) -> tuple[list[FloatArray], list[FloatArray]]:
         """Return forward and backward passes of each kind of virtual stage, [K, 1, 1] and [K, 1, R]."""
         split = splits_backward(self.block.job.schedule)
         forward, backward = [], []
@@ -63,7 +82,7 @@ class Passes:
             backward.append(back[at_K, None, :] + each.ends_backward_s[at_K, None, :])
         return forward, backward
 
-    def _line(self, at_K: slice, forward: list[FloatArray], backward: list[FloatArray]) -> Pipeline:
+    def _line(self, at_K: slice | IntArray, forward: list[FloatArray], backward: list[FloatArray]) -> Pipeline:
         block, shape = self.block, self.block.shape
         return Pipeline(
             stages=block.job.parallel.pp,
@@ -94,18 +113,15 @@ class Passes:
     def _sharded(
         self,
         zero: int,
-        rows: Rows,
+        at_K: slice | IntArray,
         chunk: ChunkArrays,
         state: StateSeconds,
-        at_J: IntArray,
+        at_U: IntArray,
         forward: FloatArray,
         backward: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
         """Return the passes with the exchanges of state that each microbatch has."""
-        pairs, at_K = at_J[rows.pairs], rows.shares
-        reduced, gathered = (
-            each[pairs].reshape(-1, len(rows.ways_Z), 1) for each in (state.reduced_s, state.gathered_s)
-        )
+        reduced, gathered = state.reduced_s[at_U], state.gathered_s[at_U]
         if zero == 2:
             # The reduction has the next forward pass, too.
             return forward, np.maximum(backward, reduced - forward)
@@ -149,6 +165,7 @@ class States:
         self.alike_K = np.array([number[key] for key in keys])
         self.places = tuple(first.values())
         self._weights: dict[Chunk, list[Elements]] = {}
+        self._casts: dict[StageKind, FloatArray] = {}
 
     def of(self, ways: Ways) -> tuple[list[StateSeconds], IntArray]:
         """Return the seconds of each kind of virtual stage, [C] of [U], and the place of each pair in them, [J]."""
@@ -173,6 +190,15 @@ class States:
             )
         return known[key]
 
+    def casts_s(self, kind: StageKind) -> FloatArray:
+        """Return the seconds of what brings the weights of a stage to the type of 8-bit GEMMs, by degrees."""
+        if kind not in self._casts:
+            filled = self.block.filled
+            held = zip(*(self.weights(self.block.shape.chunks[each]) for each in kind.held), strict=True)
+            found = [filled.states.casts_s(self.block.job, filled.costs.share, own) for own in held]
+            self._casts[kind] = np.array(found)
+        return self._casts[kind]
+
     def weights(self, chunk: Chunk) -> list[Elements]:
         """Return the parameters of a kind of virtual stage by these degrees."""
         if chunk not in self._weights:
@@ -188,18 +214,13 @@ class Steps:
     def __init__(self, block: "Block", ways: Ways) -> None:
         self.block, self.ways, self.passes = block, ways, block.passes(ways.zero)
         self.state_C, self.at_J = block.states.of(ways)
+        self.lengthened_J = self.passes.lengthened(ways, self.state_C, self.at_J)
         self.fixed_J = block.fixed_s[ways.share_J]
         self._ends: dict[Overlaps, list[FloatArray]] = {}
 
     def of(self, rows: Rows, overlaps: tuple["Overlaps", ...]) -> FloatArray:
         """Return the steps of some shares, [O, K, Z, R]."""
-        passes, zero = self.passes, self.ways.zero
-        line = passes.line
-        if zero < 2:
-            whole_s = passes.pipeline_s[rows.shares]
-        else:
-            line = passes.rows(rows, zero, self.state_C, self.at_J)
-            whole_s = step_s(line, self.block.job.schedule)
+        whole_s, early_s = self._lengths(rows)
         ends_S = [
             np.stack([rows.of_pairs(each) for each in of_overlaps])
             for of_overlaps in zip(*(self._ends_of(each) for each in overlaps), strict=True)
@@ -209,10 +230,32 @@ class Steps:
             # The first stage ends its passes last: others count only where more is left for them to do.
             if (ends_s <= first_s).all():
                 continue
-            early_s = passes.early_s(kind)[rows.shares] if zero < 2 else passes.before(line, kind)
-            latest_s = np.maximum(latest_s, ends_s - early_s)
+            latest_s = np.maximum(latest_s, ends_s - early_s(kind))
         found: FloatArray = latest_s + whole_s
         return found
+
+    def _lengths(self, rows: Rows) -> tuple[FloatArray, Callable[[StageKind], Number]]:
+        """Return the seconds of the pipelines of some shares, and by how much each kind of stage ends before them."""
+        passes, zero, ways = self.passes, self.ways.zero, len(rows.ways_Z)
+        longer = np.flatnonzero(self.lengthened_J[rows.pairs])
+        if 2 * len(longer) > rows.pairs.stop - rows.pairs.start:
+            line = passes.sharded(zero, rows.shares, self.state_C, self.at_J[rows.pairs].reshape(-1, ways))
+            return step_s(line, self.block.job.schedule), lambda kind: passes.before(line, kind)
+        usual_s = passes.pipeline_s[rows.shares]
+        if not len(longer):
+            return usual_s, lambda kind: passes.early_s(kind)[rows.shares]
+        # The others are as long as without state.
+        pairs = rows.pairs.start + longer
+        line = passes.sharded(zero, self.ways.share_J[pairs], self.state_C, self.at_J[pairs, None])
+
+        def replaced(usual_s: FloatArray, longer_s: Number) -> FloatArray:
+            found = np.repeat(usual_s, ways, axis=1)
+            shape = (len(longer), 1, found.shape[-1])
+            found.reshape(-1, shape[-1])[longer] = np.broadcast_to(longer_s, shape)[:, 0]
+            return found
+
+        whole_s = replaced(usual_s, step_s(line, self.block.job.schedule))
+        return whole_s, lambda kind: replaced(passes.early_s(kind)[rows.shares], passes.before(line, kind))
 
     def _ends_of(self, overlaps: "Overlaps") -> list[FloatArray]:
         """Return what each kind of stage does between its last pass and the end of the step, [S] of [J]."""
@@ -263,9 +306,7 @@ class Steps:
         filled, states = self.block.filled, self.block.states
         if self.ways.zero == 3 or filled.costs.share.execution.scaling is None:
             return 0.0
-        held = zip(*(states.weights(self.block.shape.chunks[each]) for each in kind.held), strict=True)
-        found_A = [filled.states.casts_s(self.block.job, filled.costs.share, own) for own in held]
-        return np.array(found_A)[states.alike_K[self.ways.share_J]]
+        return states.casts_s(kind)[states.alike_K[self.ways.share_J]]
 
     @cached_property
     def _gather_J(self) -> FloatArray:
