@@ -125,7 +125,7 @@ def test_methods_of_the_class_itself_stay():
     assert len({ByIdentity(1), ByIdentity(1)}) == 2
 
 
-def test_what_is_left_to_the_standard_library_is_made():
+def test_bases_and_what_is_only_passed_on_are_as_in_the_standard_library():
     @dataclass(frozen=True)
     class Named:
         name: str
@@ -142,7 +142,26 @@ def test_what_is_left_to_the_standard_library_is_made():
     class FromElsewhere(Point):
         z: int = 0
 
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Theirs:
+        x: int
+
+    @dataclass(frozen=True, slots=True)
+    class Ours(Theirs):
+        y: int
+
+    assert Ours(1, 2) == Ours(1, 2) != Ours(1, 3)
+    assert pickle.loads(pickle.dumps(Point(3))) == Point(3)  # noqa: S301 - our own bytes
+    with pytest.raises(TypeError, match="frozen"):
+
+        @dataclass
+        class _Thawed(Point):
+            z: int = 0
+
     assert Named("a", old="b").name == "b"
+    assert str(inspect.signature(Named)).startswith("(name: str, old: ")
+    with pytest.raises(FrozenInstanceError):
+        Ours(1, 2).y = 3
     assert Further(1, z=3) == Further(1, z=3) != Further(1, z=4)
     assert (Further(1, z=3).doubled, FromElsewhere(1).z) == (2, 0)
     with pytest.raises(FrozenInstanceError):

@@ -5,7 +5,6 @@ others are the same functions for all classes, which look up the fields by `oper
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, InitVar, fields
 from operator import attrgetter
@@ -35,24 +34,23 @@ def quick_dataclass(
     kw_only: bool = False,
     eq: bool = True,
 ) -> Any:  # noqa: ANN401 - a class, or a decorator of one
-    """Make a data class as `dataclasses.dataclass` does, with the same meaning of its options.
-
-    What is rare (fields of a base, `dataclasses.InitVar`) is left to that.
-    """
-    options = {"frozen": frozen, "slots": slots, "kw_only": kw_only, "eq": eq}
+    """Make a data class as `dataclasses.dataclass` does, with the same meaning of its options."""
 
     def make(cls: type) -> Any:  # noqa: ANN401
-        told = inspect.get_annotations(cls).values()
-        if any(map(dataclasses.is_dataclass, cls.__mro__)) or any(isinstance(each, InitVar) for each in told):
-            return dataclasses.dataclass(cls, **options)
         # Else `dataclasses` writes one, of the signature.
         cls.__doc__ = cls.__doc__ or cls.__name__
         own = dict(cls.__dict__)
-        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
+        # A class that is frozen by `dataclasses` has two methods more to compile, which one that inherits cannot be
+        # without: it is checked that all of them are, or none.
+        theirs = frozen and dataclasses.is_dataclass(cls)
+        plain: Any = dataclasses.dataclass(
+            init=False, repr=False, eq=False, frozen=theirs, slots=slots, kw_only=kw_only
+        )
+        made = plain(cls)
         methods = {"__init__": _init_of(made, frozen=frozen), "__repr__": _repr}
         if eq:
             methods |= _equality_of(made, frozen=frozen)
-        if frozen:
+        if frozen and not theirs:
             made.__dataclass_params__.frozen = True
             methods |= {"__setattr__": _set_attribute, "__delattr__": _delete_attribute}
             methods |= {"__getstate__": _state, "__setstate__": _set_state} if slots else {}
@@ -71,13 +69,17 @@ else:
     dataclass = quick_dataclass
 
 
-def _init_of(cls: type, *, frozen: bool) -> Callable[..., None]:
+def _init_of(cls: Any, *, frozen: bool) -> Callable[..., None]:  # noqa: ANN401
     """Return the method that takes the fields of a data class, one after the other or by name."""
     positional, by_name, lines = ["self"], ["*"], list[str]()
     known: dict[str, Any] = {"_set": object.__setattr__, "_unset": _UNSET}
     types: dict[str, Any] = {}
-    for field in fields(cls):
-        name, value, default = field.name, field.name, ""
+    stored = {field.name for field in fields(cls)}
+    passed = []
+    for name, field in cls.__dataclass_fields__.items():
+        if name not in stored and not isinstance(field.type, InitVar):
+            continue
+        value, default = name, ""
         if field.default_factory is not MISSING:
             known[f"_make_{name}"] = field.default_factory
             value, default = f"_make_{name}()", "=_unset"
@@ -91,16 +93,18 @@ def _init_of(cls: type, *, frozen: bool) -> Callable[..., None]:
         if field.init:
             (by_name if field.kw_only else positional).append(name + default)
             types[name] = field.type
-        if not frozen:
+        if name not in stored:
+            passed.append(name)
+        elif not frozen:
             lines.append(f"self.{name} = {value}")
-        elif isinstance(slot := cls.__dict__.get(name), MemberDescriptorType):
+        elif isinstance(slot := getattr(cls, name, None), MemberDescriptorType):
             # Half the time of `object.__setattr__`, which looks it up.
             known[f"_set_{name}"] = slot.__set__
             lines.append(f"_set_{name}(self, {value})")
         else:
             lines.append(f"_set(self, {name!r}, {value})")
     if hasattr(cls, "__post_init__"):
-        lines.append("self.__post_init__()")
+        lines.append(f"self.__post_init__({', '.join(passed)})")
     taken = ", ".join([*positional, *(by_name if len(by_name) > 1 else [])])
     methods: Methods = {}
     exec(f"def __init__({taken}):\n " + "\n ".join(lines or ["pass"]), known, methods)  # noqa: S102 - our own names
