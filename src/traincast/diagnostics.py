@@ -7,10 +7,8 @@ Long work says how long it is before it begins, and now and then how far it is. 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
-
-from traincast.dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -16,13 +16,13 @@ import stat
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.units import format_size
 

@@ -5,7 +5,7 @@ which range it must be (`traincast.units`). A value may stand beside its source:
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, reduce
 from operator import or_
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import SHIPPED, parse_toml, read_toml
 from traincast.names import find_name, known_names

@@ -13,10 +13,9 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 
 GIGA = 1e9

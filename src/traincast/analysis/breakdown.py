@@ -9,9 +9,10 @@ the other stage is draining it (``bubble``).
 Letters: N operations of a rank, B borders between instants, O owners.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind

@@ -5,12 +5,11 @@ Nothing is assumed of what only one side knows: it is listed as such.
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from traincast.analysis.summary import TrainingRun
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.units import counted, format_time

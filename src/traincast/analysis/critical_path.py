@@ -3,9 +3,10 @@
 Letters: N operations, E edges, I members of rendezvous, H operations of the path.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.engine import run
 from traincast.engine.graph import Graph, reversed_graph
 from traincast.workload.ops import FloatArray, IntArray

@@ -15,13 +15,13 @@ Letters: N operations of all steps, C computations among them.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.analysis.slowdown import OWN, Replays
 from traincast.analysis.stragglers import WELL_ABOVE
 from traincast.analysis.summary import Cause
-from traincast.dataclass import dataclass
 from traincast.units import format_share
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.words import Kind, Phase

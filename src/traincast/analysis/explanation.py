@@ -5,6 +5,7 @@ the same way. Letters: N operations, H operations of the critical path, R simula
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from traincast.analysis.summary import (
     WaitShare,
 )
 from traincast.analysis.waiting import Waiting, WaitingPairs, waiting
-from traincast.dataclass import dataclass
 from traincast.engine.graph import build_graph
 from traincast.units import counted
 from traincast.workload.ops import FloatArray, OpTable

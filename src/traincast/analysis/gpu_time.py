@@ -17,7 +17,7 @@ what follows after the stream had run empty; else *kernel wait* where it is shor
 (`traincast.analysis.gpu_intervals.KERNEL_WAIT_S`); else *other*, such as waiting for another stream.
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

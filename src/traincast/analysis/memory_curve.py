@@ -10,11 +10,11 @@ Letters: N operations of a rank, C virtual stages with their microbatches, H poi
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.analysis.breakdown import last_of_stages
-from traincast.dataclass import dataclass
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Kind, Phase

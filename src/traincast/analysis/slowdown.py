@@ -19,11 +19,11 @@ Letters: N operations of a step, K replays of it, C types.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.analysis.summary import Slowdowns
-from traincast.dataclass import dataclass
 from traincast.engine.graph import Graph, build_graph
 from traincast.engine.many import steps_of
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct

@@ -6,9 +6,10 @@ one rank only, with the middle stages of the pipeline.
 Letters: R simulated ranks.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
 from traincast.workload.program import Program
 from traincast.workload.words import Kind

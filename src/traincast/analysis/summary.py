@@ -3,7 +3,8 @@
 `traincast.analysis.explanation` works it out, and the modules it calls say what each of them means.
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.workload.words import Operation, bus_factor
 
 

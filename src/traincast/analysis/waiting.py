@@ -10,10 +10,11 @@ or is held up by its host, keeps all of them waiting: that is told too, instant 
 Letters: N operations, R simulated ranks, B borders between instants, I stretches of time, K pairs of ranks.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from traincast.analysis.breakdown import is_waiting, owned_instants
-from traincast.dataclass import dataclass
 from traincast.workload.ops import FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 

@@ -5,7 +5,7 @@ With it the measured times themselves, as tables, where asked for.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from traincast.calibrate.fit_links import fit_links
 from traincast.calibrate.kind import FloatArray
 from traincast.calibrate.tables import Skipped
 from traincast.calibrate.validate import Statistics, statistics
-from traincast.dataclass import dataclass
 from traincast.diagnostics import announce
 from traincast.errors import CalibrationError
 from traincast.hardware.cluster import Cluster, Measured, MeasuredTable

@@ -1,5 +1,6 @@
 """Measured collectives of two files side by side: one operation, group and size on two clusters, or at two times."""
 
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from statistics import median
@@ -8,7 +9,6 @@ import numpy as np
 
 from traincast.calibrate.collectives import collectives_of
 from traincast.calibrate.tables import Skipped, read_table
-from traincast.dataclass import dataclass
 from traincast.errors import CalibrationError
 from traincast.workload.words import bus_factor, operation_named
 

@@ -1,7 +1,7 @@
 """Measured collectives: read from logs of nccl-tests and CSV files, put into bands of size, and priced."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,6 @@ import numpy as np
 
 from traincast.calibrate.kind import FloatArray, Grouping, IntArray
 from traincast.calibrate.tables import TIME_COLUMNS, Columns, Row, Skipped, Table, read_table
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.estimate.collective_table import spread
 from traincast.estimate.collectives import CollectiveCost, estimate_collective

@@ -8,7 +8,7 @@ Letters: N measurements, G distinct (operation, placement), A algorithms.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -31,7 +31,6 @@ from traincast.calibrate.identifiability import (
 )
 from traincast.calibrate.kind import FloatArray
 from traincast.calibrate.search import minimise, scan
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.estimate.collective_table import spread
 from traincast.estimate.collectives.algorithms import Traffic

@@ -7,11 +7,11 @@ show both.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.calibrate.collectives import CollectiveMeasurements
-from traincast.dataclass import dataclass
 from traincast.hardware.cluster import Cluster
 from traincast.units import format_rate
 

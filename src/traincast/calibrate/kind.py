@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,6 @@ import numpy.typing as npt
 from traincast.calibrate.nccl_logs import is_nccl_log
 from traincast.calibrate.published import in_common_schema
 from traincast.calibrate.tables import Skipped, Table, head_of, is_training_log, read_table
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.formats.recognise import Known, Teller

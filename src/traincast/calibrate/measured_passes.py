@@ -8,13 +8,13 @@ held them up, are left out.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from traincast.calibrate.tables import Skipped
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.estimate.factors import host_class
 from traincast.estimate.measured import in_pass, measured_class, operator_name

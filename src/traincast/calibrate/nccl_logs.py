@@ -11,10 +11,9 @@ src/util.cu (reports: since October 2025) and doc/PERFORMANCE.md.
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError, UnknownNameError
 from traincast.files import parse_json
 from traincast.workload.words import operation_named

@@ -8,7 +8,7 @@ from all others (leave one out), for a fit a fifth from the others.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +29,6 @@ from traincast.calibrate.operators import operators_of
 from traincast.calibrate.published import read_measurements
 from traincast.calibrate.tables import Skipped
 from traincast.calibrate.validate import Statistics, statistics
-from traincast.dataclass import dataclass
 from traincast.diagnostics import advanced, announce
 from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorConstants, shipped_constants

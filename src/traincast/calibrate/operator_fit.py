@@ -6,7 +6,7 @@ normal prior of width `PRIOR_WIDTH` around its start.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy as np
 from traincast.calibrate.kind import FloatArray, IntArray
 from traincast.calibrate.operators import OperatorMeasurements, main_call
 from traincast.calibrate.search import minimise
-from traincast.dataclass import dataclass
 from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, estimate_calls, work_of
 from traincast.estimate.operators.constants import Correction

@@ -12,12 +12,12 @@ Four kinds of table are known by their columns; each row becomes the calls that 
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.calibrate.kind import FloatArray
 from traincast.calibrate.tables import TIME_COLUMNS, Columns, Row, Skipped, Table
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants, work_of
 from traincast.hardware.gpu import Gpu, find_gpu

@@ -9,7 +9,7 @@ again in every microbatch if they run at all, and tensor parallelism over nodes.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from traincast.calibrate.run_factors import Forecast, forecast_runs
 from traincast.calibrate.runs import MeasuredRun, precision_class, read_runs
 from traincast.calibrate.tables import Row, Skipped, Table, read_table
 from traincast.calibrate.validate import spearman
-from traincast.dataclass import dataclass
 from traincast.errors import CalibrationError, FormatError, TraincastError
 from traincast.estimate.factors import factors_on
 from traincast.files import read_bytes

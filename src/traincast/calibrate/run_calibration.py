@@ -11,7 +11,7 @@ Letters: I runs, C classes of work.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from traincast.calibrate.published import read_measurements
 from traincast.calibrate.run_factors import NOISE, Forecast, Solution, forecast_runs, solve
 from traincast.calibrate.runs import MeasuredRun, read_runs
 from traincast.calibrate.tables import LOG_COLUMN, Skipped
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError
 from traincast.estimate.factors import factors_on, keys_of, own_deviation, prior_deviation

@@ -12,7 +12,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import NamedTuple
@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from traincast.calibrate.kind import FloatArray
 from traincast.calibrate.runs import MeasuredRun, is_fitted, job_of_run
-from traincast.dataclass import dataclass
 from traincast.errors import TraincastError
 from traincast.estimate.factors import Factor, FactorTable, Key, is_found, keys_of, prior_deviation, prior_mean
 from traincast.hardware.gpu import load_gpu

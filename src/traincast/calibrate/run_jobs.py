@@ -5,7 +5,7 @@ What no column says stays open, and `traincast.job.resolve` decides it by framew
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple, get_args, get_origin
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, get_args, get_origin
 import msgspec
 
 from traincast.calibrate.tables import Row
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.files import shipped_toml

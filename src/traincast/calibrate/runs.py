@@ -6,7 +6,7 @@ that are empty.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
@@ -15,7 +15,6 @@ from traincast.calibrate.kind import ClusterLike
 from traincast.calibrate.published import ALIASES, in_common_schema, under_common_names
 from traincast.calibrate.run_jobs import ASSUMED_FRAMEWORK, model_from_columns, nic_bytes_per_s, request_of
 from traincast.calibrate.tables import Row, Skipped, Table
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster

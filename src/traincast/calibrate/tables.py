@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
-from traincast.dataclass import dataclass
 from traincast.diagnostics import advanced
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.files import MOST_TRACE_BYTES, decoded, read_head, read_unpacked, unpacked_head

@@ -1,6 +1,7 @@
 """Hold predictions against a file of measurements: the figures of ``traincast.validation/1``."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from os import PathLike
 from pathlib import Path
@@ -10,7 +11,6 @@ import numpy as np
 from traincast.calibrate.kind import KINDS, ClusterLike, FloatArray, MeasurementKind, Predictions, Request, kind_of
 from traincast.calibrate.published import read_measurements
 from traincast.calibrate.tables import Skipped, Table, read_table
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, announce
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.job.draft import Draft

@@ -2,13 +2,12 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any
 
 import click
-
-from traincast.dataclass import dataclass
 
 _KEY = "traincast.manner"
 SILENT_ABOUT_ITSELF = ("completion", "man")

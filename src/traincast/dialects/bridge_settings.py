@@ -8,11 +8,10 @@ Source: NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/training/config.py (202
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, in_brief
 from traincast.dialects.flags import flag_table
 from traincast.dialects.launch import Launch, read_launch

@@ -6,10 +6,10 @@ and engine.py (2026-08); huggingface/transformers, src/transformers/integrations
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.dialects.flags import FlagTable, Pasted, flag_table
 from traincast.dialects.launch import Launch, launch_notes, read_launch

@@ -8,10 +8,10 @@ said.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, in_brief
 from traincast.dialects.shell import has_variable, is_variable
 from traincast.errors import ConfigError

@@ -9,11 +9,11 @@ mpirun), DeepSpeed and Accelerate.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, in_brief
 from traincast.dialects.shell import Commands, expanded, has_variable, read_commands, replaced
 from traincast.files import shipped_toml

@@ -6,11 +6,11 @@ AI-Hypercomputer/maxtext, src/maxtext/configs/base.yml and types.py (2026-08).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.dialects.flags import NO_EFFECT, READ, SMALL_EFFECT, FlagTable, Pasted, flag_table
 from traincast.dialects.launch import launch_notes, read_launch

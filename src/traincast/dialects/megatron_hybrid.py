@@ -9,8 +9,8 @@ excludes).
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted
 from traincast.model.table import LAYER_LETTERS

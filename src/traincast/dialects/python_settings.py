@@ -6,10 +6,9 @@ that makes it (``cfg = llama3_70b_pretrain_config()``) with its keywords. What i
 
 import ast
 import warnings
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.files import read_text

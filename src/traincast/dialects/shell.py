@@ -8,9 +8,8 @@ Bash's arrays.
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.units import LARGEST_WHOLE, count_of
 

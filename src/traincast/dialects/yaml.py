@@ -7,10 +7,10 @@ Source: YAML 1.1 (yaml.org/spec/1.1), its types null, bool, int and float (yaml.
 """
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.files import read_text
 from traincast.units import quoted

@@ -8,11 +8,11 @@ so leaving out what an awaited operation has itself awaited changes no maximum, 
 Letters: N operations, S slots (one for the start of each chain, then one for the end of each of its operations).
 """
 
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.engine.graph import Graph, IntArray
 from traincast.engine.reference import FloatArray, Times, run_reference
 

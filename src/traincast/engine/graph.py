@@ -3,13 +3,12 @@
 Letters: N operations, E edges, J rendezvous, I members of rendezvous.
 """
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.errors import ProgramError
 
 IntArray = npt.NDArray[np.integer]

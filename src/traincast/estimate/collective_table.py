@@ -1,8 +1,8 @@
 """The table of nccl-tests without the GPUs: the cost of one collective over a range of sizes."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.collectives.cost import estimate_collective, table_of

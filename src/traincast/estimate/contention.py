@@ -14,13 +14,12 @@ rank. Letters: N operations, T template operations.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.fabric.contention import Slowdown, link_use, network_factor, pair_slowdown
 from traincast.fabric.graph import FabricGraph, build_fabric, through_fabric

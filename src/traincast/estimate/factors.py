@@ -14,12 +14,11 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import msgspec
 
-from traincast.dataclass import dataclass
 from traincast.estimate.operators.constants import OperatorConstants
 from traincast.files import shipped_text, shipped_toml
 from traincast.hardware.cluster import Cluster

@@ -8,13 +8,12 @@ Letters: N operations, T template operations, U distinct communications.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.errors import ProgramError
 from traincast.estimate.collectives.cost import CollectiveCost, estimate_collective
 from traincast.estimate.factors import CostFactors

@@ -4,11 +4,11 @@ Letters: F flows, Q their parts over queue pairs, H hops, L links, G groups.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.errors import InfeasibleError, ProgramError
 from traincast.fabric.flows import bottleneck, rates
 from traincast.fabric.graph import FabricGraph, FloatArray, IntArray

@@ -4,12 +4,11 @@ Letters: F flows, Q queue pairs, H hops, W GPUs.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.errors import InfeasibleError, ProgramError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.fabric import TOPOLOGIES, FabricKind, FabricSpec

@@ -8,14 +8,13 @@ Letters: L levels of location (now one, the node), W ranks of the world.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, ProgramError
 from traincast.fabric.graph import build_fabric

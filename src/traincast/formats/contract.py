@@ -7,14 +7,13 @@ its grammar, what there is to be said of a file, and what it means.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from importlib import import_module
 from math import fsum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
 from traincast.files import InputFile, input_of, read_bytes, read_unpacked, unpacked

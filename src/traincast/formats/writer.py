@@ -4,9 +4,8 @@ A writer of the format NAME is registered in `WRITERS` by ``traincast.formats.NA
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.hardware.cluster import Cluster

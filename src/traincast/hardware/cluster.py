@@ -4,7 +4,8 @@ The unit of every number is in its name, and a cluster file uses the same names
 (`traincast.hardware.clusters`).
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.errors import ConfigError
 from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.gpu import Gpu, filled

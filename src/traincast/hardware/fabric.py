@@ -12,11 +12,10 @@ or ``file = "topology.txt"`` for a network that a SimAI or ASTRA-sim file descri
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
 from traincast.registry import Registry

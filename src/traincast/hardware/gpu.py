@@ -7,11 +7,10 @@ one needs.
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import shipped_rows
 from traincast.hardware.dtypes import PEAK_OF_DTYPE

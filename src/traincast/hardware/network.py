@@ -7,12 +7,11 @@ Letters: V vertices, L links, W GPUs (vertices 0 to W-1, tier 0).
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-
-from traincast.dataclass import dataclass
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

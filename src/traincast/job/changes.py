@@ -12,8 +12,8 @@
 """
 
 import re
+from dataclasses import dataclass
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
 from traincast.units import is_number, quoted

@@ -3,10 +3,9 @@
 Each function returns what the request says, or the default of the framework with a note.
 """
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import check_kernel, kernel_instead

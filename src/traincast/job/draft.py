@@ -1,12 +1,11 @@
 """A job as it is gathered: from a file, from pasted flags, from options; the later ones win."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.files import InputFile

@@ -1,8 +1,7 @@
 """What interrupts a long run and what it costs to go on: failures, restarts, checkpoints."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
 from traincast.units import checked_field, parse_time, quoted

@@ -16,12 +16,11 @@ the generation, which a calibration may replace.
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.errors import UnknownNameError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS, dispatcher_of

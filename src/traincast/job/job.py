@@ -5,11 +5,10 @@ decides the rest by framework and year and returns a `Job`, with every decision 
 """
 
 from collections.abc import Mapping
-from dataclasses import InitVar
+from dataclasses import InitVar, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.hardware.dtypes import EIGHT_BIT

@@ -5,7 +5,8 @@ Sources: Megatron-LM, megatron/core/transformer/transformer_block.py (get_num_la
 pipeline_parallel_layer_layout.py; DeepSpeed, runtime/pipe/module.py (partition_balanced).
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.units import counted
 

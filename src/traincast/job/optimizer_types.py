@@ -6,9 +6,9 @@ FusedAdam.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 
 if TYPE_CHECKING:

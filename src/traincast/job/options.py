@@ -1,13 +1,12 @@
 """What the user may ask of a simulation beside the file: layout, schedule, costs; of SimAI's sum, its shares."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.files import read_text
 from traincast.hardware.cluster import OPERATIONS, Cluster

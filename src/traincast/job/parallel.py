@@ -1,6 +1,7 @@
 """The parallel layout: degrees, world size, microbatches."""
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.units import counted
 

@@ -10,9 +10,9 @@ nested, and both kinds of repetition are unrolled once; validate_layer_layout: w
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.units import brief, counted
 

@@ -5,12 +5,11 @@ full as a cluster file says it, and the options. Values that are as their defaul
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import msgspec
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.files import InputFile

@@ -1,9 +1,8 @@
 """A whole training run: what is asked of its time, money, energy and emissions."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.job.failures import Failures, parse_failures
 from traincast.names import known_names

@@ -5,10 +5,9 @@ the most important come first.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
-from traincast.dataclass import dataclass
 from traincast.estimate.operators import FAMILIES, estimate_operator, work_of
 from traincast.measure.timing import Task
 from traincast.simulation.job_step import JobStep

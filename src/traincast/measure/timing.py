@@ -11,11 +11,9 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-
-from traincast.dataclass import dataclass
 
 Key = tuple[str, ...]
 """What tells a task apart: the cells of the columns of its kind."""

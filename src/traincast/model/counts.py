@@ -8,10 +8,9 @@ al. 2022, arXiv 2203.15556, appendix F.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.model.blocks.part import Part
 from traincast.model.blocks.share import Share

@@ -5,9 +5,8 @@ megatron/core/transformer/transformer_config.py (moe_deepep_num_sms, moe_hybride
 legacy documentation (a token crosses the network once for each node and is forwarded over NVLink, once to each rank).
 """
 
+from dataclasses import dataclass
 from typing import Literal
-
-from traincast.dataclass import dataclass
 
 DISPATCH_DTYPES = ("bf16", "fp8")
 """Types that tokens can be sent out in; what experts made of them comes back in 16 bits."""

@@ -5,8 +5,8 @@ Counts of parameters and FLOPs are in `traincast.model.counts`.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.units import check_given

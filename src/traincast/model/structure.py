@@ -2,10 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.model.blocks.ends import Embedding, EmbeddingCopy, LmHead, MtpProjection, OtherParameters
 from traincast.model.blocks.part import BLOCKS, Block, BlockKind, Elements, Part

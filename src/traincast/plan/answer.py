@@ -1,10 +1,9 @@
 """The answer of a plan: the layouts to run, each with its forecast and what speaks for it."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.summary import TrainingRun
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.job.job import JobRequest
 from traincast.plan.changes import Start

@@ -8,13 +8,12 @@ Letters: K shares, R recomputations, Z ways to shard, O choices of overlaps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.job.job import Job
 from traincast.plan.chunks import ChunkArrays, ChunkSizes, ChunkTable
 from traincast.plan.layout import Layout

@@ -1,11 +1,10 @@
 """From what one has: which single change of a layout saves most, which few together, and what each risks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.errors import TraincastError
 from traincast.estimate.memory import chance_of_oom
 from traincast.job.job import Job, JobRequest

@@ -8,11 +8,10 @@ Letters: K shares, R recomputations.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.stage import chunk_bytes
 from traincast.job.job import Job

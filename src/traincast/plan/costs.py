@@ -7,11 +7,10 @@ Letters: K shares.
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.estimate.contention import OVERLAP_SLOWDOWN
 from traincast.estimate.program import OperatorSeconds
 from traincast.model.blocks.part import Elements, Exchange, Gemm, Kernel, Part

@@ -1,10 +1,9 @@
 """Why not another layout: what forbids it, what it lacks in memory, or the terms in which it loses to the best one."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from traincast.dataclass import dataclass
 from traincast.errors import TraincastError
 from traincast.estimate.memory.fits import fits
 from traincast.job.resolve import resolve_job

@@ -7,9 +7,8 @@ steps, those of a new kind first, until the best simulated one is ahead of all o
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import part
 from traincast.errors import TraincastError
 from traincast.plan.layout import Layout

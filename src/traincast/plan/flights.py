@@ -4,13 +4,12 @@ Letters: P stages, V virtual stages per stage, Q all of them, M microbatches, A 
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, SlotKind, with_pairs
 from traincast.workload.ops import FloatArray, IntArray
 

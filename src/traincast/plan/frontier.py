@@ -3,11 +3,10 @@
 Letters: K shares, L levels of memory, N choices of overlaps of shares, X all else.
 """
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.plan.block import Block, Part
 from traincast.plan.layout import Layout
 from traincast.workload.ops import FloatArray, IntArray

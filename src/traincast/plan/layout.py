@@ -1,9 +1,7 @@
 """A layout: everything of a job that is not what is trained, on what, and how much of it."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
-
-from traincast.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

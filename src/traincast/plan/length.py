@@ -7,11 +7,11 @@ Letters: P stages, V virtual stages per stage, Q all of them, M microbatches, C 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.model.numbers import Number, added, ceil_div
 from traincast.workload.ops import FloatArray
 

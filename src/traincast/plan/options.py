@@ -1,10 +1,9 @@
 """How a plan is made, and what of a layout does not change which rank holds what: recomputation, kernels, exchanges."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.job.failures import Failures

@@ -4,11 +4,10 @@ Letters: K shares.
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.estimate.contention import OVERLAP_SLOWDOWN
 from traincast.job.frameworks import Framework
 from traincast.job.parallel import Parallel

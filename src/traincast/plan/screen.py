@@ -10,14 +10,13 @@ Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stage
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, host_class, with_factors
 from traincast.estimate.measured import in_pass

@@ -1,9 +1,8 @@
 """What better hardware would do for a layout: links, memory or computation 10 % faster."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from traincast.dataclass import dataclass
 from traincast.hardware.cluster import Cluster
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job

@@ -1,8 +1,8 @@
 """Plans of several models, clusters and numbers of GPUs, side by side."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.plan.answer import Choice, Plan
 from traincast.plan.pareto import pareto

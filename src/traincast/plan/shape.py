@@ -3,9 +3,8 @@
 Letters: P stages, Q virtual stages in model order.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from traincast.dataclass import dataclass
 from traincast.job.job import Job
 from traincast.plan.chunks import Chunk
 from traincast.schedules.plan import SchedulePlan

@@ -6,11 +6,10 @@ can be run at all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
 from traincast.job.feasible import check_gpu, check_model

@@ -4,11 +4,10 @@ Letters: Z ways to shard.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.job.job import Job
 from traincast.job.parallel import Parallel
 from traincast.model.blocks.part import Elements

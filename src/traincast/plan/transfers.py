@@ -4,12 +4,11 @@ Letters: K sizes, G groups of a kind, N nodes of a group.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.estimate.collectives.cost import estimate_collectives
 from traincast.estimate.contention import SharedNetwork
 from traincast.fabric.placement import Placement

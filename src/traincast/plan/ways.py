@@ -3,11 +3,11 @@
 Letters: K shares, Z ways to shard, J pairs of a share and a way, U pairs of degrees and a way.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.workload.ops import FloatArray, IntArray
 
 

@@ -6,12 +6,11 @@ of what does not communicate; here that is 0. Source: aliyun/SimAI, ``astra-sim-
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from traincast.analysis.breakdown import exposed_seconds, last_rank
-from traincast.dataclass import dataclass
 from traincast.estimate.simai.total import SimaiReport, SimaiRow
 from traincast.report.files import file_report
 from traincast.report.operations import simulated

@@ -5,10 +5,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, TraincastError
 from traincast.registry import Registry
 from traincast.simulation.result import Result

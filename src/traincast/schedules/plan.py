@@ -5,13 +5,12 @@ M microbatches.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
 from traincast.registry import Registry

@@ -7,10 +7,9 @@ MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, advanced
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, factors_on

@@ -1,10 +1,9 @@
 """The step of a job: build its work, estimate it, run it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, FactorTable, factors_on, host_class, with_factors
 from traincast.estimate.measured import constants_notes, in_pass, measured_constants, unmeasured

@@ -7,12 +7,12 @@ P pairs, R ranks, W ranks of the world.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise, permutations
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.fabric.placement import NODE
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program

@@ -1,7 +1,7 @@
 """Run what a user describes, and keep in the result all that is needed to run it again."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -9,7 +9,6 @@ from traincast.analysis.explanation import Explanation, explain, short_form
 from traincast.analysis.goodput import goodput
 from traincast.analysis.memory_curve import Saved, StageCurve, memory_curves
 from traincast.analysis.training_run import training_run
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, part
 from traincast.errors import ConfigError, FormatError
 from traincast.files import CONSTANTS, DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file

@@ -1,13 +1,12 @@
 """What a simulation returns: the contract ``traincast.result/1``, and a result as a side of a comparison."""
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
 from traincast.analysis.summary import Analysis, Cause, Goodput, Slowdowns, Suggestion, TrainingRun, Variability
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes

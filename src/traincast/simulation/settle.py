@@ -7,11 +7,10 @@ the step lies between these two whatever the rounds do. Letters: N operations, I
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.engine import run
 from traincast.engine.graph import Graph
 from traincast.estimate.contention import SharedNetwork

@@ -4,14 +4,13 @@ Letters: R simulated ranks, W ranks, L levels of location.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, advanced, announce
 from traincast.engine.graph import Graph, build_graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError

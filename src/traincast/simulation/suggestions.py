@@ -10,13 +10,13 @@ a rank or stage that takes longer than its like is brought to them; options that
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
 from traincast.analysis.summary import Suggestion
-from traincast.dataclass import dataclass
 from traincast.diagnostics import parts
 from traincast.engine import run
 from traincast.engine.graph import Graph, build_graph

@@ -6,10 +6,9 @@ what overlaps and who waits is found anew.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, TraincastError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table, cluster_table, load_cluster

@@ -2,10 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from traincast.dataclass import dataclass
 from traincast.errors import InfeasibleError, TraincastError
 from traincast.job.draft import Draft
 from traincast.job.job_file import draft_of_table

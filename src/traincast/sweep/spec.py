@@ -27,14 +27,13 @@ Every key is ``section.key`` of a job file. ``base`` may also be the path of one
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.files import read_toml
 from traincast.names import known_names

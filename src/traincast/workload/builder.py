@@ -17,12 +17,11 @@ Letters: P stages, Q virtual stages in model order, M microbatches, D directions
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import ProgramError
 from traincast.files import InputFile

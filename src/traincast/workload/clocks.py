@@ -14,14 +14,13 @@ Letter: J ends, or pairs of them.
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 
 RANKS_PER_HOST = 8

@@ -7,11 +7,10 @@ Letters: L operations of one sequence, N of the program, E edges, R simulated ra
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.errors import ProgramError
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.groups import Fold, GroupTable, group_colours

@@ -9,12 +9,11 @@ Letters: W ranks, C classes, G groups of one kind, K members of a group, L level
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.job.parallel import Parallel
 from traincast.workload.ops import BoolArray, IntArray
 from traincast.workload.words import Group

@@ -6,13 +6,12 @@ Letter: T template operations. A template operation is written once and run many
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.errors import InfeasibleError
 from traincast.workload.words import UNEQUAL, CostClass, Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
 

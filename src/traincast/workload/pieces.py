@@ -8,13 +8,12 @@ Letters: S slots of a stage, I pieces, Q virtual stages in model order, D direct
 
 import math
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.schedules.columns import Messages, SlotColumns
 from traincast.workload.ops import BoolArray, IntArray
 from traincast.workload.words import Kind, Stream

@@ -3,9 +3,10 @@
 Letters: N operations, E edges, R simulated ranks, T template operations, G groups.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable
 from traincast.workload.words import Group, Stream
 

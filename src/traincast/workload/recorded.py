@@ -32,12 +32,11 @@ Letters: R recorded ranks, L operations of one, N of all, E edges, G groups, J o
 """
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError, ProgramError
 from traincast.files import InputFile

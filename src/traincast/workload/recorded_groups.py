@@ -8,9 +8,9 @@ Letters: W ranks.
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import prod
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.job.options import LayoutOptions

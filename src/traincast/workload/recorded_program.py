@@ -4,13 +4,12 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.errors import ProgramError
 from traincast.files import InputFile
 from traincast.job.parallel import Parallel

@@ -13,12 +13,12 @@ Source: Megatron-LM, megatron/core/pipeline_parallel/schedules.py.
 Letters: S slots of a stage, I pieces, L operations of a sequence, Q virtual stages in model order, C model copies.
 """
 
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.schedules.columns import Messages, SlotColumns
 from traincast.schedules.plan import SchedulePlan, SlotKind
 from traincast.workload.builder import wait_op

@@ -4,9 +4,8 @@ Letters: T template operations, P stages, Q virtual stages in model order, M mic
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.job.options import LayoutOptions

@@ -5,6 +5,7 @@ A run's memory may be what PyTorch's allocator has given out, what it holds, or 
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +24,6 @@ from traincast.calibrate.runs import (
     read_runs,
 )
 from traincast.calibrate.tables import Skipped, Table
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.factors import FactorTable, factors_on, shipped_factors

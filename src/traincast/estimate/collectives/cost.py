@@ -14,12 +14,11 @@ Letters: N communications, P distinct placements, A algorithms.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, ProgramError
 from traincast.estimate.collectives.algorithms import ALGORITHMS, Algorithm, Traffic
 from traincast.estimate.collectives.links import Curve, curve, evaluate, latency_s

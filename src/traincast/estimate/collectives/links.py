@@ -19,6 +19,7 @@ Over PCIe there are only two protocols, LL of twice the bytes and Simple of long
 That follows four collectives of 2 to 8 RTX PRO 6000 with 6 %, L40S with 9 % median error.
 """
 
+from dataclasses import dataclass
 from functools import cache
 from math import ceil, inf, isqrt
 from typing import NamedTuple
@@ -26,7 +27,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.estimate.collectives.algorithms import Traffic
 from traincast.estimate.collectives.tuning import switch_efficiency
 from traincast.files import shipped_toml

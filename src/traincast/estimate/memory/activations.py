@@ -6,12 +6,11 @@ sequence parallelism (equations 2 to 4) follows from where each tensor is split.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job, blocks_of_layer, rank_share
 from traincast.model.blocks.share import Share

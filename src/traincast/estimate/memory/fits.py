@@ -6,10 +6,10 @@ show (`data/memory/error.toml`). All stages of a job share the model's error, so
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.estimate.memory.remedies import remedies
 from traincast.estimate.memory.stage import StageMemory, stage_memory
 from traincast.files import shipped_toml

@@ -1,11 +1,11 @@
 """Memory of every stage of a job: what lasts, what is in flight, what runs beside it."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.estimate.memory.activations import ChunkBytes, LayerBytes, LayerModel, peak_in_flight
 from traincast.estimate.memory.states import (
     blocks_of_stage,

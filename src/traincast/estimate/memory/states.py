@@ -1,13 +1,13 @@
 """What lasts for a whole step on one rank: parameters, gradients and optimizer states, by how they are sharded."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.hardware.dtypes import EIGHT_BIT, ELEMENT_TYPES
 from traincast.job.job import Job
 from traincast.model.blocks.part import Elements

@@ -12,7 +12,7 @@ Shipped: `data/operators/constants.csv` and `data/operators/corrections.csv`, ma
 import csv
 import io
 from collections.abc import Iterable
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError, UnknownNameError
 from traincast.files import read_text, shipped_text
 from traincast.hardware.dtypes import ELEMENT_TYPES

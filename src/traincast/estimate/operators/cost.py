@@ -1,13 +1,13 @@
 """What an operator costs: work of its family, constants of its GPU, the roofline over both."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.operators.constants import (

@@ -22,12 +22,12 @@ Waterman and Patterson, 2009.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.estimate.operators.constants import FamilyConstants
 from traincast.estimate.operators.families import FP32_BYTES, Tiling, Work
 from traincast.workload.ops import FloatArray, IntArray

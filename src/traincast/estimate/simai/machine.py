@@ -2,13 +2,13 @@
 
 import csv
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.files import shipped_text
 from traincast.units import GIGA

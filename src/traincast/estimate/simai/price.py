@@ -1,8 +1,8 @@
 """SimAI's price of one communication, and the degrees that it reads from the first line."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Remarks
 from traincast.errors import ConfigError
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, bus_bandwidth, efficiency, single, spread

@@ -1,10 +1,9 @@
 """SimAI's sum over the rows of a file."""
 
 from collections.abc import Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import ConfigError
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, single

@@ -7,13 +7,13 @@ Letters: F flows, W GPUs, N nodes, V vertices, L links.
 """
 
 import math
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.fabric.graph import FabricGraph, IntArray, UintArray, check_links, choose, padded, topology
 from traincast.hardware.cluster import Cluster

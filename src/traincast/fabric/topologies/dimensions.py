@@ -8,11 +8,11 @@ Letters: F flows, W GPUs.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.fabric.graph import FabricGraph, IntArray, UintArray, check_links, padded, topology
 from traincast.hardware.cluster import Cluster

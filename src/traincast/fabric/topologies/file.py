@@ -6,13 +6,12 @@ taken, so that NVLink comes before a shared leaf. Switches pass traffic on, GPUs
 Letters: F flows, H hops, W GPUs, V vertices, L links, S switches, K links out of a vertex, A switches at a GPU.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, InfeasibleError, ProgramError
 from traincast.fabric.graph import FabricGraph, IntArray, UintArray, choose, topology
 from traincast.fabric.topologies.dimensions import dimensions_fabric

@@ -10,10 +10,10 @@ and ``utils/utils.py``; the commits are named where they matter.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.job.job import Job
 from traincast.model.blocks.attention import Attention

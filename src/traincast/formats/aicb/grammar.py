@@ -5,12 +5,12 @@ Rows have 12 (``HYBRID_CUSTOMIZED``: 13) fields separated by any white space, wi
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
 from traincast.files import read_unpacked

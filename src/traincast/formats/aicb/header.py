@@ -6,10 +6,9 @@ SimAI, ``astra-sim/workload/Workload.cc`` (reader).
 """
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Remarks
 from traincast.errors import FormatError
 from traincast.formats.aicb.policies import LAST_BOTTOM, POLICIES, WITH_TABLES

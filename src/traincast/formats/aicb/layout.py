@@ -1,8 +1,8 @@
 """Decide the layout of an AICB file: what the user says, then what the file says, then a stated default."""
 
+from dataclasses import dataclass
 from math import gcd
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import InfeasibleError
 from traincast.formats.aicb.grammar import AicbFile, Column

@@ -7,10 +7,9 @@ Source: SimAI, astra-sim/workload/Workload.cc (iterate_hybrid_parallel_Transform
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
-from traincast.dataclass import dataclass
 from traincast.formats.aicb.grammar import AicbFile, Column, Row
 from traincast.formats.aicb.meaning import (
     USUAL,

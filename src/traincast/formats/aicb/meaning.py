@@ -10,11 +10,11 @@ Source: AICB, ``workload_generator/SimAI_training_workload_generator.py`` and ``
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.formats.aicb.grammar import AicbFile, Cell, Column, Row
 from traincast.formats.aicb.policies import POLICIES, WITH_TABLES, Span
 from traincast.workload.words import Group, Operation, OverlapClass

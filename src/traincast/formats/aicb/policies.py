@@ -8,9 +8,8 @@ Source: ASTRA-sim 1.0, ``astra-sim/workload/Workload.cc`` (``decode_involved_dim
 ``inputs/workload/README.md``.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
-
-from traincast.dataclass import dataclass
 
 
 class Span(StrEnum):

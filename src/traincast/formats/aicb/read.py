@@ -5,8 +5,8 @@ Letters: P stages, Q virtual stages in model order, M microbatches.
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
 from traincast.formats.aicb.grammar import PLACEHOLDER_S, AicbFile, Column

@@ -6,9 +6,9 @@ written with 0 bytes, because AICB takes it as overlapped.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.formats.aicb.conventions import (
     FP8_SHARE,
     PARAMETER_BYTES,

@@ -18,11 +18,10 @@ shares a sum out evenly over the rows of its half of the layer. Source: aliyun/a
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.files import read_text
 from traincast.formats.aicb.conventions import Conventions, row_of

@@ -7,10 +7,9 @@ Source: AICB, ``log_analyzer/log.py`` (``LogItem``, ``Workload.dump``), ``utils/
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.formats.contract import Sniff
 from traincast.formats.values import check_lines, filled_lines, read_cell, shown, time_s, whole

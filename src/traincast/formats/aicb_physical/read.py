@@ -5,9 +5,8 @@ Letters: P stages, M microbatches.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
 from traincast.formats.aicb_physical.grammar import PhysicalFile, PhysicalRow

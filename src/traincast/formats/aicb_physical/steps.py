@@ -10,10 +10,9 @@ and without one), ``generate_deepspeed_stage1_2_workload.py``, ``generate_deepsp
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from statistics import median_low
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.formats.aicb_physical.grammar import MESSAGES, PhysicalFile, PhysicalRow, Section
 from traincast.formats.contract import Counted, Inspection, totals_of

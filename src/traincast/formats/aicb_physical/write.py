@@ -7,11 +7,10 @@ Source: aliyun/aicb, ``log_analyzer/log.py`` (``LogItem``), ``workload_generator
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.formats.aicb_physical.grammar import COLUMNS

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import advanced, announce
 from traincast.errors import FormatError
 from traincast.files import read_head, unpacked_head

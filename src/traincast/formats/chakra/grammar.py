@@ -24,12 +24,11 @@ before October 2023 (0.0.3).
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.files import chunks_of
 from traincast.formats.chakra.wire import DamagedError, Value, Wire, fields, read_varint, signed, uints, zigzag

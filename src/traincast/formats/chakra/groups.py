@@ -12,10 +12,9 @@ extract_comm_group); PyTorch, torch/csrc/profiler/standalone/execution_trace_obs
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.files import parse_json, read_text
 from traincast.formats.chakra.grammar import Node, NodeType, Trace

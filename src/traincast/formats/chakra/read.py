@@ -15,13 +15,12 @@ import heapq
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
 from traincast.files import input_of

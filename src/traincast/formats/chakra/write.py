@@ -15,12 +15,11 @@ Letters: N operations of all ranks, L of one, K nodes of one, J messages.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from traincast import __version__
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.formats.chakra.grammar import COLLECTIVES, EXACT, PHASE, PIECES, NodeType

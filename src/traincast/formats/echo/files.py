@@ -7,13 +7,13 @@ Source of the names: fwyc0573/Megatron-LM, the tracer's output paths, such as
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from glob import escape
 from itertools import pairwise, takewhile
 from pathlib import Path
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, told
 from traincast.errors import FormatError
 from traincast.formats.echo.grammar import load

@@ -6,11 +6,10 @@ with the user's flags over it, so that a flag extrapolates.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError, InfeasibleError
 from traincast.formats.echo.experts import experts_of

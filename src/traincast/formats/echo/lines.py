@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import msgspec
 
-from traincast.dataclass import dataclass
 from traincast.files import shipped_toml
 from traincast.workload.words import Group, Operation, Phase
 

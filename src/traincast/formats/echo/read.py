@@ -10,13 +10,12 @@ Letters: Q virtual stages (stages: traces have one chunk each), M microbatches, 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, Notebook, told
 from traincast.errors import ConfigError, FormatError
 from traincast.files import InputFile, input_of

@@ -9,10 +9,9 @@ What the file says of each line and collective is kept beside (`Recorded.said`),
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.files import InputFile
 from traincast.formats.echo.files import RankTrace, Run

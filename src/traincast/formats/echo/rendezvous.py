@@ -10,13 +10,12 @@ Letters: D directions (0 forward, 1 backward), Q stages, M microbatches.
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.formats.echo.files import Run
 from traincast.formats.echo.layout import Layouts
 from traincast.formats.echo.lines import COLLECTIVES, MESSAGES, Call, TraceOp, fused_pairs

@@ -1,9 +1,8 @@
 """Give every rank of the run to simulate a traced rank to stand for it, and make up stages nobody traced."""
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.formats.echo.files import Run
 from traincast.formats.echo.layout import Layouts

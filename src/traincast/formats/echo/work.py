@@ -6,10 +6,9 @@ the host's. The host's gaps between traced operations are kept as gaps.
 """
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.formats.echo.experts import Exchange, ExpertScaling, exchanges, is_exchange
 from traincast.formats.echo.files import RankTrace

@@ -7,9 +7,9 @@ NVIDIA/nccl, src/device/generate.py, and ROCm/rccl: names of kernels (``ncclDevK
 """
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.formats.kineto.grammar import Communicated, Document, whole
 from traincast.workload.words import Operation
 

@@ -9,7 +9,7 @@ Letters: G pieces of work of the GPU, C calls of the runtime, H operators and an
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -19,7 +19,6 @@ import numpy as np
 from msgspec.structs import FieldInfo
 from msgspec.structs import fields as fields_of
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.formats.kineto.events import (
     TABLE_OF,

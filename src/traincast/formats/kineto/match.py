@@ -9,9 +9,8 @@ Letters: J ends of what ranks did together.
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.formats.kineto.communication import Communication, GroupOfRanks, meaning, world_size
 from traincast.formats.kineto.step import RankStep, Task

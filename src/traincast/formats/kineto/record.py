@@ -16,11 +16,11 @@ Letters: G pieces of work of the GPU, I instants of the host, E edges.
 
 import math
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.formats.kineto.step import RankStep, Task
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
 

@@ -9,11 +9,11 @@ Letters: G pieces of work of the GPU, C calls of the runtime, H operators of the
 """
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.kineto.communication import communicates
 from traincast.formats.kineto.events import Work

@@ -7,8 +7,8 @@ Letters: G pieces of work of the GPU of a rank, J ends of what ranks did togethe
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.formats.kineto.grammar import US_PER_S
 from traincast.formats.kineto.match import END_TOGETHER, End, Found, Together

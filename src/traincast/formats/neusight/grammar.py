@@ -8,10 +8,10 @@ exported with the row fields of AICB (``Work_Item`` of aliyun/aicb); the sizes s
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
 from traincast.formats import values

@@ -9,9 +9,8 @@ after it the others.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from traincast.dataclass import dataclass
 from traincast.model.blocks.part import Exchange, Part
 from traincast.model.blocks.share import Share
 from traincast.model.structure import FIRST_BLOCKS, Blocks, last_blocks, mtp_layer, parts_of

@@ -7,8 +7,8 @@ their position.
 
 import math
 import re
+from dataclasses import dataclass
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
 from traincast.formats.neusight.grammar import GRADIENT_SUFFIX, MILLISECONDS_PER_SECOND, NeusightFile

@@ -7,9 +7,8 @@ communicates; what is asynchronous holds nobody back.
 
 import math
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
 from traincast.formats.contract import Source

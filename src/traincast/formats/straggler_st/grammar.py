@@ -6,12 +6,12 @@ Letters: N operations of all ranks and steps.
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.files import read_bytes, read_text
 from traincast.formats.straggler_st import COLUMNS

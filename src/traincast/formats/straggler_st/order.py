@@ -16,11 +16,11 @@ send or receive without a partner is (the ends of the model, with virtual stages
 Letters: L operations of a rank in a step, E edges.
 """
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.formats.straggler_st.grammar import AFTER, COMPUTE, MESSAGES, SHARDED, TYPES, Table
 from traincast.workload.ops import FloatArray, IntArray

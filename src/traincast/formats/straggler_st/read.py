@@ -4,12 +4,11 @@ Letters: N operations of all ranks and steps, L of one rank in a step.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
 from traincast.files import InputFile, input_of

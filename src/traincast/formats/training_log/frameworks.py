@@ -17,9 +17,9 @@ Sources, by the file and version that prints the line:
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from traincast.dataclass import dataclass
 from traincast.units import GIGA
 
 NUMBER = r"([-+]?[\d.][\d.,]*(?:[eE][-+]?\d+)?|nan|inf)"

@@ -10,12 +10,11 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from statistics import median
 from typing import Any, NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.contract import Sniff

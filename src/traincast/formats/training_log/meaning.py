@@ -8,13 +8,12 @@ times the median is left out too: some versions count these into the step. Where
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import median
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.formats.training_log.grammar import Step, TrainingLog
 from traincast.units import counted, format_time

@@ -1,8 +1,7 @@
 """Attention with fused queries, keys and values (MHA, GQA, MQA), and what latent attention shares with it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from traincast.dataclass import dataclass
 from traincast.model.blocks.common import (
     MASK_BYTES,
     MLP_AND_ATTENTION,

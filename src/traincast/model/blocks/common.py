@@ -6,9 +6,8 @@ for the gradient of the weight); Shoeybi et al. 2019, arXiv 1909.08053, section 
 pass).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from traincast.dataclass import dataclass
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model

@@ -7,9 +7,8 @@ src/transformers/models/deepseek_v4/modular_deepseek_v4.py; FLOPs as NVIDIA-NeMo
 src/megatron/bridge/training/utils/flop_utils.py (dsv4_hybrid): every query meets a whole window.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from traincast.dataclass import dataclass
 from traincast.model.blocks.attention import attention_norms, core_attention, rotary, sparse_kernel
 from traincast.model.blocks.common import adapters, around, exchange, norm_kernel, residual
 from traincast.model.blocks.part import Gemm, Part, block, mean_keys

@@ -1,8 +1,7 @@
 """What stands before the first layer and after the last one: embedding, LM head, MTP projections."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from traincast.dataclass import dataclass
 from traincast.model.blocks.common import (
     around,
     exchange,

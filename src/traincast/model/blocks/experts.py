@@ -7,12 +7,12 @@ section 2.1.2; Megatron-LM, megatron/core/transformer/moe/moe_utils.py (group_li
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from math import comb
 
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.model.blocks.common import around, exchange, residual
 from traincast.model.blocks.mlp import activation, activations, gemms, mlp_norms, up_matrices

@@ -4,7 +4,8 @@ Source: Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464, section 3; Megatron-
 megatron/core/ssm/gated_delta_net.py.
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
 from traincast.model.blocks.part import Kernel, Part, block

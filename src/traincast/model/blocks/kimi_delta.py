@@ -5,7 +5,8 @@ keys and values are one projection, split over tp by heads; what decays and gate
 every rank for its own tokens, as is the rate of correction).
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.model.blocks.common import adapters, around, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
 from traincast.model.blocks.part import Gemm, Kernel, Part, block

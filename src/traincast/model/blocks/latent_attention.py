@@ -1,8 +1,7 @@
 """Multi-head latent attention: queries and keys/values pass through narrow projections."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.model.blocks.attention import attention_norms, core_attention, head_norms, output_projection, rotary
 from traincast.model.blocks.common import adapters, around, exchange, norm_kernel, residual

@@ -4,7 +4,8 @@ Source: Qin et al. 2024, arXiv 2401.04658; MiniMax 2025, arXiv 2501.08313, secti
 src/transformers/models/minimax/modular_minimax.py (MiniMaxLightningAttention).
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
 from traincast.model.blocks.part import Kernel, Part, block

@@ -3,7 +3,8 @@
 Source: Dao and Gu 2024, arXiv 2405.21060, sections 6 and 7; Megatron-LM, megatron/core/ssm/mamba_mixer.py.
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.part import Exchange, Kernel, Part, block
 from traincast.model.blocks.share import Share

@@ -4,7 +4,8 @@ Source: Gu and Dao 2023, arXiv 2312.00752, section 3; Lieber et al. 2024, arXiv 
 the scan reads of a token); huggingface/transformers, src/transformers/models/jamba/modeling_jamba.py (JambaMambaMixer).
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.model.blocks.common import (
     adapters,
     entry_projection,

@@ -1,6 +1,7 @@
 """The MLP of a dense layer, and the shared experts of others, which are split as it is."""
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.model.blocks.common import MLP_AND_ATTENTION, adapters, around, norm, residual
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share

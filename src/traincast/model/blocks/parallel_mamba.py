@@ -4,9 +4,8 @@ Source: Zuo et al. 2025, arXiv 2507.22448, section 2; huggingface/transformers,
 src/transformers/models/falcon_h1/modular_falcon_h1.py (FalconH1DecoderLayer).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.model.blocks.attention import Attention
 from traincast.model.blocks.mamba import MAMBA_NAMES, Mamba

@@ -6,11 +6,10 @@ parts of its blocks.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol
 
-from traincast.dataclass import dataclass
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 from traincast.model.numbers import Number, Summed, choose, smaller

@@ -6,7 +6,8 @@ table and the projection of all layers together are the layers' own here, so tha
 the one norm that all share is among a model's ``other_params``.
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.model.blocks.common import around, exchange, norm, norm_kernel, residual
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share

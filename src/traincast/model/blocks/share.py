@@ -3,9 +3,8 @@
 Degrees, micro batch and sequence are numbers, or arrays that broadcast: one `Share` then stands for many layouts.
 """
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from traincast.dataclass import dataclass
 from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.model.dispatch import SCALE_SHARE
 from traincast.model.model import Model

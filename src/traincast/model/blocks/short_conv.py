@@ -4,7 +4,8 @@ Source: Liquid AI 2025, arXiv 2511.23404, section 2.1; huggingface/transformers,
 src/transformers/models/lfm2/modular_lfm2.py (Lfm2ShortConv).
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise
 from traincast.model.blocks.part import Exchange, Part, block

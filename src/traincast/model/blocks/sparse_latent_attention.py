@@ -7,7 +7,8 @@ outputs, not keys and values, pass through the up-projection; the indexer is who
 gathers what it reads).
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.errors import ConfigError
 from traincast.model.blocks.attention import core_attention, sparse_kernel
 from traincast.model.blocks.common import exchange, norm_kernel

@@ -1,11 +1,10 @@
 """What can be read of a ``config.json``, and of which ``model_type``; a reader returns values for a model's table."""
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from traincast.dataclass import dataclass
 from traincast.files import shipped_toml
 from traincast.model.hugging_face.config import Config
 from traincast.model.table import merged

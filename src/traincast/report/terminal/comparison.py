@@ -1,11 +1,11 @@
 """Two steps side by side, for people."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
 from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
-from traincast.dataclass import dataclass
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.training_run import training_runs
 from traincast.units import format_share, format_time

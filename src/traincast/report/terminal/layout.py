@@ -6,6 +6,7 @@ rich takes longer than most answers of the command line.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, Generic, ParamSpec, TypeVar
@@ -16,7 +17,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.report.plain import shown
 from traincast.report.terminal.console import is_plain, is_verbose

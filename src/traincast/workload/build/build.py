@@ -4,12 +4,11 @@ Letters: P stages, Q virtual stages in model order, M microbatches, D directions
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.experts import nodes_of_token

@@ -5,7 +5,8 @@ reductions of both GEMMs that read it. Weights are cast once a step (`weight_cas
 gathered for it. Source: Transformer Engine, transformer_engine/pytorch/module/linear.py and layernorm_linear.py.
 """
 
-from traincast.dataclass import dataclass
+from dataclasses import dataclass
+
 from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, ceil_div, choose

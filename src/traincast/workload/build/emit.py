@@ -6,8 +6,8 @@ transfer), which blocks. What the computation is too short for shows as exposed 
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from traincast.dataclass import dataclass
 from traincast.job.job import Job
 from traincast.model.blocks.share import Share
 from traincast.workload.build.launches import Launches

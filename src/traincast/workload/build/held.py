@@ -10,10 +10,10 @@ Letters: Q virtual stages in model order.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from traincast.dataclass import dataclass
 from traincast.job.job import Job
 from traincast.model.model import Model
 from traincast.model.structure import (

@@ -5,9 +5,9 @@ Letters: Q virtual stages in model order.
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
-from traincast.dataclass import dataclass
 from traincast.job.job import Job, blocks_of_layer, rank_share
 from traincast.model.blocks.part import Elements
 from traincast.model.structure import (

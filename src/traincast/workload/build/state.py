@@ -7,9 +7,10 @@ gradients after each backward pass).
 Letters: Q virtual stages in model order, M microbatches.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from traincast.dataclass import dataclass
 from traincast.job.job import Job
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import ceil_div

@@ -5,10 +5,9 @@ wgrad into that of the weight, which it adds to the gradient buffer.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.model.blocks.common import gradient_sums
 from traincast.model.blocks.part import Exchange as PartExchange
 from traincast.model.blocks.part import Gemm, Kernel, Part

@@ -7,11 +7,11 @@ counts; any other is estimated where it is asked for by name, and never wins in 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from math import inf
 from typing import NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
 from traincast.registry import Registry

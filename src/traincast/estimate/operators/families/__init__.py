@@ -7,10 +7,9 @@ against what its family says, before the family sees it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.hardware.gpu import Gpu
