@@ -186,7 +186,11 @@ class States:
                 if ways
             ]
             known[key] = StateSeconds(
-                *(np.concatenate([getattr(one, name) for one in found]) for name in StateSeconds.__slots__)
+                # Of a block in which no way is left there are none.
+                *(
+                    np.concatenate([np.zeros(0), *(getattr(one, name) for one in found)])
+                    for name in StateSeconds.__slots__
+                )
             )
         return known[key]
 
