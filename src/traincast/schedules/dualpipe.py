@@ -77,8 +77,8 @@ def two_way_order(depth: int, length: int, microbatches: tuple[int, int]) -> Ite
     """
     for together in _full_order(depth, length, max(*microbatches, 2 * length)):
         there = [turn for turn in together if turn.number < microbatches[turn.way]]
-        for place, turn in enumerate(there):
-            yield turn._replace(paired=place + 1 < len(there))
+        yield from (turn._replace(paired=True) for turn in there[:-1])
+        yield from there[-1:]
 
 
 def _full_order(depth: int, length: int, microbatches: int) -> Iterator[tuple[Turn, ...]]:
@@ -93,8 +93,8 @@ def _full_order(depth: int, length: int, microbatches: int) -> Iterator[tuple[Tu
     def input_gradient(way: int) -> Turn:
         """Return the next input gradient; its weight gradient waits."""
         turn = run(SlotKind.BW, way)
-        later.append(turn._replace(kind=SlotKind.W))
-        return turn._replace(kind=SlotKind.B)
+        later.append(Turn(SlotKind.W, way, turn.number))
+        return Turn(SlotKind.B, way, turn.number)
 
     beyond = length - 1 - depth
     for _ in range(2 * beyond):
