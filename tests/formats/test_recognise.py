@@ -71,9 +71,10 @@ def test_inspect_says_what_it_is_and_what_takes_it_in_one_line(tmp_path, capsys,
     assert ended.value.code == 0
     said = capsys.readouterr().out.replace("\n", " ")
     assert f"{found.generation}; {found.taken_by}" in said
-    with pytest.raises(FormatError, match="is no workload: ") as caught:
-        api.simulate(path)
-    assert found.taken_by in str(caught.value)
+    if kind != "traincast.result/1":  # a result is run again
+        with pytest.raises(FormatError, match="is no workload: ") as caught:
+            api.simulate(path)
+        assert found.taken_by in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [LOG, COLLECTIVES, '{"otherData": {}, "traceEvents": []}'])

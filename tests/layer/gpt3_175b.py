@@ -8,7 +8,7 @@ is kept and gathered again in the backward pass). Biases: Megatron-LM, megatron/
 row-parallel bias is on every rank). Ring: Liu et al., arXiv 2310.01889. Ulysses: Jacobs et al., arXiv 2309.14509.
 """
 
-from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, on_a_ring, pointwise
+from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, gradient_sum, on_a_ring, pointwise
 
 MODEL = "gpt3-175b"
 ALONE = {"seq_length": 2048, "framework": "megatron-2021", "zero": 0}
@@ -34,6 +34,17 @@ def kernels(core, *, tokens=2048, tp=1, rows=None):
         pointwise("GELU with bias", "gelu", tokens, 49152 // tp),
         gemm("MLP down", tokens, 12288, 49152 // tp),
         pointwise("bias, dropout and residual sums", "elementwise", rows, 12288, count=2),
+    )
+
+
+def sums(tp=1):
+    """What adds gradients to those of the step: of the matrices alone, beside which biases and norms are nothing."""
+    h2 = 12288 * 12288 // tp
+    return (
+        gradient_sum("queries, keys, values", 3 * h2),
+        gradient_sum("attention output", h2),
+        gradient_sum("MLP up", 4 * h2),
+        gradient_sum("MLP down", 4 * h2),
     )
 
 
@@ -126,7 +137,7 @@ CASES = (
         "alone",
         MODEL,
         ALONE,
-        kernels(attention(UNFUSED, 1, 2048, 2048, 96, 96, 128, 128)),
+        kernels(attention(UNFUSED, 1, 2048, 2048, 96, 96, 128, 128)) + sums(),
         (),
         tensors(2048, 1, 1),
         weights(),
@@ -135,7 +146,7 @@ CASES = (
         "tp 8",
         MODEL,
         ALONE | {"gpus": 8, "tp": 8, "sequence_parallel": False},
-        kernels(attention(UNFUSED, 1, 2048, 2048, 12, 12, 128, 128), tp=8),
+        kernels(attention(UNFUSED, 1, 2048, 2048, 12, 12, 128, 128), tp=8) + sums(8),
         WHOLE,
         tensors(2048, 8, 1),
         weights(8),
@@ -144,7 +155,7 @@ CASES = (
         "tp 8 sp",
         MODEL,
         ALONE | {"gpus": 8, "tp": 8, "sequence_parallel": True},
-        kernels(attention(UNFUSED, 1, 2048, 2048, 12, 12, 128, 128), tp=8, rows=256),
+        kernels(attention(UNFUSED, 1, 2048, 2048, 12, 12, 128, 128), tp=8, rows=256) + sums(8),
         SPLIT,
         tensors(2048, 8, 8),
         weights(8),

@@ -17,7 +17,7 @@ from math import comb
 
 from layer import llama3_70b, mixtral_8x7b
 from layer.llama3_70b import EIGHTH, attention, split, tensors, weights
-from layer.rows import Case, Exchange, Kernel, Tensor, Weight, cast, gemm, grouped, pointwise
+from layer.rows import Case, Exchange, Kernel, Tensor, Weight, cast, gemm, gradient_sum, grouped, pointwise
 
 QWEN_RANKS = 8 * (1 - comb(112, 8) / comb(128, 8))
 """Ranks of eight that the 8 of 128 experts of a token are on; it is sent to each of them once."""
@@ -283,6 +283,10 @@ LLAMA = (
         (
             *llama3_70b.kernels(ALL_HEADS),
             pointwise("sums and copies that are not fused", "elementwise", 8192, 8192, count=2),
+            gradient_sum("queries, keys, values", 8192 * (8192 + 2 * 1024)),
+            gradient_sum("attention output", 8192 * 8192),
+            gradient_sum("MLP up and gate", 8192 * 2 * 28672),
+            gradient_sum("MLP down", 28672 * 8192),
         ),
         (),
         (

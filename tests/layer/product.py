@@ -38,6 +38,7 @@ PASSES = {
     # Kernels whose backward pass is as their forward pass.
     (Phase.BACKWARD, "forward"): "input gradient",
     (Phase.WEIGHT_GRADIENT, "wgrad"): "weight gradient",
+    (Phase.WEIGHT_GRADIENT, "forward"): "weight gradient",
     (Phase.RECOMPUTE, "forward"): "recompute",
 }
 

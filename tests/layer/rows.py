@@ -80,6 +80,12 @@ def pointwise(what, kind, *sizes, count=1, dtype="bf16"):
     return Kernel(what, kind, sizes, count, count, 0, dtype)
 
 
+def gradient_sum(what, elements):
+    """What adds a weight's gradient to that of the step, in a framework whose GEMMs do not (Megatron-LM of 2021 and
+    nanotron: a hook on every parameter)."""
+    return Kernel(what, "accumulate", (elements,), 0, 0, 1)
+
+
 def cast(what, elements, *, copies=2, tensors=1, dtype="fp8", backward=False):
     """A cast of some tensors, of so many elements together: what a GEMM reads, or the gradient of what it gave."""
     often = (0, 1) if backward else (1, 0)

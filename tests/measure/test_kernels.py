@@ -8,6 +8,7 @@ import pytest
 from traincast import api
 from traincast.errors import MeasurementError
 from traincast.estimate.operators import FAMILIES, work_of
+from traincast.measure import kernels
 from traincast.measure.kernels import BUILDERS, CACHE_BYTES, Call, Maker, TorchKernels, import_torch
 from traincast.measure.tasks import operator_cells
 from traincast.measure.timing import CannotTimeError, MeasureError
@@ -105,7 +106,7 @@ def test_an_operator_that_fails_is_a_reason_and_no_end(monkeypatch, raised, reas
     def build(_, __):
         raise raised
 
-    monkeypatch.setattr("traincast.measure.kernels.BUILDERS", {"gemm": build})
+    monkeypatch.setattr(kernels, "BUILDERS", {"gemm": build})
     cells = operator_cells(OperatorCall(family="gemm", shape=(1, 2, 3), dtype="bf16"))
     with pytest.raises(CannotTimeError, match=f"^{reason}$"):
         TorchKernels(FakeTorch()).prepare(cells)

@@ -22,6 +22,7 @@ from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import load_gpu
 from traincast.job.draft import Draft
 from traincast.job.options import StepOptions
+from traincast.measure import run
 from traincast.measure.collectives import TorchCollectives, per_node_of
 from traincast.measure.kernels import Call
 from traincast.measure.tasks import MOST_ELEMENTS, calls_of, collective_cells, operator_cells, tasks_of
@@ -227,8 +228,8 @@ def test_the_command_refuses_what_it_cannot_do(words, code, what, monkeypatch, t
 
 def test_the_command_times_and_says_what_it_did(monkeypatch, tmp_path, capsys):
     gpu = kernel_gpu(load_gpu("h100"), 1.0)
-    monkeypatch.setattr("traincast.measure.run.import_torch", lambda: None)
-    monkeypatch.setattr("traincast.measure.run.TorchKernels", lambda _: gpu)
+    monkeypatch.setattr(run, "import_torch", lambda: None)
+    monkeypatch.setattr(run, "TorchKernels", lambda _: gpu)
     words = ["measure", "--model", "llama3-8b", "--gpus", "8", "--seq-length", "2048", "--global-batch", "8"]
     out = tmp_path / "t.csv"
     for expected in ("0 in", "timed 0"):
