@@ -42,7 +42,7 @@ _COMMENT = re.compile(r"^<!-- (.*) -->$")
 _COMMAND = re.compile(r"^\$ (traincast .*)$")
 _ITEM = re.compile(r"^( *)(- )?")
 _FIGURE = re.compile(r"[-+]?\d[\d.,]*")
-_TIME_TAKEN = re.compile(r"\b(worked out in) [\d.,]+ (ms|s|min)\b")
+_TIME_TAKEN = re.compile(r"\b(worked out in) [\d.,]+ (?:us|ms|s|min)\b")
 """Times that are no forecast: those that the command itself took."""
 _ALIKE = 0.6
 """Least similarity of two lines, figures aside, of which one stands for the other."""
@@ -168,7 +168,7 @@ def _plain(line: str) -> str:
 
 def _without_times(paragraph: Sequence[str]) -> str:
     """Return the words of a paragraph, however long its lines, without the times that a machine took."""
-    return _TIME_TAKEN.sub(r"\1 # \2", " ".join(" ".join(paragraph).split())) if paragraph else ""
+    return _TIME_TAKEN.sub(r"\1 #", " ".join(" ".join(paragraph).split())) if paragraph else ""
 
 
 def keep_times(old: Sequence[str], new: Sequence[str]) -> list[str]:
