@@ -69,7 +69,8 @@ def _command_line() -> Iterator[str]:
 
 def _help(each: CommandHelp) -> Iterator[str]:
     for text in each.paragraphs:
-        yield f"```text\n{text.strip()}\n```\n" if text.startswith("\b") else f"{_plain(' '.join(text.split()))}\n"
+        lines = text.removeprefix("\b").strip()
+        yield f"```text\n{lines}\n```\n" if text.startswith("\b") else f"{_plain(' '.join(text.split()))}\n"
     if each.options:
         yield "| option | |\n|---|---|"
         yield from (f"| `{_cell(name)}` | {_cell(_plain(what))} |" for name, what in each.options)

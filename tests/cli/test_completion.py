@@ -111,6 +111,7 @@ def test_bash_completes_a_name_and_leaves_files_to_itself(tmp_path):
 
 def test_the_manual_page_holds_every_command_and_option(call):
     code, out, err = call("man")
+    assert out.replace("\n", "").isprintable()
     assert (code, err) == (0, "")
     context = cli.make_context("traincast", [], resilient_parsing=True)
     plain = out.replace("\\-", "-")

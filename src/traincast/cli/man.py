@@ -50,7 +50,8 @@ def _page(helps: tuple[CommandHelp, ...]) -> Iterator[str]:
 def _paragraphs(each: CommandHelp) -> Iterator[str]:
     for text in each.paragraphs:
         if text.startswith("\b"):
-            yield f".PP\n.nf\n{_text(text.strip())}\n.fi"
+            lines = text.removeprefix("\b").strip()
+            yield f".PP\n.nf\n{_text(lines)}\n.fi"
         else:
             yield f".PP\n{_text(' '.join(text.split()))}"
 
