@@ -42,8 +42,11 @@ ANNOUNCED = "announced"
 FINE = (*EXITS.values(), ANNOUNCED)
 """Outcomes that are no failures."""
 _ANNOUNCEMENT = re.compile(
-    r"^(?:(?:scheduling|simulating|predicting|fitting) .*[0-9].*|[0-9]+% done, about [0-9]+ s left)\n", re.MULTILINE
+    r"^(?:(?:scheduling|simulating|predicting|fitting) .*[0-9].*|[0-9]+% done, about [0-9]+ s left"
+    r"|took [0-9.]+ s, at most [0-9]+ MiB of memory)\n",
+    re.MULTILINE,
 )
+"""What long work and ``--verbose`` tell beside the result."""
 _WAITING = 4
 """A case may take so many times its time of the processor; the pool's patience is longer."""
 _SOURCE = f"{os.sep}traincast{os.sep}"
