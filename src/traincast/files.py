@@ -53,8 +53,8 @@ _DEEP_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+(?:[\w-]++|\"[^\"\n]*+\"|'[^
 
 
 def shipped_text(path: str) -> str:
-    """Return the text of a shipped file by its path below `SHIPPED`."""
-    return (SHIPPED / path).read_text(encoding="utf-8")
+    """Return the text of a shipped file, perhaps packed with gzip, by its path below `SHIPPED`."""
+    return unpacked((SHIPPED / path).read_bytes(), path).decode("utf-8")
 
 
 def shipped_rows(path: str) -> Iterable[dict[str, str]]:

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from importlib import resources
 
 import numpy as np
 import pytest
@@ -28,6 +27,7 @@ from traincast.estimate.operators.constants import (
     write_constants,
 )
 from traincast.estimate.operators.families import FAMILIES
+from traincast.files import shipped_text
 from traincast.hardware.gpu import gpu_names, load_gpu
 from written import write_corrections
 
@@ -203,7 +203,8 @@ def test_constants_and_corrections_round_trip(tmp_path):
 
 
 def test_shipped_corrections_are_whole_percent_that_a_person_can_read():
-    text = (resources.files("traincast") / "data" / "operators" / "corrections.csv").read_text(encoding="ascii")
+    text = shipped_text("operators/corrections.csv.gz")
+    assert text.isascii()
     grids = read_corrections(text)
     assert write_corrections(grids) == text
     for grid in grids:

@@ -6,7 +6,7 @@ over the logarithms of a call's sizes. Each node holds the logarithm of measured
 smoothed over its neighbours; between nodes it is interpolated linearly. It stays within a factor of 2, and fades to
 nothing over one octave outside the measured range.
 
-Shipped: `data/operators/constants.csv` and `data/operators/corrections.csv`, made by `studies/fit_operators.py`.
+Shipped: `data/operators/constants.csv` and `data/operators/corrections.csv.gz`, made by `studies/fit_operators.py`.
 """
 
 import csv
@@ -201,7 +201,7 @@ def _as_used(row: FamilyConstants, distance: int) -> FamilyConstants:
 @cache
 def shipped_constants() -> OperatorConstants:
     """Return the constants that come with traincast."""
-    rows, corrections = (shipped_text(f"operators/{name}.csv") for name in ("constants", "corrections"))
+    rows, corrections = (shipped_text(f"operators/{name}") for name in ("constants.csv", "corrections.csv.gz"))
     return OperatorConstants(tuple(read_constants(rows)), tuple(read_corrections(corrections)))
 
 
