@@ -218,7 +218,7 @@ def as_table(value: Any, leave_out: Iterable[str] = ()) -> Any:  # noqa: ANN401
     if isinstance(value, Mapping):
         return {str(key): as_table(value[key]) for key in sorted(value)}
     if isinstance(value, tuple | list):
-        return [as_table(each) for each in value]
+        return list(map(as_table, value))
     if isinstance(value, Enum):
         return value.value
     return str(value) if isinstance(value, Path) else value

@@ -62,7 +62,7 @@ class Replays:
             self.graphs.append(build_graph(known.stream_N, known.edge_src_E, known.edge_dst_E, known.rendezvous_N))
         programs = [each.program for each in self.steps]
         self.duration_s_N = np.concatenate([each.duration_s_N for each in self.steps])
-        self.step_N = np.repeat([each.number for each in self.steps], [len(program) for program in programs])
+        self.step_N = np.repeat([each.number for each in self.steps], list(map(len, programs)))
         self.kind_N = np.concatenate([program.ops.kind_T[program.row_N] for program in programs])
         self.phase_N = np.concatenate([program.ops.phase_T[program.row_N] for program in programs])
         self.stage_N = np.concatenate([program.stage_N for program in programs])

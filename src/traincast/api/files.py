@@ -140,4 +140,4 @@ def bus_bandwidths(path: StrPath) -> dict[str, float]:
 
 
 def _paths(files: Files) -> list[Path]:
-    return [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
+    return [Path(files)] if isinstance(files, (str, PathLike)) else list(map(Path, files))

@@ -29,7 +29,7 @@ def clusters(names: Sequence[str] = ()) -> list[Cluster]:
     >>> len(traincast.clusters()) > 10
     True
     """
-    return [load_cluster(name) for name in names or cluster_names()]
+    return list(map(load_cluster, names or cluster_names()))
 
 
 def models(names: Sequence[str] = ()) -> list[Model]:
@@ -44,7 +44,7 @@ def models(names: Sequence[str] = ()) -> list[Model]:
     >>> model.layers, model.hidden
     (80, 8192)
     """
-    return [load_model(name) for name in names or model_names()]
+    return list(map(load_model, names or model_names()))
 
 
 def described(path: StrPath) -> Draft:

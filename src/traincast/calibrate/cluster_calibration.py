@@ -104,7 +104,7 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
     CalibrationError
         If no row is left, or the rows are of several GPUs, or do not determine the constants.
     """
-    read = read_collectives([Path(path) for path in paths])
+    read = read_collectives(list(map(Path, paths)))
     if not len(read.measurements):
         raise CalibrationError(
             f"no row can be used: {read.skipped[0].reason} ({read.skipped[0].id})", rows=0, needed_rows=1
@@ -113,7 +113,7 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
     if len(gpus) > 1:
         raise CalibrationError(f"the rows are of several GPUs ({', '.join(gpus)}); calibrate each from its own file")
     measured, base = read.measurements.on(base), replace(base, measured=None)
-    files = tuple(str(path) for path in paths)
+    files = tuple(map(str, paths))
     if len(measured) > _ANNOUNCED_ROWS:
         announce(f"fitting constants to {len(measured):,} rows: about {len(measured) / _ROWS_PER_S:.0f} s")
     fit = fit_links(measured, base, no_band_worse=True)

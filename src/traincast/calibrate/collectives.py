@@ -73,7 +73,7 @@ class _Fields(NamedTuple):
 
 def read_collectives(paths: Sequence[Path]) -> Reading:
     """Read the measured collectives of several files, logs of nccl-tests or CSV, one after the other."""
-    return collectives_of([read_table(path) for path in paths])
+    return collectives_of(list(map(read_table, paths)))
 
 
 def holds_collectives(columns: Sequence[str]) -> bool:
@@ -136,7 +136,7 @@ def _read(row: Row) -> _Fields | Skipped:
 
 def size_bands(size_bytes: IntArray) -> Grouping:
     """Return sizes grouped by band: up to 64 KiB, 1 MiB, 16 MiB, and above."""
-    edges = [parse_size(edge) for edge in _EDGES]
+    edges = list(map(parse_size, _EDGES))
     names = (*(f"<= {format_size(edge)}" for edge in edges), f"> {format_size(edges[-1])}")
     return Grouping(by="size", names=names, index=np.searchsorted(edges, size_bytes, side="left"))
 

@@ -197,7 +197,7 @@ def predictor(measured: CollectiveMeasurements, cluster: Cluster) -> Callable[[C
     groups = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     group_N = np.array([groups[key] for key in keys])
     traffics = [_traffics(Operation[op.upper()], spread(ranks, nodes), cluster) for op, ranks, nodes in groups]
-    most = max(len(found) for found in traffics)
+    most = max(map(len, traffics))
     size_N = measured.size_bytes.astype(np.float64)
 
     def times(trial: Cluster) -> FloatArray:

@@ -132,7 +132,7 @@ def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: Gpu, const
             mine = call.family == family
             (calls if mine else others).append(call)
             (owner if mine else others_owner).append(position)
-    works = [work_of(call) for call in calls]
+    works = list(map(work_of, calls))
     rest = np.bincount(np.array(others_owner, np.int64), estimate_calls(others, gpu, constants), len(rows))
     return Timings(
         columns=columns_of(works),

@@ -87,7 +87,7 @@ def held_out_rows(measured: OperatorMeasurements) -> np.ndarray:
 
 
 def _sizes(calls: Sequence[OperatorCall]) -> tuple[float, ...]:
-    works = [work_of(call) for call in calls]
+    works = list(map(work_of, calls))
     work = next((each for each in works if each.tiling is not None), works[0])
     tiling = (1.0, 1.0, 1.0) if work.tiling is None else (work.tiling.m, work.tiling.n, work.tiling.k)
     return (work.flops, *tiling, work.bytes_moved)

@@ -128,7 +128,7 @@ def _named(row: Row) -> _Read:
         raise row.wrong("options", "write them like kind=gelu inputs=1")
     call = OperatorCall(
         family=family,
-        shape=tuple(int(size) for size in text.split("x")),
+        shape=tuple(map(int, text.split("x"))),
         dtype=_dtype(row),
         direction=row.cells.get("direction", "forward"),
         causal=row.cells.get("causal", "false").lower() in ("1", "true", "yes"),
@@ -139,15 +139,13 @@ def _named(row: Row) -> _Read:
 
 
 def _gemm(row: Row) -> _Read:
-    m, n, k = (row.count(name) for name in ("m", "n", "k"))
+    m, n, k = map(row.count, ("m", "n", "k"))
     direction = row.cells.get("direction", "forward")
     return direction, (OperatorCall(family="gemm", shape=(m, n, k), dtype=_dtype(row), direction=direction),)
 
 
 def _attention(row: Row) -> _Read:
-    batch, seq, heads, kv_heads, head_dim = (
-        row.count(name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim")
-    )
+    batch, seq, heads, kv_heads, head_dim = map(row.count, ("batch", "seq", "heads", "kv_heads", "head_dim"))
     window, gpu = _window(row), find_gpu(row.cells.get("gpu", ""))
     call = OperatorCall(
         family="attention",
@@ -162,9 +160,7 @@ def _attention(row: Row) -> _Read:
 
 def _experts(row: Row) -> _Read:
     """Return the gated MLP of one rank's experts; with even routing it has its share of all tokens."""
-    tokens, hidden, ffn, topk, experts = (
-        row.count(name) for name in ("tokens", "hidden", "moe_ffn", "topk", "experts")
-    )
+    tokens, hidden, ffn, topk, experts = map(row.count, ("tokens", "hidden", "moe_ffn", "topk", "experts"))
     tp, ep = (row.count(name) if name in row.cells else 1 for name in ("tp", "ep"))
     if row.cells.get("distribution", "balanced") not in ("balanced", "uniform"):
         raise TraincastError("the tokens of the measured rank are not specified where routing is uneven")
@@ -219,7 +215,7 @@ def price_measurements(measured: OperatorMeasurements, constants: OperatorConsta
 
 def _prices(rows: Sequence[Calls], gpu: Gpu, constants: OperatorConstants) -> FloatArray:
     flat = [call for calls in rows for call in calls]
-    owner = np.repeat(np.arange(len(rows)), [len(calls) for calls in rows])
+    owner = np.repeat(np.arange(len(rows)), list(map(len, rows)))
     total = np.bincount(owner, estimate_calls(flat, gpu, constants), len(rows)).astype(np.float64)
     # One timing holds one event and one launch, however many kernels it covers.
     for position, (first, *_) in enumerate(rows):

@@ -149,7 +149,7 @@ def sample_of(
 
     `weight_I` are the weights of `representatives`; None: these are all runs.
     """
-    slopes = [_by_key(each) for each in forecasts]
+    slopes = list(map(_by_key, forecasts))
     keys = tuple(sorted({key for row in slopes for key, slope in row.items() if slope >= _LEAST_SLOPE}))
     slope_IK = np.array([[row.get(key, 0.0) for key in keys] for row in slopes]).reshape(len(rows), len(keys))
     pairs = [(row.measured_s, each.step_s) for row, each in zip(rows, forecasts, strict=True)]
@@ -163,8 +163,8 @@ def sample_of(
 
 def factors_of(sample: Sample) -> FactorTable:
     """Return the factors that a sample asks for."""
-    prior_K = np.array([prior_deviation(key) for key in sample.keys])
-    mean_K = np.log([prior_mean(key) for key in sample.keys])
+    prior_K = np.array(list(map(prior_deviation, sample.keys)))
+    mean_K = np.log(list(map(prior_mean, sample.keys)))
     found = solve(sample.slope_IK, sample.residual_I, sample.weight_I, prior_K, sample.current_K, mean_K)
     rows_K = ((sample.slope_IK >= _LEAST_SLOPE) & (sample.weight_I[:, None] > 0)).sum(axis=0)
     return FactorTable.of(
@@ -190,7 +190,7 @@ def without_each(
     sensitivities of one simulation; the forecasts themselves are then simulated with what it gives.
     """
     sample = sample_of(rows, forecasts, shipped)
-    seen_I = np.array([is_fitted(row) for row in rows])
+    seen_I = np.array(list(map(is_fitted, rows)))
     names = np.array([row.groups[leave_out] for row in rows])
     older = {key: each for key, each in shipped.factors.items() if not is_found(key)}
     found = {
@@ -214,7 +214,7 @@ def _weights(rows: Iterable[MeasuredRun]) -> FloatArray:
     Rows of a configuration share their errors, so that twice as many do not say twice as much
     (docs/measured.md, noise).
     """
-    names = [_configuration(row) for row in rows]
+    names = list(map(_configuration, rows))
     count = Counter(names)
     return np.array([count[name] ** -0.5 for name in names])
 

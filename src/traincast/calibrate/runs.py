@@ -293,7 +293,7 @@ def job_of_run(run: MeasuredRun) -> Job:
         return resolve_job(request, run.cluster)
     if run.stage_layers != BY_COST:
         try:
-            listed = tuple(int(count) for count in run.stage_layers.split())
+            listed = tuple(map(int, run.stage_layers.split()))
         except ValueError:
             message = f"is {run.stage_layers!r}; write the layers of each stage like 3 3 2, or {BY_COST}"
             raise ConfigError(message, "stage_layers") from None

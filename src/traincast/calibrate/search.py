@@ -47,7 +47,7 @@ def scan(function: Callable[[FloatArray], float], start: FloatArray, reach: floa
 
 
 def _simplex(function: Callable[[FloatArray], float], corners: FloatArray) -> FloatArray:
-    values = np.array([function(corner) for corner in corners])
+    values = np.array(list(map(function, corners)))
     for _ in range(_STEPS_PER_NUMBER * corners.shape[1]):
         order = np.argsort(values, kind="stable")
         corners, values = corners[order], values[order]
@@ -63,7 +63,7 @@ def _simplex(function: Callable[[FloatArray], float], corners: FloatArray) -> Fl
             trial, value = _probe(function, middle, worst, 0.5 if value < values[-1] else -0.5)
             if value >= values[-1]:
                 corners = corners[0] + (corners - corners[0]) / 2
-                values = np.array([function(corner) for corner in corners])
+                values = np.array(list(map(function, corners)))
                 continue
         corners[-1], values[-1] = trial, value
     best: FloatArray = corners[np.argmin(values)]

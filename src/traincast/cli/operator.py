@@ -88,7 +88,7 @@ def command(
         direction=direction,
         causal=causal,
         window=window,
-        options=dict(_pair(text) for text in options),
+        options=dict(map(_pair, options)),
         **given,
     )
     if as_json:

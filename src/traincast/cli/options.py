@@ -154,7 +154,7 @@ def group_name(text: str) -> str:
 def expert_loads(text: str) -> tuple[float, ...] | Path:
     """Read ``1,0.8,1.2``, or a path of traces whose loads are meant."""
     try:
-        return tuple(RANGES["load"].parsed(load) for load in text.split(","))
+        return tuple(map(RANGES["load"].parsed, text.split(",")))
     except ConfigError as error:
         if has_magic(text) or Path(text).exists():
             return Path(text)

@@ -95,7 +95,7 @@ def command(
             "most": {name: value for name, value in most.items() if value is not None},
             "headroom": headroom,
             "top": top,
-            "explain": [_asked(each) for each in explain],
+            "explain": list(map(_asked, explain)),
             **_terms(values),
         }
     had = start is not None or like is not None

@@ -123,7 +123,7 @@ def _named(name: str, equals: str) -> bool:
 
 def _training(said: Commands) -> tuple[str, ...]:
     """Return the command that trains: the first with a training script, any script or a launcher, else with a flag."""
-    scripts = [_script(each) for each in said.commands]
+    scripts = list(map(_script, said.commands))
     trains: tuple[Callable[[int | None, Sequence[str]], bool], ...] = (
         lambda place, words: place is not None and re.search("train|finetune", _base(words[place])) is not None,
         lambda place, _: place is not None,

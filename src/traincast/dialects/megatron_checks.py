@@ -54,7 +54,7 @@ def _delayed(pasted: Pasted) -> bool:
 
 
 def _has_gated_delta(pasted: Pasted) -> bool:
-    said = {pasted.words(flag) for flag in ("experimental-attention-variant", "linear-attention-type")}
+    said = set(map(pasted.words, ("experimental-attention-variant", "linear-attention-type")))
     return bool(said & {"gdn", "gated_delta_net"}) or "G" in pasted.words("hybrid-layer-pattern")
 
 

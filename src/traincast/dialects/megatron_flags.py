@@ -161,7 +161,7 @@ def _precision(pasted: Pasted, fp8_recipe: str) -> str:
 
 def _sharding(pasted: Pasted, fields: dict[str, Any]) -> None:
     """Fill in the stage of ZeRO, when parameters are gathered and in which type, and who reduces."""
-    fsdp = any(pasted.is_on(flag) for flag in ("use-torch-fsdp2", "use-megatron-fsdp", "use-custom-fsdp"))
+    fsdp = any(map(pasted.is_on, ("use-torch-fsdp2", "use-megatron-fsdp", "use-custom-fsdp")))
     fields.setdefault("zero", 3 if fsdp else 1 if pasted.is_on("use-distributed-optimizer") else 0)
     group = "sharp-enabled-group"
     if pasted.is_on("use-sharp"):

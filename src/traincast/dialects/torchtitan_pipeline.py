@@ -85,11 +85,7 @@ def stages_of(settings: Pasted, given: Mapping[str, Any], model: Model | None) -
         If the layers do not fill the stages, or these do not fit the ranks or the schedule.
     """
     said = ("pipeline_layout", "stage_layers", "first_stage_layers", "last_stage_layers")
-    if (
-        model is None
-        or given["pp"] == 1
-        or any(given.get(name) for name in (*said, "embedding_as_layer", "head_as_layer"))
-    ):
+    if model is None or given["pp"] == 1 or any(map(given.get, (*said, "embedding_as_layer", "head_as_layer"))):
         return {}
     pp = given["pp"]
     if _POINTS in settings:
@@ -133,7 +129,7 @@ def _virtual(settings: Pasted, weight: int, given: Mapping[str, Any]) -> int:
 def _points(settings: Pasted) -> tuple[int, ...]:
     """Return the layers at which a new stage begins."""
     names = [name for word in settings.flags[_POINTS] for name in re.findall(r"[\w.]+", word)]
-    found = [_LAYER.fullmatch(name) for name in names]
+    found = list(map(_LAYER.fullmatch, names))
     numbers = [int(each[1]) for each in found if each is not None]
     if not names or len(numbers) != len(names) or sorted(set(numbers)) != numbers:
         raise settings.wrong(_POINTS, f"is {quoted(settings.words(_POINTS))}; write it like layers.8,layers.16")
@@ -143,7 +139,7 @@ def _points(settings: Pasted) -> tuple[int, ...]:
 def _layout(settings: Pasted) -> PipelineLayout:
     """Read what each part of the model holds, from lists of the names of its modules; layers must be in their order."""
     try:
-        parts = [ast.literal_eval(word) for word in settings.flags[_PARTS]]
+        parts = list(map(ast.literal_eval, settings.flags[_PARTS]))
         parts = parts[0] if len(parts) == 1 and isinstance(parts[0][0], list) else parts
         stages = tuple("".join(map(_letter, part)) for part in parts)
         layers = [int(found[1]) for part in parts for name in part if (found := _LAYER.fullmatch(name))]

@@ -246,7 +246,7 @@ def _without_comment(line: str) -> str:
 def _open_brackets(text: str) -> int:
     """Return how many more brackets open than close, those in quotations aside."""
     bare = re.sub(r""""(?:[^"\\]|\\.)*"|(?<![\w])'(?:[^']|'')*'""", "", text)
-    return sum(bare.count(each) for each in _OPENING) - sum(bare.count(each) for each in _CLOSING)
+    return sum(map(bare.count, _OPENING)) - sum(map(bare.count, _CLOSING))
 
 
 def _skip(text: str, at: int) -> int:

@@ -104,7 +104,7 @@ def _ranges(operators: Iterable[str]) -> Mapping[tuple[str, int], list[tuple[int
     """Return the least and greatest of each size that was measured, by family and number of sizes."""
     found: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for match in filter(None, map(_OPERATOR.fullmatch, operators)):
-        sizes = [int(size) for size in match[2].split("x")]
+        sizes = list(map(int, match[2].split("x")))
         before = found.get((match[1], len(sizes)), [(size, size) for size in sizes])
         found[match[1], len(sizes)] = [
             (min(low, size), max(high, size)) for (low, high), size in zip(before, sizes, strict=True)

@@ -134,7 +134,7 @@ def _flows(patterns: Sequence[str], groups: Sequence[npt.ArrayLike], graph: Fabr
     group_F = np.repeat(np.arange(len(groups)), [len(each.source_F) for each in per_group])
     if not per_group:
         return Flows(group_F, group_F, group_F), group_F
-    return Flows(*(np.concatenate(each) for each in zip(*per_group, strict=True))), group_F
+    return Flows(*map(np.concatenate, zip(*per_group, strict=True))), group_F
 
 
 def _check_hops(flows: int, graph: FabricGraph, patterns: Sequence[str]) -> None:

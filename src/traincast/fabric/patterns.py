@@ -58,7 +58,7 @@ def flows_of_all(pattern: str, members_GK: IntArray, gpus_per_node: int) -> tupl
     ends = None if together is None or not size else together(members_GK, gpus_per_node)
     if ends is None:
         each = [flows_of(pattern, members_K, gpus_per_node) for members_K in members_GK]
-        flows = Flows(*(np.concatenate(parts) for parts in zip(*each, strict=True)))
+        flows = Flows(*map(np.concatenate, zip(*each, strict=True)))
         return flows, np.repeat(np.arange(count), [len(one.source_F) for one in each])
     source, target = (each.reshape(count, -1) for each in ends)
     leaves = source // gpus_per_node != target // gpus_per_node

@@ -41,7 +41,7 @@ def _expanded(path: Path) -> list[Path]:
             return _files_in(path)
         if path.exists() or not has_magic(str(path)):
             return [path]
-        matches = sorted(Path(each) for each in glob(str(path), recursive=True))  # noqa: PTH207 paths may be absolute
+        matches = sorted(map(Path, glob(str(path), recursive=True)))  # noqa: PTH207 paths may be absolute
         found = [file for match in matches for file in (_files_in(match) if match.is_dir() else [match])]
     except OSError as error:
         raise FormatError(f"cannot be read: {error.strerror or error}", str(path)) from None

@@ -79,9 +79,9 @@ def _load(path: Path) -> str:
 def _looks_like_simai(head: str) -> Sniff:
     lines = head.splitlines()
     header = lines[0].split() if lines else []
-    if len(header) != _HEADER_FIELDS or not all(_is_id(field) for field in header[:5]):
+    if len(header) != _HEADER_FIELDS or not all(map(_is_id, header[:5])):
         return Sniff(0.0, "the first line is not five counts and a GPU type")
-    if len(lines) > 1 and all(_is_id(field) for field in lines[1].split()):
+    if len(lines) > 1 and all(map(_is_id, lines[1].split())):
         return Sniff(0.95, "five counts and a GPU type, then ids of switches")
     return Sniff(0.3, "five counts and a word on the first line")
 
@@ -119,9 +119,9 @@ def _is_id(text: str) -> bool:
 
 def _header(path: Path, lines: list[str]) -> list[int]:
     header = lines[0].split() if lines else []
-    if len(header) != _HEADER_FIELDS or not all(_is_id(field) for field in header[:5]):
+    if len(header) != _HEADER_FIELDS or not all(map(_is_id, header[:5])):
         raise FormatError(f"the first line must be: {_HEADER}", str(path), 1)
-    counts = [int(field) for field in header[:5]]
+    counts = list(map(int, header[:5]))
     gpus = counts[0] - counts[2] - counts[3]
     switches = lines[1].split() if len(lines) > 1 else []
     if sorted(switches) != sorted(map(str, range(max(gpus, 0), counts[0]))):
@@ -130,7 +130,7 @@ def _header(path: Path, lines: list[str]) -> list[int]:
 
 
 def _link(path: Path, line: int, fields: list[str], vertices: int) -> tuple[int, int, float]:
-    if len(fields) != _LINK_FIELDS or not all(_is_id(field) for field in fields[:2]):
+    if len(fields) != _LINK_FIELDS or not all(map(_is_id, fields[:2])):
         raise FormatError("a link must be two ids, rate, latency and error rate", str(path), line)
     low, high = int(fields[0]), int(fields[1])
     if max(low, high) >= vertices or low == high:

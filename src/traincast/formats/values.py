@@ -57,7 +57,7 @@ def check_width(found: Sequence[str], names: Sequence[str], called: str, path: s
     """Refuse a row that has not one value for each of the names, which are called columns or fields."""
     if len(found) == len(names):
         return
-    listed = ", ".join(shown(value) for value in found[: len(names) + 2])
+    listed = ", ".join(map(shown, found[: len(names) + 2]))
     more = ", ..." if len(found) > len(names) + 2 else ""
     text = f"a row has {len(names)} {called} ({', '.join(names)}); found {len(found)}: {listed}{more}"
     raise FormatError(text, path, line)

@@ -52,7 +52,7 @@ class InSixteenBits:
 
 def in_sixteen_bits(blocks: Blocks) -> Blocks:
     """Return blocks that stay in 16 bits, whatever the type of other layers' GEMMs."""
-    return tuple(InSixteenBits(block) for block in blocks)
+    return tuple(map(InSixteenBits, blocks))
 
 
 def layer_blocks(model: Model, layer: int) -> Blocks:

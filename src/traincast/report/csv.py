@@ -46,7 +46,7 @@ def write_csv(result: Result, stream: BinaryIO) -> None:
         If the result holds no single operations.
     """
     program, timeline = simulated(result)
-    size_R = [int(size) for size in program.op_ptr_R1[1:] - program.op_ptr_R1[:-1]]
+    size_R = list(map(int, program.op_ptr_R1[1:] - program.op_ptr_R1[:-1]))
     choice = choose_ranks(result, size_R, MAX_ROWS, "lines")
     cells = _Cells.of(program, result.inputs)
     stream.write((",".join(COLUMNS) + "\n").encode())
@@ -75,7 +75,7 @@ class _Cells(NamedTuple):
         places = zip(ops.file_T.tolist(), ops.line_T.tolist(), strict=True)
         source_T = [_source(file, line, inputs) for file, line in places]
         provenance_T = [Provenance(each).name.lower() for each in ops.provenance_T.tolist()]
-        front_T = [_joined(each) for each in described(ops)]
+        front_T = list(map(_joined, described(ops)))
         return cls(front_T, provenance_T, source_T, [str(len(group.members)) for group in program.groups] + [""])
 
 

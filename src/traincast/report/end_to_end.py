@@ -74,7 +74,7 @@ def end_to_end_csv(name: str, run: str, summary_s: Mapping[str, float], lines: I
     yield ", ".join((name.replace(",", " "), *shares, _us(total_s)))
     yield ",".join(("layer_name", run, *_HEADINGS))
     for line in lines:
-        cells = [_us(each) for each in (*line.compute_s, *(each.exposed_s for each in line.communications))]
+        cells = list(map(_us, (*line.compute_s, *(each.exposed_s for each in line.communications))))
         cells += [cell for each in line.communications for cell in _bandwidths(each)]
         yield ",".join((line.name.replace(",", " "), run, *cells))
 

@@ -95,7 +95,7 @@ def write_directory(
 def _chosen(result: Result, names: Sequence[str] | None, further: Sequence[str]) -> list[FileReport]:
     has_timeline = result.program is not None and result.timeline is not None
     usual = [each for each in REPORTS.entries() if (has_timeline or not each.needs_timeline) and not each.on_request]
-    named = [REPORTS.get(name) for name in (*(names or ()), *further)]
+    named = list(map(REPORTS.get, (*(names or ()), *further)))
     for report in named:
         if report.needs_timeline and not has_timeline:
             raise ConfigError(

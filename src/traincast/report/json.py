@@ -100,9 +100,9 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
     """
     from traincast.plan.answer import Plan
 
-    lists = {name: [_choice(each) for each in getattr(plan, name)] for name in ("best", "pareto")}
+    lists = {name: list(map(_choice, getattr(plan, name))) for name in ("best", "pareto")}
     if not isinstance(plan, Plan):
-        each_one = [plan_to_dict(one) for one in plan.plans]
+        each_one = list(map(plan_to_dict, plan.plans))
         joined = {name: _joined(name, [one[name] for one in each_one]) for name in each_one[0] if name not in lists}
         return _document("plan", {**joined, **lists, "plans": each_one, "refused": plan.refused})
     same = {each.name: getattr(plan, each.name) for each in fields(plan) if each.name not in (*lists, "start", "asked")}
@@ -274,7 +274,7 @@ def ranking_to_dict(ranking: "Ranking") -> dict[str, Plain]:
     document = {
         "file": ranking.path,
         "total": asdict(ranking.total),
-        "sources": [asdict(each) for each in ranking.sources],
+        "sources": list(map(asdict, ranking.sources)),
         "groups": groups,
         "skipped": [row._asdict() for row in ranking.skipped],
         "left_out": ranking.left_out,

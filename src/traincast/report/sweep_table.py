@@ -35,7 +35,7 @@ def write_sweep(
         told.setdefault(str(row["status"]), []).append(str(row.get("message") or ""))
         said = dict(point.said)
         varied = [_cell(said.get(key)) for key in spec.keys]
-        rows.append([point.index, *varied, *(row.get(name) for name in columns), __version__, spec.fingerprint])
+        rows.append([point.index, *varied, *map(row.get, columns), __version__, spec.fingerprint])
     write_whole(path, _parquet(names, rows) if path.suffix == ".parquet" else _csv(names, rows))
     return told
 

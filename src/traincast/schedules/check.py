@@ -98,7 +98,7 @@ def _stuck_slots(slots: Sequence[Sequence[Slot]], virtual_stages: int) -> list[t
     done: set[Part] = set()
     waiting: dict[Part, list[int]] = {}
     position = [0] * len(slots)
-    left = [turns(order) for order in slots]
+    left = list(map(turns, slots))
     blocked: dict[int, tuple[Slot, ...]] = {}
     ready = list(range(len(slots)))
     while ready:
@@ -150,7 +150,7 @@ def _check_parts(plan: SchedulePlan, virtual_stages: int, microbatches: int) -> 
                 found.add(part)
     missing = 3 * virtual_stages * microbatches - len(found)
     if missing:
-        named = "; ".join(_say(part) for part in islice(_absent(found, virtual_stages, microbatches), _NAMED))
+        named = "; ".join(map(_say, islice(_absent(found, virtual_stages, microbatches), _NAMED)))
         raise ProgramError(f"plan {plan.name} lacks {missing} parts: {named}{'; ..' if missing > _NAMED else ''}")
 
 

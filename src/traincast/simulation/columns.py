@@ -81,7 +81,7 @@ class Table:
 
 def table_of(lines: Sequence[Mapping[str, Any]]) -> Table:
     """Return lines as a table: a column for every key; values that are tables themselves give columns of their own."""
-    flat = [_flat(line) for line in lines]
+    flat = list(map(_flat, lines))
     names = dict.fromkeys(name for line in flat for name in line)
     return Table({name: _column([line.get(name) for line in flat]) for name in names})
 

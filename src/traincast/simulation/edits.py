@@ -126,7 +126,7 @@ def _as_peers(
         own_s_N = np.where(work_N[of_rank], duration_s_N[of_rank], 0.0)
         return np.bincount(class_T[program.row_N[of_rank]], own_s_N, count).astype(np.float64)
 
-    usual_C = _medians(np.stack([sums(each) for each in peers.tolist()]), program.represents_R[peers])
+    usual_C = _medians(np.stack(list(map(sums, peers.tolist()))), program.represents_R[peers])
     own_C, mine = sums(index), program.rank_slice(index)
     factor_C = np.divide(usual_C, own_C, out=np.ones(count), where=(own_C > 0) & (usual_C > 0))
     factor_N: FloatArray = np.where(work_N[mine], factor_C[class_T[program.row_N[mine]]], 1.0)

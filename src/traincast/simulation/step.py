@@ -294,7 +294,7 @@ def _check_size(ops: float, ranks: int, remedy: str) -> None:
 
 def _estimated_ops(workload: Workload, ranks: int) -> float:
     """Return about how many operations a program of so many ranks has."""
-    length = np.array([len(segment) for segment in workload.segments] + [0])
+    length = np.array([*map(len, workload.segments), 0])
     per_pipeline = max(
         float(length[template.forward_QM].sum() + length[template.backward_QM].sum()) for template in workload.templates
     )

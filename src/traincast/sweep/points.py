@@ -33,7 +33,7 @@ class PointWork:
 
     def __call__(self, points: Sequence[Point]) -> list[Row]:
         """Return a row for each point."""
-        return [self._said(point) for point in points]
+        return list(map(self._said, points))
 
     def _said(self, point: Point) -> Row:
         try:

@@ -27,7 +27,7 @@ def run_sweep(
         Told how many points are done, and of how many: first those of the journal.
     """
     todo = ((at, points) for at, points in enumerate(_chunks(spec, chunk)) if at not in journal.rows_of)
-    done = sum(len(rows) for rows in journal.rows_of.values())
+    done = sum(map(len, journal.rows_of.values()))
     if tell is not None:
         tell(done, len(spec))
     for at, rows in _finished(todo, executor):

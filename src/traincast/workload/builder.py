@@ -248,7 +248,7 @@ class WorkloadBuilder:
 
     def wait(self, *streams: Stream) -> Rows:
         """Wait for everything that was launched on each of some streams."""
-        return self.add(*(wait_op(stream) for stream in streams))
+        return self.add(*map(wait_op, streams))
 
     def overlapped(self, launched: Rows, hiding: Rows) -> Rows:
         """Return an asynchronous pair around what may hide it: launches, the work, a wait for each stream."""

@@ -49,7 +49,7 @@ class Pieces(NamedTuple):
 
 def joined(parts: Iterable[Pieces]) -> Pieces:
     """Return pieces one after the other."""
-    return Pieces(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return Pieces(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def alone(segment: int, order: int) -> Pieces:
@@ -122,7 +122,7 @@ class Keys:
 
     def key(self, code: int) -> Key:
         """Return the key of a number."""
-        what, forward, usual, blocking, boundary, transfer = (int(each) for each in np.unravel_index(code, self.shape))
+        what, forward, usual, blocking, boundary, transfer = map(int, np.unravel_index(code, self.shape))
         transfer_s = self.transfers_s[transfer]
         known_s = None if math.isnan(transfer_s) else transfer_s
         return Key(Added(what), bool(forward), bool(usual), bool(blocking), boundary, known_s)

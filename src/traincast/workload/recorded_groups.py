@@ -117,7 +117,7 @@ def classified(groups: Mapping[str, Told], options: LayoutOptions, world: int, n
         supposed.setdefault(kinds[name], []).append(name)
     for kind, names in supposed.items():
         if kind is not Group.PP:
-            shown = ", ".join(repr(name) for name in names[:3]) + (", ..." if len(names) > 3 else "")
+            shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
             text = f"{counted(len(names), 'group')} of unknown purpose ({shown}) taken as {kind.name.lower()}"
             notes.assume("groups-supposed", f"{text}; give --tp, --pp and the like to tell them by their members", None)
     return Classified(parallel, kinds)

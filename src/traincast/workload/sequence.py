@@ -98,7 +98,7 @@ class SequenceBuilder:
         return self._lay_out(self._with_added(pieces.where(order[pieces.segment_I[order] != -1]), keys))
 
     def _lay_out(self, pieces: Pieces) -> Sequence:
-        length_G = np.array([len(rows) for rows in self.segments], dtype=np.int64)
+        length_G = np.array(list(map(len, self.segments)), dtype=np.int64)
         first_G = np.cumsum(length_G) - length_G
         length_I = length_G[pieces.segment_I]
         # Operations of a piece are counted from its first one on.

@@ -170,7 +170,7 @@ def _alike(runs: Iterable[tuple[MeasuredRun, tuple[object, ...]]]) -> list[list[
     found: defaultdict[tuple[object, ...], list[MeasuredRun]] = defaultdict(list)
     for run, further in runs:
         if run.measured_s is not None:
-            found[(*(run.cells.get(name) for name in _SAME), *further)].append(run)
+            found[(*map(run.cells.get, _SAME), *further)].append(run)
     return [alike for alike in found.values() if len(alike) > 1]
 
 

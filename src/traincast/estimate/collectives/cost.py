@@ -173,7 +173,7 @@ def candidates(
 
     Those that apply are what the library of the cluster chooses by itself, and what the cluster names.
     """
-    asked = [ALGORITHMS.get(name) for name in (cluster.algorithms if algorithm is None else (algorithm,))]
+    asked = list(map(ALGORITHMS.get, cluster.algorithms if algorithm is None else (algorithm,)))
     for each in ALGORITHMS.entries() if algorithm is None else asked:
         if (each in asked or each.is_chosen(placement, cluster)) and each.can_do(operation, placement):
             yield each, each.traffic(operation, placement)

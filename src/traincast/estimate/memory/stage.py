@@ -144,7 +144,7 @@ def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
     # Of each group of layers that are recomputed together, the first input is kept.
     inputs = [model.layer(layers[first]).input_bytes for first in range(0, again, job.recompute_group)]
     found: list[Mapping[str, float]] = [{"layer inputs": inputs[0] * len(inputs)}] if inputs else []
-    for layer, count in _kinds(model.layer(index) for index in layers[again:]):
+    for layer, count in _kinds(map(model.layer, layers[again:])):
         found.append({name: size * count for name, size in layer.saved.items()})
     if job.model.mtp_layers and virtual_stage == job.mtp_stage_index:
         extra = model.mtp_layer()
@@ -159,7 +159,7 @@ def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
 
 def _chunk(model: LayerModel, virtual_stage: int, saved: Number) -> ChunkBytes:
     job, policy = model.job, model.policy
-    layers = [model.layer(index) for index in layers_of(job)[virtual_stage]]
+    layers = list(map(model.layer, layers_of(job)[virtual_stage]))
     again = _recomputed(job, len(layers))
     extra = [model.mtp_layer()] if job.model.mtp_layers and virtual_stage == job.mtp_stage_index else []
     # Recomputed whole, an MTP layer is a group of its own.

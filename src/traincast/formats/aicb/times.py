@@ -234,7 +234,7 @@ class EstimatedTimes:
         work = work_of(parts, self._share)
         passes = [self.seconds(work.passes[phase].calls) for phase in _PASSES]
         modules = [work.modules[name].calls for name in job.recomputed_modules if name in work.modules]
-        passes[1] += again * passes[0] + sum(self.seconds(calls) for calls in modules)
+        passes[1] += again * passes[0] + sum(map(self.seconds, modules))
         return Times(*(round(each * GIGA) for each in passes))
 
 

@@ -172,7 +172,7 @@ class _Reader:
         return PhysicalFile(self.path, tuple(sorted(sections, key=lambda section: section.stage or 0)))
 
     def _title(self, line: int, content: str) -> None:
-        ranks = [int(rank) for rank in _RANK.findall(content)]
+        ranks = list(map(int, _RANK.findall(content)))
         if not ranks or not content.endswith("]"):
             text = f"{shown(content)} is no title such as [rank0 ~ rank7] or [ pp_stage0: [rank0, rank1] ]"
             raise FormatError(text, self.path, line)
@@ -254,8 +254,8 @@ def _or_none(read: Callable[[str], T]) -> Callable[[str], T | None]:
 def _gemm(text: str) -> tuple[int, int, int, int]:
     """Read the shapes of the two factors of a GEMM as batch, m, n, k."""
     match = _SHAPES.fullmatch(text)
-    shapes = [[int(size) for size in each.split()] for each in match.groups()] if match else []
-    if not shapes or min(min(shape) for shape in shapes) < 1 or len(shapes[1]) < 2 or shapes[0][-1] != shapes[1][-2]:
+    shapes = [list(map(int, each.split())) for each in match.groups()] if match else []
+    if not shapes or min(map(min, shapes)) < 1 or len(shapes[1]) < 2 or shapes[0][-1] != shapes[1][-2]:
         raise ValueError(f"{shown(text)} is not two shapes that can be multiplied, such as ((4096 1 640) (640 5120))")
     batch, k, n = math.prod(shapes[1][:-2]), shapes[1][-2], shapes[1][-1]
     rows, rest = divmod(math.prod(shapes[0][:-1]), batch)

@@ -74,7 +74,7 @@ def steps_of(file: PhysicalFile) -> Steps:
     FormatError
         If there is no step, stages hold different numbers of steps, or of microbatches.
     """
-    split = [_split(section) for section in file.sections]
+    split = list(map(_split, file.sections))
     counts = [len(steps) for _, steps in split]
     if not counts[0]:
         text = "holds an initialisation and no step after it"
@@ -150,11 +150,7 @@ def _passes(file: PhysicalFile, section: Section, rows: Rows) -> Passes:
 def _once(found: Passes) -> None:
     """Keep one of two equal halves of the closing rows: with a pipeline AICB writes its optimizer step twice."""
     half, odd = divmod(len(found.end), 2)
-    if (
-        half >= _LEAST_CLOSING
-        and not odd
-        and [_what(row) for row in found.end[:half]] == [_what(row) for row in found.end[half:]]
-    ):
+    if half >= _LEAST_CLOSING and not odd and list(map(_what, found.end[:half])) == list(map(_what, found.end[half:])):
         found.end, found.twice = found.end[:half], True
 
 

@@ -421,6 +421,6 @@ def _entries(value: Value, wire: int, read: _Read, own: int) -> list[object]:
     if wire != Wire.LENGTH or not isinstance(value, bytes):
         return []
     if own == Wire.VARINT:
-        return [read(each) for each in uints(value)]
+        return list(map(read, uints(value)))
     size = 8 if own == Wire.FIXED64 else 4
     return [read(value[at : at + size]) for at in range(0, len(value) - len(value) % size, size)]

@@ -113,7 +113,7 @@ def _told(run: Run, world: int) -> dict[str, Told]:
             if body.is_message:
                 pair = _pair(rank, body)
                 if pair is not None and pair not in found:
-                    ends = tuple(int(each) for each in pair.split(">"))
+                    ends = tuple(map(int, pair.split(">")))
                     if ends[0] == ends[1]:
                         raise FormatError(f"{node} is a message of rank {rank} to itself", trace.path)
                     found[pair] = Told(ends, messages=True)
@@ -299,7 +299,7 @@ def _order(nodes: Sequence[Node], parents: Sequence[set[int]]) -> list[int] | No
     """Return the positions of nodes so that each stands after those it depends on, else by id; None in a circle."""
     if all(parent < at for at, those in enumerate(parents) for parent in those):
         return list(range(len(nodes)))
-    waits = [len(those) for those in parents]
+    waits = list(map(len, parents))
     children: list[list[int]] = [[] for _ in nodes]
     for at, those in enumerate(parents):
         for parent in those:

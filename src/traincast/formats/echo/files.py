@@ -202,13 +202,13 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
         If a file cannot be read, or a rank comes twice in one run; names both files.
     """
     files = expand_inputs(paths)
-    traces = [read_trace(path) for path in told(f"reading {len(files):,} rank traces", files, MANY_RANKS)]
+    traces = list(map(read_trace, told(f"reading {len(files):,} rank traces", files, MANY_RANKS)))
     parts: list[list[RankTrace]] = []
     for trace in sorted(traces, key=lambda each: (each.name.prefix, each.name.stamp or datetime.min, each.rank)):
         if not parts or not _are_one_run(parts[-1][-1].name, trace.name):
             parts.append([])
         parts[-1].append(trace)
-    return sorted([_run(part) for part in parts], key=lambda run: run.key)
+    return sorted(map(_run, parts), key=lambda run: run.key)
 
 
 def _are_one_run(name: FileName, following: FileName) -> bool:
@@ -231,9 +231,9 @@ def _pattern_of(run: Run, files: Sequence[Path]) -> str:
     """Return a pattern that a run's files match and no other of those given; where there is none, its first file."""
     mine = [trace.path for trace in run.traces.values()]
     words = [re.split(r"([_.])", path.name) for path in mine]
-    if len({len(each) for each in words}) > 1 or len({path.parent for path in mine}) > 1:
+    if len(set(map(len, words))) > 1 or len({path.parent for path in mine}) > 1:
         return escape(str(mine[0]))
-    name = "".join(_alike(each) for each in zip(*words, strict=True))
+    name = "".join(map(_alike, zip(*words, strict=True)))
     pattern = str(Path(escape(str(mine[0].parent))) / name)
     others = set(files) - set(mine)
     return escape(str(mine[0])) if any(fnmatchcase(str(path), pattern) for path in others) else pattern

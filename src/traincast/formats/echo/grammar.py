@@ -231,7 +231,7 @@ def _sub_operations(text: str | None) -> tuple[SubOp, ...]:
                 return tuple(found)
     except ValueError:
         pass  # some are unusual, or damaged
-    return tuple([_sub_operation(each) for each in _list_of_strings(text)])
+    return tuple(map(_sub_operation, _list_of_strings(text)))
 
 
 @lru_cache(_MAX_CALLS)

@@ -169,7 +169,7 @@ def _scaled(work: RankWork, factor: float) -> RankWork:
             return op
         return replace(op, duration_s=op.duration_s * factor, provenance=Provenance.ASSUMED)
 
-    return replace(work, slots={slot: [scale(op) for op in ops] for slot, ops in work.slots.items()})
+    return replace(work, slots={slot: list(map(scale, ops)) for slot, ops in work.slots.items()})
 
 
 def _with_head(work: RankWork, head_s: float) -> RankWork:

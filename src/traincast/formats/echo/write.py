@@ -84,7 +84,7 @@ def write(run: Run, choices: Mapping[str, str]) -> Written:  # noqa: ARG001 it h
     """
     program, timeline = run.simulated()
     own = program.recorded
-    if timeline is run.workload.timeline and own is not None and any(_is_line(words) for words in own.said):
+    if timeline is run.workload.timeline and own is not None and any(map(_is_line, own.said)):
         return Written(_as_traced(program, own))
     _check(run, program)
     return Written(_as_simulated(run, program, timeline), (_LOST,))
@@ -268,9 +268,9 @@ class _Words:
 
     def __init__(self, program: Program) -> None:
         self.program, ops = program, program.ops
-        self.kinds = [Kind(kind) for kind in ops.kind_T.tolist()]
+        self.kinds = list(map(Kind, ops.kind_T.tolist()))
         blocking_T = ops.blocking_T if program.recorded is None else ops.kind_T == Kind.COMPUTE
-        self.holds = [bool(each) for each in blocking_T]
+        self.holds = list(map(bool, blocking_T))
         self.known: dict[tuple[int, int], tuple[str, str]] = {}
 
     def place(self, row: int, at: int, *, before: bool) -> tuple[str, tuple[object, ...]]:

@@ -48,7 +48,7 @@ def computations(paths: Sequence[Path]) -> MeasuredComputations:
         If a file cannot be read, or has nothing of a GPU.
     """
     notes = Notebook(str(paths[0]))
-    traces = [read_trace(path) for path in paths]
+    traces = list(map(read_trace, paths))
     ranks, mark = ranks_of(traces, notes), chosen(traces[0], None)
     rows: list[Computation] = []
     busy_us = 0.0
@@ -195,7 +195,7 @@ def _embedding(dims: _Dims, name: str) -> Any:  # noqa: ANN401
 
 
 def _optimizer(dims: Sequence[Any], _: str) -> Any:  # noqa: ANN401
-    return "optimizer", (sum(math.prod(each) for each in dims[0]),), ()
+    return "optimizer", (sum(map(math.prod, dims[0])),), ()
 
 
 _READERS: Mapping[str, _Reader] = {

@@ -78,4 +78,4 @@ class _Operators:
         if len(around):
             return [int(self.rows[around[-1]])]
         batched = own & self.is_message & (self.start_us >= before_us) & (self.stop_us <= launch_us)
-        return [int(row) for row in self.rows[batched]]
+        return list(map(int, self.rows[batched]))

@@ -41,7 +41,7 @@ def ranks_of(traces: Sequence[Trace], notes: Notebook) -> list[int]:
         by = "by the names of the files"
         if None in ranks:
             ranks, by = list(range(len(traces))), "in the order of the files"
-        listed = ", ".join(str(rank) for rank in ranks[:8]) + (", ..." if len(ranks) > 8 else "")
+        listed = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
         text = f"{shown} has no distributedInfo with a rank; ranks are taken {by}: {listed}"
         notes.assume("rank-not-said", text, None)
     found: dict[int, Path] = {}

@@ -229,7 +229,7 @@ def _rows_of_columns(path: str, data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _row_numbers(column: Sequence[object] | dict[str, object]) -> list[str]:
-    return list(column) if isinstance(column, dict) else [str(number) for number in range(len(column))]
+    return list(column) if isinstance(column, dict) else list(map(str, range(len(column))))
 
 
 def _as_text(value: object) -> str:

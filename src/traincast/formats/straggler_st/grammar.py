@@ -137,7 +137,7 @@ def _numbers(raw: Sequence[Any], name: str, shown: str, line_N: IntArray) -> Flo
     try:
         found_N = np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
-        found_N = np.array([_number(value) for value in raw])
+        found_N = np.array(list(map(_number, raw)))
     bad = np.flatnonzero(~np.isfinite(found_N))
     if len(bad):
         at = int(bad[0])

@@ -137,7 +137,7 @@ class _Run:
 
     def numbers(self) -> list[int]:
         """Return the numbers of the steps."""
-        return [int(number) for number in np.unique(self.table.columns["step"])]
+        return list(map(int, np.unique(self.table.columns["step"])))
 
     def usual(self) -> int:
         """Return the step of median time, the lower one of two."""

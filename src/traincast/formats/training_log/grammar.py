@@ -316,7 +316,7 @@ def _facts_of(text: str) -> dict[str, int | str]:
         return {"gpu": match["gpu"]}
     if match := MESH.search(text):
         names = re.findall(r"\w+", match["names"])
-        sizes = [int(size) for size in re.findall(r"\d{1,12}", match["sizes"])]
+        sizes = list(map(int, re.findall(r"\d{1,12}", match["sizes"])))
         if len(names) == len(sizes):
             told = {name: size for name, size in zip(names, sizes, strict=True) if name in ("tp", "pp", "cp")}
             return {**told, "gpus": math.prod(sizes)}

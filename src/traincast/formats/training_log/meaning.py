@@ -88,7 +88,7 @@ def steady_step(log: TrainingLog, known: Mapping[str, int] | None = None) -> Ste
     times = [step.time_s or 0.0 for step in kept]
     middle = median(times)
     _say_slow(kept, middle, log, notes)
-    low, high = (float(each) for each in np.quantile(times, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)))
+    low, high = map(float, np.quantile(times, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)))
     spans = {step.steps for step in kept if step.steps}
     if max(spans, default=1) > 1:
         text = f"each line is the mean of {max(spans)} steps, so that single steps spread more than the lines do"

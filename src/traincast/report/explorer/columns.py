@@ -84,7 +84,7 @@ def packed_run(result: Result, name: str) -> Packed:
         "groups": [None if at < 0 else _group(program.groups[at]) for at in groups_G.tolist()],
         "memory": _memory(result),
         "waits": _waits(program, timeline),
-        "strings": [encodable(text) for text in strings],
+        "strings": list(map(encodable, strings)),
         "columns": listed,
     }
     return Packed(header, content)

@@ -181,7 +181,7 @@ def print_model_counts(models: Sequence[Model], seq_length: int) -> ui.View:
 
 def _shape(model: Model) -> Iterator[str]:
     attention, experts = model.attention, model.experts
-    layers = Counter(model.names_of(layer) for layer in range(model.layers))
+    layers = Counter(map(model.names_of, range(model.layers)))
     has = {name.partition(":")[0] for names in layers for name in names}
     yield f"{counted(model.layers, 'layer')}, hidden {model.hidden}, {model.vocab} tokens" + (
         ", LM head tied to the embedding" if model.tied_embeddings else ""

@@ -50,7 +50,7 @@ def _layout(result: Result) -> Iterator[Fact]:
 
 def _nodes(cluster: dict[str, object]) -> str:
     """Return what a job has of a cluster: ``: 64 nodes of 8 H100 SXM``."""
-    nodes, each, gpu = (cluster.get(name) for name in ("nodes", "gpus_used_per_node", "gpu"))
+    nodes, each, gpu = map(cluster.get, ("nodes", "gpus_used_per_node", "gpu"))
     if not isinstance(nodes, int) or not isinstance(each, int) or gpu is None:
         return ""
     return f": {ui.number(nodes, 'node')} of {each} {gpu}"
@@ -102,7 +102,7 @@ def _spread(result: Result) -> Iterator[Fact]:
     told = result.variability
     if told is None:
         return
-    low, mean, high = (format_time(each) for each in (told.p05_s, told.mean_s, told.p95_s))
+    low, mean, high = map(format_time, (told.p05_s, told.mean_s, told.p95_s))
     yield "jitter", f"{format_share(told.jitter)}: mean {mean}, 90 % from {low} to {high} ({told.seeds} seeds)"
 
 

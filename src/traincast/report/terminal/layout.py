@@ -242,7 +242,7 @@ class _FittedTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the table, and what was left out of it; in plain words a line for each of its rows."""
         if is_plain(console):
-            yield from (text(line) for line in map(self._sentence, self.rows))
+            yield from map(text, map(self._sentence, self.rows))
             return
         kept = list(range(len(self.headings)))
         left_out = []
@@ -305,7 +305,7 @@ class _FittedTable:
         return max(min(whole, self.least[column]), *map(_longest_word, cells)) if self.words[column] else whole
 
     def _cells(self, column: int) -> list[str]:
-        return [shown(cell) for cell in (self.headings[column], *(row[column] for row in self.rows))]
+        return list(map(shown, (self.headings[column], *(row[column] for row in self.rows))))
 
 
 def _labelled(label: str, cell: str) -> str:

@@ -111,8 +111,8 @@ class _StepWriter:
     def write(self) -> None:
         """Add the template, with the segments of every stage."""
         pp = range(self.job.parallel.pp)
-        forward = [self._forward(stage) for stage in self.stages]
-        backward = [self._backward(stage) for stage in self.stages]
+        forward = list(map(self._forward, self.stages))
+        backward = list(map(self._backward, self.stages))
         starts = [self._segment(self._start_rows(stage)) for stage in pp]
         ends = [self._segment(self._end_rows(stage)) for stage in pp]
         template = self.emit.builder.template(before_recv_DQM=self._before_messages())
@@ -183,7 +183,7 @@ class _StepWriter:
 
     def _segments(self, choice_M: npt.ArrayLike, rows: Callable[[int], Rows]) -> list[int]:
         """Return the segment of each microbatch, made once for each distinct choice."""
-        chosen = [int(choice) for choice in np.asarray(choice_M)]
+        chosen = list(map(int, np.asarray(choice_M)))
         made = {choice: self._segment(rows(choice)) for choice in dict.fromkeys(chosen)}
         return [made[choice] for choice in chosen]
 

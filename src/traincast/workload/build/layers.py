@@ -61,7 +61,7 @@ def layers_backward(emit: Emitter, stage: Layers) -> Rows:
     Weight gradients of experts follow the gradients of their inputs at once, or, where they are delayed, hide the way
     of these back.
     """
-    layers, weights = (stage.in_pass(phase) for phase in (Phase.BACKWARD, Phase.WEIGHT_GRADIENT))
+    layers, weights = map(stage.in_pass, (Phase.BACKWARD, Phase.WEIGHT_GRADIENT))
     out, back, others = layers.with_experts()
     if not (emit.job.hides_exchanges and out):
         compute = emit.compute("layers backward", Phase.BACKWARD, layers.calls)

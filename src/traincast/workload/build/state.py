@@ -45,7 +45,7 @@ class StateExchange:
         # FSDP2 has 8-bit gathers of linear layers alone; with 8-bit parameters of their own experts have them too.
         expert_bytes = expert * (PARAMETER_BYTES - (spared if self.job.zero < 3 else 0))
         if self.job.framework.owns_tensors and trained:
-            return [self._broadcast(each) for each in self._over(Operation.BROADCAST, dense_bytes, expert_bytes)]
+            return list(map(self._broadcast, self._over(Operation.BROADCAST, dense_bytes, expert_bytes)))
         return self._over(Operation.ALL_GATHER, dense_bytes, expert_bytes)
 
     def _broadcast(self, all_tensors: Exchange) -> Exchange:

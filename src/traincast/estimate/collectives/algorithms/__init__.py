@@ -129,7 +129,7 @@ def _known(since: str, version: str | None) -> bool:
     """Say whether a version of NCCL has what came with another; one that is no number is the newest."""
     if version is None or not version[0].isdigit():
         return True
-    ours, needed = ([int(part) for part in each.split(".")] for each in (version, since))
+    ours, needed = (list(map(int, each.split("."))) for each in (version, since))
     return ours >= needed
 
 
