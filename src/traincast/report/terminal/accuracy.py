@@ -31,13 +31,13 @@ class _Line(NamedTuple):
 
 
 _ERRORS: tuple[ui.Column[Statistics], ...] = (
-    ui.Column("rows", lambda each: f"{each.evaluated:,}"),
-    ui.Column("mean", lambda each: ui.error(each.mean_abs_error)),
-    ui.Column("median", lambda each: ui.error(each.median_abs_error)),
-    ui.Column("p90", lambda each: ui.error(each.p90_abs_error)),
-    ui.Column("p95", lambda each: ui.error(each.p95_abs_error)),
-    ui.Column("bias", lambda each: ui.error(each.bias, "+")),
-    ui.Column("rank corr.", lambda each: "-" if each.spearman is None else f"{each.spearman:.3f}"),
+    ui.column("rows", "evaluated", ui.count),
+    ui.column("mean", "mean_abs_error", ui.error),
+    ui.column("median", "median_abs_error", ui.error),
+    ui.column("p90", "p90_abs_error", ui.error),
+    ui.column("p95", "p95_abs_error", ui.error),
+    ui.column("bias", "bias", ui.bias),
+    ui.column("rank corr.", "spearman", "{:.3f}".format),
 )
 _INTERVAL: ui.Column[Statistics] = ui.Column(
     "in 90 %", lambda each: "-" if each.interval_coverage is None else f"{100 * each.interval_coverage:.0f} %"
@@ -74,7 +74,7 @@ def _headline(total: Statistics) -> str:
 
 def _errors(total: Statistics, groups: Sequence[GroupFigures]) -> RenderableType:
     known = _ERRORS if total.interval_coverage is None else (*_ERRORS, _INTERVAL)
-    name: ui.Column[_Line] = ui.Column("", lambda line: line.name, words=True)
+    name: ui.Column[_Line] = ui.column("", "name", words=True)
     lines = [_Line("all", total)]
     for by, members in groupby(groups, key=lambda group: group.by):
         lines += [_Line(f"by {by}"), *(_Line(f"  {group.name}", group.figures) for group in members)]
@@ -98,9 +98,9 @@ def _worst_columns(path: str, quantity: str) -> tuple[ui.Column[WorstRow], ...]:
         return format_time(number) if quantity.endswith("_s") else f"{number:.4g}"
 
     return (
-        ui.Column("error", lambda row: ui.error(row.error, "+")),
-        ui.Column("measured", lambda row: value(row.measured)),
-        ui.Column("predicted", lambda row: value(row.predicted)),
+        ui.column("error", "error", ui.bias),
+        ui.column("measured", "measured", value),
+        ui.column("predicted", "predicted", value),
         ui.Column("what", _what, words=True),
         ui.Column("row", lambda row: _place(row.id, path), words=True),
     )
@@ -159,21 +159,21 @@ def _gb(rate_bytes_per_s: float) -> str:
 
 
 _PAIRS: tuple[ui.Column[MeasuredPair], ...] = (
-    ui.Column("size", lambda pair: format_size(pair.size_bytes)),
+    ui.column("size", "size_bytes", format_size),
     ui.Column("A", lambda pair: f"{pair.a_s * 1e6:,.4g}"),
     ui.Column("B", lambda pair: f"{pair.b_s * 1e6:,.4g}"),
-    ui.Column(" ", lambda pair: ui.change(pair.relative)),
+    ui.column(" ", "relative", ui.change),
     ui.Column("busbw A", lambda pair: _gb(pair.busbw_bytes_per_s(pair.a_s))),
     ui.Column("busbw B", lambda pair: _gb(pair.busbw_bytes_per_s(pair.b_s))),
 )
 _BY_SIZE: tuple[ui.Column[Residuals], ...] = (
-    ui.Column("size", lambda each: each.name, words=True),
-    ui.Column("rows", lambda each: f"{each.after.rows:,}"),
-    ui.Column("median", lambda each: ui.error(each.after.median_abs_error)),
-    ui.Column("base", lambda each: ui.error(each.before.median_abs_error)),
-    ui.Column("p90", lambda each: ui.error(each.after.p90_abs_error)),
-    ui.Column("base", lambda each: ui.error(each.before.p90_abs_error)),
-    ui.Column("bias", lambda each: ui.error(each.after.bias, "+")),
+    ui.column("size", "name", words=True),
+    ui.column("rows", "after.rows", ui.count),
+    ui.column("median", "after.median_abs_error", ui.error),
+    ui.column("base", "before.median_abs_error", ui.error),
+    ui.column("p90", "after.p90_abs_error", ui.error),
+    ui.column("base", "before.p90_abs_error", ui.error),
+    ui.column("bias", "after.bias", ui.bias),
 )
 
 
@@ -195,16 +195,16 @@ def print_calibration(calibration: Calibration) -> ui.View:
 
 
 _RUNS: tuple[ui.Column[FittedRun], ...] = (
-    ui.Column("run", lambda each: each.id, words=True),
-    ui.Column("measured", lambda each: format_time(each.measured_s)),
-    ui.Column("forecast", lambda each: format_time(each.before_s)),
+    ui.column("run", "id", words=True),
+    ui.column("measured", "measured_s", format_time),
+    ui.column("forecast", "before_s", format_time),
     ui.Column("error", lambda each: ui.error(each.before_s / each.measured_s - 1, "+")),
-    ui.Column("fitted", lambda each: format_time(each.after_s)),
+    ui.column("fitted", "after_s", format_time),
     ui.Column("error", lambda each: ui.error(each.after_s / each.measured_s - 1, "+")),
 )
 _FACTORS: tuple[ui.Column[RunFactor], ...] = (
-    ui.Column("class of work", lambda each: each.cost_class, words=True),
-    ui.Column("factor", lambda each: f"{each.factor:.3f}"),
+    ui.column("class of work", "cost_class", words=True),
+    ui.column("factor", "factor", "{:.3f}".format),
     ui.Column("90 % within", lambda each: f"{each.factor / _spread(each):.3f} to {each.factor * _spread(each):.3f}"),
 )
 
@@ -238,12 +238,12 @@ def _constant(cluster: object, path: str) -> str:
 
 
 _CONSTANTS: tuple[ui.Column[FamilyConstants], ...] = (
-    ui.Column("family", lambda row: row.family, words=True),
-    ui.Column("dtype", lambda row: row.dtype, words=True),
-    ui.Column("compute", lambda row: f"{row.compute:.3f}"),
-    ui.Column("memory", lambda row: f"{row.memory:.3f}"),
-    ui.Column("k fill", lambda row: f"{row.k_fill:.0f}"),
-    ui.Column("wave", lambda row: f"{row.wave:.2f}"),
+    ui.column("family", "family", words=True),
+    ui.column("dtype", "dtype", words=True),
+    ui.column("compute", "compute", "{:.3f}".format),
+    ui.column("memory", "memory", "{:.3f}".format),
+    ui.column("k fill", "k_fill", "{:.0f}".format),
+    ui.column("wave", "wave", "{:.2f}".format),
 )
 
 
@@ -253,12 +253,12 @@ def print_operator_calibration(calibration: OperatorCalibration) -> ui.View:
     families = ui.number(len(calibration.constants), "family", "families")
     sure = {(row.family, row.dtype): row.confidence for row in calibration.constants}
     by_family: tuple[ui.Column[FamilyResiduals], ...] = (
-        ui.Column("family", lambda each: each.family, words=True),
-        ui.Column("dtype", lambda each: each.dtype, words=True),
-        ui.Column("rows", lambda each: f"{each.after.rows:,}"),
-        ui.Column("base", lambda each: ui.error(each.before.median_abs_error)),
-        ui.Column("median", lambda each: ui.error(each.after.median_abs_error)),
-        ui.Column("p90", lambda each: ui.error(each.after.p90_abs_error)),
+        ui.column("family", "family", words=True),
+        ui.column("dtype", "dtype", words=True),
+        ui.column("rows", "after.rows", ui.count),
+        ui.column("base", "before.median_abs_error", ui.error),
+        ui.column("median", "after.median_abs_error", ui.error),
+        ui.column("p90", "after.p90_abs_error", ui.error),
         ui.Column("held-out median", lambda each: ui.error(each.held_out.median_abs_error if each.held_out else None)),
         ui.Column("held-out p90", lambda each: ui.error(each.held_out.p90_abs_error if each.held_out else None)),
         ui.Column("confidence", lambda each: sure[each.family, each.dtype]),

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from operator import itemgetter
 
 from rich.console import RenderableType
 
@@ -17,7 +18,7 @@ from traincast.units import GIGA, counted, format_decimal_size, format_rate, for
 _MEGA, _TERA = 1e6, 1e12
 
 _LINKS: tuple[ui.Column[tuple[str, Link]], ...] = (
-    ui.Column("links", lambda line: line[0], words=True),
+    ui.Column("links", itemgetter(0), words=True),
     ui.Column("rate per GPU", lambda line: format_rate(line[1].bandwidth_bytes_per_s)),
     ui.Column("base latency", lambda line: format_time(line[1].base_latency_s)),
     ui.Column("hop latency", lambda line: format_time(line[1].hop_latency_s)),
@@ -60,8 +61,8 @@ def print_cluster_numbers(clusters: Sequence[Cluster]) -> ui.View:
 
 def _numbers(places: Sequence[str]) -> tuple[ui.Column[tuple[str, str, str | None]], ...]:
     return (
-        ui.Column("number", lambda line: line[0], words=True),
-        ui.Column("value", lambda line: line[1], words=True),
+        ui.Column("number", itemgetter(0), words=True),
+        ui.Column("value", itemgetter(1), words=True),
         ui.Column("source", lambda line: "-" if line[2] is None else f"[{1 + places.index(line[2])}]"),
     )
 
@@ -128,15 +129,21 @@ _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
 """How a number is written, by the first ending of its name that fits."""
 
 
+def _heads(attention: Attention) -> str:
+    if attention.latent is not None or attention.kv_heads == attention.heads:
+        return str(attention.heads)
+    return f"{attention.heads}/{attention.kv_heads}"
+
+
 _MODELS: tuple[ui.Column[Model], ...] = (
-    ui.Column("model", lambda model: model.name, words=True),
+    ui.column("model", "name", words=True),
     ui.Column("params", lambda model: _count(parameters(model).total)),
     ui.Column("active", lambda model: _count(parameters(model).active) if model.experts else ""),
-    ui.Column("layers", lambda model: str(model.layers)),
-    ui.Column("hidden", lambda model: str(model.hidden), spare=2),
-    ui.Column("heads", lambda model: _heads(model.attention), spare=3),
+    ui.column("layers", "layers"),
+    ui.column("hidden", "hidden", spare=2),
+    ui.column("heads", "attention", _heads, spare=3),
     ui.Column("experts", lambda model: f"{model.experts.experts} top-{model.experts.topk}" if model.experts else ""),
-    ui.Column("vocab", lambda model: str(model.vocab), spare=1),
+    ui.column("vocab", "vocab", spare=1),
 )
 
 
@@ -152,9 +159,9 @@ _Part = tuple[str, str, str]
 
 def _by_part(what: str, amount: str) -> tuple[ui.Column[_Part], ...]:
     return (
-        ui.Column(what, lambda line: line[0], words=True),
-        ui.Column(amount, lambda line: line[1]),
-        ui.Column("share", lambda line: line[2]),
+        ui.Column(what, itemgetter(0), words=True),
+        ui.Column(amount, itemgetter(1)),
+        ui.Column("share", itemgetter(2)),
     )
 
 
@@ -225,7 +232,7 @@ def _parameter_lines(model: Model) -> list[_Part]:
         "experts": layers.experts,
         "shared experts": layers.shared_experts,
         "tables of layers": layers.tables,
-        **{_spaced(each.kind): each.parameters for each in further_blocks(model, 1)},
+        **{ui.spaced(each.kind): each.parameters for each in further_blocks(model, 1)},
         "norms": layers.norms + counts.final_norm,
         "LM head": counts.head,
         "other": counts.other,
@@ -252,7 +259,9 @@ def _flop_lines(model: Model, seq_length: int) -> list[_Part]:
         "router": flops.router,
         "experts": flops.experts,
         "shared experts": flops.shared_experts,
-        **{_spaced(each.kind): each.forward_flops for each in further_blocks(model, seq_length) if each.forward_flops},
+        **{
+            ui.spaced(each.kind): each.forward_flops for each in further_blocks(model, seq_length) if each.forward_flops
+        },
         "LM head": flops.head,
         "MTP projections": flops.mtp_projections,
     }
@@ -260,16 +269,6 @@ def _flop_lines(model: Model, seq_length: int) -> list[_Part]:
         (name, f"{part / GIGA:,.4g} G", format_share(part / flops.forward)) for name, part in parts.items() if part
     ]
     return [*lines, ("total", f"{flops.forward / GIGA:,.4g} G", "")]
-
-
-def _spaced(kind: str) -> str:
-    return kind.replace("_", " ")
-
-
-def _heads(attention: Attention) -> str:
-    if attention.latent is not None or attention.kv_heads == attention.heads:
-        return str(attention.heads)
-    return f"{attention.heads}/{attention.kv_heads}"
 
 
 def _count(count: int) -> str:

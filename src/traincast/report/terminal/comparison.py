@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import TypeVar
 
 from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
@@ -162,7 +163,7 @@ def _headline(step: Difference) -> str:
 
 def _breakdown(breakdown: Mapping[str, Difference], sides: Differences) -> ui.View:
     empty = [key for key, each in breakdown.items() if each.a_s == each.b_s == 0]
-    owner: ui.Column[str] = ui.Column("", lambda key: key.replace("_", " "), words=True)
+    owner: ui.Column[str] = ui.Column("", ui.spaced, words=True)
     yield ui.heading(f"Where the time goes, {sides.unit.name}")
     yield ui.table((owner, *sides.columns(breakdown.__getitem__)), [key for key in breakdown if key not in empty])
     if empty:
@@ -173,7 +174,7 @@ def _rank_parts(comparison: Comparison, sides: Differences) -> ui.View:
     lines = [(rank, part, each) for rank, known in comparison.rank_parts.items() for part, each in known.items()]
     named: tuple[ui.Column[tuple[int, str, Difference]], ...] = (
         ui.Column("rank", lambda line: str(line[0])),
-        ui.Column("part", lambda line: line[1], words=True),
+        ui.Column("part", itemgetter(1), words=True),
     )
     yield from ui.section(
         f"Parts of each rank, waiting included, {sides.unit.name}",

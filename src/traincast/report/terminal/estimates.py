@@ -1,5 +1,7 @@
 """What a collective, an operator, or SimAI's sum over a file comes to, for people."""
 
+from operator import itemgetter
+
 from traincast.estimate.collective_table import CollectiveRow, CollectiveTable
 from traincast.estimate.operators.cost import OperatorCost
 from traincast.estimate.simai.total import SimaiReport
@@ -15,12 +17,12 @@ def _gb_per_s(bytes_per_s: float | None) -> str:
 
 
 _COLLECTIVE: tuple[ui.Column[CollectiveRow], ...] = (
-    ui.Column("size", lambda row: f"{row.size_bytes}"),
-    ui.Column(" ", lambda row: format_size(row.size_bytes)),
+    ui.column("size", "size_bytes"),
+    ui.column(" ", "size_bytes", format_size),
     ui.Column("time", lambda row: f"{row.time_s / 1e-6:,.2f}"),
-    ui.Column("algbw", lambda row: _gb_per_s(row.algbw_bytes_per_s)),
-    ui.Column("busbw", lambda row: _gb_per_s(row.busbw_bytes_per_s)),
-    ui.Column("algorithm", lambda row: row.algorithm.replace("_", " "), words=True),
+    ui.column("algbw", "algbw_bytes_per_s", _gb_per_s),
+    ui.column("busbw", "busbw_bytes_per_s", _gb_per_s),
+    ui.column("algorithm", "algorithm", ui.spaced, words=True),
     ui.Column("protocol", lambda row: row.protocol or "-", words=True),
 )
 
@@ -36,8 +38,8 @@ def print_collective(collective: CollectiveTable) -> ui.View:
 
 
 _TERMS: tuple[ui.Column[tuple[str, str]], ...] = (
-    ui.Column("term", lambda line: line[0], words=True),
-    ui.Column("value", lambda line: line[1]),
+    ui.Column("term", itemgetter(0), words=True),
+    ui.Column("value", itemgetter(1)),
 )
 
 

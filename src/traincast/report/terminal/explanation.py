@@ -19,28 +19,28 @@ def analysis(result: Result) -> ui.View:
         return
     unit = ui.TimeUnit.of(result.iteration_time_s)
     path: tuple[ui.Column[PathShare], ...] = (
-        ui.Column("stage", lambda each: str(each.stage)),
-        ui.Column("work", lambda each: each.what.replace("_", " "), words=True),
-        ui.Column(unit.name, lambda each: unit.text(each.time_s)),
+        ui.column("stage", "stage"),
+        ui.column("work", "what", ui.spaced, words=True),
+        ui.column(unit.name, "time_s", unit.text),
         ui.Column("share", lambda each: ui.share(each.time_s, result.iteration_time_s)),
     )
     yield from _table("Critical path: what made the step as long as it is", path, told.critical_path)
     late: tuple[ui.Column[KeptWaiting], ...] = (
-        ui.Column("rank", lambda each: str(each.rank)),
-        ui.Column("stage", lambda each: str(each.stage)),
-        ui.Column(unit.name, lambda each: unit.text(each.time_s)),
+        ui.column("rank", "rank"),
+        ui.column("stage", "stage"),
+        ui.column(unit.name, "time_s", unit.text),
     )
     yield from _table("Ranks that keep others waiting, sums over those who wait", late, told.kept_waiting)
     waits: tuple[ui.Column[WaitShare], ...] = (
-        ui.Column("rank", lambda each: str(each.rank)),
-        ui.Column("waits for", lambda each: str(each.other)),
-        ui.Column(unit.name, lambda each: unit.text(each.time_s)),
+        ui.column("rank", "rank"),
+        ui.column("waits for", "other"),
+        ui.column(unit.name, "time_s", unit.text),
     )
     yield from _table("Who waits for whom", waits, told.waits)
     yield from _table("Communication, transfer and skew apart", _COMMUNICATION, told.communication)
     overlap: tuple[ui.Column[RankOverlap], ...] = (
-        ui.Column("rank", lambda each: str(each.rank)),
-        ui.Column("comm", lambda each: unit.text(each.comm_s)),
+        ui.column("rank", "rank"),
+        ui.column("comm", "comm_s", unit.text),
         ui.Column("overlapped", lambda each: ui.share(each.overlapped_s, each.comm_s)),
     )
     yield from _table(f"Overlap of communication with computation, {unit.name}", overlap, told.overlap)
@@ -58,21 +58,21 @@ def _rate(bytes_per_s: float | None) -> str:
 
 
 _COMMUNICATION: tuple[ui.Column[CommunicationRow], ...] = (
-    ui.Column("group", lambda each: each.group, words=True),
-    ui.Column("operation", lambda each: ui.operation(each.op), words=True),
-    ui.Column("size", lambda each: format_size(each.size_bytes)),
-    ui.Column("runs", lambda each: f"{each.runs:,}"),
-    ui.Column("transfer", lambda each: format_time(each.each_s)),
+    ui.column("group", "group", words=True),
+    ui.column("operation", "op", ui.operation, words=True),
+    ui.column("size", "size_bytes", format_size),
+    ui.column("runs", "runs", ui.count),
+    ui.column("transfer", "each_s", format_time),
     ui.Column("skew", lambda each: format_time(each.skew_s / each.runs)),
-    ui.Column("largest skew", lambda each: format_time(each.largest_skew_s), spare=2),
-    ui.Column("busbw", lambda each: _rate(each.busbw_bytes_per_s), spare=1),
+    ui.column("largest skew", "largest_skew_s", format_time, spare=2),
+    ui.column("busbw", "busbw_bytes_per_s", _rate, spare=1),
 )
 _ROOFLINE: tuple[ui.Column[RooflineRow], ...] = (
-    ui.Column("computation", lambda each: each.name, words=True),
-    ui.Column("phase", lambda each: each.phase.replace("_", " "), words=True, spare=2),
-    ui.Column("runs", lambda each: f"{each.runs:,}"),
-    ui.Column("time", lambda each: format_time(each.time_s)),
+    ui.column("computation", "name", words=True),
+    ui.column("phase", "phase", ui.spaced, words=True, spare=2),
+    ui.column("runs", "runs", ui.count),
+    ui.column("time", "time_s", format_time),
     ui.Column("flop rate", lambda each: "-" if each.flops_per_s is None else f"{each.flops_per_s / 1e12:,.1f} TFLOP/s"),
-    ui.Column("memory rate", lambda each: _rate(each.bytes_per_s), spare=1),
-    ui.Column("intensity", lambda each: "-" if each.intensity is None else f"{each.intensity:,.0f}", spare=3),
+    ui.column("memory rate", "bytes_per_s", _rate, spare=1),
+    ui.column("intensity", "intensity", "{:,.0f}".format, spare=3),
 )

@@ -72,9 +72,9 @@ def _block(inspection: Inspection) -> ui.View:
 
 
 _TOTALS: tuple[ui.Column[Total], ...] = (
-    ui.Column("group", lambda total: total.group, words=True),
-    ui.Column("what", lambda total: ui.operation(total.what), words=True),
-    ui.Column("count", lambda total: f"{total.count:,}"),
+    ui.column("group", "group", words=True),
+    ui.column("what", "what", ui.operation, words=True),
+    ui.column("count", "count", ui.count),
     ui.Column("size", lambda total: format_size(total.size_bytes) if total.size_bytes else ""),
     ui.Column("time", lambda total: "not specified" if total.time_s is None else format_time(total.time_s)),
 )

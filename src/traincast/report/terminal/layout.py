@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from operator import attrgetter
 from pathlib import Path
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -20,7 +21,7 @@ from rich.text import Text
 from traincast.diagnostics import Note
 from traincast.report.plain import shown
 from traincast.report.terminal.console import is_plain, is_verbose
-from traincast.units import parse_time
+from traincast.units import format_share, parse_time
 from traincast.workload.words import Operation
 
 S = TypeVar("S")
@@ -150,6 +151,21 @@ def number(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
+def count(number: int) -> str:
+    """Return ``"1,024"``."""
+    return f"{number:,}"
+
+
+def percent(fraction: float) -> str:
+    """Return a share as whole percent: ``"85 %"``."""
+    return format_share(fraction, 0)
+
+
+def spaced(name: str) -> str:
+    """Return a name of ours as words: ``exposed_tp`` is ``exposed tp``."""
+    return name.replace("_", " ")
+
+
 def share(part: float, whole: float) -> str:
     """Return a part of a whole as ``"84.6 %"``; a little is never shown as nothing."""
     percent = 100 * part / whole if whole else 0.0
@@ -159,6 +175,11 @@ def share(part: float, whole: float) -> str:
 def error(fraction: float | None, sign: str = "") -> str:
     """Return an error as ``"12.3 %"``, with the sign ``"+"`` as ``"+12.3 %"``; ``"-"`` where there is none."""
     return "-" if fraction is None else f"{100 * fraction:{sign}.1f} %"
+
+
+def bias(fraction: float | None) -> str:
+    """Return an error with its sign."""
+    return error(fraction, "+")
 
 
 def change(fraction: float | None) -> str:
@@ -194,6 +215,22 @@ class Column(Generic[T]):
             return "" if known is None else self.cell(known)
 
         return Column(self.heading, cell, self.words, self.spare, self.least)
+
+
+def column(
+    heading: str, field: str, show: Callable[[Any], str] = str, *, words: bool = False, spare: int = 0, least: int = 0
+) -> Column[Any]:
+    """Return the column of one field of each line, by its name or path (``after.rows``), as `show` writes it.
+
+    A field that is None is shown as ``-``. The rest is as in `Column`.
+    """
+    value = attrgetter(field)
+
+    def cell(line: object) -> str:
+        known = value(line)
+        return "-" if known is None else show(known)
+
+    return Column(heading, cell, words, spare, least)
 
 
 def table(columns: Sequence[Column[T]], lines: Iterable[T], hidden: Sequence[range] = ()) -> RenderableType:

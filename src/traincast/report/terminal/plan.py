@@ -17,26 +17,26 @@ def _most_lost(choice: Choice) -> str:
 
 _COLUMNS: tuple[ui.Column[Choice], ...] = (
     ui.Column("", lambda each: "=" if each.tied else ""),
-    ui.Column("step", lambda each: format_time(each.step_s)),
-    ui.Column("MFU", lambda each: "-" if each.result.mfu is None else format_share(each.result.mfu)),
-    ui.Column("memory", lambda each: format_size(each.peak_bytes)),
-    ui.Column("best", lambda each: format_share(each.probability, 0), spare=3),
-    ui.Column("regret", lambda each: format_share(each.regret), spare=2),
+    ui.column("step", "step_s", format_time),
+    ui.column("MFU", "result.mfu", format_share),
+    ui.column("memory", "peak_bytes", format_size),
+    ui.column("best", "probability", ui.percent, spare=3),
+    ui.column("regret", "regret", format_share, spare=2),
     ui.Column("lost to", _most_lost, spare=1),
-    ui.Column("layout", lambda each: each.layout.text, words=True, least=24),
+    ui.column("layout", "layout.text", words=True, least=24),
 )
 _CHANGES: tuple[ui.Column[Change], ...] = (
-    ui.Column("saves", lambda each: format_time(each.saving_s)),
-    ui.Column("step", lambda each: format_time(each.step_s)),
-    ui.Column("sure", lambda each: format_share(each.probability, 0), spare=2),
-    ui.Column("memory", lambda each: format_size(each.peak_bytes)),
-    ui.Column("free", lambda each: format_size(each.free_bytes), spare=1),
-    ui.Column("change", lambda each: each.change, words=True),
+    ui.column("saves", "saving_s", format_time),
+    ui.column("step", "step_s", format_time),
+    ui.column("sure", "probability", ui.percent, spare=2),
+    ui.column("memory", "peak_bytes", format_size),
+    ui.column("free", "free_bytes", format_size, spare=1),
+    ui.column("change", "change", words=True),
 )
 _SENSITIVITIES: tuple[ui.Column[Sensitivity], ...] = (
     ui.Column("saves", lambda each: format_time(each.saving_s) if each.saving_s > 0 else "nothing"),
-    ui.Column("step", lambda each: format_time(each.step_s)),
-    ui.Column("with", lambda each: each.better, words=True),
+    ui.column("step", "step_s", format_time),
+    ui.column("with", "better", words=True),
 )
 _SHOWN_LIMITS = 3
 _WIDTH, _HEIGHT, _FEWEST_SHOWN = 60, 10, 3

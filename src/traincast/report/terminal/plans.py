@@ -105,19 +105,19 @@ def _columns(lines: Sequence[Choice], kept: AbstractSet[object]) -> list[ui.Colu
     """Return the columns of a table of layouts of several cases; what is alike in all is not among them."""
     found: list[ui.Column[Choice]] = [ui.Column("", lambda each: "*" if each.identity in kept else "")]
     if len({each.model for each in lines}) > 1:
-        found.append(ui.Column("model", lambda each: each.model, words=True))
+        found.append(ui.column("model", "model", words=True))
     if len({each.cluster for each in lines}) > 1:
-        found.append(ui.Column("cluster", lambda each: each.cluster, words=True))
+        found.append(ui.column("cluster", "cluster", words=True))
     found += [
-        ui.Column("GPUs", lambda each: f"{each.layout.gpus:,}"),
-        ui.Column("step", lambda each: format_time(each.step_s)),
-        ui.Column("tokens/s", lambda each: f"{each.tokens_per_s:,.0f}"),
-        ui.Column("memory", lambda each: format_size(each.peak_bytes), spare=2),
+        ui.column("GPUs", "layout.gpus", ui.count),
+        ui.column("step", "step_s", format_time),
+        ui.column("tokens/s", "tokens_per_s", "{:,.0f}".format),
+        ui.column("memory", "peak_bytes", format_size, spare=2),
     ]
     for name, title, spare in (("cost", "cost of\nT tokens", 0), ("energy_mwh", "MWh of\nT tokens", 1)):
         if any(each.per_token(name) is not None for each in lines):
             found.append(ui.Column(title, partial(_per_tera, name=name), spare=spare))
-    return [*found, ui.Column("layout", lambda each: each.layout.text, words=True, least=18)]
+    return [*found, ui.column("layout", "layout.text", words=True, least=18)]
 
 
 def _per_tera(choice: Choice, name: str) -> str:

@@ -7,14 +7,14 @@ from traincast.units import format_time
 _SHOWN = 8
 
 _SOURCES: tuple[ui.Column[RankingFigures], ...] = (
-    ui.Column("", lambda each: each.source, words=True),
-    ui.Column("groups", lambda each: f"{each.groups:,}"),
-    ui.Column("mean", lambda each: ui.error(each.mean_regret)),
-    ui.Column("p90", lambda each: ui.error(each.p90_regret)),
-    ui.Column("worst", lambda each: ui.error(each.worst_regret)),
-    ui.Column("rank corr.", lambda each: "-" if each.spearman is None else f"{each.spearman:.3f}"),
-    ui.Column("of at most", lambda each: "-" if each.ceiling is None else f"{each.ceiling:.3f}"),
-    ui.Column("crashed", lambda each: f"{each.crashed_choices:,}", spare=1),
+    ui.column("", "source", words=True),
+    ui.column("groups", "groups", ui.count),
+    ui.column("mean", "mean_regret", ui.error),
+    ui.column("p90", "p90_regret", ui.error),
+    ui.column("worst", "worst_regret", ui.error),
+    ui.column("rank corr.", "spearman", "{:.3f}".format),
+    ui.column("of at most", "ceiling", "{:.3f}".format),
+    ui.column("crashed", "crashed_choices", ui.count, spare=1),
 )
 
 
@@ -23,12 +23,12 @@ def _step(layout: RankedLayout) -> str:
 
 
 _GROUPS: tuple[ui.Column[RankedGroup], ...] = (
-    ui.Column("regret", lambda each: ui.error(each.regret)),
+    ui.column("regret", "regret", ui.error),
     ui.Column("group", lambda each: f"{each.name} ({len(each.layouts)} layouts)", words=True),
-    ui.Column("choice", lambda each: each.chosen.name, words=True),
-    ui.Column("measured", lambda each: _step(each.chosen)),
-    ui.Column("best", lambda each: each.best.name, words=True),
-    ui.Column("measured", lambda each: _step(each.best)),
+    ui.column("choice", "chosen.name", words=True),
+    ui.column("measured", "chosen", _step),
+    ui.column("best", "best.name", words=True),
+    ui.column("measured", "best", _step),
 )
 
 

@@ -70,14 +70,14 @@ def _breakdown(result: Result) -> ui.View:
     step_s, time_s = result.iteration_time_s, result.breakdown_s
     unit = ui.TimeUnit.of(step_s)
     columns: tuple[ui.Column[str], ...] = (
-        ui.Column("", _spaced, words=True),
+        ui.Column("", ui.spaced, words=True),
         ui.Column(unit.name, lambda key: unit.text(time_s[key])),
         ui.Column("share", lambda key: ui.share(time_s[key], step_s)),
         ui.Column(" ", lambda key: ui.BLOCK * round(_BAR_WIDTH * time_s[key] / step_s) if step_s else "", words=True),
     )
     yield ui.heading("Where the time goes")
     yield ui.table(columns, [key for key in BREAKDOWN_KEYS if time_s[key] != 0])
-    empty = [_spaced(key) for key in BREAKDOWN_KEYS if time_s[key] == 0]
+    empty = [ui.spaced(key) for key in BREAKDOWN_KEYS if time_s[key] == 0]
     if empty:
         yield ui.indented(f"none: {', '.join(empty)}", "dim")
 
@@ -92,9 +92,9 @@ def _suggestions(result: Result) -> ui.View:
         return f"{unit.brief(each.low_s)} to {unit.brief(each.high_s)}"
 
     columns: tuple[ui.Column[Suggestion], ...] = (
-        ui.Column("change", lambda each: each.change, words=True),
-        ui.Column("means", lambda each: meaning(each.change), words=True, spare=1),
-        ui.Column(f"saves, {unit.name}", lambda each: unit.text(each.saving_s)),
+        ui.column("change", "change", words=True),
+        ui.column("means", "change", meaning, words=True, spare=1),
+        ui.column(f"saves, {unit.name}", "saving_s", unit.text),
         ui.Column("share", lambda each: ui.share(each.saving_s, result.iteration_time_s)),
         ui.Column("90 % sure", sure),
     )
@@ -110,7 +110,7 @@ def meaning(change: str) -> str:
         return f"{name} takes {format_share(1 - float(factor), 0)} less"
     if change.endswith("=peers"):
         return "as long as its like"
-    return _spaced(change.replace("=true", " on").replace("=", " "))
+    return ui.spaced(change.replace("=true", " on").replace("=", " "))
 
 
 def _stages(result: Result) -> ui.View:
@@ -210,10 +210,10 @@ def _blocks(result: Result) -> ui.View:
     shown = [each for each in result.blocks if each.stage == stage]
     unit = ui.TimeUnit.of(max(each.backward_s for each in shown))
     columns: tuple[ui.Column[BlockResult], ...] = (
-        ui.Column("block", lambda each: each.block, words=True),
-        ui.Column("count", lambda each: str(each.count)),
-        ui.Column("forward", lambda each: unit.text(each.forward_s)),
-        ui.Column("backward", lambda each: unit.text(each.backward_s)),
+        ui.column("block", "block", words=True),
+        ui.column("count", "count"),
+        ui.column("forward", "forward_s", unit.text),
+        ui.column("backward", "backward_s", unit.text),
         ui.Column("share", lambda each: ui.share(each.count * (each.forward_s + each.backward_s), taken_s[stage])),
     )
     yield from ui.section(f"Blocks of stage {stage}, {unit.name} (of one, for a microbatch)", columns, shown)
@@ -225,13 +225,13 @@ def gpu_time(times: Sequence[GpuTime]) -> ui.View:
         return
     unit = ui.TimeUnit.of(max(each.total_s for each in times))
     columns: tuple[ui.Column[GpuTime], ...] = (
-        ui.Column("rank", lambda each: str(each.rank)),
-        ui.Column("compute", lambda each: unit.text(each.compute_s)),
-        ui.Column("exposed comm", lambda each: unit.text(each.exposed_comm_s)),
-        ui.Column("exposed copy", lambda each: unit.text(each.exposed_copy_s)),
-        ui.Column("idle", lambda each: unit.text(each.idle_s)),
-        ui.Column("total", lambda each: unit.text(each.total_s)),
-        ui.Column("comm", lambda each: unit.text(each.comm_s)),
+        ui.column("rank", "rank"),
+        ui.column("compute", "compute_s", unit.text),
+        ui.column("exposed comm", "exposed_comm_s", unit.text),
+        ui.column("exposed copy", "exposed_copy_s", unit.text),
+        ui.column("idle", "idle_s", unit.text),
+        ui.column("total", "total_s", unit.text),
+        ui.column("comm", "comm_s", unit.text),
         ui.Column("overlapped", lambda each: "" if each.overlap is None else format_share(each.overlap, 1)),
     )
     hidden = ui.alike_runs([(each.compute_s, each.exposed_comm_s, each.idle_s) for each in times], times[0].total_s)
@@ -245,10 +245,10 @@ def _pauses(streams: Sequence[StreamIdle]) -> ui.View:
     """Yield why each stream of a GPU paused."""
     unit = ui.TimeUnit.of(max(each.host_wait_s + each.kernel_wait_s + each.other_s for each in streams))
     columns: tuple[ui.Column[StreamIdle], ...] = (
-        ui.Column("stream", lambda each: str(each.stream)),
-        ui.Column("host wait", lambda each: unit.text(each.host_wait_s)),
-        ui.Column("kernel wait", lambda each: unit.text(each.kernel_wait_s)),
-        ui.Column("other", lambda each: unit.text(each.other_s)),
+        ui.column("stream", "stream"),
+        ui.column("host wait", "host_wait_s", unit.text),
+        ui.column("kernel wait", "kernel_wait_s", unit.text),
+        ui.column("other", "other_s", unit.text),
     )
     yield ui.heading(f"Pauses of streams, {unit.name} (as HTA defines them)")
     yield ui.table(columns, streams)
@@ -272,12 +272,12 @@ def _measured_run(result: Result) -> ui.View:
 
 
 _COLLECTIVES: tuple[ui.Column[CollectiveResult], ...] = (
-    ui.Column("group", lambda each: each.group, words=True),
-    ui.Column("operation", lambda each: ui.operation(each.op), words=True),
-    ui.Column("size", lambda each: format_size(each.size_bytes)),
+    ui.column("group", "group", words=True),
+    ui.column("operation", "op", ui.operation, words=True),
+    ui.column("size", "size_bytes", format_size),
     ui.Column("ranks/\nnodes", lambda each: f"{each.ranks}/{each.nodes}", spare=3),
-    ui.Column("count", lambda each: f"{each.count:,}"),
-    ui.Column("each", lambda each: format_time(each.time_s), spare=1),
+    ui.column("count", "count", ui.count),
+    ui.column("each", "time_s", format_time, spare=1),
     ui.Column("total", lambda each: format_time(_total_s(each))),
     ui.Column("algo", lambda each: " ".join(filter(None, (each.algorithm, each.protocol))), words=True, spare=2),
 )
@@ -317,10 +317,6 @@ def _what_if(result: Result) -> ui.View:
         ui.Column(f"saves, {unit.name}", told("saving_s")),
     )
     yield from ui.section("What if", columns, result.what_if)
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _total_s(entry: CollectiveResult) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 
 from traincast.analysis.summary import TrainingRun
 from traincast.report.terminal import layout as ui
@@ -27,9 +28,9 @@ def training_runs(a: TrainingRun | None, b: TrainingRun | None) -> ui.View:
     of_a, of_b = ({} if run is None else {name: text for name, text, _ in _lines(run)} for run in (a, b))
     lines = [(name, of_a.get(name, "-"), of_b.get(name, "-")) for name in of_a | of_b]
     columns: tuple[ui.Column[Line], ...] = (
-        ui.Column("", lambda line: line[0], words=True),
-        ui.Column("A", lambda line: line[1], words=True),
-        ui.Column("B", lambda line: line[2], words=True),
+        ui.Column("", itemgetter(0), words=True),
+        ui.Column("A", itemgetter(1), words=True),
+        ui.Column("B", itemgetter(2), words=True),
     )
     yield ui.heading(_title(known))
     yield ui.table(columns, lines)
@@ -43,7 +44,7 @@ def training_runs_of(cases: Sequence[tuple[str, TrainingRun]]) -> ui.View:
     if not cases:
         return
     found: list[ui.Column[tuple[str, TrainingRun]]] = [
-        ui.Column("of", lambda each: each[0], words=True),
+        ui.Column("of", itemgetter(0), words=True),
         ui.Column("days", lambda each: _amount((each[1].days, each[1].days_low, each[1].days_high))),
         ui.Column("GPU-hours", lambda each: _number(each[1].gpu_hours)),
     ]
@@ -98,7 +99,7 @@ def _number(value: float) -> str:
 
 
 _COLUMNS: tuple[ui.Column[Line], ...] = (
-    ui.Column("", lambda line: line[0], words=True),
-    ui.Column("", lambda line: line[1], words=True),
-    ui.Column("counted with", lambda line: line[2], words=True),
+    ui.Column("", itemgetter(0), words=True),
+    ui.Column("", itemgetter(1), words=True),
+    ui.Column("counted with", itemgetter(2), words=True),
 )
