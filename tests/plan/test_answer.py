@@ -66,6 +66,8 @@ LAYOUTS = [
     {"tp": 4, "pp": 1, "vpp": 1, "dp": 4, "recompute": "selective", "recompute_modules": ("core_attn", "mlp")},
     {"tp": 1, "pp": 1, "vpp": 1, "cp": 2, "dp": 8, "cp_kind": "all_gather", "zero": 0, "shard": 1},
     {"tp": 2, "pp": 1, "vpp": 1, "dp": 8, "recompute": "full"},
+    {"tp": 2, "pp": 1, "vpp": 1, "dp": 8, "zero": 3},
+    {"tp": 2, "pp": 1, "vpp": 1, "dp": 8, "zero": 3, "reshard_after_forward": False},
 ]
 
 
@@ -83,12 +85,23 @@ def test_flags_of_megatron_say_the_layout(plan, given):
     )
     assert (job.micro_batch, job.global_batch, job.seq_length) == (1, 32, 4096)
     assert (job.zero, job.sequence_parallel, job.recompute) == (layout.zero, layout.tp > 1, layout.recompute)
+    assert job.reshard_after_forward == layout.reshard_after_forward
     if layout.recompute_layers:
         assert job.recompute_layers == layout.recompute_layers
     if layout.recompute_modules:
         assert job.recomputed_modules == layout.recompute_modules
     if layout.cp > 1:
         assert job.cp_kind == layout.cp_kind
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_torchtitan_is_told_when_parameters_are_gathered_again(plan, tmp_path, reshard):
+    layout = replace(plan.best[0].layout, tp=2, pp=1, vpp=1, dp=8, zero=3, shard=4, reshard_after_forward=reshard)
+    file = tmp_path / "best.toml"
+    file.write_text(torchtitan_toml(plan, replace(plan.best[0], layout=layout)))
+    pasted = draft_like("torchtitan", ["--job.config_file", str(file)])
+    job = resolve_job(pasted.under(Draft(model="llama3-8b", fields={"gpus": 16})).request(), H100)
+    assert (job.zero, job.shard, job.reshard_after_forward) == (3, 4, reshard)
 
 
 def test_what_a_framework_cannot_be_told_is_a_comment(plan):
@@ -98,6 +111,9 @@ def test_what_a_framework_cannot_be_told_is_a_comment(plan):
         assert "# schedule dualpipe_v" in write(plan, choice)
     assert "DualPipeV" in torchtitan_toml(plan, choice)
     assert "# ZeRO-1" in torchtitan_toml(plan, choice)
+    once = replace(choice, layout=replace(layout, zero=3, reshard_after_forward=False))
+    for write in (megatron_flags, bridge_overrides):
+        assert "# parameters gathered once" in write(plan, once)
     assert "model.virtual_pipeline_model_parallel_size=2" in bridge_overrides(plan, choice).splitlines()
 
 

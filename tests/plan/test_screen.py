@@ -91,6 +91,21 @@ SPACES = {
         "framework": "torchtitan-2025",
         "pp": (1, 2, 4),
     },
+    "gathered once": {
+        "model": "llama3-8b",
+        "gpus": 16,
+        "batch": 32,
+        "framework": "torchtitan-2025",
+        "full": True,
+        "precision": "bf16",
+        "tp": (1, 2),
+        "pp": (1, 2),
+        "cp": 1,
+        "schedule": "1f1b",
+        "zero": 3,
+        "recompute": "none",
+        "reshard_after_forward": (True, False),
+    },
     "eight bits": {
         "model": "llama3-8b",
         "gpus": 16,
@@ -154,6 +169,7 @@ def fixed_to(layout):
         "zero",
         "precision",
         "recompute",
+        "reshard_after_forward",
         "moe_a2a_overlap",
     )
     return {name: (getattr(layout, name),) for name in names if name != "schedule" or layout.pp > 1}
@@ -221,7 +237,8 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
     [
         ("dense", 0.04),
         ("sharded", 0.02),
-        ("FSDP under a pipeline", 0.12),
+        ("FSDP under a pipeline", 0.2),
+        ("gathered once", 0.04),
         ("eight bits", 0.03),
         ("experts", 0.04),
         ("paired passes", 0.12),

@@ -146,6 +146,8 @@ class Framework:
     """Whether GEMMs that add to the main gradients themselves leave an unused 16-bit tensor of each shape of weight."""
     fsdp: bool = False
     """Whether parameters are sharded over the data parallel ranks (ZeRO-3) where the job does not say."""
+    reshard_choice: bool = False
+    """Whether a job may say if sharded parameters are freed after the forward pass (PyTorch's FSDP), or always are."""
     pipelined_fsdp: bool = False
     """Whether sharded parameters stay whole over the microbatches of a pipeline, and their gradients are kept whole
     and reduced once (FSDP2 under PyTorch's pipeline schedules)."""

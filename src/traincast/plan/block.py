@@ -41,6 +41,8 @@ class Part:
     """The layouts of some shares of a block with one stage of ZeRO."""
 
     zero: int
+    reshard_after_forward: bool
+    """Whether parameters that are sharded are gathered again for the backward pass."""
     rows: Rows
     overlaps: tuple[Overlaps, ...]
     step_s: FloatArray
@@ -157,11 +159,15 @@ class Block:
         for zero in sorted({zero for found in self.shardings.values() for zero, _ in found}):
             of = {count: tuple(way for each, way in found if each == zero) for count, found in self.shardings.items()}
             ways = Ways.of(zero, tuple(of[each] for each in self.replicas_K.tolist()), most)
-            steps, peaks = Steps(self, ways), Peaks(self, ways)
-            for rows in ways.rows:
-                overlaps = self._overlaps(zero, replicated=bool(self.replicas_K[rows.shares.start] > 1))
-                step_s = steps.of(rows, overlaps)
-                yield Part(zero, rows, overlaps, step_s, peaks.of(rows), step_s.shape)
+            for reshard in self.filled.space.reshards(zero, self.job.parallel.pp):
+                yield from self._parts(ways, reshard=reshard)
+
+    def _parts(self, ways: Ways, *, reshard: bool) -> Iterator[Part]:
+        steps, peaks = Steps(self, ways, reshard=reshard), Peaks(self, ways, reshard=reshard)
+        for rows in ways.rows:
+            overlaps = self._overlaps(ways.zero, replicated=bool(self.replicas_K[rows.shares.start] > 1))
+            step_s = steps.of(rows, overlaps)
+            yield Part(ways.zero, reshard, rows, overlaps, step_s, peaks.of(rows), step_s.shape)
 
     def _overlaps(self, zero: int, *, replicated: bool) -> tuple[Overlaps, ...]:
         """Return what may be overlapped; without replicas nothing is reduced."""
@@ -194,6 +200,7 @@ class Block:
             sequence_parallel=share.sequence_parallel,
             zero=part.zero,
             shard=part.rows.ways_Z[z],
+            reshard_after_forward=part.reshard_after_forward,
             recompute=recompute.kind,
             recompute_layers=recompute.layers if full else None,
             recompute_method="uniform" if recompute.uniform else None,

@@ -23,7 +23,7 @@ _GROUPED: Mapping[str, tuple[str, ...]] = {
     "recompute": ("recompute", "recompute_layers", "recompute_method", "recompute_modules"),
     "pipeline": ("pp", "vpp", "schedule"),
     "experts": ("ep", "etp"),
-    "sharding": ("zero", "shard"),
+    "sharding": ("zero", "shard", "reshard_after_forward"),
 }
 """Fields that are one change."""
 _PARTS: Mapping[str, tuple[str, ...]] = {
@@ -260,6 +260,7 @@ def _matters(name: str, layout: Layout) -> bool:
         "moe_dispatcher": layout.ep > 1,
         "zero": replicas > 1,
         "shard": layout.zero > 0 and layout.shard < replicas,
+        "reshard_after_forward": layout.zero == 3,
         "overlap_grad_reduce": replicas > 1,
         "overlap_param_gather": replicas > 1 and layout.zero > 0,
     }

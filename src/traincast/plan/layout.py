@@ -26,6 +26,8 @@ class Layout:
     recompute_layers: int | None = None
     recompute_method: str | None = None
     recompute_modules: tuple[str, ...] | None = None
+    reshard_after_forward: bool = True
+    """Without meaning where parameters are not sharded (below ZeRO-3)."""
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     overlap_tp: bool = False
@@ -46,6 +48,7 @@ class Layout:
             found["shard"] = None
         for name, matters in (
             ("overlap_param_gather", self.zero > 0),
+            ("reshard_after_forward", self.zero == 3),
             ("overlap_tp", self.tp > 1),
             ("sequence_parallel", self.tp > 1),
             ("cp_kind", self.cp > 1),
@@ -73,6 +76,7 @@ class Layout:
         more += [
             f"ZeRO-{self.zero}" + (f" over {self.shard}" if self.zero > 0 and self.shard < self.dp * self.cp else "")
         ]
+        more += ["parameters gathered once"] if self.zero == 3 and not self.reshard_after_forward else []
         return ", ".join(more)
 
     @property

@@ -20,6 +20,7 @@ SPACES = ("default", "full")
 
 AXES = (
     *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "schedule", "sequence_parallel", "zero", "shard"),
+    "reshard_after_forward",
     *("recompute", "recompute_layers", "recompute_modules", "overlap_grad_reduce", "overlap_param_gather"),
     *("overlap_tp", "precision", "cp_kind", "moe_dispatcher", "moe_a2a_overlap"),
 )

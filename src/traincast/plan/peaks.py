@@ -72,9 +72,10 @@ class Held:
 class Peaks:
     """The peaks of a block with one stage of ZeRO."""
 
-    def __init__(self, block: "Block", ways: Ways) -> None:
+    def __init__(self, block: "Block", ways: Ways, *, reshard: bool) -> None:
         self.held = held = block.held
-        job, at_J, shard_J = replace(block.job, zero=ways.zero), ways.share_J, ways.shard_J
+        job = replace(block.job, zero=ways.zero, reshard_after_forward=reshard)
+        at_J, shard_J = ways.share_J, ways.shard_J
         ranks_K = block.of_degrees("etp") * block.of_degrees("ep")
         edp_K = block.of_degrees("tp") * block.of_degrees("cp") * block.of_degrees("dp") // ranks_K
         expert_J = np.maximum(1, edp_K[at_J] * shard_J // block.replicas_K[at_J])

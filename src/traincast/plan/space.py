@@ -264,6 +264,19 @@ class Space:
             found += [(zero, each) for each in self.among("shard", splits) if replicas % each == 0 and each > 1]
         return found
 
+    def reshards(self, zero: int, pp: int) -> tuple[bool, ...]:
+        """Return whether gathered parameters may be freed after the forward pass, and gathered again.
+
+        Where stages of a pipeline keep them whole over all microbatches, freeing them spares no memory.
+        """
+        if zero < 3:
+            return (True,)
+        framework = self.framework
+        if framework.pipelined_fsdp and pp > 1:
+            return self.among("reshard_after_forward", (False,))
+        chooses = self.full or (framework.fsdp and framework.reshard_choice)
+        return self.among("reshard_after_forward", (True, False) if chooses else (True,))
+
     def overlaps(self, name: str, *, able: bool) -> tuple[bool, ...]:
         """Return whether something is done beside computation, where it can be."""
         if not able:

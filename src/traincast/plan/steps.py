@@ -46,27 +46,36 @@ class Passes:
         """Its seconds, [K, 1, R]."""
         return step_s(self.line, self.block.job.schedule)
 
-    def sharded(self, zero: int, at_K: slice | IntArray, state_C: Sequence[StateSeconds], at_U: IntArray) -> Pipeline:
+    def sharded(
+        self, zero: int, at_K: slice | IntArray, state_C: Sequence[StateSeconds], at_U: IntArray, *, reshard: bool
+    ) -> Pipeline:
         """Return the pipeline of some shares with what each microbatch exchanges of their state, of [K, Z, R].
 
         Parameters
         ----------
+        reshard : bool
+            Whether parameters are gathered again for the backward pass.
         at_U : numpy.ndarray of int
             Places of their ways to shard in `state_C`, [K, Z].
         """
         forward, backward = self._times(at_K)
         of = zip(self.chunks_C, state_C, forward, backward, strict=True)
-        found = [self._sharded(zero, at_K, chunk, state, at_U[..., None], one, two) for chunk, state, one, two in of]
+        found = [
+            self._reduced(state, at_U[..., None], one, two)
+            if zero == 2
+            else self._gathered(at_K, chunk, state, at_U[..., None], one, two, reshard=reshard)
+            for chunk, state, one, two in of
+        ]
         return self._line(at_K, [each[0] for each in found], [each[1] for each in found])
 
-    def lengthened(self, ways: Ways, state_C: Sequence[StateSeconds], at_J: IntArray) -> BoolArray:
+    def lengthened(self, ways: Ways, state_C: Sequence[StateSeconds], at_J: IntArray, *, reshard: bool) -> BoolArray:
         """Return which pairs have passes that exchanges of state in each microbatch lengthen, [J]."""
         found = np.zeros(len(at_J), dtype=np.bool_)
-        if ways.zero < 2 or (ways.zero == 3 and self.reduces_once):
+        if ways.zero < 2 or (ways.zero == 3 and self.reduces_once and not reshard):
             return found
         for state, forward, backward in zip(state_C, *self._times(slice(None)), strict=True):
             if ways.zero == 3:
-                found |= (state.reduced_s + state.gathered_s > 0)[at_J]
+                found |= (state.gathered_s + (0.0 if self.reduces_once else state.reduced_s) > 0)[at_J]
             else:
                 hidden_K = (forward + backward)[:, 0].min(axis=1)
                 found |= state.reduced_s[at_J] > hidden_K[ways.share_J]
@@ -110,27 +119,32 @@ class Passes:
         found: IntArray = np.array(pairs).T[:, which_K]
         return found
 
-    def _sharded(
+    def _reduced(
+        self, state: StateSeconds, at_U: IntArray, forward: FloatArray, backward: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the passes where gradients are reduced in each microbatch."""
+        # The reduction has the next forward pass, too.
+        return forward, np.maximum(backward, state.reduced_s[at_U] - forward)
+
+    def _gathered(
         self,
-        zero: int,
         at_K: slice | IntArray,
         chunk: ChunkArrays,
         state: StateSeconds,
         at_U: IntArray,
         forward: FloatArray,
         backward: FloatArray,
+        *,
+        reshard: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the passes with the exchanges of state that each microbatch has."""
-        reduced, gathered = state.reduced_s[at_U], state.gathered_s[at_U]
-        if zero == 2:
-            # The reduction has the next forward pass, too.
-            return forward, np.maximum(backward, reduced - forward)
+        """Return the passes where parameters are gathered, and gradients reduced, in each microbatch."""
+        share, gathered = self.block.job.framework.unhidden_fsdp, state.gathered_s[at_U]
         if self.reduces_once:
-            return forward, backward
-        share = self.block.job.framework.unhidden_fsdp
+            # A backward pass leaves parameters whole, for the next forward pass.
+            return forward, with_exchanges(backward, gathered, share) if reshard else backward
         hosted_s = with_exchanges(chunk.forward_s[at_K, None, :], gathered, share)
         hosted_s = np.maximum(hosted_s, chunk.host_forward_s[at_K, None, :])
-        exchanged = reduced + (gathered if self.block.job.reshard_after_forward else 0.0)
+        exchanged = state.reduced_s[at_U] + (gathered if reshard else 0.0)
         return hosted_s + chunk.ends_forward_s[at_K, None, :], with_exchanges(backward, exchanged, share)
 
     @property
@@ -215,10 +229,10 @@ class States:
 class Steps:
     """The steps of a block with one stage of ZeRO."""
 
-    def __init__(self, block: "Block", ways: Ways) -> None:
-        self.block, self.ways, self.passes = block, ways, block.passes(ways.zero)
+    def __init__(self, block: "Block", ways: Ways, *, reshard: bool) -> None:
+        self.block, self.ways, self.passes, self.reshard = block, ways, block.passes(ways.zero), reshard
         self.state_C, self.at_J = block.states.of(ways)
-        self.lengthened_J = self.passes.lengthened(ways, self.state_C, self.at_J)
+        self.lengthened_J = self.passes.lengthened(ways, self.state_C, self.at_J, reshard=reshard)
         self.fixed_J = block.fixed_s[ways.share_J]
         self._ends: dict[Overlaps, list[FloatArray]] = {}
 
@@ -243,14 +257,16 @@ class Steps:
         passes, zero, ways = self.passes, self.ways.zero, len(rows.ways_Z)
         longer = np.flatnonzero(self.lengthened_J[rows.pairs])
         if 2 * len(longer) > rows.pairs.stop - rows.pairs.start:
-            line = passes.sharded(zero, rows.shares, self.state_C, self.at_J[rows.pairs].reshape(-1, ways))
+            at_U = self.at_J[rows.pairs].reshape(-1, ways)
+            line = passes.sharded(zero, rows.shares, self.state_C, at_U, reshard=self.reshard)
             return step_s(line, self.block.job.schedule), lambda kind: passes.before(line, kind)
         usual_s = passes.pipeline_s[rows.shares]
         if not len(longer):
             return usual_s, lambda kind: passes.early_s(kind)[rows.shares]
         # The others are as long as without state.
         pairs = rows.pairs.start + longer
-        line = passes.sharded(zero, self.ways.share_J[pairs], self.state_C, self.at_J[pairs, None])
+        at_U = self.at_J[pairs, None]
+        line = passes.sharded(zero, self.ways.share_J[pairs], self.state_C, at_U, reshard=self.reshard)
 
         def replaced(usual_s: FloatArray, longer_s: Number) -> FloatArray:
             found = np.repeat(usual_s, ways, axis=1)

@@ -36,7 +36,10 @@ def megatron_flags(plan: Plan, choice: Choice) -> str:
     """Return the flags of Megatron-LM, one a line."""
     layout = choice.layout
     lines = [f"--{name} {value}" if value != "" else f"--{name}" for name, value in _megatron(plan, layout)]
-    return "".join(f"{line}\n" for line in (*lines, *_lost(layout, _MEGATRON_SCHEDULES, "Megatron-LM")))
+    lost = [*_lost(layout, _MEGATRON_SCHEDULES, "Megatron-LM")]
+    if _gathers_once(layout) and not _torch_fsdp(layout):
+        lost.append("# parameters gathered once: Megatron-LM has that with pp 1 and ep 1 alone (--use-torch-fsdp2)")
+    return "".join(f"{line}\n" for line in (*lines, *lost))
 
 
 def _megatron(plan: Plan, layout: Layout) -> Iterator[tuple[str, object]]:
@@ -51,7 +54,7 @@ def _megatron(plan: Plan, layout: Layout) -> Iterator[tuple[str, object]]:
     yield "global-batch-size", plan.global_batch
     yield "seq-length", plan.seq_length
     yield from ((name, "") for name, on in _switches(layout) if on)
-    if layout.zero > 1:
+    if layout.zero > 1 and not _torch_fsdp(layout):
         yield "data-parallel-sharding-strategy", _SHARDING[layout.zero]
     if _copies(layout) > 1:
         yield "num-distributed-optimizer-instances", _copies(layout)
@@ -71,14 +74,27 @@ def _copies(layout: Layout) -> int:
     return layout.dp * layout.cp // layout.shard if layout.zero > 0 else 1
 
 
+def _gathers_once(layout: Layout) -> bool:
+    """Return whether sharded parameters stay whole from the forward to the backward pass."""
+    return layout.zero == 3 and not layout.reshard_after_forward
+
+
+def _torch_fsdp(layout: Layout) -> bool:
+    """Return whether Megatron-LM has a layout with PyTorch's FSDP: its own gathers parameters for each pass."""
+    return _gathers_once(layout) and layout.pp == 1 and layout.ep == 1
+
+
 def _switches(layout: Layout) -> Iterator[tuple[str, bool]]:
+    theirs = _torch_fsdp(layout)
     yield "bf16", layout.precision != "fp16"
     yield "fp16", layout.precision == "fp16"
     yield "sequence-parallel", layout.sequence_parallel and layout.tp > 1
-    yield "use-distributed-optimizer", layout.zero > 0
-    yield "use-megatron-fsdp", layout.zero > 1
+    yield "use-distributed-optimizer", layout.zero > 0 and not theirs
+    yield "use-megatron-fsdp", layout.zero > 1 and not theirs
+    yield "use-torch-fsdp2", theirs
+    yield "torch-fsdp2-no-reshard-after-forward", theirs
     yield "overlap-grad-reduce", layout.overlap_grad_reduce and layout.dp * layout.cp > 1
-    yield "overlap-param-gather", layout.overlap_param_gather and layout.zero > 0
+    yield "overlap-param-gather", layout.overlap_param_gather and layout.zero > 0 and not theirs
     yield "tp-comm-overlap", layout.overlap_tp and layout.tp > 1
 
 
@@ -136,8 +152,11 @@ def bridge_overrides(plan: Plan, choice: Choice) -> str:
         "comm_overlap": {"tp_comm_overlap": layout.overlap_tp and layout.tp > 1},
     }
     lines = [f"{table}.{name}={_plain(value)}" for table, found in tables.items() for name, value in found.items()]
+    lost = [*_lost(layout, _MEGATRON_SCHEDULES, "Megatron-Bridge")]
+    if _gathers_once(layout):
+        lost.append("# parameters gathered once: Megatron-Bridge gathers them again for the backward pass")
     lines.append(f"mixed_precision={_MIXED.get(layout.precision, f'{layout.precision}_mixed')}")
-    return "".join(f"{line}\n" for line in (*lines, *_lost(layout, _MEGATRON_SCHEDULES, "Megatron-Bridge")))
+    return "".join(f"{line}\n" for line in (*lines, *lost))
 
 
 def _plain(value: object) -> str:
@@ -168,6 +187,8 @@ def torchtitan_toml(plan: Plan, choice: Choice) -> str:
         },
         "activation_checkpoint": {"mode": mode},
     }
+    if shard > 1:
+        tables["parallelism"]["fsdp_reshard_after_forward"] = "always" if layout.reshard_after_forward else "never"
     lost = []
     if layout.pp > 1:
         known = _TITAN_SCHEDULE.get(layout.schedule)

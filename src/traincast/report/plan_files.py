@@ -15,8 +15,9 @@ from traincast.report.plain import encodable, spreadsheet_cell
 
 _COLUMNS = (
     *("gpus", "tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "microbatches", "schedule"),
-    *("sequence_parallel", "zero", "shard", "recompute", "recompute_layers", "recompute_method", "recompute_modules"),
-    *("overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "precision", "cp_kind", "moe_dispatcher"),
+    *("sequence_parallel", "zero", "shard", "reshard_after_forward"),
+    *("recompute", "recompute_layers", "recompute_method", "recompute_modules", "overlap_grad_reduce"),
+    *("overlap_param_gather", "overlap_tp", "precision", "cp_kind", "moe_dispatcher"),
 )
 _FIGURES = (*("step_s", "screened_s", "tokens_per_s", "peak_bytes", "probability", "regret"),)
 _RUN = ("tokens", "days", "gpu_hours", "cost", "energy_mwh", "co2_t")

@@ -14,8 +14,16 @@ HOUR_S = 3600.0
 TERA = 1e12
 
 _LAYOUT = (
-    *("layout", "micro_batch", "etp", "schedule", "sequence_parallel", "zero", "shard", "recompute"),
-    *("recompute_layers", "recompute_method", "recompute_modules", "overlap_grad_reduce", "overlap_param_gather"),
+    *("layout", "micro_batch", "etp", "schedule", "sequence_parallel", "zero", "shard"),
+    *(
+        "reshard_after_forward",
+        "recompute",
+        "recompute_layers",
+        "recompute_method",
+        "recompute_modules",
+        "overlap_grad_reduce",
+        "overlap_param_gather",
+    ),
     *("overlap_tp", "precision", "cp_kind", "moe_dispatcher"),
 )
 _CHOICE = ("probability", "regret", "ties", "evaluated", "feasible", "simulated", "screen_error_most")
