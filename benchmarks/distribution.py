@@ -1,15 +1,17 @@
 """Build wheel and sdist twice, compare them, and try the wheel on its own.
 
-    python benchmarks/distribution.py [--out DIR] [--tests PATH...]
+    python benchmarks/distribution.py [--out DIR] [--tests [PATH...]]
 
 Both builds take the time of the last commit (``SOURCE_DATE_EPOCH``) and must agree byte for byte; so must the wheel
 that is built from the unpacked sdist. The wheel is then installed from its file into a new environment and runs a
-bundled example; with --tests, what is named of the test suite runs on it, too. Needs `build` (in the extra ``dev``).
+bundled example; with --tests, the tests run on it, too: all, or those that are named, from the unpacked sdist without
+its sources, so that nothing but the wheel can be imported. Needs `build` (in the extra ``dev``).
 """
 
 import argparse
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -47,26 +49,28 @@ def last_commit() -> str:
         return "1700000000"
 
 
-def try_wheel(wheel: Path, folder: Path, tests: list[str]) -> None:
-    """Install a wheel by its file, run an example far from the sources, and perhaps tests."""
+def try_wheel(wheel: Path, unpacked: Path, folder: Path, tests: list[str] | None) -> None:
+    """Install a wheel by its file and run an example; unless `tests` is None, tests of the unpacked sdist (all: [])."""
     venv.create(folder / "new", with_pip=True)
     python = folder / "new" / "bin" / "python"
-    call(python, "-m", "pip", "install", "-q", f"{wheel}[dev]" if tests else wheel)
+    call(python, "-m", "pip", "install", "-q", wheel if tests is None else f"{wheel}[dev]")
     step = call(python, "-m", "traincast.cli", "predict", ROOT / "examples" / "llama3_70b_512gpu.toml", folder=folder)
     print(step.splitlines()[0])
-    if tests:
-        home = call(python, "-c", "import traincast; print(traincast.__file__)", folder=folder).strip()
-        if str(folder) not in home:
-            sys.exit(f"the tests would run on {home}, not on the wheel")
-        # What fails is to be read where it is printed.
-        subprocess.run([str(python), "-m", "pytest", "-q", "-n", "2", *tests], cwd=ROOT, check=True)
+    if tests is None:
+        return
+    shutil.rmtree(unpacked / "src")
+    home = call(python, "-c", "import traincast; print(traincast.__file__)", folder=unpacked).strip()
+    if not Path(home).is_relative_to(folder / "new"):
+        sys.exit(f"the tests would run on {home}, not on the wheel")
+    # What fails is to be read where it is printed.
+    subprocess.run([str(python), "-m", "pytest", "-q", "-n", "2", *tests], cwd=unpacked, check=True)
 
 
 def main() -> int:
     """Build, compare, try; return the exit code."""
     parser = argparse.ArgumentParser(description="build twice, compare, and try the wheel on its own")
     parser.add_argument("--out", type=Path, help="keep wheel and sdist there")
-    parser.add_argument("--tests", nargs="*", default=[], metavar="PATH", help="tests to run on the installed wheel")
+    parser.add_argument("--tests", nargs="*", metavar="PATH", help="run tests on the installed wheel; by default all")
     given = parser.parse_args()
     epoch = os.environ.get("SOURCE_DATE_EPOCH") or last_commit()
     with tempfile.TemporaryDirectory() as made:
@@ -75,14 +79,15 @@ def main() -> int:
         first = built(ROOT, out, epoch)
         with tarfile.open(next(out.glob("*.tar.gz"))) as packed:
             packed.extractall(folder / "unpacked", filter="data")
+        (unpacked,) = (folder / "unpacked").iterdir()
         second = built(ROOT, folder / "second", epoch)
-        again = built(next((folder / "unpacked").iterdir()), folder / "third", epoch, "--wheel")
+        again = built(unpacked, folder / "third", epoch, "--wheel")
         for name, digest in first.items():
             print(f"{digest}  {name}")
         if second != first or not again.items() <= first.items():
             print("the same sources gave other bytes", file=sys.stderr)
             return 1
-        try_wheel(next(out.glob("*.whl")), folder, given.tests)
+        try_wheel(next(out.glob("*.whl")), unpacked, folder, given.tests)
     return 0
 
 

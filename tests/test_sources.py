@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+import traincast
+
 ROOT = Path(__file__).parents[1]
-TREES = ("src", "studies", "benchmarks", "docs")
+TREES = (Path(traincast.__file__).parent, *(ROOT / name for name in ("studies", "benchmarks", "docs")))
 PAGE = re.compile(r"(?<![\w./-])(?:docs|studies|benchmarks|examples)/[\w./-]*\w\.(?:md|py|toml|csv\.gz|csv)\b")
 ELSEWHERE = {
     "docs/alps/hardware.md",
@@ -19,7 +21,7 @@ OUTSIDE = re.compile(r"\bresearch/|\.\./shared|accuracy[_ ]prototype|measured[_ 
 
 def files():
     for tree in TREES:
-        for path in sorted((ROOT / tree).rglob("*")):
+        for path in sorted(tree.rglob("*")):
             if path.suffix in (".py", ".toml", ".csv", ".md") and "__pycache__" not in path.parts:
                 yield path
 
@@ -29,13 +31,13 @@ def test_every_page_and_script_that_is_cited_is_in_the_repository():
     for path in files():
         for cited in PAGE.findall(path.read_text(encoding="utf-8")):
             if not (ROOT / cited).exists() and cited not in ELSEWHERE:
-                missing.add((path.relative_to(ROOT).as_posix(), cited))
+                missing.add((str(path), cited))
     assert not missing
 
 
 def test_nothing_rests_on_what_is_outside_of_it():
     found = [
-        f"{path.relative_to(ROOT)}:{number}"
+        f"{path}:{number}"
         for path in files()
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if OUTSIDE.search(line)

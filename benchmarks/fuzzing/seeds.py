@@ -6,7 +6,9 @@ They are written here or taken from ``examples/``; their numbers are made up whe
 import json
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
+import traincast
 from fuzzing.case import ROOT, Seed
 from fuzzing.measured import MEASURED
 
@@ -219,7 +221,7 @@ def _clusters() -> list[Seed]:
     for at, fabric in enumerate(_FABRICS):
         text = _CLUSTER.format(base=("h100", "a100", "h200")[at % 3], gpus=4, fabric=fabric)
         found.append(Seed({"c.toml": _text(text), "w.txt": AICB}, _ON_CLUSTER, ("c.toml",)))
-    preset = (ROOT / "src/traincast/data/clusters/h100.toml").read_bytes()
+    preset = (Path(traincast.__file__).parent / "data" / "clusters" / "h100.toml").read_bytes()
     return [*found, Seed({"c.toml": preset, "w.txt": AICB}, _ON_CLUSTER, ("c.toml",))]
 
 

@@ -232,6 +232,8 @@ def test_ctrl_c_ends_a_sweep_and_its_workers_with_one_line(tmp_path):
         "batch = { seq_length = 4096, global_batch = 512 }\n"
         '[grid]\n"parallel.tp" = [1, 2, 4, 8]\n"batch.global_batch" = [512, 1024, 2048]\n"parallel.pp" = [1, 2, 4]\n'
     )
+    # Whoever runs the tests may ignore it, as nohup does, and what they start then would, too.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     begun = subprocess.Popen(
         [sys.executable, "-m", "traincast.cli", "sweep", str(spec), "--out", str(tmp_path / "t.csv"), "--workers", "2"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -240,6 +242,7 @@ def test_ctrl_c_ends_a_sweep_and_its_workers_with_one_line(tmp_path):
         encoding="utf-8",
         start_new_session=True,
     )
+    signal.signal(signal.SIGINT, before)
     journal = tmp_path / "t.csv.journal"
     while begun.poll() is None and not journal.exists():
         time.sleep(0.05)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import traincast
 from job_parts import calls_of, exchanged, job_of, workload_of
 from model_counts import layer_flops, layer_parameters
 from traincast import api
@@ -180,7 +181,8 @@ def test_a_built_in_model_is_added_as_one_file(tmp_path):
     (toml,) = re.findall(r"```toml\n(\[toy\].*?)```", PAGE, re.DOTALL)
     (values,) = tomllib.loads(toml)["toy"]["models"].values()
     copied = tmp_path / "src"
-    shutil.copytree(ROOT / "src", copied, ignore=shutil.ignore_patterns("__pycache__"))
+    package = Path(traincast.__file__).parent
+    shutil.copytree(package, copied / "traincast", ignore=shutil.ignore_patterns("__pycache__"))
     (copied / "traincast" / "data" / "models" / "toy.toml").write_text(toml)
     code = "from traincast.cli.main import main; main()"
     done = subprocess.run(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import traincast
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
 from traincast.report.json import RESULT_KEYS
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult
@@ -35,7 +36,7 @@ def defined():
 
 def headings():
     """Return the headings of every table that is printed, as the views declare them."""
-    for path in (ROOT / "src" / "traincast" / "report" / "terminal").glob("*.py"):
+    for path in (Path(traincast.__file__).parent / "report" / "terminal").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "Column":
                 heading = node.args[0]

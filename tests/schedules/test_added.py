@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import traincast
 from conformance import test_schedules as conformance
 from traincast.schedules.plan import SCHEDULES
 
@@ -67,8 +68,9 @@ def test_it_passes_the_conformance_suite(added, stages):
 
 
 def test_one_file_is_enough(tmp_path):
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "src" / "traincast" / "schedules" / "gpipe_reversed.py").write_text(CODE)
+    copied = tmp_path / "src" / "traincast"
+    shutil.copytree(Path(traincast.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    (copied / "schedules" / "gpipe_reversed.py").write_text(CODE)
     done = subprocess.run(
         [sys.executable, "-c", RUN],
         cwd=tmp_path,

@@ -1,6 +1,5 @@
 """``traincast completion``, and what shells complete where an option takes a known name.
 
-The scripts are click's own: a shell asks ``_TRAINCAST_COMPLETE=bash_complete traincast`` with the words so far.
 Names are read when they are asked for; to complete one takes no numpy, except for sizes of ``operator``, which its
 families say.
 """
@@ -10,19 +9,18 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem
 
+from traincast.cli.shells import SHELLS, VARIABLE
 from traincast.cli.terminal import print_document
 from traincast.errors import TraincastError
 
-SHELLS = ("bash", "zsh", "fish")
 WRITTEN_FORMATS = ("aicb", "aicb-physical", "busbw", "chakra", "echo", "neusight")
 FURTHER_REPORTS = ("picture", "picture-dark", "endtoend")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv")
 """Names that only modules with arrays register, so that they stand here, too; a test sees that none is missing."""
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-_VARIABLE = "_TRAINCAST_COMPLETE"
 
 
 def _models() -> Sequence[str]:
@@ -75,8 +73,7 @@ def known(*kinds: str, files: bool = True) -> Complete:
             names = []
         typed = incomplete.casefold()
         found = [CompletionItem(name) for name in names if name.casefold().startswith(typed)]
-        # The file first: bash forgets what came before it, and looks for files where no name comes after.
-        return [CompletionItem(incomplete, type="file"), *found] if files else found
+        return [CompletionItem(incomplete, type="file")] if files and not found else found
 
     return complete
 
@@ -98,7 +95,7 @@ fish: traincast completion fish > ~/.config/fish/completions/traincast.fish
 
 
 @click.command(name="completion", epilog=_SETUP)
-@click.argument("shell", required=False, type=click.Choice(SHELLS))
+@click.argument("shell", required=False, type=click.Choice([*SHELLS]))
 def command(shell: str | None) -> None:
     """Print the script that lets a shell complete commands, options and names.
 
@@ -109,7 +106,4 @@ def command(shell: str | None) -> None:
     shell = shell or PurePath(os.environ.get("SHELL", "")).name
     if shell not in SHELLS:
         raise click.UsageError(f"which shell? Give one of {', '.join(SHELLS)}")
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"this version of click has no completion for {shell}")
-    print_document(kind(cli, {}, "traincast", _VARIABLE).source())
+    print_document(SHELLS[shell](cli, {}, "traincast", VARIABLE).source())

@@ -19,6 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from traincast import __version__
+from traincast.cli import shells
 from traincast.cli.manner import SILENT_ABOUT_ITSELF, with_manner
 from traincast.cli.terminal import complain, whole_output
 from traincast.errors import TraincastError
@@ -116,6 +117,8 @@ def main(arguments: list[str] | None = None) -> None:
     # The process takes its memory with it; looking for cycles in it once more, at the end, takes time.
     atexit.register(gc.freeze)
     try:
+        if shells.VARIABLE in os.environ:
+            shells.register()
         with _stoppable(), whole_output():
             code = cli.main(args=arguments, prog_name="traincast", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
