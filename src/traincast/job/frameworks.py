@@ -44,9 +44,10 @@ GRAPH_SCOPES = ("attn", "mlp", "mamba", "moe", "moe_router", "moe_preprocess", F
 ``moe_preprocess`` what the dispatcher does before it sends, ``moe`` the whole block of experts, ``full_iteration`` all
 of the step. Source: Megatron-LM, megatron/core/transformer/transformer_config.py (cuda_graph_scope)."""
 
-GRADIENT_SUMS = ("gemm", "kernel", "cast")
+GRADIENT_SUMS = ("gemm", "kernel", "cast", "autograd")
 """What adds the gradients of the weights of each microbatch to those of the step: the GEMM that makes them, a kernel
-that reads what the GEMM wrote in 16 bits, or such a kernel after a cast to fp32."""
+that reads what the GEMM wrote in 16 bits, such a kernel after a cast to fp32, or PyTorch's autograd, which adds
+them in their own type (all but the first of a step, which is counted as the others are)."""
 
 CP_KINDS = ("ring", "all_gather", "all_to_all")
 """How context parallel ranks exchange keys and values."""
@@ -137,6 +138,9 @@ class Framework:
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
     gradient_sum: str = "gemm"
     """One of `GRADIENT_SUMS`."""
+    recasts_norms: bool = False
+    """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are computed again in
+    the backward pass rather than keep it."""
     state_by_tensor: bool = False
     """Whether gradients and parameters are exchanged over the replicas tensor by tensor, and not in large buffers."""
     owns_tensors: bool = False

@@ -358,6 +358,7 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
             fused_elementwise=framework.fused_elementwise,
             fused_expert_bias=framework.fused_expert_bias or job.te_op_fuser,
             gradient_sum=framework.gradient_sum,
+            recasts_norms=framework.recasts_norms,
             moe_dispatcher=job.moe_dispatcher,
             moe_dispatch_dtype=job.moe_dispatch_dtype,
         ),

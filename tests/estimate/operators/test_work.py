@@ -161,6 +161,11 @@ def test_rows_move_what_they_read_and_write(rows, width):
     assert (
         work_of(call("activation", rows, width, options=gated, direction="backward")).bytes_moved == 10 * rows * width
     )
+    # The function and the product with the other half each read and write what they work on; so do their gradients.
+    apart = (*gated, ("kernels", "2"))
+    assert work_of(call("activation", rows, width, options=apart)).bytes_moved == (4 + 6) * rows * width
+    backward = work_of(call("activation", rows, width, options=apart, direction="backward"))
+    assert backward.bytes_moved == (6 + 2 * 6) * rows * width
 
 
 @pytest.mark.parametrize(

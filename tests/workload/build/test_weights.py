@@ -172,3 +172,17 @@ def test_whole_tensors_are_broadcast_by_the_ranks_that_own_them(gpus, messages):
     assert (sent.operation, sent.messages) == (Operation.BROADCAST, messages)
     assert sent.size_bytes == 2 * stage.weights().dense
     assert reduced.operation is Operation.ALL_REDUCE
+
+
+def test_gradients_of_whole_tensors_are_summed_over_all_replicas_however_few_share_a_copy_of_the_states():
+    job = job_of(gpus=64, zero=1, shard=8, global_batch=64)
+    (stage,) = stages_of(job, 8)
+    parts = StateExchange(job, stage.weights())
+    assert {each.group for each in parts.all_reduced()} == {Group.SHARD, Group.REPLICA}
+    job = replace(job, framework=replace(job.framework, owns_tensors=True))
+    whole = StateExchange(job, stage.weights())
+    (reduced,), (sent,) = whole.all_reduced(), whole.gathered()
+    assert (reduced.group, reduced.operation) == (Group.DP, Operation.ALL_REDUCE)
+    assert reduced.size_bytes == job.framework.grad_reduce_bytes * stage.weights().trained_dense
+    assert (sent.group, sent.operation, sent.messages) == (Group.SHARD, Operation.BROADCAST, 8)
+    assert whole.updated() == parts.updated()

@@ -39,7 +39,7 @@ def norm(
         name=name,
         counts_as=counts_as,
         vectors=norm_elements(share.model),
-        kernels=(norm_kernel(share, share.norm_tokens, share.model.hidden),),
+        kernels=(norm_kernel(share, share.norm_tokens, share.model.hidden), *_norm_casts(share)),
         saved={saved: share.norm_bytes},
         modules=modules,
     )
@@ -48,6 +48,25 @@ def norm(
 def norm_kernel(share: Share, rows: Number, width: Number) -> Kernel:
     """Return a norm over rows of a width."""
     return Kernel(family="norm", shape=(rows, width), dtype=share.execution.core_dtype)
+
+
+def _norm_casts(share: Share) -> tuple[Kernel, ...]:
+    """Return what a norm moves more that reads fp32, cast from 16 bits, and that is computed again for its gradient.
+
+    The cast reads 2 bytes of an element and writes 4, and the norm reads 2 more. In the backward pass both are done
+    again, the norm reads and writes 2 bytes more of each fp32 tensor, and its gradient is cast back. Source:
+    InternLM/InternEvo v0.2.0, internlm/model/modeling_internlm.py (norm1(residual.float()), activation_checkpoint).
+    """
+    if not share.execution.recasts_norms:
+        return ()
+    shape, dtype = (share.norm_tokens, share.model.hidden), share.execution.core_dtype
+
+    def moved(inputs: int, outputs: int) -> tuple[tuple[str, str], ...]:
+        return (("inputs", str(inputs)), ("outputs", str(outputs)))
+
+    forward = Kernel(family="elementwise", shape=shape, dtype=dtype, options=moved(2, 2), has_backward=False)
+    backward = Kernel(family="elementwise", shape=shape, dtype=dtype, options=moved(6, 5), has_forward=False)
+    return forward, replace(backward, backward_alike=True)
 
 
 def residual(share: Share, name: str) -> Part:
@@ -95,7 +114,7 @@ def gradient_sums(share: Share, elements: Number) -> tuple[Kernel, ...]:
     how = share.execution.gradient_sum
     if how == "gemm":
         return ()
-    options = (("cast", "fp32"),) if how == "cast" else ()
+    options = {"cast": (("cast", "fp32"),), "autograd": (("into", "own"),)}.get(how, ())
     return (Kernel(family="accumulate", shape=(elements,), dtype=share.execution.core_dtype, options=options),)
 
 

@@ -100,8 +100,10 @@ def up_matrices(share: Share) -> int:
 
 
 def activation(share: Share, tokens: Number, width: Number) -> Kernel:
-    """Return the activation function."""
-    options = (("kind", "swiglu" if share.model.gated else "gelu"),)
+    """Return the activation function, which is multiplied with its gate by a kernel of its own if nothing is fused."""
+    options: tuple[tuple[str, str], ...] = (("kind", "swiglu" if share.model.gated else "gelu"),)
+    if share.model.gated and not share.execution.fused_elementwise:
+        options += (("kernels", "2"),)
     return Kernel(family="activation", shape=(tokens, width), dtype=share.execution.core_dtype, options=options)
 
 

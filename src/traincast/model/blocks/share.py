@@ -52,11 +52,13 @@ class Execution:
     ranks_per_node: int = 8
     """Ranks that reach each other without the network."""
     fused_elementwise: bool = True
-    """Whether bias and dropout are fused with their neighbours."""
+    """Whether bias and dropout are fused with their neighbours, and a gate with its activation function."""
     fused_expert_bias: bool = False
     gradient_sum: str = "gemm"
-    """What adds the weight gradients of a microbatch to those of the step: ``gemm``, ``kernel`` or ``cast``
-    (`traincast.job.frameworks.GRADIENT_SUMS`)."""
+    """What adds the weight gradients of a microbatch to those of the step: ``gemm``, ``kernel``, ``cast`` or
+    ``autograd`` (`traincast.job.frameworks.GRADIENT_SUMS`)."""
+    recasts_norms: bool = False
+    """Whether norms read fp32 that is cast for them, and are computed again in the backward pass."""
     moe_dispatcher: str = "alltoall"
     """How tokens get to their experts, one of `traincast.model.dispatch.DISPATCHERS`."""
     moe_dispatch_dtype: str = "bf16"

@@ -56,15 +56,15 @@ class StateExchange:
 
     def reduced(self) -> list[Exchange]:
         """Return the reductions of its gradients, scattered where the optimizer state is."""
-        whole = self.job.zero == 0 or (self.job.framework.owns_tensors and self.job.zero < 3 and not self._hybrid)
-        operation = Operation.ALL_REDUCE if whole else Operation.REDUCE_SCATTER
         dense, expert = self._elements(trained=True)
         element_bytes = self.job.framework.grad_reduce_bytes
-        return self._over(operation, dense * element_bytes, expert * element_bytes)
+        scatters = self.job.zero > 0 and not self._owns_tensors
+        operation = Operation.REDUCE_SCATTER if scatters else Operation.ALL_REDUCE
+        return self._over(operation, dense * element_bytes, expert * element_bytes, shards=scatters)
 
     def summed(self) -> list[Exchange]:
         """Return the sums over ranks that hold the same share of the state, where shares have copies (HSDP)."""
-        if not self._hybrid:
+        if not self._hybrid or self._owns_tensors:
             return []
         dense, _ = self._elements(trained=True)
         size = -(-dense // self.job.shard) * self.job.framework.grad_reduce_bytes
@@ -74,14 +74,25 @@ class StateExchange:
     def _hybrid(self) -> bool:
         return self.job.zero > 0 and self.job.shard < self.job.parallel.dp * self.job.parallel.cp
 
-    def _over(self, operation: Operation, dense_bytes: int, expert_bytes: int) -> list[Exchange]:
-        """Return one exchange of dense and one of expert weights, where there are any to exchange with."""
+    @property
+    def _owns_tensors(self) -> bool:
+        """Whether ranks own whole tensors, so that gradients are summed over all replicas, copies of shares or not."""
+        return self.job.framework.owns_tensors and 0 < self.job.zero < 3
+
+    def _over(
+        self, operation: Operation, dense_bytes: int, expert_bytes: int, *, shards: bool = True
+    ) -> list[Exchange]:
+        """Return one exchange of dense and one of expert weights, where there are any to exchange with.
+
+        They are among the ranks that hold one copy of the state (`shards`), or among all replicas.
+        """
         parallel = self.job.parallel
-        ranks = self.job.shard if self._hybrid else parallel.dp * parallel.cp
+        hybrid = shards and self._hybrid
+        ranks = self.job.shard if hybrid else parallel.dp * parallel.cp
         found = []
         if ranks > 1 and dense_bytes:
             messages = max(1, int(self.weights.tensors)) if self.job.framework.state_by_tensor else 1
-            group = Group.SHARD if self._hybrid else Group.DP
+            group = Group.SHARD if hybrid else Group.DP
             found.append(Exchange(group, operation, dense_bytes, messages=messages))
         # Of each expert a rank holds, edp ranks hold a copy.
         if parallel.edp > 1 and expert_bytes:

@@ -4,10 +4,12 @@
 family                  shape                                 bytes per element (b: of the type)
 ======================  ====================================  =====================================================
 ``elementwise``         (rows, width)                         b (inputs + outputs); options ``inputs`` 2, ``outputs`` 1
-``activation``          (tokens, width of output)             gelu: b 2, backward b 3; gated: b 3, backward b 5
+``activation``          (tokens, width of output)             gelu: b 2, backward b 3; gated: b 3, backward b 5; gated
+                                                              with ``kernels=2`` b 5, backward b 9
 ``rotary``              (tokens, heads, head_dim)             b 2, and the table once
 ``accumulate``          (elements)                            b + 8: reads a gradient, adds it to one in fp32; with
-                                                              ``cast=fp32`` b + 16: by way of a copy in fp32
+                                                              ``cast=fp32`` b + 16: by way of a copy in fp32; with
+                                                              ``into=own`` b 3: to one of its own type
 ``cast``                (elements), (tensors, elements)       2 r + b c: from bf16 to the type; options ``reads`` r and
                                                               ``copies`` c, 1 each, and ``kernels``
 ``copy``                (elements)                            b 2
@@ -60,12 +62,18 @@ def elementwise(call: OperatorCall, *, inputs: float, outputs: float, kind: str)
     "activation",
     *("tokens", "width"),
     directions=BOTH_WAYS,
-    options={"kind": ("gelu", "relu", "silu", "tanh", *_GATED)},
+    options={"kind": ("gelu", "relu", "silu", "tanh", *_GATED), "kernels": 1.0},
 )
-def activation(call: OperatorCall, *, kind: str) -> Work:
-    """Return the work of an activation function; gated ones multiply it with a second input."""
+def activation(call: OperatorCall, *, kind: str, kernels: float) -> Work:
+    """Return the work of an activation function; gated ones multiply it with a second input.
+
+    In one kernel, or in kernels of their own: the function (2 tensors, backward 3) and the product (3, backward 6: the
+    gradients of its two inputs are a product each).
+    """
     tokens, width = call.shape
-    tensors = {"forward": 2, "backward": 3} if kind not in _GATED else {"forward": 3, "backward": 5}
+    tensors = {"forward": 2, "backward": 3}
+    if kind in _GATED:
+        tensors = {"forward": 3, "backward": 5} if kernels <= 1 else {"forward": 5, "backward": 9}
     bytes_each = tensors[call.direction] * result_bytes(call.dtype)
     return _on_elements("activation", "elementwise", elements=tokens * width, bytes_each=bytes_each, flops=8.0)
 
@@ -78,10 +86,20 @@ def rotary(call: OperatorCall) -> Work:
     return _on_elements("rotary", "elementwise", elements=tokens * heads * head_dim, bytes_each=bytes_each, flops=3.0)
 
 
-@family("accumulate", "elements", options={"cast": ("none", "fp32")}, cost_class=lambda _: "sums")
-def accumulate(call: OperatorCall, *, cast: str) -> Work:
-    """Return the work of adding a gradient to the fp32 one in memory, perhaps after a cast that is written and read."""
+@family(
+    "accumulate",
+    "elements",
+    options={"cast": ("none", "fp32"), "into": ("fp32", "own")},
+    cost_class=lambda _: "sums",
+)
+def accumulate(call: OperatorCall, *, cast: str, into: str) -> Work:
+    """Return the work of adding a gradient to the fp32 one in memory, perhaps after a cast that is written and read.
+
+    ``into=own``: to one of its own type.
+    """
     bytes_each = element_bytes(call.dtype) + 2 * FP32_BYTES * (2 if cast == "fp32" else 1)
+    if into == "own":
+        bytes_each = 3 * result_bytes(call.dtype)
     return _on_elements("accumulate", "elementwise", elements=call.shape[0], bytes_each=bytes_each)
 
 
