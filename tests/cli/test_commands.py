@@ -89,6 +89,9 @@ COMMANDS = {
         *("--decoder-last-pipeline-num-layers", "--overlap-grad-reduce", "--overlap-param-gather"),
         *("--overlap-p2p", "--overlap-tp", "--tp-comm-overlap", "--grad-reduce-bytes", "--recompute"),
         *("--recompute-layers", "--recompute-num-layers", "--precision", "--attention-kernel", "--cuda-graphs"),
+        *("--offload-optimizer", "--optimizer-offload-fraction", "--offload-parameters"),
+        *("--offload-activations", "--cpu-offloading-num-layers"),
+        *("--overlap-offload", "--overlap-cpu-optimizer-d2h-h2d"),
         *("--recompute-granularity", "--recompute-method", "--recompute-modules", "--precision-aware-optimizer"),
         *("--use-precision-aware-optimizer", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
         *("--exp-avg-sq-dtype",),
@@ -151,7 +154,18 @@ COMMANDS["plan"] = (
     - {"--allow-oom", "--report", "--analysis", "--what-if", "--gpus-used-per-node"}
     - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose"}
 ) | {
-    *("--space", "--fix", "--max-tp", "--max-pp", "--max-cp", "--max-ep", "--max-micro-batch", "--headroom", "--top"),
+    *(
+        "--space",
+        "--allow-offload",
+        "--fix",
+        "--max-tp",
+        "--max-pp",
+        "--max-cp",
+        "--max-ep",
+        "--max-micro-batch",
+        "--headroom",
+        "--top",
+    ),
     *("--explain", "--from", "--goodput", *RUN),
 }
 for name in COMMANDS.keys() - {"completion", "man"}:

@@ -131,6 +131,31 @@ SPACES = {
         "recompute": ("none", "full"),
         "moe_a2a_overlap": (True, False),
     },
+    "offloaded": {
+        "model": "llama3-8b",
+        "gpus": 16,
+        "batch": 32,
+        "tp": (2, 4),
+        "pp": (1, 4),
+        "recompute": ("none", "full"),
+        "offload_optimizer": (0.0, 0.5, 1.0),
+        "offload_activations": (0, 3, 32),
+    },
+    "offloaded and sharded": {
+        "model": "llama3-8b",
+        "gpus": 16,
+        "batch": 64,
+        "full": True,
+        "tp": 2,
+        "pp": 1,
+        "cp": 1,
+        "zero": (2, 3),
+        "recompute": ("none", "full"),
+        "recompute_layers": (1, 20),
+        "precision": "bf16",
+        "offload_optimizer": (0.0, 1.0),
+        "offload_activations": (0, 16),
+    },
     "latent attention and MTP": {"model": "deepseek-v3", "gpus": 256, "batch": 512, "pp": (8, 16), "tp": (1, 2)},
 }
 
@@ -171,6 +196,8 @@ def fixed_to(layout):
         "recompute",
         "reshard_after_forward",
         "moe_a2a_overlap",
+        "offload_optimizer",
+        "offload_activations",
     )
     return {name: (getattr(layout, name),) for name in names if name != "schedule" or layout.pp > 1}
 
@@ -243,6 +270,8 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
         ("experts", 0.04),
         ("paired passes", 0.12),
         ("schedules", 0.2),
+        ("offloaded", 0.06),
+        ("offloaded and sharded", 0.06),
     ],
 )
 def test_the_closed_form_is_near_the_simulation(name, off):

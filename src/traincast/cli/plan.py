@@ -33,6 +33,7 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
 @click.option(
     "--space", default="default", show_default=True, metavar="NAME", help="default, or full: all that can be run."
 )
+@click.option("--allow-offload", is_flag=True, help="Let the host keep optimizer states and activations, too.")
 @click.option(
     "--fix", multiple=True, metavar="FIELD=A,B", help="Try these values of a field of the layout alone; repeatable."
 )
@@ -60,6 +61,7 @@ def command(
     cluster: tuple[str, ...],
     strict: bool,
     space: str,
+    allow_offload: bool,
     fix: Sequence[str],
     headroom: float | None,
     top: int,
@@ -91,6 +93,7 @@ def command(
     with wrong_usage():
         options: dict[str, Any] = {
             "space": space,
+            **({"allow_offload": True} if allow_offload else {}),
             "fix": _fixed(fix),
             "most": {name: value for name, value in most.items() if value is not None},
             "headroom": headroom,

@@ -87,7 +87,13 @@ class Gpu:
     domain: int | None = None
     """GPUs that usual systems connect by these links."""
     host_bytes_per_s: float | None = None
-    """Rate of its link to the host, per direction."""
+    """Rate of its link to the host, per direction: PCIe, or NVLink-C2C."""
+    host_gpus: int | None = None
+    """GPUs that usual systems attach to one host: two sockets, or one Grace; they share its memory."""
+    host_memory_bytes: int | None = None
+    """Memory of that host."""
+    host_memory_bytes_per_s: float | None = None
+    """Peak rate of that memory."""
     nic_bytes_per_s: float | None = None
     """Usual share of a network card."""
     host_slowdown: float = 1.0

@@ -74,7 +74,7 @@ def check_choices(request: JobRequest) -> JobRequest:
         targets = (known_name("target of adapters", name, LORA_TARGETS) for name in request.lora_targets)
         spelled["lora_targets"] = tuple(dict.fromkeys(targets))
     check_given(request, _COUNTS, least=1)
-    check_given(request, ("zero", "year", "stage_layers"))
+    check_given(request, ("zero", "year", "stage_layers", "offload_optimizer", "offload_activations"))
     check_given(request, ("expert_imbalance",), least=1)
     longest = request.model.learned_positions
     if longest and request.seq_length > longest:

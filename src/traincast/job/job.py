@@ -181,6 +181,15 @@ class JobRequest:
     main_params_dtype: str | None = None
     exp_avg_dtype: str | None = None
     exp_avg_sq_dtype: str | None = None
+    offload_optimizer: float | None = None
+    """Share of the optimizer's states that the host keeps and updates, 0 to 1 (`traincast.job.offload`)."""
+    offload_parameters: bool | None = None
+    """Whether sharded parameters (zero 3) stay in the memory of the host, too, and come for each gather."""
+    offload_activations: int | None = None
+    """Layers of each virtual stage whose activations wait for the backward pass in the memory of the host."""
+    overlap_offload: bool | None = None
+    """Whether copies to and from the host overlap with the update there (Megatron-LM,
+    --overlap-cpu-optimizer-d2h-h2d)."""
     gpus_used_per_node: int | str | None = None
     """GPUs of each node that ranks are placed on: a number, ``auto`` or ``all`` (`traincast.fabric.placement`)."""
     stack: InitVar[str | Framework | None] = None
@@ -234,6 +243,10 @@ class Job:
     sharp: str | None = None
     reshard_after_forward: bool = True
     param_gather_bytes: int = 2
+    offload_optimizer: float = 0.0
+    offload_parameters: bool = False
+    offload_activations: int = 0
+    overlap_offload: bool = True
     gpus_used_per_node: int | str | None = None
     cuda_graph_scope: tuple[str, ...] = ()
     moe_dispatcher: str = "alltoall"
@@ -276,6 +289,21 @@ class Job:
     def reduces_once(self) -> bool:
         """Whether FSDP keeps whole gradients over the microbatches of a pipeline and reduces them after the last."""
         return self.zero == 3 and self.parallel.pp > 1 and self.framework.pipelined_fsdp
+
+    @property
+    def offloads(self) -> bool:
+        """Whether anything is kept in the memory of the host."""
+        return self.offload_optimizer > 0 or self.offload_parameters or self.offload_activations > 0
+
+    @property
+    def offloads_gradients(self) -> bool:
+        """Whether gradients leave for the host as they are reduced, in every microbatch.
+
+        So they do where they are kept in shares and the host updates; others leave in the step.
+        Sources: DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py (partition_grads); PyTorch,
+        torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_reduce, offload_to_cpu).
+        """
+        return self.offload_optimizer > 0 and self.zero >= 2 and not self.reduces_once
 
     @property
     def hides_exchanges(self) -> bool:

@@ -37,6 +37,7 @@ from traincast.job.finetuning import decide_finetuning
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.job import SCHEDULES, Job, JobRequest
 from traincast.job.layers import Split, even_split, split_layers
+from traincast.job.offload import decide_offload
 from traincast.job.optimizer_types import MAIN_GRADIENT_TYPES
 from traincast.job.parallel import Parallel
 from traincast.job.pipeline_layout import parse_layout
@@ -77,6 +78,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         **decide_overlaps(request, decided, parallel, zero, cluster),
         **decide_exchange(request, decided, parallel, laid["schedule"]),
         "optimizer_types": decide_optimizer(request, decided, parallel, zero),
+        **decide_offload(request, decided, zero, max(laid["layers_Q"])),
         "attention_kernel": decide_attention_kernel(request, decided, gpu),
         "cp_kind": decide_cp_kind(request, decided, parallel.cp, parallel.tp),
         "padded_vocab": padded_vocab(request, decided, parallel.tp),

@@ -212,4 +212,6 @@ class Block:
             cp_kind=variant.cp_kind,
             moe_dispatcher=variant.moe_dispatcher,
             moe_a2a_overlap=variant.moe_a2a_overlap,
+            offload_optimizer=variant.offload_optimizer,
+            offload_activations=recompute.offloaded,
         )

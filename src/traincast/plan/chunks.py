@@ -7,6 +7,7 @@ overlapped with it, and what is not.
 Letters: K shares, R recomputations.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,7 @@ from traincast.plan.costs import CostTable, PassCosts, passes_together
 from traincast.plan.options import Recompute
 from traincast.plan.pricing import Pricer, Timed, overlapped
 from traincast.workload.build.launches import Launches
+from traincast.workload.build.offload import offloaded_bytes
 from traincast.workload.build.stage import StageParts, StageWork
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.words import Phase
@@ -52,12 +54,17 @@ class Chunk:
         )
 
 
+_BACKWARD = ("backward_s", "input_s")
+"""Fields of `ChunkArrays` that are backward passes of layers."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkArrays:
     """One kind of virtual stage on shares [K] with recomputations [R]: seconds of one microbatch."""
 
     forward_s: FloatArray
-    """Of the layers' forward pass, which gathers of sharded parameters can be overlapped with, [K, 1]."""
+    """Of the layers' forward pass, which gathers of sharded parameters can be overlapped with, [K, 1]; where
+    activations are offloaded, [K, R]."""
     host_forward_s: FloatArray
     """What the host needs to launch that at the least, [K, 1]."""
     ends_forward_s: FloatArray
@@ -116,6 +123,8 @@ class ChunkTable:
     """By how much what multiprocessors bind is slower while a dispatcher holds some of them."""
     of_rank: StageParts | None = None
     """What a rank has of every block, where that is not what the virtual stages say."""
+    link_bytes_per_s: float = math.inf
+    """Rate of the link to the host."""
     _priced: dict[tuple[object, ...], Timed] = field(default_factory=dict)
     _layers: dict[tuple[str, ...], LayerModel] = field(default_factory=dict)
     _found: dict[tuple[Chunk, tuple[Recompute, ...]], ChunkArrays] = field(default_factory=dict)
@@ -149,7 +158,7 @@ class ChunkTable:
         inputs_s = self._backward(stage, Phase.BACKWARD)
         forward_s, launch_s = self._forward(stage)
         again = np.stack(self._again(stage, recomputes), axis=1)
-        return {
+        found = {
             "forward_s": forward_s[:, None],
             "host_forward_s": np.broadcast_to(launch_s, forward_ends.shape)[:, None],
             "ends_forward_s": forward_ends[:, None],
@@ -160,6 +169,27 @@ class ChunkTable:
             "last_layers_s": gradients_s[:, None],
             "saved_s": self._saved(stage, np.maximum(forward_s, launch_s) + gradients_s)[:, None],
         }
+        return found | self._with_offload(stage, recomputes, found)
+
+    def _with_offload(
+        self, stage: StageWork, recomputes: Sequence[Recompute], found: Mapping[str, FloatArray]
+    ) -> dict[str, FloatArray]:
+        """Return the passes with the copies of activations to the host and back, as far as they take longer."""
+        if not any(each.offloaded for each in recomputes):
+            return {}
+        layers = stage.held.layers
+        sizes = [
+            offloaded_bytes(model.job, model.parts, layers)
+            for model in (self._model(stage.job, each) for each in recomputes)
+        ]
+        moved_s = np.stack([np.broadcast_to(each, self.costs.shares) for each in sizes], axis=1) / self.link_bytes_per_s
+        counts_R = np.array([min(each.offloaded, len(layers)) for each in recomputes])
+        piece_s = moved_s / np.maximum(counts_R, 1)
+        whole_R = (counts_R == stage.layers) & (counts_R > 0)
+        first_s = np.where(whole_R, piece_s, 0.0)
+        # Where all layers are offloaded, the last piece on its way out and the first on its way in are not hidden.
+        returned = {name: 2 * first_s + np.maximum(found[name], moved_s - first_s) for name in _BACKWARD}
+        return returned | {"forward_s": np.maximum(found["forward_s"], moved_s - piece_s)}
 
     def _forward(self, stage: StageWork) -> tuple[FloatArray, Number]:
         """Return the seconds of the layers' forward pass, and what the host needs to launch it at the least.
@@ -311,6 +341,7 @@ class ChunkTable:
             recompute_layers=None if recompute.uniform else recompute.layers,
             recompute_group=recompute.group,
             recompute_modules=modules or job.recompute_modules,
+            offload_activations=recompute.offloaded,
         )
         if modules not in self._layers:
             self._layers[modules] = LayerModel(changed, self.costs.share)

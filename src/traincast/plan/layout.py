@@ -36,6 +36,8 @@ class Layout:
     moe_dispatcher: str | None = None
     """None where the model has no experts."""
     moe_a2a_overlap: bool = False
+    offload_optimizer: float = 0.0
+    offload_activations: int = 0
 
     def request(self) -> dict[str, Any]:
         """Return it as fields of a `JobRequest`; what has no effect on this layout is left out."""
@@ -46,6 +48,7 @@ class Layout:
             found |= {"zero": None, "shard": None, "overlap_grad_reduce": None}
         elif self.zero == 0:
             found["shard"] = None
+        found |= {name: found[name] or None for name in ("offload_optimizer", "offload_activations")}
         for name, matters in (
             ("overlap_param_gather", self.zero > 0),
             ("reshard_after_forward", self.zero == 3),
@@ -73,6 +76,8 @@ class Layout:
         more += [self.schedule] if self.pp > 1 else []
         more += ["exchanges with experts overlapped"] if self.moe_a2a_overlap else []
         more += [self.recomputed] if self.recompute != "none" else []
+        more += [f"optimizer offloaded {100 * self.offload_optimizer:.3g} %"] if self.offload_optimizer else []
+        more += [f"activations of {self.offload_activations} layers offloaded"] if self.offload_activations else []
         more += [
             f"ZeRO-{self.zero}" + (f" over {self.shard}" if self.zero > 0 and self.shard < self.dp * self.cp else "")
         ]

@@ -23,6 +23,7 @@ AXES = (
     "reshard_after_forward",
     *("recompute", "recompute_layers", "recompute_modules", "overlap_grad_reduce", "overlap_param_gather"),
     *("overlap_tp", "precision", "cp_kind", "moe_dispatcher", "moe_a2a_overlap"),
+    *("offload_optimizer", "offload_activations"),
 )
 """Fields of a job that a plan decides."""
 
@@ -42,6 +43,8 @@ class PlanOptions(RunTerms):
 
     full: bool = False
     """Whether the space has all that can be run, not only what one would."""
+    allow_offload: bool = False
+    """Whether states and activations may be offloaded to the memory of the host."""
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values that single fields of layouts are held to."""
     most: Mapping[str, int] = field(default_factory=dict)
@@ -66,6 +69,8 @@ class PlanKeywords(TypedDict, total=False):
 
     space: str
     """``default``, or ``full``: with what nobody would run, too."""
+    allow_offload: bool
+    """Whether states and activations may be offloaded to the memory of the host."""
     fix: Mapping[str, Any]
     """Values of fields of the layout, each one or several: ``{"tp": 8, "micro_batch": (1, 2)}``."""
     most: Mapping[str, int]
@@ -99,6 +104,7 @@ def plan_options(cluster: str, said: PlanKeywords) -> tuple[PlanOptions, tuple[N
     given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
     fix, most, explain = given.pop("fix", {}), given.pop("most", {}), tuple(given.pop("explain", ()))
     space, headroom, top = given.pop("space", "default"), given.pop("headroom", None), given.pop("top", 10)
+    allow_offload = bool(given.pop("allow_offload", False))
     if space not in SPACES:
         raise ConfigError(f"is {space!r}; {known_names(space, SPACES)}", "space")
     asked = [(each, AXES, "explain") for one in explain for each in one]
@@ -116,6 +122,7 @@ def plan_options(cluster: str, said: PlanKeywords) -> tuple[PlanOptions, tuple[N
     run_terms({"tokens": TERA, **given} if given else {})
     options = PlanOptions(
         full=space == "full",
+        allow_offload=allow_offload,
         fixed={
             name: tuple(_checked(name, each, "fix") for each in _several(name, value)) for name, value in fix.items()
         },
@@ -146,6 +153,7 @@ def _one(name: str, value: Any) -> Any:  # noqa: ANN401
     return _checked(name, many[0], "explain")
 
 
+_FROM_ZERO = ("zero", "offload_optimizer", "offload_activations")
 _TYPES = {each.name: each.type for each in fields(JobRequest)}
 
 
@@ -159,7 +167,7 @@ def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401
     """
     try:
         raw = list(value) if isinstance(value, tuple) else value
-        found = decoded(name, _TYPES[name], raw, least=None if name == "zero" else 1)
+        found = decoded(name, _TYPES[name], raw, least=None if name in _FROM_ZERO else 1)
         if name in CHOICES:
             kind, known = CHOICES[name]
             return known_name(kind, str(found), known)
@@ -181,6 +189,8 @@ class Recompute:
     uniform: bool = False
     modules: tuple[str, ...] | None = None
     """With ``selective``; None: the attention core."""
+    offloaded: int = 0
+    """Layers of each virtual stage whose activations wait for the backward pass in the memory of the host."""
 
     @property
     def group(self) -> int:
@@ -209,3 +219,5 @@ class Variant:
     """None where the model has no experts."""
     moe_a2a_overlap: bool
     """Whether forward and backward passes run as one, each hiding what the other exchanges with experts."""
+    offload_optimizer: float = 0.0
+    """Share of the optimizer's states that the host keeps and updates."""

@@ -95,6 +95,7 @@ def _space(request: JobRequest, setting: Setting, options: PlanOptions) -> Space
         framework=framework_of(request),
         cluster=setting.cluster,
         full=options.full,
+        allow_offload=options.allow_offload,
         fixed=options.fixed,
         most=options.most,
     )
@@ -195,5 +196,5 @@ def _assumptions(request: JobRequest, space: Space, usable: float, limit: float)
 def _nothing_fits(request: JobRequest, screened: Screened, limit: float) -> str:
     return (
         f"none of {counted(screened.evaluated, 'layout')} of {request.model.name} on {counted(request.gpus, 'GPU')} "
-        f"needs less than {format_size(limit)}; use more GPUs, a smaller global batch, or --space full"
+        f"needs less than {format_size(limit)}; use more GPUs, a smaller global batch, --allow-offload, or --space full"
     )

@@ -20,8 +20,10 @@ import numpy as np
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, host_class, with_factors
 from traincast.estimate.measured import in_pass
+from traincast.estimate.offload import update_s
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
+from traincast.hardware.host import Host, host_of
 from traincast.job.job import Job, blocks_of_layer, rank_share
 from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
@@ -44,6 +46,7 @@ from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.build.build import NORM_BYTES
 from traincast.workload.build.held import table_stages
+from traincast.workload.build.offload import on_host
 from traincast.workload.build.stage import StageParts, stages_of
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import CostClass, Group, Operation, Phase
@@ -213,6 +216,7 @@ class Filled:
             _host_factors(self.factors, self.screen.setting.cluster.gpu.host_slowdown),
             self._held_share,
             of_rank,
+            link_bytes_per_s=self.host.link_bytes_per_s,
         )
 
     @property
@@ -274,9 +278,18 @@ class Filled:
         numbers = self.screen.chunk_numbers
         return numbers.setdefault(chunk, len(numbers))
 
-    def update_s(self, job: Job, updated: float) -> float:
-        """Return the seconds of the update of so many parameters."""
-        return self.states.update_s(job, updated)
+    @cached_property
+    def host(self) -> Host:
+        """What a GPU has of its host."""
+        ranks = min(self.family.cluster.ranks_per_node, self.space.request.gpus)
+        return host_of(self.screen.setting.cluster.gpu, ranks)
+
+    def update_s(self, job: Job, updated: float, layers: int) -> float:
+        """Return the seconds of the update of so many parameters of some layers."""
+        if not job.offload_optimizer:
+            return self.states.update_s(job, updated)
+        gpu_s = self.states.update_s(job, updated - on_host(job, int(updated)))
+        return update_s(job, self.host, int(updated), max(1, layers), gpu_s)
 
     def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         """Return what the state of a virtual stage takes."""
@@ -361,6 +374,8 @@ class Filled:
             moe_dispatcher=variant.moe_dispatcher if experts else None,
             deduplicated_dispatch=None,
             moe_a2a_overlap=variant.moe_a2a_overlap,
+            offload_optimizer=variant.offload_optimizer or None,
+            offload_activations=None,
             overlap_tp=None,
             recompute="none",
             recompute_layers=None,

@@ -6,7 +6,7 @@ can be run at all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -56,6 +56,7 @@ class Space:
     framework: Framework
     cluster: Cluster
     full: bool = False
+    allow_offload: bool = False
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values that single fields are held to."""
     most: Mapping[str, int] = field(default_factory=dict)
@@ -209,7 +210,13 @@ class Space:
             found += [Recompute("selective", modules=each) for each in self._module_sets()]
         if "full" in kinds:
             found += self._full_recomputes(most_layers)
+        counts = self.among("offload_activations", self._offloaded_counts(most_layers))
+        found = [replace(each, offloaded=min(count, most_layers)) for each in found for count in counts]
         return tuple(dict.fromkeys(found))
+
+    def _offloaded_counts(self, most: int) -> list[int]:
+        """Return of how many layers of a virtual stage activations may be offloaded."""
+        return sorted({0, most // 2, most}) if self.allow_offload else [0]
 
     def _full_recomputes(self, most: int) -> list[Recompute]:
         """Return how many layers may be recomputed whole, each by itself or in groups; None stands for all."""
@@ -287,7 +294,8 @@ class Space:
         """Return the ways of execution of some degrees."""
         kinds = self._context_kinds(degrees)
         return tuple(
-            Variant(precision, kind, dispatch, overlap)
+            Variant(precision, kind, dispatch, overlap, share)
+            for share in self.among("offload_optimizer", (0.0, 1.0) if self.allow_offload else (0.0,))
             for precision in self.precisions()
             for kind in kinds
             for dispatch in self.dispatchers(degrees.ep)

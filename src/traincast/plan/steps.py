@@ -5,6 +5,7 @@ O choices of overlaps, S kinds of stages, C kinds of virtual stages.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -315,9 +316,13 @@ class Steps:
     def _update_J(self) -> FloatArray:
         """Seconds of the update of the slowest stage."""
         update: Number = 0.0
+        job = self.block.job
+        if job.offload_optimizer:
+            job = replace(job, zero=self.ways.zero)
         for kind in self.block.shape.stages:
             count = added(self.state_C[each].updated for each in kind.held)
-            seconds = np.array([self.block.filled.update_s(self.block.job, each) for each in count.tolist()])
+            layers = sum(self.block.shape.chunks[each].stage.layers for each in kind.held)
+            seconds = np.array([self.block.filled.update_s(job, each, layers) for each in count.tolist()])
             update = np.maximum(update, seconds[self.at_J] + self._casts_s(kind))
         return np.asarray(update)
 

@@ -15,9 +15,11 @@ from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, factors_on
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
 from traincast.estimate.memory.states import held_by
+from traincast.estimate.offload import ranks_of_host
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.dtypes import PEAK_OF_DTYPE
 from traincast.hardware.gpu import Gpu
+from traincast.hardware.host import host_of
 from traincast.job.job import Job
 from traincast.job.pipeline_layout import PipelineLayout
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_token
@@ -25,11 +27,11 @@ from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.block_times import block_times
 from traincast.simulation.confidence import interval
-from traincast.simulation.job_step import JobStep, factors_of, run_job
+from traincast.simulation.job_step import JobStep, factors_of, placed, run_job
 from traincast.simulation.result import JobFacts, Peak, Result
 from traincast.simulation.simulate import account
 from traincast.simulation.step import Setting
-from traincast.units import format_share
+from traincast.units import format_share, format_size
 
 
 def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: FactorTable | None = None) -> Result:
@@ -91,12 +93,34 @@ def _warnings(
             limit_bytes=verdict.usable_bytes,
             stage=verdict.stage,
         )
+    found += _host_memory(job, cluster, memory, allow_oom=allow_oom)
     if verdict.doubtful:
         found.append(Note("out-of-memory" if verdict.refused else "may-run-out-of-memory", verdict.text))
     if plan.overlapped_p2p and not job.overlap_p2p and job.parallel.pp > 1:
         text = f"P2P of the schedule {plan.name} is overlapped with computation here; overlap_p2p off changes nothing"
         found.append(Note("overlap-p2p-unused", text))
     return tuple(found)
+
+
+def _host_memory(job: Job, cluster: Cluster, memory: Sequence[StageMemory], *, allow_oom: bool) -> Iterator[Note]:
+    """Refuse a job that offloads more than the memory of its hosts holds, or with `allow_oom` warn of it."""
+    needed = max(each.host for each in memory)
+    if not job.offloads:
+        return
+    placed_on = placed(job, Setting(cluster=cluster))[0]
+    host = host_of(cluster.gpu, ranks_of_host(job, placed_on.ranks_per_node))
+    if needed <= host.memory_bytes:
+        return
+    text = (
+        f"the job does not fit: a rank offloads {format_size(needed)} to the memory of its host, of which it has "
+        f"{format_size(host.memory_bytes)}, over by {format_size(needed - host.memory_bytes)}; offload less, shard "
+        "more, or give gpu.host_memory_bytes of your hosts in a cluster file"
+    )
+    if not allow_oom:
+        raise InfeasibleError(
+            f"{text}; --allow-oom simulates all the same", needed_bytes=needed, limit_bytes=host.memory_bytes
+        )
+    yield Note("host-out-of-memory", text)
 
 
 def _own_factors(job: Job, cluster: Cluster) -> Iterator[Note]:
@@ -114,7 +138,8 @@ def _own_factors(job: Job, cluster: Cluster) -> Iterator[Note]:
 def _memory(stage: StageMemory, usable: float) -> dict[str, int | float]:
     names = ("parameters", "gradients", "optimizer", "activations", "other", "peak")
     found = {name: getattr(stage, name) for name in names}
-    return {**found, "usable": usable, "chance_of_oom": chance_of_oom(stage.peak, usable)}
+    host = {"host": stage.host} if stage.host else {}
+    return {**found, **host, "usable": usable, "chance_of_oom": chance_of_oom(stage.peak, usable)}
 
 
 def _facts(job: Job, plan: SchedulePlan) -> JobFacts:

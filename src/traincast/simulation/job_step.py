@@ -7,10 +7,12 @@ import numpy as np
 from traincast.diagnostics import Note
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, FactorTable, factors_on, host_class, with_factors
 from traincast.estimate.measured import constants_notes, in_pass, measured_constants, unmeasured
+from traincast.estimate.offload import offload_notes, ranks_of_host, with_offload
 from traincast.estimate.program import ComputeCost, OperatorSeconds, distinct_calls, estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
+from traincast.hardware.host import host_of
 from traincast.job.job import Job
 from traincast.schedules.check import plan_of
 from traincast.simulation.step import Setting, Step, run_step
@@ -59,7 +61,12 @@ def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> J
     doubts = unmeasured(cluster, job, distinct_calls(workload.ops))
     workload = replace(
         workload,
-        assumptions=(*workload.assumptions, *notes, *constants_notes(setting.constants, cluster.gpu)),
+        assumptions=(
+            *workload.assumptions,
+            *notes,
+            *constants_notes(setting.constants, cluster.gpu),
+            *offload_notes(job, cluster.gpu, cluster.ranks_per_node),
+        ),
         warnings=(*workload.warnings, *doubts),
     )
     workload = _with_sharp(workload, job, cluster)
@@ -89,6 +96,8 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
     """
     workload = build_workload(with_factors(job, factors), plan_of(job), ranks_per_node)
     compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))
+    if job.offloads:
+        compute = with_offload(compute, host_of(gpu, ranks_of_host(job, ranks_per_node)))
     host_T = np.ones(len(compute.ops))
     for row in np.flatnonzero(compute.ops.kind_T == Kind.GAP).tolist():
         host_T[row] = _host_factor(compute.ops, row, factors, gpu.host_slowdown)

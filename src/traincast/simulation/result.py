@@ -144,6 +144,10 @@ class JobFacts:
     recomputed_modules: tuple[str, ...] = ()
     """Parts of each layer that are recomputed, with recompute ``selective``."""
     optimizer_types: OptimizerTypes = PLAIN
+    offload_optimizer: float = 0.0
+    offload_parameters: bool = False
+    offload_activations: int = 0
+    overlap_offload: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

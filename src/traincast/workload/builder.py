@@ -101,6 +101,18 @@ def copy_op(
     return _op(Kind.COPY, name, phase, duration_s, place, **further)
 
 
+def offload_op(
+    name: str, phase: Phase, stream: Stream, size_bytes: int, *, blocking: bool = False, part: str | None = None
+) -> Op:
+    """Return what moves so many bytes between a GPU and its host, or in the memory of the host; its rate is estimated.
+
+    The stream says which: `Stream.OFFLOAD_OUT`, `Stream.OFFLOAD_IN` or `Stream.HOST_MEMORY`.
+    """
+    return _op(
+        Kind.COPY, name, phase, None, NOWHERE, stream=stream, blocking=blocking, size_bytes=size_bytes, part=part
+    )
+
+
 def message_op(name: str, kind: Kind, phase: Phase, group: Group, size_bytes: int | None) -> Op:
     """Return a send or receive that was recorded; its two ranks are its group (`Recorder.pair`)."""
     stream = Stream.SEND_FORWARD if kind is Kind.SEND else Stream.RECV_FORWARD

@@ -87,7 +87,13 @@ class Stream(IntEnum):
     HOST = 21
     """The host, which launches the kernels of what comes next."""
     COPY = 22
-    NONE = 23
+    OFFLOAD_OUT = 23
+    """Copies to the memory of the host of what is offloaded to it."""
+    OFFLOAD_IN = 24
+    """Copies back; links to the host have both directions."""
+    HOST_MEMORY = 25
+    """The optimizer on the host, which the rate of its memory bounds."""
+    NONE = 26
 
 
 STREAM_OF_GROUP: dict[Group, Stream] = {group: Stream[group.name] for group in Group if group is not Group.NONE}

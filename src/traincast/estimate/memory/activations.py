@@ -6,13 +6,13 @@ sequence parallelism (equations 2 to 4) follows from where each tensor is split.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
 
-from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job, blocks_of_layer, rank_share
+from traincast.job.kept import kept_share
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import choose, larger
 from traincast.model.structure import MTP_HEAD, MTP_PROJECTION, Blocks, RankParts, last_blocks, mtp_blocks
@@ -124,22 +124,6 @@ class LayerModel:
             forward=gathered + forward,
             backward=gathered + backward,
         )
-
-
-def kept_share(share: Share, policy: MemoryPolicy) -> Share:
-    """Return a rank's share, with what its framework keeps."""
-    return replace(
-        share,
-        execution=replace(
-            share.execution,
-            dropout=policy.dropout,
-            activation_copy=policy.activation_copy,
-            core_output_copy=policy.core_output_copy,
-            expert_output_copy=policy.expert_output_copy,
-            eight_bit_inputs=policy.weight_copies,
-            saved_logit_bytes=policy.saved_logit_bytes,
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from traincast.estimate.memory.states import (
 from traincast.job.job import Job
 from traincast.model.numbers import Number, larger
 from traincast.schedules.plan import SchedulePlan
+from traincast.workload.build.offload import offloaded_bytes, offloaded_layers
 
 CONTEXT_BYTES = 0.5 * 2**30
 """CUDA context with PyTorch's kernels, which no allocator counts. Assumed (0.4 to 0.6 GiB is usual); not measured."""
@@ -36,6 +37,10 @@ OUTSIDE_ALLOCATOR = ("cuda context", "nccl buffers")
 
 SLACK_TERM = "allocator slack"
 
+_IN_TRAVEL = 2
+"""Offloaded layers whose activations are on the GPU at a time: one that runs, one on its way (Transformer Engine,
+pytorch/cpu_offload.py)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
@@ -49,6 +54,8 @@ class StageMemory:
     peak: float
     terms: tuple[tuple[str, float], ...]
     """The same sum in explained pieces."""
+    host: float = 0.0
+    """What is offloaded to the memory of the host, at its peak."""
 
     @property
     def reserved(self) -> float:
@@ -103,7 +110,18 @@ def _stage(model: LayerModel, plan: SchedulePlan, stage: int) -> StageMemory:
         other=sum(other.values()),
         peak=sum(terms.values()),
         terms=tuple((name, size) for name, size in terms.items() if size),
+        host=state.host + _offloaded(model, plan, stage),
     )
+
+
+def _offloaded(model: LayerModel, plan: SchedulePlan, stage: int) -> float:
+    """Return the activations of a stage that the memory of the host keeps, at their peak."""
+    job, held = model.job, {virtual for _, virtual in held_by(plan, stage)}
+    if not (job.offload_activations and held):
+        return 0.0
+    sizes = {each: offloaded_bytes(job, model.parts, layers_of(job)[each]) for each in held}
+    chunks = {each: ChunkBytes(saved=size, for_weights=0.0, forward=0.0, backward=0.0) for each, size in sizes.items()}
+    return peak_in_flight(plan, stage, chunks).saved_bytes
 
 
 def _activations(model: LayerModel, plan: SchedulePlan, stage: int) -> dict[str, float]:
@@ -140,11 +158,11 @@ def _recomputed(job: Job, count: int) -> int:
 def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
     """Return what one microbatch saves on a virtual stage, by part."""
     job, layers = model.job, layers_of(model.job)[virtual_stage]
-    again = _recomputed(job, len(layers))
-    # Of each group of layers that are recomputed together, the first input is kept.
-    inputs = [model.layer(layers[first]).input_bytes for first in range(0, again, job.recompute_group)]
+    again, gone = _recomputed(job, len(layers)), offloaded_layers(job, layers)
+    # Of each group of layers that are recomputed together, the first input is kept; what is offloaded is the host's.
+    inputs = [model.layer(layers[first]).input_bytes for first in range(0, again, job.recompute_group) if first >= gone]
     found: list[Mapping[str, float]] = [{"layer inputs": inputs[0] * len(inputs)}] if inputs else []
-    for layer, count in _kinds(map(model.layer, layers[again:])):
+    for layer, count in _kinds(map(model.layer, layers[max(again, gone) :])):
         found.append({name: size * count for name, size in layer.saved.items()})
     if job.model.mtp_layers and virtual_stage == job.mtp_stage_index:
         extra = model.mtp_layer()
@@ -168,6 +186,11 @@ def _chunk(model: LayerModel, virtual_stage: int, saved: Number) -> ChunkBytes:
     groups = (*_groups_again(layers[:again], job.recompute_group), *_groups_again(alone, 1))
     # The backward pass of other layers adds gradients, and what their modules recompute.
     backward = _most((*groups, *(layer.backward + layer.recomputed for layer, _ in _kinds(others))))
+    if job.offload_activations:
+        # A layer's activations are there while it runs, and those of the one whose copies are on their way.
+        gone = offloaded_layers(job, layers_of(job)[virtual_stage])
+        travel = min(gone, _IN_TRAVEL) * _most(sum(layer.saved.values()) for layer, _ in _kinds(layers[again:gone]))
+        forward, backward = forward + travel, backward + travel
     if virtual_stage == len(job.layers_Q) - 1:
         logits = 1.0 * model.share.tokens * model.share.table_rows
         forward = larger(forward, policy.logit_bytes * logits - policy.saved_logit_bytes * logits)

@@ -10,6 +10,7 @@ import numpy as np
 
 from traincast.hardware.dtypes import EIGHT_BIT, ELEMENT_TYPES
 from traincast.job.job import Job
+from traincast.job.offload import HELD_BYTES
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, larger
 from traincast.model.structure import Blocks, RankParts
@@ -48,6 +49,8 @@ class States(NamedTuple):
     """8-bit copies of weights."""
     step_gradients: float
     """Gradients in fp32 that are there in the optimizer's step alone, when activations are not."""
+    host: float = 0.0
+    """What of it the memory of the host keeps: in none of the others."""
 
 
 def parameter_bytes(precision: str) -> int:
@@ -150,18 +153,22 @@ def states(job: Job, held: RankParameters, shards: tuple[Number, Number] | None 
     Source: Rajbhandari et al. 2019, arXiv 1910.02054: Adam in mixed precision has an fp32 copy and two fp32 moments
     (3.1; other types: `traincast.job.optimizer_types`), stage 1 divides optimizer states, 2 also gradients, 3 also
     parameters; parameters of stage 3 are kept in fp32 and are their own master copy (PyTorch FSDP2,
-    MixedPrecisionPolicy). Under PyTorch's pipeline schedules they and their gradients, in the type that is reduced
-    (FSDPParam.to_accumulated_grad_if_needed), are whole from the first to the last pass of a step.
+    MixedPrecisionPolicy). What the host updates leaves 16-bit parameters behind, and its gradients where they are kept
+    whole (`traincast.job.offload`). Under PyTorch's pipeline schedules they and their gradients, in the type that is
+    reduced (FSDPParam.to_accumulated_grad_if_needed), are whole from the first to the last pass of a step.
     """
     policy, (dense, expert) = job.memory_policy, shards or _shards(job)
     total, ends, width = held.total, held.ends, parameter_bytes(job.precision)
     shared = total.dense / dense + total.experts / expert
     shared_train = total.trained_dense / dense + total.trained_experts / expert
-    types = job.optimizer_types
-    copied = policy.main_gradient_bytes * shared_train if types.copies_gradients(job.precision) else 0.0
+    types, here = job.optimizer_types, 1 - job.offload_optimizer
+    gone = job.offload_optimizer * HELD_BYTES * shared_train
+    copied = policy.main_gradient_bytes * shared_train * here if types.copies_gradients(job.precision) else 0.0
     master = types.main_parameter_bytes(job.precision, job.param_gather_bytes)
-    optimizer = (master + types.moment_bytes) * shared_train
+    optimizer = (master + types.moment_bytes) * shared_train * here
     gradients = policy.gradient_bytes * (shared_train if job.zero >= 2 and not job.reduces_once else total.trained)
+    if job.offloads_gradients:
+        gradients *= here
     gradients += policy.passing_gradient_bytes * total.trained
     copies = ELEMENT_TYPES[job.precision].copies_bytes * (total.total - ends.total) if policy.weight_copies else 0.0
     if job.task == "lora" and policy.frozen_eight_bits and job.precision in EIGHT_BIT:
@@ -169,7 +176,7 @@ def states(job: Job, held: RankParameters, shards: tuple[Number, Number] | None 
         frozen = total.total - ends.total - total.trained
         spared = frozen * (width - ELEMENT_TYPES[job.precision].bytes)
         if job.zero < 3 or dense == expert == 1:
-            return States(width * total.total - spared, gradients, optimizer, 0.0, 0.0, copied)
+            return States(width * total.total - spared, gradients, optimizer, 0.0, 0.0, copied, gone)
         shared -= spared / width / dense
         copies = 0.0
     eight_bits = job.param_gather_bytes == 1
@@ -177,14 +184,17 @@ def states(job: Job, held: RankParameters, shards: tuple[Number, Number] | None 
         # 8-bit parameters are the copy that one of the two GEMMs reads.
         spared = total.total - ends.total if eight_bits else 0.0
         whole = width * total.total - (width - 1) * spared
-        return States(whole, gradients, optimizer, 0.0, larger(0.0, copies - spared), copied)
-    parameters = _MASTER_BYTES * shared_train + width * (shared - shared_train)
+        return States(whole, gradients, optimizer, 0.0, larger(0.0, copies - spared), copied, gone)
+    parameters = (_MASTER_BYTES * here + width * (1 - here)) * shared_train + width * (shared - shared_train)
+    if job.offload_parameters:
+        gone, parameters = gone + parameters, 0.0 * shared_train
     # The embedding and the head belong to the root, which stays whole between the passes.
     whole = width * (ends.total + held.largest_layer * _LAYERS_GATHERED)
     if job.keeps_parameters_whole:
         whole = width * total.total - ((width - 1) * (total.dense - ends.total) if eight_bits else 0.0)
     passing = 0.0 if job.reduces_once else policy.gradient_bytes * larger(held.largest_trained, ends.trained)
-    return States(parameters, gradients, optimizer - master * shared_train, whole + passing, copies, copied)
+    optimizer = optimizer - master * shared_train * here
+    return States(parameters, gradients, optimizer, whole + passing, copies, copied, gone)
 
 
 def _shards(job: Job) -> tuple[int, int]:

@@ -20,7 +20,8 @@ from traincast.schedules.plan import SchedulePlan
 from traincast.workload.build.casts import weight_casts
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.held import table_stages
-from traincast.workload.build.stage import Gather, StageWork, backward_rows, forward_rows, stages_of
+from traincast.workload.build.offload import on_host, updated_rows
+from traincast.workload.build.stage import Gather, Offloaded, StageWork, backward_rows, forward_rows, stages_of
 from traincast.workload.build.state import Residency, StateExchange, residency
 from traincast.workload.build.work import Exchange, call_of
 from traincast.workload.builder import Rows, WorkloadBuilder
@@ -144,12 +145,21 @@ class _StepWriter:
         """Return the rows of a forward pass; stages that are alike have the same ones."""
         moved = None if gather is None else (tuple(gather.following), gather.begins, tuple(gather.own))
         key = Phase.FORWARD, stage.like, tuple(beside), moved
-        return self.emit.builder.again(key, lambda: forward_rows(self.emit, stage, beside, gather))
+        come = self._sharded(stage) if beside else 0
+        return self.emit.builder.again(key, lambda: forward_rows(self.emit, stage, beside, gather, come))
 
-    def _backward_rows(self, stage: StageWork, beside: list[Exchange], reduced: list[Exchange]) -> Rows:
-        """Return the rows of a backward pass, likewise."""
-        key = Phase.BACKWARD, stage.like, tuple(beside), tuple(reduced)
-        return self.emit.builder.again(key, lambda: backward_rows(self.emit, stage, beside, reduced))
+    def _backward_rows(
+        self, stage: StageWork, beside: list[Exchange], reduced: list[Exchange], *, gathers: bool = False
+    ) -> Rows:
+        """Return the rows of a backward pass, likewise; whether it `gathers` its parameters."""
+        key = Phase.BACKWARD, stage.like, tuple(beside), tuple(reduced), gathers
+        gone = self.states[stage.index].updated() if self.job.offloads_gradients else 0
+        offloaded = Offloaded(gone, self._sharded(stage) if gathers else 0)
+        return self.emit.builder.again(key, lambda: backward_rows(self.emit, stage, beside, reduced, offloaded))
+
+    def _sharded(self, stage: StageWork) -> int:
+        """Return the parameters that come from the host for a gather."""
+        return self.states[stage.index].held() if self.job.offload_parameters else 0
 
     def _backward(self, stage: StageWork) -> list[int]:
         """Return the segment of each microbatch: the last may reduce its gradients beside its work."""
@@ -175,7 +185,8 @@ class _StepWriter:
         def rows(choice: int) -> Rows:
             gathers, last = divmod(choice, 2)
             beside = [*(state.gathered() if gathers else []), *([] if once else state.reduced())]
-            passed = self._backward_rows(stage, beside, state.summed() if last and not once else [])
+            summed = state.summed() if last and not once else []
+            passed = self._backward_rows(stage, beside, summed, gathers=bool(gathers))
             # What the rank computes last is reduced after its message has left, with what ends the step.
             return passed + (self.emit.all(state.all_reduced()) if last and once and not ends else [])
 
@@ -236,7 +247,8 @@ class _StepWriter:
         if job.parallel.world_size > 1:
             rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, NORM_BYTES))
         updated = sum(self.states[index].updated() for index in own)
-        rows += emit.compute("optimizer", Phase.STEP, optimizer_calls(job, updated))
+        on_gpu = emit.compute("optimizer", Phase.STEP, optimizer_calls(job, updated - on_host(job, updated)))
+        rows += updated_rows(emit, updated, max(1, sum(self.stages[index].layers for index in own)), on_gpu)
         rows += emit.compute("weight casts", Phase.STEP, self._weight_casts(own))
         if self._gathers_updated and not job.overlap_param_gather:
             rows += emit.all([each for index in own for each in self.states[index].gathered()])

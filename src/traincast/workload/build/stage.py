@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from traincast.job.job import Job, blocks_of_layer, rank_share
+from traincast.job.kept import kept_share
 from traincast.model.blocks.part import Elements
 from traincast.model.structure import (
     FIRST_BLOCKS,
@@ -25,6 +27,14 @@ from traincast.workload.build.emit import Emitter
 from traincast.workload.build.held import Held, held_by_stages
 from traincast.workload.build.launches import Launches, LayerLaunches, layer_launches
 from traincast.workload.build.layers import layers_backward, layers_forward
+from traincast.workload.build.offload import (
+    brought_in,
+    gradients_out,
+    offloaded_bytes,
+    offloaded_layers,
+    parameters_in,
+    sent_out,
+)
 from traincast.workload.build.work import Exchange, Pass, Work, work_of
 from traincast.workload.builder import Rows
 from traincast.workload.words import STREAM_OF_GROUP, Phase
@@ -35,9 +45,17 @@ class StageParts:
 
     def __init__(self, job: Job, ranks_per_node: int, parts: RankParts | None = None) -> None:
         self.job, self.parts = job, parts or RankParts(rank_share(job, ranks_per_node))
+        self._kept: RankParts | None = None
         self._works: dict[Blocks, Work] = {}
         self._launches: dict[Blocks, LayerLaunches] = {}
         self.totals: dict[tuple[object, ...], Pass] = {}
+
+    @property
+    def kept(self) -> RankParts:
+        """The parts with what the framework keeps of them."""
+        if self._kept is None:
+            self._kept = RankParts(kept_share(self.parts.share, self.job.memory_policy))
+        return self._kept
 
     def work(self, blocks: Blocks) -> Work:
         """Return what some blocks do."""
@@ -94,6 +112,14 @@ class StageWork:
         for blocks, count in (*self.held.kinds(model), *self.held.ends(model).items()):
             total += self.of_rank.parts.elements(blocks) * count
         return total
+
+    @cached_property
+    def offloaded(self) -> tuple[int, int]:
+        """The bytes of activations of a microbatch that go to the host, and of how many layers they are."""
+        if not self.job.offload_activations:
+            return 0, 0
+        layers = self.held.layers
+        return round(offloaded_bytes(self.job, self.of_rank.kept, layers)), offloaded_layers(self.job, layers)
 
     def host(self, phase: Phase) -> Launches:
         """Return what the host does in a forward pass of its layers, or in a backward pass without recomputation."""
@@ -177,12 +203,24 @@ class Gather:
     """Its own, wherever they were launched."""
 
 
-def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather: Gather | None = None) -> Rows:
+class Offloaded(NamedTuple):
+    """What a backward pass moves of its state to and from the host: numbers of parameters."""
+
+    gradients: int = 0
+    """Those whose gradients leave."""
+    parameters: int = 0
+    """Those that come for a gather."""
+
+
+def forward_rows(
+    emit: Emitter, stage: StageWork, beside: list[Exchange], gather: Gather | None = None, come: int = 0
+) -> Rows:
     """Return the rows of a forward pass.
 
     `beside` are parameters that each forward pass collects (ZeRO-3), `gather` those of the first pass of a step with a
     distributed optimizer: a virtual stage's parameters are gathered while the one before it runs. Source: Megatron-LM,
-    megatron/core/pipeline_parallel/schedules.py (`param_sync_func`).
+    megatron/core/pipeline_parallel/schedules.py (`param_sync_func`). `come` are the parameters that come from the host
+    for a gather.
     """
     arrived: Rows = []
     if gather:
@@ -194,12 +232,19 @@ def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather
         rows = rows + emit.compute("embedding forward", Phase.FORWARD, lookup.calls)
         rows += emit.all(lookup.exchanges, Phase.FORWARD)
     rows = rows + _mtp_projections(emit, stage, Phase.FORWARD)
-    rows += layers_forward(emit, stage, beside)
+    passed = sent_out(emit, *stage.offloaded, layers_forward(emit, stage, beside))
+    rows += emit.builder.overlapped(parameters_in(emit, come, Phase.FORWARD), passed)
     rows += arrived if gather and gather.begins else []
     return rows + _ends(emit, stage, Phase.FORWARD)
 
 
-def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduced: list[Exchange]) -> Rows:
+def backward_rows(
+    emit: Emitter,
+    stage: StageWork,
+    beside: list[Exchange],
+    reduced: list[Exchange],
+    offloaded: Offloaded = Offloaded(),  # noqa: B008 - a constant
+) -> Rows:
     """Return the rows of a backward pass.
 
     `beside` is what each backward pass exchanges of parameters and gradients (ZeRO-3), done when the pass is; `reduced`
@@ -213,13 +258,18 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
     # All layers but the one that is computed last have their gradients before the pass ends.
     early = 1 - 1 / max(1, stage.layers)
     passed += emit.all(reduced, Phase.WEIGHT_GRADIENT, share=early, blocking=False)
+    passed += gradients_out(emit, offloaded.gradients, early)
     passed += emit.hosted(stage.host(Phase.BACKWARD), Phase.BACKWARD, layers_backward(emit, stage))
+    size_bytes, count = stage.offloaded
+    passed = brought_in(emit, size_bytes, count, passed, whole=count == stage.layers)
+    passed = emit.builder.overlapped(parameters_in(emit, offloaded.parameters, Phase.BACKWARD), passed)
     rows += emit.beside(beside, Phase.BACKWARD, passed)
     rows += _mtp_projections(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
     if stage.first and stage.of_rank.parts.share.trains_weights:
         lookup = stage.total({FIRST_BLOCKS: 1}, Phase.BACKWARD)
         rows += emit.all(lookup.exchanges, Phase.WEIGHT_GRADIENT)
         rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, lookup.calls)
+    rows += gradients_out(emit, offloaded.gradients, 1 - early)
     return rows + emit.all(reduced, Phase.WEIGHT_GRADIENT, share=1 - early, blocking=False)
 
 

@@ -110,7 +110,14 @@ class StateExchange:
 
     def updated(self) -> int:
         """Return the parameters that the optimizer of one rank updates."""
-        dense, expert = self.weights.trained_dense, self.weights.trained_experts
+        return self._of_rank(trained=True)
+
+    def held(self) -> int:
+        """Return the parameters of which one rank holds the state."""
+        return self._of_rank(trained=False)
+
+    def _of_rank(self, *, trained: bool) -> int:
+        dense, expert = self._elements(trained=trained)
         if self.job.zero == 0:
             return int(dense + expert)
         parallel = self.job.parallel

@@ -1,0 +1,74 @@
+"""What of a job the memory of the host keeps instead of the GPU's.
+
+=========================  ========================================================================================
+``offload_optimizer``      a share of the optimizer's states, and their update: gradients go down, Adam runs on the
+                           host, updated parameters come up (DeepSpeed ZeRO-Offload, ``offload_optimizer``;
+                           Megatron-LM, ``--optimizer-cpu-offload --optimizer-offload-fraction``)
+``offload_parameters``     sharded parameters, too: they come up for every gather (DeepSpeed, ``offload_param``;
+                           PyTorch, ``CPUOffloadPolicy``)
+``offload_activations``    what so many layers of each virtual stage save for the backward pass: it goes down behind the
+                           layer's forward pass and comes up ahead of its backward pass (Megatron-LM,
+                           ``--cpu-offloading-num-layers``)
+=========================  ========================================================================================
+
+Sources: Ren et al. 2021, arXiv 2101.06840 (ZeRO-Offload); Megatron-LM,
+megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py; Transformer Engine, pytorch/cpu_offload.py.
+"""
+
+from typing import Any
+
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.job.decide import Decisions
+from traincast.job.job import JobRequest
+
+GRADIENT_BYTES = 4
+"""Of a gradient on its way to the host: it is cast to fp32 before it leaves. Sources: DeepSpeed,
+runtime/zero/stage_1_and_2.py (async_inplace_copy_grad_to_fp32_buffer_from_gpu); Megatron-LM, hybrid_optimizer.py
+(cpu_copy_map_grad, in the type of the fp32 copy)."""
+
+PARAMETER_BYTES = 2
+"""Of an updated parameter on its way back: it is cast to the type of the GPU's before it leaves."""
+
+ADAM_BYTES = 30
+"""Of host memory that Adam there reads and writes for each parameter: two fp32 moments and the fp32 parameter both ways
+(24), the fp32 gradient (4), the 16-bit parameter (2)."""
+
+HELD_BYTES = 16
+"""Of host memory for each parameter that is updated there: its fp32 copy, both moments, its gradient."""
+
+
+def decide_offload(request: JobRequest, decided: Decisions, zero: int, most_layers: int) -> dict[str, Any]:
+    """Decide what the host keeps: nothing unless it is asked for.
+
+    Raises
+    ------
+    ConfigError
+        If the share is none.
+    InfeasibleError
+        If parameters are to be offloaded that are not sharded.
+    """
+    share, layers = request.offload_optimizer or 0.0, request.offload_activations or 0
+    if not 0 <= share <= 1:
+        raise ConfigError(f"is {share:g}; it is a share of the optimizer's states, from 0 to 1", "offload_optimizer")
+    if request.offload_parameters and zero < 3:
+        raise InfeasibleError(
+            f"offload_parameters needs sharded parameters (zero 3), not zero {zero}: give --zero 3, or offload the "
+            "optimizer alone (--offload-optimizer 1)"
+        )
+    if request.offload_parameters and share < 1:
+        if request.offload_optimizer is not None:
+            raise ConfigError(f"is {share:g}, but offload_parameters takes the optimizer along: 1", "offload_optimizer")
+        decided.note("assumed-offload-optimizer", "offload_optimizer is not given: 1, as parameters are offloaded")
+        share = 1.0
+    if layers > most_layers:
+        text = f"offload_activations {layers}: a virtual stage has at most {most_layers} layers, all are offloaded"
+        decided.note("offload-activations-capped", text)
+        layers = most_layers
+    if request.overlap_offload is not None and not share:
+        decided.note("overlap-offload-unused", "overlap_offload has no effect where no optimizer is offloaded")
+    return {
+        "offload_optimizer": share,
+        "offload_parameters": bool(request.offload_parameters),
+        "offload_activations": layers,
+        "overlap_offload": request.overlap_offload is not False,
+    }
