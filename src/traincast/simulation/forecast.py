@@ -84,7 +84,7 @@ def _warnings(
     job: Job, plan: SchedulePlan, cluster: Cluster, memory: Sequence[StageMemory], *, allow_oom: bool
 ) -> tuple[Note, ...]:
     """Return what looks wrong with a job before it runs; refuse one that is very unlikely to fit into memory."""
-    found = []
+    found: list[Note] = []
     verdict = fits(job, plan, cluster.gpu.memory_bytes, cluster.gpus_per_node, memory)
     if verdict.refused and not allow_oom:
         raise InfeasibleError(
