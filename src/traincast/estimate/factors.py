@@ -43,6 +43,8 @@ class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Standard deviation of a factor's logarithm, by level; a class has factors on these levels."""
     part_of: str = ""
     """Class that scales all of this one too."""
+    like: str = ""
+    """Class whose factors scale this one too, on the levels on which it has none of its own."""
     own: float = 0.0
     """That of one cluster's own factor, beyond those (`own_deviation`)."""
     mean: dict[str, float] = {}
@@ -87,7 +89,8 @@ def own_key(framework: str, cost_class: str) -> Key:
 
 def whole_deviation(cost_class: str) -> float:
     """Return the prior deviation of the logarithm of a class of work on one machine: of all its levels together."""
-    return math.hypot(*_class_of(cost_class).deviation.values())
+    own = _class_of(cost_class)
+    return math.hypot(*({**_classes()[own.like].deviation, **own.deviation} if own.like else own.deviation).values())
 
 
 def host_class(cost_class: CostClass) -> str:
@@ -112,7 +115,21 @@ def is_found(key: Key) -> bool:
 
 def _keys_of(cost_class: str, gpu: Gpu, framework: str) -> tuple[Key, ...]:
     names = {"all": "*", "architecture": gpu.architecture or "*", "chip": chip_of(gpu), "framework": framework}
-    return tuple((level, name, cost_class) for level, name in names.items())
+    return tuple((level, name, _scaled_on(level, cost_class)) for level, name in names.items())
+
+
+def _scaled_on(level: str, cost_class: str) -> str:
+    """Return the class whose factors scale a class of work on a level: the class itself, or the one it is like."""
+    own = _class_of(cost_class)
+    if not own.like or level in own.deviation or level not in _classes()[own.like].deviation:
+        return cost_class
+    return " ".join((own.like, *cost_class.split(" ")[1:]))
+
+
+def _also_scaled(cost_class: str) -> tuple[str, ...]:
+    """Return a class of work and those that are like it: what its factors scale."""
+    kind, *rest = cost_class.split(" ")
+    return cost_class, *(" ".join((name, *rest)) for name, each in _classes().items() if each.like == kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +182,7 @@ class FactorTable:
     def for_job(self, gpu: Gpu, framework: str, fitted_as: str = "") -> CostFactors:
         """Return the factors of one GPU and one framework, whose published runs may be those of another."""
         chosen: dict[str, float] = {}
-        for cost_class in {key[2] for key in self.factors}:
+        for cost_class in {each for key in self.factors for each in _also_scaled(key[2])}:
             keys = (*_keys_of(cost_class, gpu, fitted_as or framework), own_key(framework, cost_class))
             chosen[cost_class] = math.prod(self.factors[key].factor for key in keys if key in self.factors)
         return CostFactors(chosen)
