@@ -12,7 +12,7 @@ from traincast.job.draft import Draft
 from traincast.job.resolve import resolve_job
 
 DEEPSPEED = json.dumps(
-    {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "bf16": {"enabled": True},
+    {"zero_optimization": {"stage": 3, "zero_quantized_weights": True}, "bf16": {"enabled": True},
      "train_micro_batch_size_per_gpu": 2, "steps_per_print": 10, "frobnicate": 3}
 )  # fmt: skip
 
@@ -29,16 +29,17 @@ mixed_precision: bf16
 debug: false
 main_training_function: main
 fsdp_config:
-  fsdp_offload_params: true
+  fsdp_cpu_ram_efficient_loading: true
   fsdp_sharding_strategy: FULL_SHARD
   frobnicate: 1
 num_processes: 8
+dynamo_config: {dynamo_backend: inductor}
 """
 
 BRIDGE = """# Megatron-Bridge
 model:
   seq_length: 128
-  cpu_offloading: true
+  cpu_offloading_weights: true
   frobnicate: 1
 train: {micro_batch_size: 2, global_batch_size: 32}
 checkpoint:
@@ -51,15 +52,15 @@ recipe.data.seq_length = 128
 recipe.data.micro_batch_size = 2
 recipe.data.global_batch_size = 32
 recipe.log.ckpt = 3
-recipe.model.config.cpu_offloading = True
+recipe.model.config.cpu_offloading_weights = True
 recipe.model.config.frobnicate = 2
 """
 
 SAMPLES = {
     "megatron": (None, "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 128 --vocab-size 1000 "
-                 "--micro-batch-size 2 --lr 1e-4 --optimizer-cpu-offload --frobnicate 3"),
+                 "--micro-batch-size 2 --lr 1e-4 --cpu-offloading-weights --frobnicate 3"),
     "torchtitan": (None, "--model.name llama3 --model.flavor 8B --training.seq_len 128 --training.local_batch_size 2 "
-                   "--training.steps 9 --training.enable_cpu_offload --frobnicate 3"),
+                   "--training.steps 9 --training.enable_loss_parallel --frobnicate 3"),
     "deepspeed": (("ds.json", DEEPSPEED), "--model_name_or_path llama3-8b --max_seq_length 128"),
     "maxtext": (("train.yml", MAXTEXT), "model_name=llama3-8b"),
     "accelerate": (("fsdp.yaml", ACCELERATE), "--model_name_or_path llama3-8b --max_seq_length 128 "

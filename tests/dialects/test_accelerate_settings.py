@@ -110,7 +110,14 @@ def test_deepspeed_by_its_own_settings_or_its_file(job, draft, tmp_path):
     assert (job(text).zero, job(text).precision) == (1, "bf16")
     assert {each.format for each in draft(text).inputs} == {"accelerate", "deepspeed"}
     offload = draft(own.format("zero_stage: 2\n  offload_optimizer_device: cpu"))
-    assert ["offload_optimizer.device" in note.text for note in offload.warnings] == [True]
+    assert not offload.warnings
+    assert offload.fields["offload_optimizer"] == 1
+
+
+def test_what_is_offloaded(job):
+    fsdp = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_offload_params: {}\n"
+    assert [job(fsdp.format(word)).offload_parameters for word in ("true", "false")] == [True, False]
+    assert job(fsdp.format("true")).offload_optimizer == 1
 
 
 def test_megatron(job):

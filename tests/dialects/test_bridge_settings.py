@@ -125,12 +125,14 @@ def test_a_yaml_of_nemo_1(tmp_path):
 
 
 def test_what_is_unknown_or_not_modelled_is_said():
-    draft = draft_like("bridge", [*RUN, "modle.x=1", "peft.dim=8", "checkpoint.save=/x", "model.cpu_offloading=true"])
+    draft = draft_like(
+        "bridge", [*RUN, "modle.x=1", "peft.dim=8", "checkpoint.save=/x", "model.cpu_offloading_weights=true"]
+    )
     (unknown,) = texts(draft.warnings, "flag-unknown")
     assert unknown.startswith("modle.x is not a known setting of bridge")
     warned = texts(draft.warnings, "flag-not-modelled")
     assert any("peft.dim" in text for text in warned)
-    assert any("cpu-offloading" in text for text in warned)
+    assert any("cpu-offloading-weights" in text for text in warned)
     with pytest.raises(ConfigError, match=r"modle\.x"):
         draft_like("bridge", [*RUN, "modle.x=1"], strict=True)
     other = draft_like("bridge", ["--recipe", "qwen3_8b_sft_config"])

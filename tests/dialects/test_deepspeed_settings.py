@@ -113,12 +113,27 @@ def test_degrees_and_types(job):
 
 
 def test_what_is_not_modelled_says_how_much_it_may_matter(draft):
-    offload = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "none"}}
-    found = draft({**STAGE_3, "zero_optimization": offload, "optimizer": {"type": "Lion", "params": {"lr": 1e-4}}})
+    quantized = {"stage": 3, "zero_quantized_weights": True}
+    found = draft({**STAGE_3, "zero_optimization": quantized, "optimizer": {"type": "Lion", "params": {"lr": 1e-4}}})
     warned = texts(found.warnings, "flag-not-modelled")
-    assert [text.split()[0] for text in warned] == ["zero_optimization.offload_optimizer.device", "optimizer.type"]
+    assert [text.split()[0] for text in warned] == ["zero_optimization.zero_quantized_weights", "optimizer.type"]
     assert all("; it may matter " in text for text in warned)
     assert any("optimizer.params.lr" in text for text in texts(found.notes, "flags-without-effect"))
+
+
+def test_what_the_host_keeps(job, draft):
+    def offloaded(stage, **devices):
+        found = job({**STAGE_3, "zero_optimization": {"stage": stage, **devices}})
+        return found.offload_optimizer, found.offload_parameters, found.overlap_offload
+
+    cpu = {"device": "cpu"}
+    assert offloaded(3) == (0, False, True)
+    assert offloaded(2, offload_optimizer=cpu) == (1, False, False)
+    assert offloaded(3, offload_optimizer={**cpu, "ratio": 0.4}) == (0.4, False, False)
+    assert offloaded(3, offload_optimizer=cpu, offload_param=cpu) == (1, True, False)
+    assert offloaded(3, offload_optimizer={"device": "none"}, offload_param={"device": "none"}) == (0, False, True)
+    disk = draft({**STAGE_3, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}})
+    assert any("nvme is not modelled" in note.text for note in disk.notes)
 
 
 def test_sections_that_are_off_and_unknown_settings(draft):

@@ -134,7 +134,7 @@ def test_flags_of_users_are_known_with_their_values():
         ("torchtitan", "--activation_checkpoint.selective_ac_option 4"),
         ("torchtitan", "--debug.deterministic"),
         ("torchtitan", "--parallelism.pipeline_parallel_schedule_csv order.csv"),
-        ("torchtitan", "--training.enable_cpu_offload=true"),
+        ("torchtitan", "--training.enable_loss_parallel=true"),
     ],
 )
 def test_a_flag_with_an_effect_is_warned_of_by_itself_and_not_called_harmless(like, flag):
@@ -147,6 +147,21 @@ def test_a_flag_with_an_effect_is_warned_of_by_itself_and_not_called_harmless(li
 def test_a_switch_that_is_off_is_not_warned_of():
     for flag in ("--training.enable_cpu_offload=false", "--training.no-enable_cpu_offload", "--optimizer.name=AdamW"):
         assert not draft(flag, "torchtitan").warnings
+
+
+def test_what_the_host_keeps():
+    offload = "--optimizer-cpu-offload --use-precision-aware-optimizer --use-distributed-optimizer"
+    assert "offload_optimizer" not in draft("--optimizer-offload-fraction 0.5").fields
+    found = draft(offload).fields
+    assert (found["offload_optimizer"], found["overlap_offload"]) == (1, False)
+    found = draft(f"{offload} --optimizer-offload-fraction 0.25 --overlap-cpu-optimizer-d2h-h2d").fields
+    assert (found["offload_optimizer"], found["overlap_offload"]) == (0.25, True)
+    assert draft("--cpu-offloading-num-layers 3").fields["offload_activations"] == 3
+    off = draft("--cpu-offloading-num-layers 3 --no-cpu-offloading-activations --cpu-offloading-weights")
+    assert "offload_activations" not in off.fields
+    assert [text.split()[0] for text in texts(off.warnings, "flag-not-modelled")] == ["--cpu-offloading-weights"]
+    found = draft_like("torchtitan", [*shlex.split(TITAN), "--training.enable_cpu_offload"]).request()
+    assert found.offload_parameters
 
 
 @pytest.mark.parametrize(

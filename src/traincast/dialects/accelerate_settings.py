@@ -180,6 +180,8 @@ def _fsdp(settings: Pasted, fields: Mapping[str, Any], table: FlagTable) -> dict
     found = {"zero": how["zero"], "overlap_grad_reduce": True, "overlap_param_gather": how["zero"] == 3}
     if how["zero"] == 3:
         found["reshard_after_forward"] = how["reshards"]
+        if settings.is_on("fsdp_offload_params"):
+            found["offload_parameters"] = True
     return {**found, "grad_reduce_bytes": 4 if fields["precision"] == "fp32" else 2}
 
 
@@ -223,5 +225,8 @@ def _megatron(settings: Pasted, fields: dict[str, Any]) -> None:
     """Fill in what Accelerate's Megatron-LM plugin turns on."""
     if settings.is_on("megatron_lm_recompute_activations") and "megatron_lm_recompute_granularity" not in settings:
         fields["recompute"] = "selective"
+    if settings.is_on("megatron_lm_optimizer_cpu_offload"):
+        overlap = settings.is_on("megatron_lm_overlap_cpu_optimizer_d2h_h2d")
+        fields |= {"offload_optimizer": 1.0, "overlap_offload": overlap}
     fsdp = settings.is_on("megatron_lm_use_custom_fsdp")
     fields["zero"] = 3 if fsdp else int(settings.is_on("megatron_lm_use_distributed_optimizer"))

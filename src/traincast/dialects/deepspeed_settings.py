@@ -76,7 +76,7 @@ def deepspeed_draft(
     _parallel(settings, fields)
     _sharding(settings, fields)
     precision_of(settings, fields)
-    notes += recompute_of(settings, fields)
+    notes += [*_on_disk(settings), *recompute_of(settings, fields)]
     adapters_of(settings, fields)
     if launch.gpus is not None:
         fields["gpus"] = launch.gpus
@@ -189,9 +189,36 @@ def _sharding(settings: Pasted, fields: dict[str, Any]) -> None:
     # Source: DeepSpeed, runtime/zero/config.py (overlap_comm_valid), stage_1_and_2.py (gathers after the step).
     overlap = settings.is_on(f"{_ZERO}.overlap_comm", usual=stage == 3) and stage > 0
     fields |= {"zero": stage, "overlap_grad_reduce": overlap, "overlap_param_gather": stage == 3}
+    _offloading(settings, stage, fields)
     group = settings.text(f"{_ZERO}.mics_shard_size") if f"{_ZERO}.mics_shard_size" in settings else "-1"
     if stage and group != "-1":
         fields["shard"] = settings.count(f"{_ZERO}.mics_shard_size", 1)
+
+
+def _offloading(settings: Pasted, stage: int, fields: dict[str, Any]) -> None:
+    """Fill in what the host keeps.
+
+    Source: DeepSpeed, runtime/zero/stage_1_and_2.py (step: parameters are copied after the update) and stage3.py.
+    """
+    optimizer, parameters = (f"{_ZERO}.offload_{each}" for each in ("optimizer", "param"))
+    if stage and _leaves(settings, optimizer):
+        ratio = f"{optimizer}.ratio"
+        share = settings.number(ratio, "share") if ratio in settings else 1.0
+        fields |= {"offload_optimizer": share, **({"overlap_offload": False} if share else {})}
+    if stage == 3 and _leaves(settings, parameters):
+        fields |= {"offload_parameters": True, "offload_optimizer": 1.0, "overlap_offload": False}
+
+
+def _leaves(settings: Pasted, what: str) -> bool:
+    """Say whether something is offloaded, to whatever device."""
+    return settings.words(f"{what}.device") not in ("", "none") if f"{what}.device" in settings else False
+
+
+def _on_disk(settings: Pasted) -> list[Note]:
+    """Say what is offloaded to a disk: it is taken as offloaded to the memory of the host."""
+    disks = [f"{_ZERO}.offload_{each}.device" for each in ("optimizer", "param")]
+    text = "nvme is not modelled: what is offloaded stays in the memory of the host, which is many times as fast"
+    return [Note("flag-not-modelled", f"{name} {text}", name) for name in disks if settings.words(name) == "nvme"]
 
 
 def precision_of(settings: Pasted, fields: dict[str, Any]) -> None:

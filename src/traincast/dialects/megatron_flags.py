@@ -86,6 +86,7 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
     _pipeline(pasted, fields, model)
     fields |= {"precision": _precision(pasted, fields.get("precision", "fp8")), **recompute_fields(pasted)}
     _sharding(pasted, fields)
+    _offloading(pasted, fields)
     fields["grad_reduce_bytes"] = gradient_bytes(pasted)
     fields["precision_aware_optimizer"] = pasted.is_on("use-precision-aware-optimizer")
     if pasted.is_on("enable-cuda-graph") or pasted.is_on("external-cuda-graph"):
@@ -149,6 +150,20 @@ def _finish(pasted: Pasted, given: Mapping[str, Any]) -> dict[str, Any]:
             raise InfeasibleError(f"--num-distributed-optimizer-instances {instances} does not divide dp x cp {dp}")
         found["shard"] = dp * given["cp"] // instances
     return found
+
+
+def _offloading(pasted: Pasted, fields: dict[str, Any]) -> None:
+    """Fill in what the host keeps; without their switch a share and an overlap say nothing."""
+    if pasted.is_on("optimizer-cpu-offload"):
+        share, overlap = "optimizer-offload-fraction", "overlap-cpu-optimizer-d2h-h2d"
+        fields["offload_optimizer"] = pasted.number(share, "share") if share in pasted else 1.0
+        if fields["offload_optimizer"]:
+            fields["overlap_offload"] = pasted.is_on(overlap)
+    # Source: arguments.py, validate_args: a number of layers turns the switch on; activations are on unless disabled.
+    layers = pasted.count("cpu-offloading-num-layers", usual=0)
+    off = ("no-cpu-offloading-activations", "disable-cpu-offloading-activations")
+    if layers and pasted.is_on("cpu-offloading", usual=True) and not any(map(pasted.is_on, off)):
+        fields["offload_activations"] = layers
 
 
 def _precision(pasted: Pasted, fp8_recipe: str) -> str:

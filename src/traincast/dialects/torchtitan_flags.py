@@ -177,7 +177,10 @@ def _finish(settings: Pasted, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the global batch and the sharding group that follow from the GPUs."""
     model_parallel = given["tp"] * given["pp"] * given["cp"]
     dp = max(1, given["gpus"] // model_parallel)
-    found = {"global_batch": _local_batch(settings) * dp}
+    found: dict[str, Any] = {"global_batch": _local_batch(settings) * dp}
+    if settings.is_on("training.enable_cpu_offload") and given.get("zero", 3) == 3 and dp * given["cp"] > 1:
+        # Source: torchtitan, distributed/fsdp.py: CPUOffloadPolicy of FSDP alone.
+        found["offload_parameters"] = True
     shard, replicas = _replication(settings)
     if shard > 0 and shard * replicas * model_parallel != given["gpus"]:
         # Source: torchtitan, distributed/parallel_dims.py (ParallelDims._validate).
