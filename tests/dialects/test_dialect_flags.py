@@ -160,7 +160,8 @@ def test_what_the_host_keeps():
     off = draft("--cpu-offloading-num-layers 3 --no-cpu-offloading-activations --cpu-offloading-weights")
     assert "offload_activations" not in off.fields
     assert [text.split()[0] for text in texts(off.warnings, "flag-not-modelled")] == ["--cpu-offloading-weights"]
-    found = draft_like("torchtitan", [*shlex.split(TITAN), "--training.enable_cpu_offload"]).request()
+    given = Draft(fields={"gpus": 8, "seq_length": 128})
+    found = draft("--training.enable_cpu_offload", "torchtitan").under(given).request()
     assert found.offload_parameters
 
 

@@ -153,12 +153,17 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     column: str
     fills: str
-    means: dict[str, str]
+    means: dict[str, str] = {}
+    matches: str = ""
+    """Pattern of further values, whose first group is what they mean."""
     when: dict[str, str] = {}
 
     def filled(self, cells: Mapping[str, str]) -> dict[str, str]:
         """Return the cell that the setting of a row fills in."""
-        known = self.means.get(cells.get(self.column, "").lower())
+        said = cells.get(self.column, "").lower()
+        known = self.means.get(said)
+        if known is None and self.matches and (match := re.fullmatch(self.matches, said)):
+            known = match[1]
         if known is None or not all(_found(pattern, cells.get(name, "")) for name, pattern in self.when.items()):
             return {}
         return {self.fills: known} if self.fills not in cells or self.fills in self.when else {}

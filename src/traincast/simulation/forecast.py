@@ -19,7 +19,7 @@ from traincast.estimate.offload import ranks_of_host
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.dtypes import PEAK_OF_DTYPE
 from traincast.hardware.gpu import Gpu
-from traincast.hardware.host import host_of
+from traincast.hardware.host import Host, host_of
 from traincast.job.job import Job
 from traincast.job.pipeline_layout import PipelineLayout
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_token
@@ -85,7 +85,8 @@ def _warnings(
 ) -> tuple[Note, ...]:
     """Return what looks wrong with a job before it runs; refuse one that is very unlikely to fit into memory."""
     found: list[Note] = []
-    verdict = fits(job, plan, cluster.gpu.memory_bytes, cluster.gpus_per_node, memory)
+    host = host_of(cluster.gpu, ranks_of_host(job, placed(job, Setting(cluster=cluster))[0].ranks_per_node))
+    verdict = fits(job, plan, cluster.gpu.memory_bytes, cluster.gpus_per_node, memory, host.memory_bytes)
     if verdict.refused and not allow_oom:
         raise InfeasibleError(
             f"{verdict.text}; --allow-oom simulates all the same",
@@ -93,7 +94,7 @@ def _warnings(
             limit_bytes=verdict.usable_bytes,
             stage=verdict.stage,
         )
-    found += _host_memory(job, cluster, memory, allow_oom=allow_oom)
+    found += _host_memory(job, host, memory, allow_oom=allow_oom)
     if verdict.doubtful:
         found.append(Note("out-of-memory" if verdict.refused else "may-run-out-of-memory", verdict.text))
     if plan.overlapped_p2p and not job.overlap_p2p and job.parallel.pp > 1:
@@ -102,14 +103,10 @@ def _warnings(
     return tuple(found)
 
 
-def _host_memory(job: Job, cluster: Cluster, memory: Sequence[StageMemory], *, allow_oom: bool) -> Iterator[Note]:
+def _host_memory(job: Job, host: Host, memory: Sequence[StageMemory], *, allow_oom: bool) -> Iterator[Note]:
     """Refuse a job that offloads more than the memory of its hosts holds, or with `allow_oom` warn of it."""
     needed = max(each.host for each in memory)
-    if not job.offloads:
-        return
-    placed_on = placed(job, Setting(cluster=cluster))[0]
-    host = host_of(cluster.gpu, ranks_of_host(job, placed_on.ranks_per_node))
-    if needed <= host.memory_bytes:
+    if not job.offloads or needed <= host.memory_bytes:
         return
     text = (
         f"the job does not fit: a rank offloads {format_size(needed)} to the memory of its host, of which it has "

@@ -289,3 +289,21 @@ def test_stages_are_doubled_while_each_has_a_layer_and_a_microbatch():
 def test_two_replicas_share_their_state_and_one_has_nobody_to_share_with():
     assert {"zero 1", "zero 2", "zero 3"} <= set(remedies_of(TINY, gpus=2))
     assert not [name for name in remedies_of(TINY, gpus=1) if name.startswith("zero")]
+
+
+def test_offloading_is_proposed_where_nothing_else_is_enough_and_the_host_has_room():
+    job = job_of("llama3-70b", {"gpus": 8, "tp": 8, "global_batch": 8, "seq_length": 8192})
+    plan, hbm_bytes = plan_of(job), 80e9
+    found = {host: dict(fits(job, plan, hbm_bytes, host_bytes=host).remedies) for host in (0.0, 1e12)}
+    assert not any(name.startswith("offload") for name in found[0.0])
+    changed = replace(job, offload_optimizer=1.0)
+    freed = peak_of(job) - peak_of(changed)
+    assert found[1e12]["offload_optimizer 1"] == pytest.approx(freed)
+    both = replace(changed, offload_activations=80)
+    assert found[1e12]["offload_optimizer 1 with offload_activations 80"] == pytest.approx(peak_of(job) - peak_of(both))
+    assert "offload_optimizer 1 frees" in fits(job, plan, hbm_bytes, host_bytes=1e12).text
+    # Where recomputation is enough, its transfers are not proposed.
+    job = job_of("llama3-8b", {"gpus": 8, "tp": 8, "micro_batch": 4})
+    enough = fits(job, plan_of(job), 0.96 * peak_of(job) / 2**30 * 1e9, host_bytes=1e12)
+    assert 0 < enough.shortfall_bytes < enough.remedies[0][1]
+    assert not any(name.startswith("offload") for name, _ in enough.remedies)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from traincast.estimate.memory.remedies import remedies
+from traincast.estimate.memory.remedies import offloads, remedies
 from traincast.estimate.memory.stage import StageMemory, stage_memory
 from traincast.files import shipped_toml
 from traincast.job.job import Job
@@ -117,26 +117,30 @@ def fits(
     hbm_bytes: float,
     gpus_per_node: int = 8,
     stages: Sequence[StageMemory] | None = None,
+    host_bytes: float = 0.0,
 ) -> Verdict:
     """Say whether a job fits and how sure that is, and if it may not, what would free memory.
 
     `hbm_bytes` is the memory of a GPU as its datasheet gives it. Remedies are found by computing the memory of the
     changed job, on as many GPUs; they keep tensor parallelism inside a node. `stages` is the memory of each stage where
-    that is known.
+    that is known, `host_bytes` what a rank has of its host's, to which it may offload where nothing else is enough.
     """
     stages = stages or stage_memory(job, plan)
     worst = max(range(len(stages)), key=lambda stage: stages[stage].peak)
     peak, usable = stages[worst].peak, usable_bytes(hbm_bytes)
-    chance = chance_of_oom(peak, usable)
+    chance, shortfall = chance_of_oom(peak, usable), max(0.0, peak - usable)
+    found = remedies(job, peak, gpus_per_node) if chance > WARNED_ABOVE else ()
+    if chance > WARNED_ABOVE and not any(size >= shortfall for _, size in found):
+        found = tuple(sorted((*found, *offloads(job, peak, host_bytes)), key=lambda remedy: -remedy[1]))
     return Verdict(
         fits=peak <= usable,
         chance_of_oom=chance,
         stage=worst,
         peak_bytes=peak,
         usable_bytes=usable,
-        shortfall_bytes=max(0.0, peak - usable),
+        shortfall_bytes=shortfall,
         largest=tuple(sorted(stages[worst].terms, key=lambda term: -term[1])[:3]),
-        remedies=remedies(job, peak, gpus_per_node) if chance > WARNED_ABOVE else (),
+        remedies=found,
     )
 
 

@@ -1,6 +1,7 @@
 """Changes to a job that would free memory: only such as one would run."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,15 +23,31 @@ def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> tuple[tuple[str
 
     Each is on as many GPUs and with the same global batch; tensor parallelism stays inside a node.
     """
+    return _freed(_changes(job, gpus_per_node), peak_bytes)
+
+
+def offloads(job: Job, peak_bytes: float, host_bytes: float) -> tuple[tuple[str, float], ...]:
+    """Return what offloading to the host would free likewise, where a rank has so much of its memory.
+
+    It costs transfers in every step, so that it is proposed where no other change is enough.
+    """
+    return _freed(_offloads(job), peak_bytes, host_bytes)
+
+
+def _freed(
+    changes: Iterable[tuple[str, Job]], peak_bytes: float, host_bytes: float = math.inf
+) -> tuple[tuple[str, float], ...]:
+    """Return the changes that free memory and need no more of the host, with the bytes that each frees, best first."""
     found = []
-    for name, changed in _changes(job, gpus_per_node):
+    for name, changed in changes:
         try:
             parallel = changed.parallel
             plan = planned(changed.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
         except TraincastError:
             continue
-        saved = peak_bytes - max(stage.peak for stage in stage_memory(changed, plan))
-        if saved > 0:
+        stages = stage_memory(changed, plan)
+        saved = peak_bytes - max(stage.peak for stage in stages)
+        if saved > 0 and max(stage.host for stage in stages) <= host_bytes:
             found.append((name, saved))
     return tuple(sorted(found, key=lambda remedy: -remedy[1]))
 
@@ -51,6 +68,21 @@ def _changes(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
         more = replace(parallel, microbatches=parallel.microbatches * job.micro_batch)
         yield "micro batch 1", replace(job, micro_batch=1, parallel=more)
     yield from _other_degrees(job, gpus_per_node)
+
+
+def _offloads(job: Job) -> Iterator[tuple[str, Job]]:
+    """Yield what the memory of the host may keep, as far as it does not: optimizer states, activations of all layers.
+
+    Activations that are recomputed whole are small, and stay.
+    """
+    most, changed = max(job.layers_Q), {}
+    if job.offload_optimizer < 1:
+        changed["offload_optimizer 1"] = replace(job, offload_optimizer=1.0)
+    if job.offload_activations < most and job.recompute != "full":
+        changed[f"offload_activations {most}"] = replace(job, offload_activations=most)
+    yield from changed.items()
+    if len(changed) > 1:
+        yield " with ".join(changed), replace(job, offload_optimizer=1.0, offload_activations=most)
 
 
 def _modules(job: Job) -> Iterator[tuple[str, Job]]:
