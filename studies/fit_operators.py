@@ -5,11 +5,10 @@
 Reads the kernel tables of `studies/data` (its README says whose they are), fits the roofline per GPU,
 family and element type, then a grid to what the roofline leaves. `--held-out` first fits without a
 fifth of the shapes (chosen by a hash of the shape) and prints the errors on these; `--write`
-replaces `src/traincast/data/operators/{constants.csv,corrections.csv.gz}` by a fit to all rows.
+replaces `src/traincast/data/operators/{constants,corrections}.csv` by a fit to all rows.
 """
 
 import argparse
-import gzip
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -289,8 +288,7 @@ def main() -> int:
     if given.write:
         folder = Path(traincast.__file__).parent / "data" / "operators"
         (folder / "constants.csv").write_text(write_constants(rows), encoding="utf-8")
-        packed = gzip.compress(write_corrections(corrections).encode("ascii"), mtime=0)
-        (folder / "corrections.csv.gz").write_bytes(packed)
+        (folder / "corrections.csv").write_text(write_corrections(corrections), encoding="utf-8")
         print(f"wrote {len(rows)} constants and {len(corrections)} corrections to {folder}")
     return 0
 

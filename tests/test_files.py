@@ -161,7 +161,7 @@ PAST_THE_GUARD = re.compile(
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_no_module_opens_a_file_past_the_guard(path):
     text = path.read_text(encoding="utf-8")
-    if path == SOURCE / "files.py":
+    if path in (SOURCE / "files.py", SOURCE / "shipped.py"):
         return
     # Writing is another matter, and what is shipped needs no guard.
     assert not PAST_THE_GUARD.search(text)

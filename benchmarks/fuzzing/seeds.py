@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import traincast
 from fuzzing.case import ROOT, Seed
 from fuzzing.measured import MEASURED
+from traincast.shipped import shipped_text
 
 _EXAMPLES = ROOT / "examples"
 
@@ -221,7 +221,7 @@ def _clusters() -> list[Seed]:
     for at, fabric in enumerate(_FABRICS):
         text = _CLUSTER.format(base=("h100", "a100", "h200")[at % 3], gpus=4, fabric=fabric)
         found.append(Seed({"c.toml": _text(text), "w.txt": AICB}, _ON_CLUSTER, ("c.toml",)))
-    preset = (Path(traincast.__file__).parent / "data" / "clusters" / "h100.toml").read_bytes()
+    preset = shipped_text("clusters/h100.toml").encode()
     return [*found, Seed({"c.toml": preset, "w.txt": AICB}, _ON_CLUSTER, ("c.toml",))]
 
 
@@ -563,7 +563,6 @@ def _result_json() -> bytes:
     """Return what ``simulate --json`` prints for the small workload."""
     import contextlib
     import tempfile
-    from pathlib import Path
 
     from traincast import api
     from traincast.report.json import to_json
@@ -578,7 +577,6 @@ def _forecast_json() -> bytes:
     """Return what ``predict --json`` prints for the small job, with every kind of option."""
     import contextlib
     import tempfile
-    from pathlib import Path
 
     from traincast import api
     from traincast.job.options import make_options

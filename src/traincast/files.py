@@ -4,10 +4,8 @@ Every reader comes through here, so that a link to an endless device, a pipe tha
 file that expands to gigabytes or a document of a million nested tables is refused before it is read.
 """
 
-import csv
 import errno
 import hashlib
-import io
 import json
 import math
 import os
@@ -20,8 +18,6 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
-
-import msgspec
 
 from traincast.errors import FormatError
 from traincast.units import format_size
@@ -40,9 +36,6 @@ MOST_DEPTH = 32
 
 T = TypeVar("T")
 
-SHIPPED = Path(__file__).parent / "data"
-"""The files that come with traincast, which need no guard; `importlib.resources` would load what reads archives."""
-
 _GZIP = b"\x1f\x8b"
 """How a gzip file begins (RFC 1952, section 2.3.1)."""
 _CHUNK = 2**20
@@ -50,21 +43,6 @@ _LONG_NUMBER = re.compile(r"\d[\d_]{4299}")
 """A number longer than Python reads (sys.int_info.default_max_str_digits)."""
 _PART = r"""(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')){{{MOST_DEPTH},}}")
-
-
-def shipped_text(path: str) -> str:
-    """Return the text of a shipped file, perhaps packed with gzip, by its path below `SHIPPED`."""
-    return unpacked((SHIPPED / path).read_bytes(), path).decode("utf-8")
-
-
-def shipped_rows(path: str) -> Iterable[dict[str, str]]:
-    """Return the rows of a shipped CSV file by column."""
-    return csv.DictReader(io.StringIO(shipped_text(path)))
-
-
-def shipped_toml(path: str, kind: type[T]) -> T:
-    """Return a shipped TOML file as a value of some type."""
-    return msgspec.toml.decode(shipped_text(path), type=kind)
 
 
 def read_head(path: Path, count: int, most: int = MOST_BYTES) -> bytes:

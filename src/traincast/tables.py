@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 import msgspec
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.files import SHIPPED, parse_toml, read_toml
+from traincast.files import parse_toml, read_toml
 from traincast.names import find_name, known_names
+from traincast.shipped import SHIPPED, shipped_names, shipped_text
 from traincast.units import RANGES, parse_rate, parse_size, parse_time, parse_tokens, quoted, range_of
 
 T = TypeVar("T")
@@ -244,8 +245,7 @@ def _is_number(raw: object) -> bool:
 
 @cache
 def _names(folder: str, below: str) -> tuple[str, ...]:  # noqa: ARG001 what is shipped may be elsewhere in a test
-    files = (_DATA / folder).iterdir()
-    return tuple(sorted(each.name.removesuffix(".toml") for each in files if each.name.endswith(".toml")))
+    return tuple(shipped_names(folder, _DATA))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +288,7 @@ class Shelf:
         if isinstance(given, Path):
             table = read_toml(given)
         else:
-            text = (_DATA / self.folder / f"{given}.toml").read_text(encoding="utf-8")
-            table = parse_toml(text, given)
+            table = parse_toml(shipped_text(f"{self.folder}/{given}.toml", _DATA), given)
         base = table.pop("base", None)
         if base is None:
             return table, None

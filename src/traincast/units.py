@@ -8,15 +8,13 @@ and products of values in range stay finite in double precision; what can exceed
 checked where it is made.
 """
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from traincast.errors import ConfigError
+from traincast.shipped import shipped_rows
 
 GIGA = 1e9
 
@@ -141,8 +139,7 @@ def _plain(value: float) -> str:
 
 def _quantities() -> Iterator[tuple[Range, list[str]]]:
     """Yield the range of each kind of quantity, and the fields that are of it by their names alone."""
-    text = (Path(__file__).parent / "data" / "quantities.csv").read_text(encoding="utf-8")
-    for row in csv.DictReader(io.StringIO(text)):
+    for row in shipped_rows("quantities.csv"):
         lowest, highest = plain_number(row["lowest"]), plain_number(row["highest"])
         yield Range(row["kind"], lowest, highest, row["unit"], bool(row["whole"]), row["of"]), row["names"].split()
 

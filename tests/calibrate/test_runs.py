@@ -1,9 +1,7 @@
 """Published runs become jobs by rule: layout, step, network and what the columns leave out; pairs and exclusions."""
 
-import csv
 import re
 import textwrap
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -27,6 +25,7 @@ from traincast.calibrate.tables import Row, Skipped, Table, read_table
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.job.frameworks import framework_names, framework_of_year, load_framework
 from traincast.job.resolve import resolve_job
+from traincast.shipped import shipped_rows
 
 LLAMA = {
     "id": "x-1",
@@ -268,8 +267,7 @@ def test_columns_tell_the_kind_of_file():
 
 
 def test_remarks_have_a_status_and_a_reason():
-    with (resources.files("traincast") / "data" / "runs" / "remarks.csv").open(encoding="utf-8", newline="") as stream:
-        found = list(csv.DictReader(stream))
+    found = list(shipped_rows("runs/remarks.csv"))
     # Left out of all figures; kept, but its columns or its run are doubtful; kept, with an effect no column tells.
     assert all(each["status"] in ("exclude", "suspect", "unexplained") and len(each["reason"]) > 20 for each in found)
     assert sum(each["status"] == "exclude" for each in found) == 16

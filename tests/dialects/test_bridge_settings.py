@@ -5,9 +5,9 @@ import pytest
 from traincast.dialects import draft_like
 from traincast.dialects.flags import flag_table
 from traincast.errors import ConfigError, FormatError
-from traincast.files import shipped_rows
 from traincast.job.draft import Draft
 from traincast.job.resolve import resolve_job
+from traincast.shipped import shipped_rows
 
 RUN = ("uv", "run", "python", "scripts/training/run_recipe.py", "--recipe", "llama3_70b_pretrain_config")
 

@@ -12,6 +12,7 @@ from traincast.dialects import LIKES, draft_like, launch, likely_framework, maxt
 from traincast.dialects.flags import NOT_MODELLED, READ, REFUSED, flag_table, judge
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.job.draft import Draft
+from traincast.shipped import shipped_text
 
 SOURCE = Path(traincast.dialects.__file__).parent
 SMALL = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 128 --world-size 8"
@@ -101,7 +102,7 @@ def _has_docstring(node):
 def test_no_flag_is_in_two_classes():
     for like in LIKES:
         also = flag_table(like).further.get("also", ())
-        text = "".join((SOURCE.parent / "data" / "dialects" / f"{name}.toml").read_text() for name in (like, *also))
+        text = "".join(shipped_text(f"dialects/{name}.toml") for name in (like, *also))
         words = re.findall(r'(?:switches|one|many) = (?:"""([^"]*)"""|"([^"]*)")', text)
         names = [name for pair in words for name in " ".join(pair).split()]
         assert len(names) == len(set(names))

@@ -2,7 +2,6 @@
 
 import csv
 from dataclasses import replace
-from importlib import resources
 
 import pytest
 
@@ -18,6 +17,7 @@ from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.job.job import JobRequest
 from traincast.model.load import load_model
 from traincast.report.json import result_from_json, to_json
+from traincast.shipped import shipped_text
 
 ALONE = [name for name in gpu_names() if preset_of(load_gpu(name)) is None]
 JOB = JobRequest(model=load_model("llama3-8b"), gpus=8, tp=4, seq_length=1024, global_batch=8, zero=1)
@@ -209,8 +209,8 @@ def table_with(tmp_path, monkeypatch):
     """Return a function that adds a row to the tables of GPUs and of generations, for one test."""
     folder = tmp_path / "gpus"
     folder.mkdir()
-    for each in (resources.files("traincast") / "data" / "gpus").iterdir():
-        (folder / each.name).write_text(each.read_text(encoding="utf-8"), encoding="utf-8")
+    for table in ("gpus.csv", "generations.csv"):
+        (folder / table).write_text(shipped_text(f"gpus/{table}"), encoding="utf-8")
 
     def add(table, **cells):
         path = folder / table

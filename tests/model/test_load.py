@@ -1,6 +1,5 @@
 import tomllib
 from dataclasses import fields
-from importlib import resources
 
 import pytest
 
@@ -8,6 +7,7 @@ from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.model.load import builtin_table, family_table, find_model, load_model, model_names
 from traincast.model.model import Attention, Experts, Latent, Model
 from traincast.model.table import merged, model_from_table
+from traincast.shipped import shipped_text
 
 COMPLETE = """
 layers = 2
@@ -63,8 +63,7 @@ def test_names_are_found_however_they_are_spelled():
 
 
 def test_no_two_models_share_a_spelling():
-    text = (resources.files("traincast") / "data" / "models" / "models.toml").read_text(encoding="utf-8")
-    families = tomllib.loads(text).values()
+    families = tomllib.loads(shipped_text("models/models.toml")).values()
     found = [
         (spelling, name)
         for family in families

@@ -16,8 +16,8 @@ import msgspec
 from traincast.calibrate.published_kernels import kernel_reader
 from traincast.calibrate.tables import Row, Table, read_table
 from traincast.errors import FormatError
-from traincast.files import shipped_rows, shipped_toml
 from traincast.hardware.gpu import find_gpu
+from traincast.shipped import shipped_rows, shipped_toml
 from traincast.units import is_number, plain_number
 
 ALIASES = {

@@ -15,7 +15,6 @@ import msgspec
 from traincast.calibrate.tables import Row
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
-from traincast.files import shipped_toml
 from traincast.hardware.gpu import find_gpu
 from traincast.job.frameworks import framework_names, framework_of_year
 from traincast.job.job import JobRequest
@@ -25,6 +24,7 @@ from traincast.model.counts import parameters
 from traincast.model.load import builtin_table, family_table, find_model
 from traincast.model.model import Model
 from traincast.model.table import merged, model_from_table
+from traincast.shipped import shipped_toml
 from traincast.units import GIGA
 
 ASSUMED_FRAMEWORK = "unknown-framework"

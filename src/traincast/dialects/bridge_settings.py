@@ -19,10 +19,10 @@ from traincast.dialects.megatron_flags import draft_of_megatron
 from traincast.dialects.python_settings import read_python
 from traincast.dialects.settings import input_files, settings_of_file, words_of_launch
 from traincast.errors import ConfigError
-from traincast.files import shipped_rows
 from traincast.job.draft import Draft
 from traincast.model.load import find_model
 from traincast.names import find_name, known_names
+from traincast.shipped import shipped_rows
 from traincast.units import count_of, quoted
 
 _ASSIGNED = re.compile(r"^[+~]{0,2}([A-Za-z_][\w.]*)=(.*)$", re.DOTALL)

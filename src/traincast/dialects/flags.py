@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from traincast.diagnostics import Note, in_brief
 from traincast.dialects.shell import has_variable, is_variable
 from traincast.errors import ConfigError
-from traincast.files import shipped_toml
 from traincast.names import find_name, known_names, nearest
+from traincast.shipped import shipped_toml
 from traincast.units import RANGES, Range, brief, checked_field, is_number, parse_tokens, plain_number, quoted
 
 READ, NO_EFFECT, SMALL_EFFECT = "read", "no_effect", "small_effect"

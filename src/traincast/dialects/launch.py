@@ -16,7 +16,7 @@ import msgspec
 
 from traincast.diagnostics import Note, in_brief
 from traincast.dialects.shell import Commands, expanded, has_variable, read_commands, replaced
-from traincast.files import shipped_toml
+from traincast.shipped import shipped_toml
 from traincast.units import brief, count_of, quoted
 
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))

@@ -20,10 +20,10 @@ from functools import cache
 import msgspec
 
 from traincast.estimate.operators.constants import OperatorConstants
-from traincast.files import shipped_text, shipped_toml
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
+from traincast.shipped import shipped_text, shipped_toml
 from traincast.tables import from_row
 from traincast.workload.words import CostClass, Group
 

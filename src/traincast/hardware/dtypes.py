@@ -8,8 +8,8 @@ DeepSeek-V3, arXiv 2412.19437), one byte per 32 values (mx formats, OCP Microsca
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traincast.files import shipped_rows
 from traincast.registry import known_name
+from traincast.shipped import shipped_rows
 from traincast.tables import from_row
 
 

@@ -12,8 +12,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.files import shipped_rows
 from traincast.hardware.dtypes import PEAK_OF_DTYPE
+from traincast.shipped import shipped_rows
 from traincast.tables import from_row
 
 _VENDOR_WORDS = re.compile(r"nvidia|tesla|amd|instinct|google|aws|intel|huawei|[^a-z0-9]")

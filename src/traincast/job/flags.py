@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import NamedTuple, get_args
 
-from traincast.files import shipped_rows
 from traincast.job.feasible import CHOICES
 from traincast.job.frameworks import GRAPH_SCOPES
 from traincast.job.job import JobRequest
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.recompute import RECOMPUTE_MODULES
+from traincast.shipped import shipped_rows
 
 _OTHER_NAMES = {
     "pp_message_bytes": "--pp-comm",

@@ -30,12 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.files import input_of, read_toml, shipped_text
+from traincast.files import input_of, read_toml
 from traincast.job.draft import Draft
 from traincast.job.job import JobRequest, under_new_names
 from traincast.model.load import find_model, model_over_base
 from traincast.model.model import Model
 from traincast.names import known_names
+from traincast.shipped import shipped_text
 from traincast.tables import decoded, flat
 from traincast.units import quoted
 

@@ -18,10 +18,11 @@ from types import MappingProxyType
 from typing import Any
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
-from traincast.files import SHIPPED, read_toml, shipped_toml
+from traincast.files import read_toml
 from traincast.model.hugging_face.read import read_config
 from traincast.model.model import Model
 from traincast.model.table import merged, model_from_table, with_blocks
+from traincast.shipped import shipped_names, shipped_toml
 
 
 def model_names() -> list[str]:
@@ -121,8 +122,7 @@ def model_over_base(table: Mapping[str, Any], shown: str) -> Model:
 @cache
 def _families() -> tuple[Mapping[str, Any], ...]:
     """Return the families of all files."""
-    names = sorted(file.name for file in (SHIPPED / "models").iterdir() if file.name.endswith(".toml"))
-    tables = [shipped_toml(f"models/{name}", dict[str, Any]) for name in names]
+    tables = [shipped_toml(f"models/{name}.toml", dict[str, Any]) for name in shipped_names("models")]
     return tuple(family for table in tables for family in table.values())
 
 

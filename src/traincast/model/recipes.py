@@ -11,8 +11,8 @@ Source: Transformer Engine, docs/features/low_precision_training/performance_con
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traincast.files import shipped_rows
 from traincast.hardware.dtypes import ELEMENT_TYPES
+from traincast.shipped import shipped_rows
 from traincast.tables import from_row
 
 

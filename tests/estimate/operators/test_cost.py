@@ -27,8 +27,8 @@ from traincast.estimate.operators.constants import (
     write_constants,
 )
 from traincast.estimate.operators.families import FAMILIES
-from traincast.files import shipped_text
 from traincast.hardware.gpu import gpu_names, load_gpu
+from traincast.shipped import shipped_text
 from written import write_corrections
 
 H100 = load_gpu("h100")
@@ -203,7 +203,7 @@ def test_constants_and_corrections_round_trip(tmp_path):
 
 
 def test_shipped_corrections_are_whole_percent_that_a_person_can_read():
-    text = shipped_text("operators/corrections.csv.gz")
+    text = shipped_text("operators/corrections.csv")
     assert text.isascii()
     grids = read_corrections(text)
     assert write_corrections(grids) == text

@@ -29,8 +29,8 @@ import numpy.typing as npt
 
 from traincast.estimate.collectives.algorithms import Traffic
 from traincast.estimate.collectives.tuning import switch_efficiency
-from traincast.files import shipped_toml
 from traincast.hardware.cluster import Cluster
+from traincast.shipped import shipped_toml
 from traincast.workload.ops import FloatArray
 
 STRAIGHT = ("mesh", "torus")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from traincast.errors import UnknownNameError
 from traincast.estimate.collectives.algorithms import ALGORITHMS, BY_MESSAGES, PROTOCOLS, Algorithm
 from traincast.fabric.placement import Placement
-from traincast.files import SHIPPED, shipped_toml
 from traincast.hardware.cluster import Cluster
+from traincast.shipped import shipped_names, shipped_toml
 from traincast.workload.words import Operation
 
 SWITCH_RANKS = 8
@@ -38,8 +38,7 @@ _P2P_LL_BYTES = 16384
 
 def versions() -> list[str]:
     """Return the versions of NCCL whose tables are known, sorted."""
-    names = {file.name.removesuffix(".toml") for file in (SHIPPED / "nccl").iterdir() if file.name.endswith(".toml")}
-    return sorted(names - {"fitted"})
+    return [name for name in shipped_names("nccl") if name != "fitted"]
 
 
 @cache

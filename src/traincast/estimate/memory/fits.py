@@ -12,9 +12,9 @@ from typing import Any
 
 from traincast.estimate.memory.remedies import offloads, remedies
 from traincast.estimate.memory.stage import StageMemory, stage_memory
-from traincast.files import shipped_toml
 from traincast.job.job import Job
 from traincast.schedules.plan import SchedulePlan
+from traincast.shipped import shipped_toml
 from traincast.units import format_size
 
 VISIBLE = 0.989

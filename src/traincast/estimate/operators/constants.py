@@ -6,7 +6,7 @@ over the logarithms of a call's sizes. Each node holds the logarithm of measured
 smoothed over its neighbours; between nodes it is interpolated linearly. It stays within a factor of 2, and fades to
 nothing over one octave outside the measured range.
 
-Shipped: `data/operators/constants.csv` and `data/operators/corrections.csv.gz`, made by `studies/fit_operators.py`.
+Shipped: `data/operators/constants.csv` and `data/operators/corrections.csv`, made by `studies/fit_operators.py`.
 """
 
 import csv
@@ -21,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.errors import FormatError, UnknownNameError
-from traincast.files import read_text, shipped_text
+from traincast.files import read_text
 from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.hardware.gpu import Gpu
+from traincast.shipped import shipped_text
 from traincast.tables import from_row
 from traincast.workload.ops import FloatArray
 
@@ -201,7 +202,7 @@ def _as_used(row: FamilyConstants, distance: int) -> FamilyConstants:
 @cache
 def shipped_constants() -> OperatorConstants:
     """Return the constants that come with traincast."""
-    rows, corrections = (shipped_text(f"operators/{name}") for name in ("constants.csv", "corrections.csv.gz"))
+    rows, corrections = (shipped_text(f"operators/{name}.csv") for name in ("constants", "corrections"))
     return OperatorConstants(tuple(read_constants(rows)), tuple(read_corrections(corrections)))
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.files import shipped_text
+from traincast.shipped import shipped_text
 from traincast.units import GIGA
 from traincast.workload.words import Operation
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import msgspec
 
-from traincast.files import shipped_toml
+from traincast.shipped import shipped_toml
 from traincast.workload.words import Group, Operation, Phase
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from traincast.files import shipped_toml
 from traincast.model.hugging_face.config import Config
 from traincast.model.table import merged
 from traincast.registry import Registry
+from traincast.shipped import shipped_toml
 
 Table = dict[str, Any]
 

@@ -3,13 +3,13 @@
 import base64
 import hashlib
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import BinaryIO
 
 import msgspec
 
 from traincast.report.explorer.columns import Packed, packed_run
 from traincast.report.plain import Plain
+from traincast.shipped import shipped_text
 from traincast.simulation.result import Result
 
 SCRIPTS = ("store", "colours", "timeline", "panels", "main")
@@ -78,4 +78,4 @@ def _hash(text: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("traincast").joinpath("data", "explorer", name).read_text(encoding="utf-8")
+    return shipped_text(f"explorer/{name}")
