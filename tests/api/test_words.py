@@ -1,6 +1,7 @@
 """Keywords of Python are the words of the command line."""
 
 import inspect
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -8,55 +9,123 @@ import pytest
 
 import traincast
 from traincast import api
+from traincast.api.estimates import SIZE_ALIASES
 from traincast.api.planning import PLAN_WORDS
-from traincast.cli import compare, plan, predict, simulate
+from traincast.cli.main import cli
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.job.draft import Draft
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.job.words import JOB_WORDS, RUN_WORDS, SIMULATE_WORDS, STEP_WORDS, sorted_out
+from traincast.sweep.words import SWEEP_WORDS
 
-OF_THE_TERMINAL = {
-    "out",
-    "report",
-    "json",
-    "analysis",
-    "verbose",
-    "quiet",
-    "plain",
-    "strict",
-    "pricing",
-    "simai_overlap",
-    "html",
-    "ranks",
-    "from",
+OF_THE_TERMINAL = {"json", "analysis", "verbose", "quiet", "plain", "html", "ranks", "out", "report"}
+"""What to print and write: a result has `save_result` and `explore`, a calibration its `profile`."""
+ELSEWHERE = {
+    "simulate": {"pricing", "simai_overlap"},
+    "plan": {"from", "like"},
+    "measure": {"script"},
+    "validate": {"ranking", "leave_out"},
+    "inspect": {"all"},
+    "models": {"seq_length"},
+    "convert": {"option"},
+    "operator": {"option"},
 }
-"""What to write and print; what `simai` and `explore` do; ``start``, as Python has a word of that name."""
-OF_FUNCTIONS = {"cluster", "like", "allow_oom"}
+"""Flags that are functions of their own (`simai`, `measuring_script`, `rank`), or of what is printed; ``start``, as
+Python has a word ``from``; options of writers and families are keywords themselves, or ``options``. `plans` takes no
+pasted job.
+"""
 FIELDS = {"gpus": 8, "tp": 2, "global_batch": 16, "seq_length": 8192}
 FILE = Path(__file__).parents[2] / "examples" / "aicb_scaled_512gpu.txt"
 JOB = {"model": "llama3-8b", "cluster": "h100", **FIELDS}
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (predict.command, {*STEP_WORDS, *JOB_WORDS}),
-        (simulate.command, {*SIMULATE_WORDS}),
-        (plan.command, {*PLAN_WORDS, *JOB_WORDS}),
-        (compare.command, {*RUN_WORDS}),
-    ],
-    ids=["predict", "simulate", "plan", "compare"],
+COMMANDS = (
+    *("inspect", "simulate", "predict", "plan", "sweep", "compare", "convert", "measure", "calibrate"),
+    *("validate", "collective", "operator", "models", "clusters"),
 )
-def test_every_flag_is_a_keyword(command, words):
-    flags = [each for each in command.params if isinstance(each, click.Option)]
-    named = {name.lstrip("-").replace("-", "_") for flag in flags for name in flag.opts}
-    assert named - words - OF_FUNCTIONS <= OF_THE_TERMINAL
-    # Completion shows each flag under its first name, or that of its field.
-    known = inspect.signature(getattr(traincast, command.name)).parameters
-    for flag in flags:
-        shown = {flag.name, *(name.lstrip("-").replace("-", "_") for name in flag.opts)}
-        assert shown & {*known, *OF_THE_TERMINAL, "stack"}, flag.name
+WORDS = {
+    "simulate": {*SIMULATE_WORDS},
+    "predict": {*STEP_WORDS, *JOB_WORDS},
+    "plan": {*PLAN_WORDS, *JOB_WORDS},
+    "plans": {*PLAN_WORDS, *JOB_WORDS},
+    "compare": {*RUN_WORDS},
+    "convert": {*SIMULATE_WORDS},
+    "measure": {*JOB_WORDS},
+    "sweep": {*SWEEP_WORDS, *JOB_WORDS},
+    "operator": {"dtype", "direction", "causal", "window", *SIZE_ALIASES, *chain(*traincast.operator_sizes().values())},
+}
+"""Further keywords of functions, under all of their names."""
+
+
+def flags_of(name):
+    """Return the names of every flag of a command, as keywords, the field that it sets among them."""
+    command = cli.get_command(cli.make_context("traincast", [], resilient_parsing=True), name)
+    for flag in command.params:
+        if isinstance(flag, click.Option):
+            yield flag.name, {each.lstrip("-").replace("-", "_") for each in flag.opts}
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "plans"])
+def test_every_flag_is_a_keyword(name):
+    known = {*inspect.signature(getattr(traincast, name)).parameters}
+    command = "plan" if name == "plans" else name
+    apart = OF_THE_TERMINAL - ({"out"} & known) | ELSEWHERE.get(command, set())
+    if name == "plans":
+        apart |= {"strict"}
+    for field, names in flags_of(command):
+        assert names - known - WORDS.get(name, set()) <= apart, field
+        # Completion shows each flag under its first name, or that of its field.
+        assert name == "operator" or ({field, *names}) & {*known, *apart, "stack"}, field
+
+
+def test_every_command_has_its_function():
+    others = {"report": "save_result", "init": None, "completion": None, "man": None}
+    assert {*COMMANDS, *others} == {*cli.list_commands(None)}
+    assert all(hasattr(traincast, name) for name in COMMANDS)
+
+
+def test_old_words_are_taken():
+    table = traincast.collective("all_reduce", sizes="1MiB", gpus=16, cluster="h100")
+    assert table == traincast.collective("all_reduce", "1MiB", gpus=16, cluster="h100")
+    sizes = {"batch": 1, "keys": 1024, "heads": 8, "kv_heads": 8, "v_dim": 64}
+    short = traincast.operator("attention", "h100", seq=1024, head_dim=64, **sizes)
+    assert short == traincast.operator("attention", "h100", queries=1024, qk_dim=64, **sizes)
+    with pytest.raises(ConfigError, match="seq: is the same as queries"):
+        traincast.operator("attention", "h100", queries=1024, seq=1024, qk_dim=64, **sizes)
+    file = "examples/all_reduce_a100.csv"
+    held_out = traincast.validate(file, "a100", by="op, ranks", leave_out="ranks").held_out
+    assert held_out == traincast.validate(file, "a100", ["op", "ranks"], cv="ranks").held_out
+    with pytest.raises(ConfigError, match="leave_out: is the old name of cv"):
+        traincast.validate(file, "a100", cv="ranks", leave_out="ranks")
+
+
+def test_a_calibration_takes_what_is_fitted_as_the_command_does():
+    kernels = traincast.calibrate("examples/kernels_a100.csv", gpu="a100-pcie-40")
+    assert kernels.profile() == traincast.calibrate_operators("examples/kernels_a100.csv", "a100-pcie-40").profile()
+    with pytest.raises(ConfigError, match="gpu: is of measured operators"):
+        traincast.calibrate("examples/kernels_a100.csv", "a100", gpu="a100-pcie-40")
+    with pytest.raises(ConfigError, match="cluster: is missing"):
+        traincast.calibrate("examples/kernels_a100.csv")
+
+
+def test_a_conversion_takes_the_words_of_a_simulation(tmp_path):
+    by_words, by_options = tmp_path / "words.txt", tmp_path / "options.txt"
+    traincast.convert(FILE, by_words, "busbw", cluster="h100", tp=4)
+    layout = traincast.LayoutOptions(tp=4)
+    traincast.convert(FILE, by_options, "busbw", options=traincast.SimulateOptions(cluster="h100", layout=layout))
+    assert by_words.read_bytes() == by_options.read_bytes()
+    with pytest.raises(ConfigError, match=r"unknown option 'tpp'; .*did you mean tp"):
+        traincast.convert(FILE, tmp_path / "x", "busbw", tpp=4)
+
+
+def test_unknown_pasted_flags_are_refused_where_asked():
+    pasted = (
+        "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --global-batch-size 8 --nope 3"
+    )
+    assert traincast.predict(pasted, "h100", like="megatron", gpus=8).warnings
+    with pytest.raises(ConfigError, match="nope"):
+        traincast.predict(pasted, "h100", like="megatron", strict=True, gpus=8)
 
 
 def test_a_job_of_keywords_is_the_job_of_its_description():

@@ -85,7 +85,7 @@ def test_what_cannot_be_fitted_is_said(tmp_path, slow):
 
 def test_ranks_that_are_left_out_are_predicted_by_the_others(tmp_path, slow):
     file = write_collectives(tmp_path / "m.csv", slow, groups=((2, 1), (4, 1), (8, 1), (16, 2), (32, 4)))
-    found = traincast.validate(file, by=["ranks"], leave_out="ranks")
+    found = traincast.validate(file, by=["ranks"], cv="ranks")
     assert found.total.median_abs_error > 0.05
     assert found.held_out.by == "ranks"
     assert found.held_out.total.evaluated == found.total.evaluated == 110
@@ -97,7 +97,7 @@ def test_ranks_that_are_left_out_are_predicted_by_the_others(tmp_path, slow):
 
 def test_one_number_of_ranks_cannot_be_left_out(tmp_path, slow):
     file = write_collectives(tmp_path / "m.csv", slow, groups=((8, 1),))
-    held_out = traincast.validate(file, leave_out="ranks").held_out
+    held_out = traincast.validate(file, cv="ranks").held_out
     assert held_out.total.evaluated == 0
     assert {row.reason for row in held_out.skipped} == {"there is no other number of ranks to fit to"}
 
@@ -105,7 +105,7 @@ def test_one_number_of_ranks_cannot_be_left_out(tmp_path, slow):
 def test_what_cannot_be_left_out_is_said(tmp_path, slow):
     file = write_collectives(tmp_path / "m.csv", slow)
     with pytest.raises(ConfigError, match=r"cannot leave out 'op'; known: ranks, gpu$"):
-        traincast.validate(file, leave_out="op")
+        traincast.validate(file, cv="op")
 
 
 def test_an_unknown_number_of_nodes_is_that_of_full_nodes(tmp_path, slow):

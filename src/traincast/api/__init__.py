@@ -132,6 +132,7 @@ def predict(
     *,
     options: StepOptions | None = None,
     like: str | None = None,
+    strict: bool = False,
     allow_oom: bool = False,
     engine: str = "auto",
     **words: Any,  # noqa: ANN401
@@ -151,6 +152,8 @@ def predict(
         may hold, is refused.
     like : str, optional
         The framework whose flags or settings `job` is, as they are pasted after ``--like``.
+    strict : bool
+        Refuse pasted flags that are unknown, and another world size than the launcher's.
     allow_oom : bool
         Simulate even a job that is very unlikely to fit into memory; a warning says so.
     **words
@@ -181,7 +184,7 @@ def predict(
         by_options = chosen.cluster
         if chosen.layout != LayoutOptions():
             raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
-    found = _job_under(source, said_of_job(of_job), like)
+    found = _job_under(source, said_of_job(of_job), like, strict=strict)
     said = found.cluster if isinstance(found, Draft) else None
     named = cluster or said or by_options
     assumed = isinstance(found, Draft) and found.cluster_assumed and named is said
@@ -243,6 +246,7 @@ def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOv
     return replace(report, warnings=(*report.warnings, warning))
 
 
+@takes(SIMULATE_WORDS)
 def convert(
     source: Files | Workload | Job | JobRequest | Draft,
     out: StrPath,
@@ -251,7 +255,7 @@ def convert(
     options: SimulateOptions | None = None,
     force: bool = False,
     engine: str = "auto",
-    **choices: str,
+    **words: Any,  # noqa: ANN401
 ) -> Conversion:
     """Write a run in a format of the field.
 
@@ -264,11 +268,12 @@ def convert(
     to : str
         Name of the format: ``"aicb"``, ``"chakra"``, ... (`traincast.formats.writer.WRITERS`).
     options : SimulateOptions, optional
-        Cluster, layout of files, and how ranks are simulated where the format shows single operations.
+        Cluster, layout of files, and how ranks are simulated where the format shows single operations, all at once;
+        or as keywords, as of `traincast.simulate`.
     force : bool
         Write over files that are there.
-    **choices
-        Options of the format's writer.
+    **words
+        Options of the format's writer, and the words of `SimulateOptions`; a name of both is the writer's.
 
     Raises
     ------
@@ -286,10 +291,13 @@ def convert(
     writer = WRITERS.get(to)
     if isinstance(source, (str, PathLike)) and Path(source).suffix == ".toml":
         source = read_job_file(str(source))
+    own = {option.name: option.name for option in writer.options}
+    choices, said = (words, {}) if options is not None else sorted_out(words, own, SIMULATE_WORDS)
+    options = options or make_options(**said)
     chosen, target = writer.chosen(choices, source.convert if isinstance(source, Draft) else {}), Path(out)
     if writer.one_file and not force:
         refuse_existing(target)
-    run = _run_for(writer, source, options or SimulateOptions(), engine)
+    run = _run_for(writer, source, options, engine)
     written = writer.write(run, chosen)
     files = write_files(target, written.files, force=force) if not writer.one_file else _write_one(target, written)
     return Conversion(

@@ -5,6 +5,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from traincast.diagnostics import Note
+from traincast.errors import ConfigError
 from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
 from traincast.fabric.placement import with_used_gpus
 from traincast.hardware.cluster import Cluster
@@ -18,15 +19,19 @@ if TYPE_CHECKING:
     from traincast.estimate.operators.cost import OperatorCost
 
 StrPath = str | PathLike[str]
+SIZE_ALIASES = {"seq": "queries", "head_dim": "qk_dim", "vocab": "vocabulary"}
+"""More common names of some sizes of operators; a size of that name goes first (``head_dim`` of rotary)."""
 
 
 def collective(
     operation: str,
-    sizes: int | str | tuple[int, int],
+    size: int | str | tuple[int, int] = "1KiB..8GiB",
     gpus: int | None = None,
     nodes: int | None = None,
     cluster: StrPath | Cluster | None = None,
     algorithm: str | None = None,
+    *,
+    sizes: int | str | tuple[int, int] | None = None,
 ) -> CollectiveTable:
     """Return the cost of one collective over a range of sizes.
 
@@ -34,7 +39,7 @@ def collective(
     ----------
     operation : str
         ``"all_reduce"``, ``"all-to-all"``, ...: any spelling.
-    sizes : int, str or (int, int)
+    size : int, str or (int, int)
         A size in bytes, or the first and last of a range in which each is twice the one before; or a text such as
         ``64MiB`` or ``1KiB..8GiB``.
     gpus : int, optional
@@ -45,6 +50,8 @@ def collective(
         Cluster; the default cluster, as an assumption, where it is not given.
     algorithm : str, optional
         The algorithm, whatever a library would choose; the cheapest of those by default.
+    sizes : optional
+        Old name of `size`.
 
     Examples
     --------
@@ -55,8 +62,9 @@ def collective(
     """
     known = load_cluster(cluster or DEFAULT_CLUSTER)
     known = with_used_gpus(known, known.ranks_per_node)
-    sizes = parse_size_range(sizes) if isinstance(sizes, str) else sizes
-    first, last = (sizes, sizes) if isinstance(sizes, int) else sizes
+    said = size if sizes is None else sizes
+    said = parse_size_range(said) if isinstance(said, str) else said
+    first, last = (said, said) if isinstance(said, int) else said
     placement = members_on(known.ranks_per_node if gpus is None else gpus, nodes, known.ranks_per_node)
     table = collective_table(operation_named(operation), doubling(first, last), placement, known, algorithm)
     table = replace(table, assumptions=(*(Note("cluster-assumed", text) for text in known.assumed), *table.assumptions))
@@ -84,8 +92,8 @@ def operator(
     constants : str, optional
         File of ``traincast calibrate --gpu``.
     **described
-        The operator's sizes by name (``m=8192``), and perhaps ``dtype``, ``direction``,
-        ``causal``, ``window`` and ``options``.
+        The operator's sizes by name (``m=8192``; also ``seq``, ``head_dim`` and ``vocab``, as of flags), and perhaps
+        ``dtype``, ``direction``, ``causal``, ``window`` and ``options``.
 
     Examples
     --------
@@ -96,7 +104,14 @@ def operator(
     from traincast.estimate.operators.cost import operator_cost
 
     words = ("dtype", "direction", "causal", "window", "options")
-    sizes = {name: size for name, size in described.items() if name not in words}
+    known = operator_sizes().get(family.replace("-", "_"), ())
+    sizes: dict[str, int] = {}
+    for name, size in described.items():
+        own = name if name in known else SIZE_ALIASES.get(name, name)
+        if own in sizes:
+            raise ConfigError(f"is the same as {own}; give one of them", name)
+        if name not in words:
+            sizes[own] = size
     chosen = {name: value for name, value in described.items() if name in words}
     return operator_cost(family, sizes, gpu=gpu, constants=constants, **chosen)
 

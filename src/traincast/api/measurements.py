@@ -1,16 +1,19 @@
 """Predictions against measurements, constants fitted to them, and measuring on a GPU of one's own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from traincast.api.files import Files, JobLike, StrPath, expand
-from traincast.api.named import described
+from traincast.api.named import described, job_under
+from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import gpu_named, load_cluster
 from traincast.hardware.gpu import Gpu
 from traincast.job.draft import Draft
+from traincast.job.job import Job, JobRequest
+from traincast.job.words import JOB_WORDS, said_of_job, sorted_out, takes
 
 if TYPE_CHECKING:
     from traincast.calibrate.cluster_calibration import Calibration
@@ -59,13 +62,14 @@ def kind_of_measurements(path: StrPath) -> str | None:
 def validate(
     path: Files,
     cluster: StrPath | Cluster | None = None,
-    by: Sequence[str] = (),
-    leave_out: str | None = None,
+    by: Sequence[str] | str = (),
+    cv: str | None = None,
     *,
     kind: str | None = None,
     job: StrPath | Draft | None = None,
     recipes: StrPath | None = None,
     progress: Callable[[int, int], None] | None = None,
+    leave_out: str | None = None,
 ) -> "Validation":
     """Predict every measurement in a file and say how far off the predictions are.
 
@@ -77,9 +81,9 @@ def validate(
     cluster : str, path or Cluster, optional
         Cluster that all rows ran on; by default each row's GPU says its preset.
     by : sequence of str, optional
-        Groupings to show, such as ``("gpu", "op")``, or ``("gpu+op",)`` for both at once; all
+        Groupings to show, such as ``("gpu", "op")``, or ``("gpu+op",)`` for both at once; a text as after ``--by``; all
         that there are by default.
-    leave_out : str, optional
+    cv : str, optional
         A grouping: the constants are fitted again without each of its groups, and predict it.
     kind : str, optional
         What to predict where a file holds several things: ``training-runs``, ``memory-of-runs``.
@@ -90,6 +94,8 @@ def validate(
         says itself wins.
     progress : callable, optional
         Told how many rows are predicted, and of how many.
+    leave_out : str, optional
+        Old name of `cv`.
 
     Examples
     --------
@@ -100,16 +106,48 @@ def validate(
     """
     from traincast.calibrate.validate import validate as validate_file
 
-    job = _draft(job)
-    return validate_file(expand(path), cluster, by, leave_out, kind=kind, job=job, recipes=recipes, progress=progress)
+    if cv is not None and leave_out is not None:
+        raise ConfigError("is the old name of cv; give one of them", "leave_out")
+    job, groups = _draft(job), cv if leave_out is None else leave_out
+    shown = [name.strip() for name in by.split(",")] if isinstance(by, str) else by
+    return validate_file(expand(path), cluster, shown, groups, kind=kind, job=job, recipes=recipes, progress=progress)
 
 
-def calibrate(files: Files, cluster: StrPath | Cluster, *, table: bool = False) -> "Calibration":
-    """Fit the constants of a cluster to measured collectives.
+@overload
+def calibrate(files: Files, cluster: StrPath | Cluster, *, table: bool = False) -> "Calibration": ...
+@overload
+def calibrate(files: Files, cluster: StrPath | Cluster | None = None, *, job: StrPath | Draft) -> "RunCalibration": ...
+@overload
+def calibrate(files: Files, *, gpu: StrPath | Gpu) -> "OperatorCalibration": ...
 
-    Files are logs of nccl-tests and CSV files, all of one cluster; what they do not show stays as it is in `cluster`.
-    With `table` the profile keeps the measured times too, which just these groups then take. The `profile` of the
-    calibration is a file for ``cluster``.
+
+def calibrate(
+    files: Files,
+    cluster: StrPath | Cluster | None = None,
+    *,
+    gpu: StrPath | Gpu | None = None,
+    job: StrPath | Draft | None = None,
+    table: bool = False,
+) -> "Calibration | RunCalibration | OperatorCalibration":
+    """Fit the constants of a cluster to measured collectives; of a job to its runs; of a GPU to measured kernels.
+
+    Parameters
+    ----------
+    files : path, or sequence of paths
+        Logs of nccl-tests and CSV files, all of one cluster; what they do not show stays as it is in `cluster`.
+    cluster : str, path or Cluster
+        What is fitted. The `profile` of the calibration is a file for ``cluster``.
+    gpu : str, path or Gpu, optional
+        Fit the operators of this GPU instead, as `calibrate_operators`.
+    job : path or Draft, optional
+        Fit to training logs or traces of this job instead, as `calibrate_runs`, which also takes CSV files of runs.
+    table : bool
+        Keep the measured times of collectives in the profile, too; just these groups then take them.
+
+    Raises
+    ------
+    ConfigError
+        If none of `cluster`, `job` and `gpu` is given, or some that cannot be combined.
 
     Examples
     --------
@@ -121,6 +159,18 @@ def calibrate(files: Files, cluster: StrPath | Cluster, *, table: bool = False) 
     """
     from traincast.calibrate.cluster_calibration import calibrate as calibrate_cluster
 
+    if gpu is not None and (cluster is not None or job is not None):
+        raise ConfigError("is of measured operators and cannot be combined with cluster or job", "gpu")
+    if table and (gpu is not None or job is not None):
+        raise ConfigError("is for collectives and cannot be combined with gpu or job", "table")
+    if gpu is not None:
+        return calibrate_operators(files, gpu)
+    if job is not None:
+        return calibrate_runs(files, cluster, job)
+    if cluster is None:
+        raise ConfigError(
+            "is missing; give cluster (collectives), job (training logs, traces) or gpu (kernels)", "cluster"
+        )
     return calibrate_cluster(expand(files), load_cluster(cluster), table=table)
 
 
@@ -160,8 +210,38 @@ def calibrate_operators(files: Files, gpu: StrPath | Gpu) -> "OperatorCalibratio
     return fit(expand(files), gpu_named(gpu))
 
 
-def measure(job: JobLike, out: StrPath, **limits: Any) -> "Summary":  # noqa: ANN401
-    """Time what a job runs on this machine's GPU, with its PyTorch; see `traincast.measure.of_job.measure_job`.
+@takes(JOB_WORDS)
+def measure(
+    job: JobLike | None = None,
+    out: StrPath | None = None,
+    cluster: StrPath | Cluster | None = None,
+    *,
+    like: str | None = None,
+    strict: bool = False,
+    minutes: float = 10.0,
+    spread: float = 0.01,
+    tell: Callable[[str], None] | None = None,
+    **words: Any,  # noqa: ANN401
+) -> "Summary":
+    """Time what a job runs on this machine's GPU, with its PyTorch; under torchrun its collectives.
+
+    Parameters
+    ----------
+    job, cluster, like, strict, **words
+        The job, as of `traincast.predict`.
+    out : path
+        The CSV file that is written, and continued where it is there; `calibrate` reads it.
+    minutes : float
+        Time after which nothing further is begun.
+    spread : float
+        Half the 95 % interval of a median over it, at which its repetitions end.
+    tell : callable, optional
+        Told a line about each operator or collective.
+
+    Raises
+    ------
+    MeasurementError
+        If there is no PyTorch or GPU here, or the file is another's.
 
     Examples
     --------
@@ -174,10 +254,21 @@ def measure(job: JobLike, out: StrPath, **limits: Any) -> "Summary":  # noqa: AN
     """
     from traincast.measure.of_job import measure_job
 
-    return measure_job(job, Path(out), **limits)
+    if out is None:
+        raise ConfigError("is missing; name the CSV file for the times", "out")
+    found = _job(job, like, words, strict=strict)
+    return measure_job(found, Path(out), cluster, minutes=minutes, spread=spread, tell=tell or (lambda _: None))
 
 
-def measuring_script(job: JobLike, cluster: StrPath | Cluster | None = None) -> str:
+@takes(JOB_WORDS)
+def measuring_script(
+    job: JobLike | None = None,
+    cluster: StrPath | Cluster | None = None,
+    *,
+    like: str | None = None,
+    strict: bool = False,
+    **words: Any,  # noqa: ANN401
+) -> str:
     """Return a Python script that does what `measure` does where traincast is not installed, for this job alone.
 
     Examples
@@ -189,7 +280,13 @@ def measuring_script(job: JobLike, cluster: StrPath | Cluster | None = None) -> 
     """
     from traincast.measure.of_job import script_of_job
 
-    return script_of_job(job, cluster)
+    return script_of_job(_job(job, like, words, strict=strict), cluster)
+
+
+def _job(job: JobLike | None, like: str | None, words: Mapping[str, Any], *, strict: bool) -> Job | JobRequest | Draft:
+    """Return a job with what keywords say instead."""
+    (said,) = sorted_out(words, JOB_WORDS)
+    return job_under(job, said_of_job(said), like, strict=strict)
 
 
 def _draft(job: StrPath | Draft | None) -> Draft | None:

@@ -72,9 +72,11 @@ def described(path: StrPath) -> Draft:
 
 
 def job_under(
-    job: Job | JobRequest | Draft | StrPath | None, said: Draft, like: str | None = None
+    job: Job | JobRequest | Draft | StrPath | None, said: Draft, like: str | None = None, *, strict: bool = False
 ) -> Draft | JobRequest | Job:
     """Return a job with everything that keywords say instead; with `like` it is the pasted flags of that framework.
+
+    With `strict` pasted flags that are unknown, and GPUs that are not what their launcher starts, are refused.
 
     Raises
     ------
@@ -88,7 +90,11 @@ def job_under(
             raise ConfigError("is of pasted flags; give their text as the job", "like")
         from traincast.dialects import draft_like
 
-        return draft_like(like, [job]).under(said)
+        draft = draft_like(like, [job], strict=strict).under(said)
+        wrong = [note.text for note in draft.warnings if note.code == "gpus-of-launcher"] if strict else []
+        if wrong:
+            raise ConfigError(f"{wrong[0]}; give one of them, or leave out strict", "gpus")
+        return draft
     found = described(job) if isinstance(job, (str, PathLike)) else job
     if found is None or isinstance(found, Draft):
         return (found or Draft()).under(said)

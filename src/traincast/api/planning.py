@@ -39,6 +39,7 @@ def plan(
     cluster: AnyCluster = None,
     *,
     like: str | None = None,
+    strict: bool = False,
     start: bool = False,
     engine: str = "auto",
     **words: Any,  # noqa: ANN401
@@ -53,6 +54,8 @@ def plan(
         Cluster; else that of the job, or the default one, as an assumption.
     like : str, optional
         The framework whose flags or settings `job` is, as they are pasted after ``--like``.
+    strict : bool
+        Refuse pasted flags that are unknown, and another world size than the launcher's.
     start : bool
         Whether the job's layout is what one has, not what is fixed: the plan says what changes of it save.
     **words
@@ -79,7 +82,7 @@ def plan(
     from traincast.plan.options import plan_options
     from traincast.plan.plan import plan as best_layouts
 
-    draft, options = _asked(job, like, words)
+    draft, options = _asked(job, like, words, strict=strict)
     request, notes, named = requested(draft)
     chosen = choose(StepOptions(), given := cluster or named, engine)
     if chosen.cluster_assumed:
@@ -97,14 +100,14 @@ def plan(
 
 
 def _asked(
-    job: JobRequest | Draft | StrPath | None, like: str | None, words: Mapping[str, Any]
+    job: JobRequest | Draft | StrPath | None, like: str | None, words: Mapping[str, Any], *, strict: bool = False
 ) -> tuple[JobRequest | Draft, "PlanKeywords"]:
     """Return the job that is planned, and how."""
     of_plan, of_job = sorted_out(words, PLAN_WORDS, JOB_WORDS)
     limits = {name: of_plan.pop(f"max_{name}", None) for name in LIMITED}
     said = {**of_plan.get("most", {}), **{name: limit for name, limit in limits.items() if limit is not None}}
     options = cast("PlanKeywords", {**of_plan, **({"most": said} if said else {})})
-    found = job_under(job, said_of_job(of_job), like)
+    found = job_under(job, said_of_job(of_job), like, strict=strict)
     if isinstance(found, Job):
         raise ConfigError("is decided, and nothing is left to plan; give the JobRequest that it was made of", "job")
     return found, options

@@ -1,41 +1,58 @@
 """Many jobs in one run that can be stopped and gone on with."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar, overload
 
 from traincast import __version__
 from traincast.api import StrPath
 from traincast.errors import ConfigError, TraincastError
-from traincast.report.sweep_table import check_table, write_sweep
+from traincast.job.words import JOB_WORDS, takes
+from traincast.report.sweep_table import check_table, column_names, sweep_rows, write_sweep
+from traincast.simulation.columns import Table, table_of
 from traincast.sweep.executors import EXECUTORS, Executor
 from traincast.sweep.journal import Heading, Journal
 from traincast.sweep.points import PointWork, work_of
+from traincast.sweep.rows import Row
 from traincast.sweep.run import run_sweep
-from traincast.sweep.spec import Spec, read_spec
+from traincast.sweep.spec import Point, Spec
+from traincast.sweep.words import SWEEP_WORDS, specified
 from traincast.units import counted
 
+T = TypeVar("T")
+Said = StrPath | Mapping[str, Any] | None
 Tell = Callable[[int, int], None]
 
 
+@overload
+def sweep(spec: Said = None, out: None = None, **words: Any) -> Table: ...  # noqa: ANN401
+@overload
+def sweep(spec: Said = None, *, out: StrPath, **words: Any) -> dict[str, int]: ...  # noqa: ANN401
+@overload
+def sweep(spec: Said, out: StrPath, **words: Any) -> dict[str, int]: ...  # noqa: ANN401
+@takes(SWEEP_WORDS, JOB_WORDS)
 def sweep(
-    spec: StrPath,
-    out: StrPath,
+    spec: Said = None,
+    out: StrPath | None = None,
     *,
     on: str = "local",
     workers: int | None = None,
     restart: bool = False,
     tell: Tell | None = None,
-) -> dict[str, int]:
-    """Forecast or plan every point of a sweep and write one table.
+    **words: Any,
+) -> dict[str, int] | Table:
+    """Forecast or plan every point of a sweep, and write one table or return it.
 
     Stopped, however hard, it goes on with the same call from ``OUT.journal``, and the table has the same bytes.
 
     Parameters
     ----------
-    spec : path
-        The specification (`traincast.sweep.spec`).
-    out : path
-        Table to write: .csv, or .parquet with the extra ``frames``.
+    spec : path or mapping, optional
+        The specification (`traincast.sweep.spec`): a file, its sections as a mapping, or the words below as one.
+    out : path, optional
+        Table to write: .csv, or .parquet with the extra ``frames``; by default the table is returned.
     on : str
         Where it runs: ``local``, ``ray``, or ``ray://HOST:PORT``.
     workers : int, optional
@@ -44,10 +61,13 @@ def sweep(
         Forget what a stopped sweep of that table has done.
     tell : callable, optional
         Told how many points are done, and of how many.
+    **words
+        The words of `traincast.predict`; what is a list varies: ``tp=[4, 8]``. They win over `spec`. Or its sections:
+        ``base`` (a job file), ``cases``, ``prices``, ``work="plan"``, ``plan``.
 
     Returns
     -------
-    How many points have each status (`traincast.sweep.rows.COLUMNS`).
+    How many points have each status (`traincast.sweep.rows.COLUMNS`); without `out` the table, a column a key.
 
     Raises
     ------
@@ -58,46 +78,65 @@ def sweep(
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> import traincast
-    >>> _ = Path("sweep.toml").write_text('''
-    ... base = "examples/llama3_70b_512gpu.toml"
-    ... [grid]
-    ... "parallel.tp" = [4, 8]
-    ... ''')
-    >>> traincast.sweep("sweep.toml", "found.csv", workers=1)
+    >>> found = traincast.sweep(base="examples/llama3_70b_512gpu.toml", tp=[4, 8], workers=1)
+    >>> found["parallel.tp"].tolist(), found["status"].tolist()
+    ([4, 8], ['ok', 'ok'])
+    >>> traincast.sweep({"base": "examples/llama3_70b_512gpu.toml", "tp": [4, 8]}, "found.csv", workers=1)
     {'ok': 2}
     """
-    asked, table = read_spec(Path(spec)), check_table(Path(out))
+    asked = specified(spec, words)
     name, _, address = on.partition("://")
     work, make = work_of(asked), EXECUTORS.get(name)
     if workers is not None and workers < 1:
         raise ConfigError(f"is {workers}; at least one worker is needed", "workers")
-    told = _written(table, asked, work, lambda: make(work, workers, address), tell, restart=restart)
+    start = partial(make, work, workers, address)
+    if out is not None:
+        table = check_table(Path(out))
+        told = _run(table, asked, work, start, tell, restart=restart, keep=write_sweep)
+        if "ok" not in told:
+            raise TraincastError(_nothing(str(table), told))
+        return {status: len(messages) for status, messages in told.items()}
+    with TemporaryDirectory() as made:
+        return _run(Path(made, "table"), asked, work, start, tell, restart=True, keep=_table)
+
+
+def _table(_: Path, asked: Spec, columns: Sequence[str], found: Iterable[tuple[Point, Row]]) -> Table:
+    """Return the table of a sweep."""
+    told: dict[str, list[str]] = {}
+    names = column_names(asked, columns)
+    lines = [dict(zip(names, row, strict=True)) for row in sweep_rows(asked, columns, found, told)]
     if "ok" not in told:
-        raise TraincastError(_nothing(table, told))
-    return {status: len(messages) for status, messages in told.items()}
+        raise TraincastError(_nothing("this sweep", told))
+    return table_of(lines)
 
 
-def _written(
-    table: Path, asked: Spec, work: PointWork, start: Callable[[], Executor], tell: Tell | None, *, restart: bool
-) -> Mapping[str, Sequence[str]]:
-    """Run what the journal beside a table does not have, and write the table; return the messages by status."""
+def _run(
+    table: Path,
+    asked: Spec,
+    work: PointWork,
+    start: Callable[[], Executor],
+    tell: Tell | None,
+    *,
+    restart: bool,
+    keep: Callable[[Path, Spec, Sequence[str], Iterable[tuple[Point, Row]]], T],
+) -> T:
+    """Run what the journal beside a table does not have, and return what `keep` makes of all points."""
     journal = _journal(table, asked, work, restart=restart)
     written = False
     try:
         executor = start()
         try:
-            told = write_sweep(table, asked, work.columns, run_sweep(asked, executor, journal, work.chunk, tell))
+            kept = keep(table, asked, work.columns, run_sweep(asked, executor, journal, work.chunk, tell))
             written = True
         finally:
             executor.close()
     finally:
         journal.close(remove=written)
-    return told
+    return kept
 
 
-def _nothing(table: Path, told: Mapping[str, Sequence[str]]) -> str:
+def _nothing(table: str, told: Mapping[str, Sequence[str]]) -> str:
     """Return why a sweep has no point that is ok: how many of each kind, and the first message of the most frequent."""
     counts = ", ".join(f"{len(messages):,} {status}" for status, messages in told.items())
     most = max(told.values(), key=len)

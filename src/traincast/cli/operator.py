@@ -6,16 +6,12 @@ from typing import Any
 import click
 
 from traincast import api
+from traincast.api.estimates import SIZE_ALIASES
 from traincast.cli.completion import known, one_of
 from traincast.cli.options import in_range, with_options
 from traincast.cli.terminal import console, print_json
 
-_ALIASES = {
-    "queries": ("--seq",),
-    "qk_dim": ("--head-dim",),
-    "vocabulary": ("--vocab",),
-}
-"""More common names of some sizes; `--head-dim` is a size of its own where there is one (rotary)."""
+_ALIASES = {own: (f"--{other.replace('_', '-')}",) for other, own in SIZE_ALIASES.items()}
 
 
 def _size_options(function: Any) -> Any:  # noqa: ANN401

@@ -14,7 +14,11 @@ from traincast.errors import ConfigError
 from traincast.job.draft import Draft
 from traincast.job.training_run import run_terms
 
-_LIMITED = ("tp", "pp", "cp", "ep", "micro_batch")
+_LIMITED = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "micro_batch": 1, "shard": 1} | {
+    "zero": 0,
+    "recompute_layers": 0,
+}
+"""Fields that may have an upper limit, with its smallest value."""
 _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
 
@@ -23,7 +27,10 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
     text = "Try no larger one."
     flags = [(name, f"--max-{name.replace('_', '-')}") for name in _LIMITED]
     return with_options(
-        [click.option(flag, f"max_{name}", type=in_range(name, 1), metavar="N", help=text) for name, flag in flags],
+        [
+            click.option(flag, f"max_{name}", type=in_range(name, _LIMITED[name]), metavar="N", help=text)
+            for name, flag in flags
+        ],
         function,
     )
 

@@ -20,7 +20,6 @@ from traincast.cli.terminal import announced, console, counted, print_json, prin
 @click.option("--by", metavar="A,B", help="Groups to show, such as gpu,op+size (default: each that there is).")
 @click.option(
     "--cv",
-    "leave_out",
     type=group_name,
     metavar="GROUP",
     help="Of collectives: also predict each group, such as ranks, by a fit to the others.",
@@ -49,7 +48,7 @@ def command(
     files: tuple[Path, ...],
     cluster: str | None,
     by: str | None,
-    leave_out: str | None,
+    cv: str | None,
     kind: str | None,
     job: Path | None,
     recipes: Path | None,
@@ -64,7 +63,7 @@ def command(
     training log of Megatron-LM, torchtitan or NeMo. Several files are of one kind.
     """
     if ranking:
-        given = {"--by": by, "--cv": leave_out, "--kind": kind, "--job": job, "--out": out}
+        given = {"--by": by, "--cv": cv, "--kind": kind, "--job": job, "--out": out}
         _rank(files, cluster, recipes, spoilt, as_json, [name for name, value in given.items() if value is not None])
         return
     if spoilt is not None:
@@ -76,7 +75,7 @@ def command(
 
     chosen = [name.strip() for name in by.split(",")] if by is not None else []
     with announced(quiet=False), counted("predicting", quiet=as_json) as tell:
-        validation = api.validate(files, cluster, chosen, leave_out, kind=kind, job=job, recipes=recipes, progress=tell)
+        validation = api.validate(files, cluster, chosen, cv, kind=kind, job=job, recipes=recipes, progress=tell)
     if out is not None:
         write_whole(out, predictions_csv(validation))
     if as_json:

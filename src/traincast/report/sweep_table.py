@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,27 @@ def write_sweep(
     ConfigError
         If the file is of another kind, or cannot be written, or Parquet is asked for without polars.
     """
-    names = ["point", *spec.keys, *columns, "traincast_version", "sweep_sha256"]
     told: dict[str, list[str]] = {}
-    rows: list[list[Cell]] = []
+    names = column_names(spec, columns)
+    rows = list(sweep_rows(spec, columns, found, told))
+    write_whole(path, _parquet(names, rows) if path.suffix == ".parquet" else _csv(names, rows))
+    return told
+
+
+def column_names(spec: Spec, columns: Sequence[str]) -> list[str]:
+    """Return the names of the columns of a table, those that its work has among them."""
+    return ["point", *spec.keys, *columns, "traincast_version", "sweep_sha256"]
+
+
+def sweep_rows(
+    spec: Spec, columns: Sequence[str], found: Iterable[tuple[Point, Row]], told: dict[str, list[str]]
+) -> Iterator[list[Cell]]:
+    """Yield the cells of each point, and note its message under its status in `told`."""
     for point, row in found:
         told.setdefault(str(row["status"]), []).append(str(row.get("message") or ""))
         said = dict(point.said)
         varied = [_cell(said.get(key)) for key in spec.keys]
-        rows.append([point.index, *varied, *map(row.get, columns), __version__, spec.fingerprint])
-    write_whole(path, _parquet(names, rows) if path.suffix == ".parquet" else _csv(names, rows))
-    return told
+        yield [point.index, *varied, *map(row.get, columns), __version__, spec.fingerprint]
 
 
 def check_table(path: Path) -> Path:

@@ -42,7 +42,7 @@ from traincast.units import checked_field, quoted
 
 MAX_POINTS = 10_000_000
 """Most points of a sweep; each takes tens of milliseconds."""
-_SECTIONS = ("work", "plan", "base", "grid", "cases", "prices")
+SECTIONS = ("work", "plan", "base", "grid", "cases", "prices")
 WORKS = ("predict", "plan")
 _PLAN = {"space": str, "headroom": float, "fix": dict, "most": dict}
 """What ``[plan]`` may say."""
@@ -104,7 +104,7 @@ class Spec:
         for case in self.cases or ({},):
             for values in product(*self.grid.values()):
                 said = {**case, **dict(zip(self.grid, values, strict=True))}
-                yield Point(index, tuple(said.items()), _over(self.base, said))
+                yield Point(index, tuple(said.items()), over(self.base, said))
                 index += 1
 
 
@@ -118,10 +118,20 @@ def read_spec(path: Path) -> Spec:
     ConfigError
         If a section or key is unknown, a value is of the wrong type, or there are too many points.
     """
-    document = read_toml(path)
+    return spec_of(read_toml(path), path)
+
+
+def spec_of(document: Mapping[str, Any], path: Path) -> Spec:
+    """Return the specification that the tables of a file say; `path` is for messages, and where its paths begin.
+
+    Raises
+    ------
+    ConfigError
+        As of `read_spec`.
+    """
     for name in document:
-        if name not in _SECTIONS:
-            raise ConfigError(f"is no section of a sweep; {known_names(name, _SECTIONS)} (in {path})", name)
+        if name not in SECTIONS:
+            raise ConfigError(f"is no section of a sweep; {known_names(name, SECTIONS)} (in {path})", name)
     grid = {key: _values(key, raw, path) for key, raw in _table(document, "grid", path).items()}
     cases = document.get("cases", [])
     if not isinstance(cases, list) or not all(isinstance(case, Mapping) and case for case in cases):
@@ -139,7 +149,7 @@ def read_spec(path: Path) -> Spec:
         name: checked_field("price", raw, f"prices.{name}") for name, raw in _table(document, "prices", path).items()
     }
     work, plan = _work(document, path)
-    base = _base(document.get("base", {}), path)
+    base = base_of(document, path)
     spec = Spec(path=str(path), base=base, grid=grid, cases=found, prices=prices, work=work, plan=plan)
     if len(spec) > MAX_POINTS:
         raise ConfigError(f"makes {len(spec):,} points, and at most {MAX_POINTS:,} are run (in {path})", "grid")
@@ -169,8 +179,9 @@ def _table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[str, A
     return table
 
 
-def _base(raw: Any, path: Path) -> Mapping[str, Any]:  # noqa: ANN401
+def base_of(document: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """Return the tables of the job that all points share."""
+    raw = document.get("base", {})
     if isinstance(raw, str):
         return read_toml(path.parent / raw)
     if not isinstance(raw, Mapping):
@@ -204,7 +215,7 @@ def _value(key: str, raw: Any, path: Path) -> Value:  # noqa: ANN401
     return raw
 
 
-def _over(base: Mapping[str, Any], said: Mapping[str, Value]) -> Mapping[str, Any]:
+def over(base: Mapping[str, Any], said: Mapping[str, Value]) -> Mapping[str, Any]:
     """Return the tables of a job with some keys said otherwise."""
     document = {name: dict(table) if isinstance(table, Mapping) else table for name, table in base.items()}
     for key, value in said.items():
