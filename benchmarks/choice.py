@@ -10,9 +10,9 @@ where the chosen layout is slower than the best by more than the limit.
 import argparse
 import sys
 import time
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.estimate.memory import usable_bytes
 from traincast.hardware.clusters import load_cluster

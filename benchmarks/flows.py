@@ -7,10 +7,10 @@ Wall seconds of this machine, the best of three after one warm-up where a run is
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.fabric.contention import network_factor
 from traincast.fabric.flows import finish_times, rates

@@ -11,10 +11,10 @@ replaces `src/traincast/data/operators/{constants,corrections}.csv` by a fit to 
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 import traincast
 from datafiles import DATA, table_path

@@ -1,9 +1,9 @@
 """Jobs of the tests, and what their workloads add up to over all ranks."""
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job import JobRequest

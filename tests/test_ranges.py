@@ -2,12 +2,12 @@
 
 import json
 import math
-from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
 import click
 import pytest
+from msgspec.structs import fields
 
 from support import fabric_of_table
 from traincast.cli.main import cli
@@ -51,7 +51,7 @@ NO_NUMBERS = (
 
 
 def numbers_of(kind):
-    """Return the fields of a dataclass that are numbers."""
+    """Return the fields of a record that are numbers."""
     found = []
     for field in fields(kind):
         types = {field.type, *get_args(field.type)}

@@ -1,16 +1,14 @@
 """A value of a table is of the type, the unit and the range of its field, or refused with its path and the file."""
 
-from dataclasses import dataclass
-
 import pytest
+from msgspec import Struct
 
 from traincast import tables
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.tables import Shelf, Value, built, read_table
 
 
-@dataclass(frozen=True)
-class Thing:
+class Thing(Struct, frozen=True):
     rate_bytes_per_s: float
     gpus: int = 1
     base_latency_s: float = 0.0

@@ -1,11 +1,11 @@
 """Work is counted from its inputs and refused, or announced, before it is done."""
 
-from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from support import row, write_aicb
 from traincast import api

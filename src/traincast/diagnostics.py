@@ -7,14 +7,14 @@ Long work says how long it is before it begins, and now and then how far it is. 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """One assumption or warning."""
 
     code: str
@@ -45,8 +45,7 @@ def in_brief(what: str, names: Sequence[str]) -> str | None:
     return f"{what}: {first}"
 
 
-@dataclass(slots=True)
-class Notebook:
+class Notebook(Struct):
     """Collects what was assumed and what looks wrong while an input is read."""
 
     path: str = ""
@@ -66,8 +65,7 @@ class Notebook:
         return f"{self.path}:{line}" if self.path and line is not None else self.path or None
 
 
-@dataclass(slots=True)
-class _Remark:
+class _Remark(Struct):
     text: str
     first: int
     last: int
@@ -112,8 +110,7 @@ Listener = Callable[[str, float], None]
 """Told what is done, and the share of it that is behind, 0 to 1."""
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(Struct):
     listener: Listener
     every: bool
     what: str | None = None

@@ -147,7 +147,7 @@ class ProgramError(TraincastError):
 
     Examples
     --------
-    >>> from dataclasses import replace
+    >>> from msgspec.structs import replace
     >>> import traincast
     >>> from traincast.schedules.check import check_plan
     >>> from traincast.schedules.plan import planned
@@ -165,7 +165,7 @@ class DeadlockError(ProgramError):
 
     Examples
     --------
-    >>> from dataclasses import replace
+    >>> from msgspec.structs import replace
     >>> import traincast
     >>> from traincast.schedules.check import check_plan
     >>> from traincast.schedules.plan import planned

@@ -14,10 +14,11 @@ import stat
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from traincast.errors import FormatError
 from traincast.units import format_size
@@ -253,8 +254,7 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-@dataclass(frozen=True, slots=True)
-class InputFile:
+class InputFile(Struct, frozen=True):
     """A file that a run was read from.
 
     Parameters

@@ -1,11 +1,10 @@
-"""Tables of TOML and JSON as dataclasses: the one check of what a user writes of a cluster, a framework or a job.
+"""Tables of TOML and JSON as records: the one check of what a user writes of a cluster, a framework or a job.
 
 The annotation of a field says what may stand there (msgspec decodes it), its name in which unit a text gives it and in
 which range it must be (`traincast.units`). A value may stand beside its source: ``{ value = ..., source = "..." }``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, reduce
 from operator import or_
@@ -14,6 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields, replace
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import parse_toml, read_toml
@@ -62,7 +63,7 @@ def read_table(
     Parameters
     ----------
     kind : type
-        The dataclass whose fields are the keys.
+        The record (`msgspec.Struct`) whose fields are the keys.
     table : object
         As TOML or JSON reads it. One number may stand for a list of one.
     shown : str
@@ -85,7 +86,7 @@ def read_table(
     """
     if not isinstance(table, Mapping):
         raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", prefix.rstrip("."))
-    known = {field.name: field for field in fields(kind) if field.name not in without}
+    known = {field.name: field for field in _fields(kind) if field.name not in without}
     checked = {}
     for key, raw in table.items():
         path = f"{prefix}{key}"
@@ -104,7 +105,7 @@ def read_table(
 
 
 def built(kind: type[T], values: Mapping[str, Value], shown: str, prefix: str = "", remedy: str = "give it") -> T:
-    """Return the dataclass of checked values by field path.
+    """Return the record of checked values by field path.
 
     Parameters
     ----------
@@ -117,11 +118,11 @@ def built(kind: type[T], values: Mapping[str, Value], shown: str, prefix: str = 
         If one is missing, or values contradict each other.
     """
     said = {}
-    for field in fields(kind):  # type: ignore[arg-type]
+    for field in _fields(kind):  # type: ignore[arg-type]
         path = f"{prefix}{field.name}"
         if path in values:
             said[field.name] = values[path].value
-        elif field.default is MISSING and field.default_factory is MISSING:
+        elif field.required:
             raise ConfigError(f"is missing; {remedy} (in {shown})", path)
     try:
         return kind(**said)
@@ -201,9 +202,15 @@ def _with_source(raw: object, usual: str) -> tuple[object, str]:
     return raw["value"], raw.get("source", usual)
 
 
+@cache
+def _fields(kind: type) -> tuple[FieldInfo, ...]:
+    """Return the fields of a record with their types, which are worked out once."""
+    return fields(kind)
+
+
 def from_row(row: Mapping[str, str], kind: type[T]) -> T:
-    """Return the dataclass that a row of a table describes; an empty cell is not said, lists are parted by ``;``."""
-    lists = {each.name for each in fields(kind) if get_origin(each.type) is tuple}  # type: ignore[arg-type]
+    """Return the record that a row of a table describes; an empty cell is not said, lists are parted by ``;``."""
+    lists = {each.name for each in _fields(kind) if get_origin(each.type) is tuple}  # type: ignore[arg-type]
     said: dict[str, Any] = {
         column: tuple(cell.split(";")) if column in lists else cell for column, cell in row.items() if cell
     }
@@ -212,9 +219,9 @@ def from_row(row: Mapping[str, str], kind: type[T]) -> T:
 
 
 def as_table(value: Any, leave_out: Iterable[str] = ()) -> Any:  # noqa: ANN401
-    """Return a value as JSON and TOML can say it; of a dataclass the fields that are not as their default."""
-    if is_dataclass(value):
-        known = [each for each in fields(value) if each.name not in leave_out and is_said(value, each)]
+    """Return a value as JSON and TOML can say it; of a record the fields that are not as their default."""
+    if isinstance(value, Struct):
+        known = [each for each in _fields(type(value)) if each.name not in leave_out and is_said(value, each)]
         return {each.name: as_table(getattr(value, each.name)) for each in known}
     if isinstance(value, Mapping):
         return {str(key): as_table(value[key]) for key in sorted(value)}
@@ -225,9 +232,9 @@ def as_table(value: Any, leave_out: Iterable[str] = ()) -> Any:  # noqa: ANN401
     return str(value) if isinstance(value, Path) else value
 
 
-def is_said(owner: object, each: "Field[Any]") -> bool:
-    """Say whether a field of a dataclass is not as its default."""
-    usual = each.default if each.default_factory is MISSING else each.default_factory()
+def is_said(owner: object, each: FieldInfo) -> bool:
+    """Say whether a field of a record is not as its default."""
+    usual = each.default_factory() if callable(each.default_factory) else each.default
     return bool(getattr(owner, each.name) != usual)
 
 
@@ -248,8 +255,7 @@ def _names(folder: str, below: str) -> tuple[str, ...]:  # noqa: ARG001 what is 
     return tuple(shipped_names(folder, _DATA))
 
 
-@dataclass(frozen=True, slots=True)
-class Shelf:
+class Shelf(Struct, frozen=True):
     """The descriptions of one kind that are shipped, each a TOML file, which others may build on (``base = "..."``).
 
     Parameters

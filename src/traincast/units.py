@@ -11,7 +11,9 @@ checked where it is made.
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.shipped import shipped_rows
@@ -29,8 +31,7 @@ _LONGEST_NUMBER = 40
 _WHOLE = re.compile(r"[-+]?[0-9]+(?:\.0*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """The values that a kind of quantity may have."""
 
     kind: str

@@ -1,9 +1,8 @@
 """Fit a cluster to measurements that another cluster would give, and find that cluster again."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import traincast
 from calibrate_logs import nccl_log

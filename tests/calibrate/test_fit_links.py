@@ -1,9 +1,8 @@
 """The fit finds constants that are known, and says what it leaves unexplained."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from traincast.calibrate.collectives import CollectiveMeasurements
 from traincast.calibrate.fit_links import fit_links, predictor, with_constants

@@ -1,12 +1,12 @@
 """Measured times kept in a profile: medians, in order, and the price of just their groups."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import traincast
 from traincast import api

@@ -1,10 +1,10 @@
 """Measured operators: what rows become, validation against prices, fits that find what made the data."""
 
 import gzip
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import traincast
 from fit_operators import held_out

@@ -1,8 +1,7 @@
 """A cluster written as a file is read back as it was."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from traincast.calibrate.cluster_calibration import cluster_toml
 from traincast.hardware.cluster import Measured, MeasuredTable

@@ -1,9 +1,8 @@
 """Factors fitted to runs whose times were made with known factors; groups left out fall back to their prior."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fit_runs import fit_factors
 from traincast.calibrate.run_factors import factors_of, forecast_run, forecast_runs, representatives, sample_of

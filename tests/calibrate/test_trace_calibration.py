@@ -3,10 +3,10 @@
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from traincast import api
 from traincast.calibrate import measured_passes

@@ -2,10 +2,10 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import traincast
 from aicb_runs import header_of, write_text

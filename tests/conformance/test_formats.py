@@ -11,12 +11,13 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import Struct
+from msgspec.structs import fields, force_setattr
 
 from support import expanded
 from traincast import api
@@ -64,8 +65,8 @@ def digest(value: object) -> str:
     """Return a digest of everything that a result of reading holds, arrays by their bytes."""
     if isinstance(value, np.ndarray):
         text = f"{value.dtype}{value.shape}{value.tobytes().hex()}"
-    elif is_dataclass(value):
-        text = ",".join(f"{each.name}={digest(getattr(value, each.name))}" for each in fields(value))
+    elif isinstance(value, Struct):
+        text = ",".join(f"{each}={digest(getattr(value, each))}" for each in value.__struct_fields__)
     elif isinstance(value, dict):
         text = ",".join(f"{digest(key)}:{digest(item)}" for key, item in value.items())
     elif isinstance(value, list | tuple):
@@ -81,7 +82,7 @@ def test_a_format_says_what_it_is(form):
     assert re.fullmatch(r"[a-z][a-z0-9-]*", form.name)
     assert form.title.strip()
     if isinstance(form, Format):
-        assert form.options <= {each.name for each in fields(LayoutOptions)}
+        assert form.options <= {*LayoutOptions.__struct_fields__}
     else:
         assert form.instead.format(name="a file").strip(), "say what to do with a file that is no workload"
     assert _samples(form.name), f"put a file of the format into tests/conformance/samples/{form.name}/"
@@ -235,7 +236,7 @@ def test_an_option_without_meaning_is_refused(form):
     values = {"stage_roles": "as-written", "overlap_grad_reduce": True, "forward_only": True, "comm": "model"}
     for option in fields(LayoutOptions):
         given = LayoutOptions()
-        object.__setattr__(given, option.name, values.get(option.name, 2))
+        force_setattr(given, option.name, values.get(option.name, 2))
         if option.name in form.options:
             refuse_meaningless(form, given)
         else:
@@ -316,9 +317,9 @@ def test_what_a_format_writes_it_reads_back(form, tmp_path):
     for sample in _samples(form.name):
         workload = api.read(sample)
         again = api.read(form.write(workload, tmp_path / sample.name))
-        for each in fields(workload):
-            if each.name not in ("name", "inputs", "assumptions", "warnings"):
-                assert digest(getattr(again, each.name)) == digest(getattr(workload, each.name)), each.name
+        for each in workload.__struct_fields__:
+            if each not in ("name", "inputs", "assumptions", "warnings"):
+                assert digest(getattr(again, each)) == digest(getattr(workload, each)), each
 
 
 # --- a new one

@@ -1,12 +1,12 @@
 """Hybrids, linear and sparse attention, windows and MTP layers in Megatron-LM's flags: what they describe."""
 
 import shlex
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import traincast
 from traincast.dialects import draft_like

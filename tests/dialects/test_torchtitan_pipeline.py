@@ -1,10 +1,9 @@
 """torchtitan's pipelines: schedules by name, and which layers are on which virtual stage."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import traincast
 from traincast.dialects import draft_like

@@ -1,8 +1,7 @@
 """A job's groups on shared links: kinds by themselves, and two kinds that meet."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from support import HandMade, collective
 from traincast.errors import ConfigError

@@ -1,9 +1,8 @@
 """Slowdowns by what an operation is bound by."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from support import HandMade, collective, compute, expanded, wait
 from traincast.estimate.contention import OVERLAP_SLOWDOWN, classes_present, slowdowns

@@ -1,13 +1,13 @@
 """Slowdowns of groups that share a fabric."""
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traincast.errors import InfeasibleError, ProgramError, UnknownNameError
 from traincast.fabric import contention

@@ -1,11 +1,10 @@
 """How many GPUs of a node a job uses, and that everything agrees on where its ranks sit."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import traincast
 from job_parts import TINY_EXPERTS, job_of

@@ -1,11 +1,11 @@
 """Topologies: counts, capacities, and routes that hold together; one is added as one file."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from support import write_cluster
 from traincast import api

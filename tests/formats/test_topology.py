@@ -1,10 +1,10 @@
 """SimAI topology files and ASTRA-sim network files: told, described, refused as workloads, built."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from support import write_cluster
 from traincast import api

@@ -2,11 +2,11 @@
 
 import re
 import shutil
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import traincast
 from traincast import tables

@@ -1,8 +1,8 @@
 import subprocess
 import sys
-from dataclasses import fields, replace
 
 import pytest
+from msgspec.structs import fields, replace
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.estimate.collectives.links import STRAIGHT, rate_inside

@@ -1,9 +1,9 @@
 """A GPU without a preset gets a cluster from its datasheet; a new one is a row of a table, or a file."""
 
 import csv
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import fields, replace
 
 import traincast
 from traincast.api import run_again
@@ -59,7 +59,7 @@ def test_links_stay_below_the_datasheet_and_every_number_has_a_source(name):
     said = {
         f"{level}.{each.name}"
         for level in ("intra", "inter")
-        for each in Link.__dataclass_fields__.values()
+        for each in fields(Link)
         if isinstance(value := getattr(getattr(cluster, level), each.name), int | float) and value != each.default
     }
     assert said == {path for path in sources if path.startswith(("intra.", "inter."))}

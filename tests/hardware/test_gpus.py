@@ -1,8 +1,7 @@
 """The accelerators: every spelling of the data files, bounds of the datasheet values, refusals."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.cluster import INTRA_KINDS

@@ -1,7 +1,5 @@
 """Types have their bytes in one place; every option has the name of its flag."""
 
-from dataclasses import fields
-
 import pytest
 
 from traincast.errors import UnknownNameError
@@ -24,6 +22,6 @@ def test_the_flag_of_every_option_is_one_of_the_command():
     from traincast.cli.simulate import command
 
     known = {name for parameter in command.params for name in parameter.opts}
-    assert {flag_of(each.name) for each in fields(LayoutOptions)} <= known | {"--comm", "--expert-imbalance"}
+    assert {flag_of(each) for each in LayoutOptions.__struct_fields__} <= known | {"--comm", "--expert-imbalance"}
     assert flag_of("pp_message_bytes") == "--pp-comm"
     assert flag_of("layer_block") == "--layer-block"

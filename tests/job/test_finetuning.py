@@ -1,8 +1,7 @@
 """Adapters and packed sequences: what is decided, refused, kept and reduced."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, calls_of, exchanged, job_of
 from traincast.errors import ConfigError, InfeasibleError, UnknownNameError

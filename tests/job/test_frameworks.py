@@ -1,8 +1,7 @@
 """Named frameworks are complete and sourced; a file may build on one; every number in it is checked."""
 
-from dataclasses import fields, replace
-
 import pytest
+from msgspec.structs import fields, replace
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
@@ -30,7 +29,7 @@ def test_every_number_of_a_framework_has_a_source_and_is_physical(name):
     framework = load_framework(name)
     numbers = {each.name for each in fields(Framework) if each.type in (int, float)} - {"year"}
     given = dict(framework.sources)
-    # Defaults of the dataclass itself (a share of 0, a multiple of 1) say that nothing is done.
+    # Defaults of the record itself (a share of 0, a multiple of 1) say that nothing is done.
     missing = {each for each in numbers - set(given) if getattr(framework, each) not in (0, 1)}
     assert not missing
     assert all(text and not text.startswith("set in") for key, text in given.items() if key != "year")

@@ -1,10 +1,9 @@
 """Layouts of pipelines as strings: what the letters mean, both ways, and which layouts fit a model."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from job_parts import TINY, job_of
 from traincast.errors import ConfigError, InfeasibleError

@@ -1,10 +1,9 @@
 """A request becomes a job: open values follow framework and GPU and are listed, impossible ones name their rule."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, InfeasibleError, TraincastError, UnknownNameError
 from traincast.hardware.clusters import cluster_for

@@ -1,8 +1,7 @@
 """What of the software a job chooses beside its framework: graphs, dispatcher, recipes of 8 bits."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.job.job import JobRequest

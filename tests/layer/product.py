@@ -5,8 +5,9 @@ that difference is what a step gains by a layer.
 """
 
 from collections import Counter
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from job_parts import slots, workload_of
 from model_counts import adapter_parameters, layer_parameters

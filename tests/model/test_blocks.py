@@ -1,9 +1,9 @@
 """Blocks are the one description of a model: every count is a sum over them, of numbers as of arrays."""
 
-from dataclasses import fields, is_dataclass, replace
-
 import numpy as np
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from job_parts import job_of
 from model_counts import layer_parameters
@@ -88,9 +88,9 @@ def all_parts(share):
 
 def numbers_of(value, path=""):
     """Yield every number of a part, with where it is."""
-    if is_dataclass(value):
-        for field in fields(value):
-            yield from numbers_of(getattr(value, field.name), f"{path}.{field.name}")
+    if isinstance(value, Struct):
+        for name in value.__struct_fields__:
+            yield from numbers_of(getattr(value, name), f"{path}.{name}")
         for name in ("elements", "flops"):
             if hasattr(value, name):
                 yield f"{path}.{name}", getattr(value, name)

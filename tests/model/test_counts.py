@@ -1,8 +1,7 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from model.published import CHECKPOINTS, PRINTED, TIED, VISION
 from model_counts import adapter_parameters, layer_flops, layer_parameters

@@ -1,7 +1,7 @@
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, FormatError
 from traincast.model.counts import parameters

@@ -1,9 +1,9 @@
 """Configs of models whose layers are of several kinds, or whose queries meet some keys: the built-in models, errors."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.model.counts import parameters

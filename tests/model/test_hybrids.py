@@ -1,10 +1,10 @@
 """Hybrids of state-space, attention and MLP layers: parameters and FLOPs summed by hand, exchanges, their files."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.gated_delta import GatedDelta

@@ -1,5 +1,4 @@
 import tomllib
-from dataclasses import fields
 
 import pytest
 
@@ -92,7 +91,7 @@ def test_an_unknown_name_lists_the_known():
 def test_a_file_may_build_on_a_model(write):
     base = load_model("llama3-8b")
     same = load_model(write('base = "llama3-8b"'))
-    assert [field.name for field in fields(Model) if getattr(same, field.name) != getattr(base, field.name)] == [
+    assert [field for field in Model.__struct_fields__ if getattr(same, field) != getattr(base, field)] == [
         "name",
         "source",
     ]
@@ -190,7 +189,7 @@ def test_a_model_survives_its_own_table(name):
             return tuple(map(table, value))
         if not isinstance(value, Model | Attention | Experts | Latent):
             return value
-        pairs = {field.name: table(getattr(value, field.name)) for field in fields(value) if field.name != "notes"}
+        pairs = {field: table(getattr(value, field)) for field in value.__struct_fields__ if field != "notes"}
         return {key: item for key, item in pairs.items() if item is not None}
 
     assert model_from_table(table(model), "itself") == model

@@ -1,8 +1,7 @@
 """Several residual streams: what mixes them, and what passes between layers and stages."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from job_parts import job_of, workload_of
 from traincast.estimate.memory import stage_memory

@@ -3,9 +3,9 @@
 import csv
 import json
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from traincast import api
 from traincast.dialects import draft_like

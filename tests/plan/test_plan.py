@@ -1,8 +1,7 @@
 """Plans: the layout that is chosen, against every layout of a space simulated, and what the command says."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from traincast import api
 from traincast.errors import ConfigError, InfeasibleError

@@ -1,9 +1,10 @@
 """The screen: its arrays are the numbers of single forecasts, for every layout of small spaces."""
 
-from dataclasses import replace
+import dataclasses
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from traincast.estimate.memory import stage_memory, usable_bytes
 from traincast.estimate.memory.states import rank_parameters
@@ -176,7 +177,9 @@ def test_a_layout_alone_is_as_in_the_whole_space(name):
     screen = screen_of(**given)
     found = list(rows(screen))
     for layout, step, peak in found[:: max(1, len(found) // 6)]:
-        alone = replace(screen, space=replace(screen.space, fixed=fixed_to(layout), full=given.get("full", False)))
+        alone = dataclasses.replace(
+            screen, space=replace(screen.space, fixed=fixed_to(layout), full=given.get("full", False))
+        )
         same = [(one, two) for other, one, two in rows(alone) if other == layout]
         assert same == [(pytest.approx(step, rel=1e-9), pytest.approx(peak, rel=1e-9))], layout.text
 

@@ -1,10 +1,10 @@
 """A small step made by hand: 2 stages, tp 2 (folded), 2 microbatches, one microsecond a tick."""
 
 import io
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from traincast.analysis.gpu_time import GpuTime, StreamIdle

@@ -2,9 +2,9 @@
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from traincast.analysis.comparison import Difference, Side, compare
 from traincast.report.json import comparison_to_dict, encode

@@ -1,8 +1,8 @@
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, TraincastError, UnknownNameError
 from traincast.report.files import REPORTS, FileReport, write_directory

@@ -5,10 +5,10 @@ import io
 import json
 import re
 import zlib
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from traincast import api
 from traincast.report.explorer.columns import MAX_OPS

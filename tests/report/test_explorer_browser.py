@@ -3,10 +3,10 @@
 import io
 import os
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from traincast import api
 from traincast.report.explorer.page import write_page

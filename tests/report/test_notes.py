@@ -55,7 +55,7 @@ def test_a_long_text_ends_where_a_clause_does():
 
 
 def test_what_moves_the_step_little_is_said_with_verbose_alone(result, shown):
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     notes = (Note("one", "moves much", effect=0.2), Note("two", "moves little", effect=0.004), Note("three", "unknown"))
     told = replace(result, assumptions=notes)

@@ -5,9 +5,9 @@ import gzip
 import io
 import itertools
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.report import chrome_trace

@@ -2,9 +2,9 @@ import io
 import re
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from traincast.diagnostics import Note

@@ -1,10 +1,9 @@
 """Damaged plans are refused, and the slots are named."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traincast.errors import DeadlockError, ProgramError
 from traincast.schedules.check import check_plan

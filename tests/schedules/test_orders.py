@@ -1,8 +1,7 @@
 """Exact small plans, worked out by hand, and the textbook length of the step."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from support import in_flight
 from traincast.errors import InfeasibleError

@@ -2,11 +2,11 @@
 
 import re
 import sys
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import traincast
 from traincast.diagnostics import Note

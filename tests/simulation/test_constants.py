@@ -25,7 +25,7 @@ def half(tmp_path):
     """Return a file of constants by which GEMMs reach half their rate on an H100."""
     gpu, path = load_gpu("h100"), tmp_path / "mine.csv"
     rows = [row for row in shipped_constants().rows if row.gpu == gpu.name and row.family in ("gemm", "norm")]
-    fields = {name: getattr(rows[0], name) for name in rows[0].__dataclass_fields__}
+    fields = {name: getattr(rows[0], name) for name in rows[0].__struct_fields__}
     path.write_text(write_constants([type(rows[0])(**fields | {"dtype": "bf16", "compute": 0.3, "family": "gemm"})]))
     return path
 

@@ -1,11 +1,11 @@
 """Unequal experts: who computes longer, who waits where, and what the exchanges take."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import traincast
 from aicb_runs import codes, run

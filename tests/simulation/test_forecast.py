@@ -1,9 +1,9 @@
 """What a forecast says beside its step: rates, memory, interval; and what it refuses."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, job_of
 from model_counts import adapter_parameters

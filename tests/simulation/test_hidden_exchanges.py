@@ -1,12 +1,12 @@
 """Exchanges with experts that another microbatch's work hides: by dependencies, never by a share that is given."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from job_parts import TINY_ALL, TINY_EXPERTS, job_of
 from support import ALONE, run_job

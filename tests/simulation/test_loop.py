@@ -1,13 +1,13 @@
 """What overlaps takes longer: closed forms, bounds, and what must not change anything."""
 
 import math
-from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import traincast
 from support import ALONE, HandMade, collective, compute, layouts, rich_rows, wait, write_aicb

@@ -1,9 +1,8 @@
 """Offloading to the host: what leaves the GPU, what it takes, and that nothing changes without it."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from job_parts import TINY_ALL, job_of
 from traincast.errors import ConfigError, InfeasibleError

@@ -1,8 +1,7 @@
 """Uneven pipelines and stages of MTP layers alone: what stages hold, send and sum, and that alike ranks are alike."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 import traincast
 from job_parts import TINY, TINY_EXPERTS, job_of, workload_of

@@ -1,11 +1,10 @@
 """A job's step: closed forms, bounds and symmetries of the whole chain from a description to a time."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, job_of
 from support import ALONE, run_job

@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields, replace
 
 import traincast
 from echo_runs import MoeRun

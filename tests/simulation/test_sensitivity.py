@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from job_parts import TINY_EXPERTS, job_of
 from support import ALONE, run_job, write_cluster

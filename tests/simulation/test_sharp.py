@@ -1,8 +1,7 @@
 """Reduction in the switches of the network: for the group that asks for it, on InfiniBand."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from job_parts import job_of
 from support import forecast

@@ -1,9 +1,9 @@
 """What-ifs: each change alone and all together, by simulating the step again."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import traincast
 from traincast.errors import ConfigError, TraincastError

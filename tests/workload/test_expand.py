@@ -1,10 +1,10 @@
 """The three rules of program order, and how the operations of different ranks meet."""
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from support import HandMade, collective, compute, expanded, plan_for, timed, wait
 from traincast.errors import DeadlockError, ProgramError

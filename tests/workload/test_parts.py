@@ -1,8 +1,7 @@
 """What a rank spent in each part, and of it waiting; times are written by hand."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from support import collective, compute
 from traincast.workload.builder import host_op, wait_op

@@ -9,9 +9,8 @@ the other stage is draining it (``bubble``).
 Letters: N operations of a rank, B borders between instants, O owners.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
@@ -40,8 +39,7 @@ _NOBODY = 2 * _BUBBLE
 _NAME_OF_OWNER = ("compute", *_EXPOSED, "bubble", *_EXPOSED, "other")
 
 
-@dataclass(frozen=True, slots=True)
-class RankBreakdown:
+class RankBreakdown(Struct, frozen=True):
     """Where one rank's step went, in seconds."""
 
     breakdown_s: dict[str, float]

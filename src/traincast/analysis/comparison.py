@@ -5,9 +5,10 @@ Nothing is assumed of what only one side knows: it is listed as such.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from traincast.workload.workload import MeasuredRun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(Struct, frozen=True, kw_only=True):
     """One of the two steps that are compared.
 
     Raises
@@ -144,8 +144,7 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One quantity of both sides, in seconds."""
 
     a_s: float
@@ -169,8 +168,7 @@ class Difference:
         return share if math.isfinite(share) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Unmatched:
+class Unmatched(Struct, frozen=True):
     """What only one side has."""
 
     ranks: tuple[int, ...]
@@ -178,8 +176,7 @@ class Unmatched:
     """Parts of ranks that both sides know, in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """Two steps side by side."""
 
     a: Side

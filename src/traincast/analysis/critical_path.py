@@ -3,9 +3,8 @@
 Letters: N operations, E edges, I members of rendezvous, H operations of the path.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from traincast.engine import run
 from traincast.engine.graph import Graph, reversed_graph
@@ -16,8 +15,7 @@ ROUNDING = 1e-12
 """Share of a step below which a slack is what sums in another order leave, and none."""
 
 
-@dataclass(frozen=True, slots=True)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True):
     """Operations that follow each other without a pause from the start of the step to its end."""
 
     op_H: IntArray

@@ -15,9 +15,9 @@ Letters: N operations of all steps, C computations among them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.analysis.slowdown import OWN, Replays
 from traincast.analysis.stragglers import WELL_ABOVE
@@ -43,8 +43,7 @@ COMMUNICATION = "slow communication"
 PAUSES = "host pauses"
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(Struct, frozen=True):
     """Times of computations, taken apart, [C]."""
 
     at_C: IntArray

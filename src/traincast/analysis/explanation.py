@@ -5,9 +5,9 @@ the same way. Letters: N operations, H operations of the critical path, R simula
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.analysis.communication import communication_table, overlap_of_ranks
 from traincast.analysis.critical_path import CriticalPath, critical_path, slacks
@@ -33,8 +33,7 @@ MOST_TOLD = 64
 """Lines of each list of a short form; what is left out is the least of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """Everything that is told of a step, by operation where it is of operations."""
 
     path: CriticalPath

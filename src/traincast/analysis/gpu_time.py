@@ -17,11 +17,10 @@ what follows after the stream had run empty; else *kernel wait* where it is shor
 (`traincast.analysis.gpu_intervals.KERNEL_WAIT_S`); else *other*, such as waiting for another stream.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamIdle:
+class StreamIdle(Struct, frozen=True, kw_only=True):
     """Pauses between what ran on one stream, in seconds."""
 
     stream: int
@@ -31,8 +30,7 @@ class StreamIdle:
     other_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuTime:
+class GpuTime(Struct, frozen=True, kw_only=True):
     """Where the time of one GPU went, in seconds."""
 
     rank: int

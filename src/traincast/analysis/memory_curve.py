@@ -10,9 +10,9 @@ Letters: N operations of a rank, C virtual stages with their microbatches, H poi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.analysis.breakdown import last_of_stages
 from traincast.workload.ops import FloatArray, IntArray
@@ -22,8 +22,7 @@ from traincast.workload.words import Kind, Phase
 _BACKWARD = (Phase.RECOMPUTE, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class Saved(Struct, frozen=True, kw_only=True):
     """What one microbatch leaves on a virtual stage, in bytes."""
 
     all_bytes: float
@@ -32,8 +31,7 @@ class Saved:
     """Of it until the weight gradients are there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCurve:
+class StageCurve(Struct, frozen=True, kw_only=True):
     """What a stage holds over the step: constant from each point to the next."""
 
     stage: int

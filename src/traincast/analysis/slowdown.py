@@ -19,9 +19,9 @@ Letters: N operations of a step, K replays of it, C types.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.analysis.summary import Slowdowns
 from traincast.engine.graph import Graph, build_graph
@@ -40,8 +40,7 @@ PAUSE = "gap"
 """Name of what the host, or nothing that was recorded, adds before an operation."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepOps:
+class StepOps(Struct, frozen=True):
     """One measured step: what ran, and how long each operation takes by itself."""
 
     number: int

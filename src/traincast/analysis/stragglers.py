@@ -6,9 +6,8 @@ one rank only, with the middle stages of the pipeline.
 Letters: R simulated ranks.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
 from traincast.workload.program import Program
@@ -24,8 +23,7 @@ SAME_LOAD = 0.05
 """Relative difference of two loads of experts up to which ranks are alike: half of what makes a straggler."""
 
 
-@dataclass(frozen=True, slots=True)
-class Straggler:
+class Straggler(Struct, frozen=True):
     """A rank that is slower than its like."""
 
     index: int

@@ -3,13 +3,12 @@
 `traincast.analysis.explanation` works it out, and the modules it calls say what each of them means.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.workload.words import Operation, bus_factor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommunicationRow:
+class CommunicationRow(Struct, frozen=True, kw_only=True):
     """All runs of one distinct communication: kind of group, operation, size, members."""
 
     group: str
@@ -46,8 +45,7 @@ class CommunicationRow:
         return None if rate is None else rate * bus_factor(Operation[self.op.upper()], self.ranks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOverlap:
+class RankOverlap(Struct, frozen=True, kw_only=True):
     """How much of a rank's communication ran while it computed."""
 
     rank: int
@@ -62,8 +60,7 @@ class RankOverlap:
         return self.overlapped_s / self.comm_s if self.comm_s > 0 else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RooflineRow:
+class RooflineRow(Struct, frozen=True, kw_only=True):
     """All runs of the computations of one name and phase, on the simulated rank that computes longest."""
 
     name: str
@@ -103,8 +100,7 @@ class RooflineRow:
         return max(self.flops / peak_flops_per_s, self.bytes_moved / memory_bytes_per_s) / self.time_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathShare:
+class PathShare(Struct, frozen=True, kw_only=True):
     """What the critical path spends on one stage in one kind of work."""
 
     stage: int
@@ -113,8 +109,7 @@ class PathShare:
     time_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitShare:
+class WaitShare(Struct, frozen=True, kw_only=True):
     """What one rank waited because of another one."""
 
     rank: int
@@ -122,8 +117,7 @@ class WaitShare:
     time_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptWaiting:
+class KeptWaiting(Struct, frozen=True, kw_only=True):
     """What all simulated ranks together waited because of one rank that was not itself waiting."""
 
     rank: int
@@ -131,8 +125,7 @@ class KeptWaiting:
     time_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
+class Analysis(Struct, frozen=True, kw_only=True):
     """The short form of an explanation, as a result holds it; of each other list the longest `MOST_TOLD` lines."""
 
     critical_path: tuple[PathShare, ...]
@@ -146,8 +139,7 @@ class Analysis:
     roofline: tuple[RooflineRow, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slowdowns:
+class Slowdowns(Struct, frozen=True, kw_only=True):
     """What the replays of some measured steps say (`traincast.analysis.slowdown`); times are means over the steps."""
 
     steps: int
@@ -173,8 +165,7 @@ class Slowdowns:
     steps_without_pauses_s: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(Struct, frozen=True, kw_only=True):
     """Something that made measured steps slower (`traincast.analysis.diagnosis`)."""
 
     name: str
@@ -188,8 +179,7 @@ class Cause:
     stages: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variability:
+class Variability(Struct, frozen=True, kw_only=True):
     """The step over some seeds, in seconds (`traincast.simulation.variability`)."""
 
     jitter: float
@@ -205,8 +195,7 @@ class Variability:
     max_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goodput:
+class Goodput(Struct, frozen=True, kw_only=True):
     """Useful training over all the time that a long run takes (`traincast.analysis.goodput`)."""
 
     goodput: float
@@ -228,8 +217,7 @@ class Goodput:
     """Step over the goodput: the time from a step to the next one in the mean of the run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRun:
+class TrainingRun(Struct, frozen=True, kw_only=True):
     """What a whole run takes (`traincast.analysis.training_run`); low and high are the ends of the step's interval."""
 
     tokens: float
@@ -268,8 +256,7 @@ class TrainingRun:
     co2_t_high: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
+class Suggestion(Struct, frozen=True, kw_only=True):
     """A change that would make a step shorter (`traincast.simulation.suggestions`)."""
 
     change: str

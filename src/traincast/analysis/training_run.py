@@ -7,7 +7,8 @@ location-based method). So Llama 3.1 405B counts: 30.84 million GPU-hours at 700
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.goodput import goodput

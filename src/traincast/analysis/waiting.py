@@ -10,17 +10,15 @@ or is held up by its host, keeps all of them waiting: that is told too, instant 
 Letters: N operations, R simulated ranks, B borders between instants, I stretches of time, K pairs of ranks.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from traincast.analysis.breakdown import is_waiting, owned_instants
 from traincast.workload.ops import FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingPairs:
+class WaitingPairs(Struct, frozen=True):
     """Pairs of ranks of which one waited because of the other, the longest first."""
 
     rank_K: IntArray
@@ -39,8 +37,7 @@ class WaitingPairs:
         return seconds_RR
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """Who waited for whom in a step.
 
     Of ranks that stand for others (symmetry reduction) one speaks for all, as the one that waits and as the one that
@@ -63,8 +60,7 @@ def waiting(program: Program, timeline: Timeline) -> Waiting:
     return Waiting(direct.pairs(program.rank_R), _followed(direct, awaited_R).pairs(program.rank_R))
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretches:
+class _Stretches(Struct, frozen=True):
     """Stretches of time in which a rank waits because of another one; ranks by their index."""
 
     index_I: IntArray

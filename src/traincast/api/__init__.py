@@ -6,10 +6,11 @@ the path of a TOML file, or a `Cluster`. Engines are ``auto``, ``reference`` and
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
 
 from traincast.analysis.explanation import Explanation
 from traincast.analysis.training_run import with_training_runs

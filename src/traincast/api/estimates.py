@@ -1,8 +1,9 @@
 """Estimates of single things: a collective over sizes, an operator."""
 
-from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError

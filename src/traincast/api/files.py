@@ -1,9 +1,10 @@
 """What a file is, and reading it: workloads, traces, bus bandwidths."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.contract import Format, Inspection

@@ -1,9 +1,10 @@
 """What a user names: clusters, models, and jobs that are described in a file."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster

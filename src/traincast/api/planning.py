@@ -1,10 +1,11 @@
 """Plans: the best layouts for a job that leaves its layout open."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
 
 from traincast.api.named import job_under
 from traincast.diagnostics import Note

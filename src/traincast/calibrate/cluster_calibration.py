@@ -5,12 +5,13 @@ With it the measured times themselves, as tables, where asked for.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.calibrate.collectives import CollectiveMeasurements, price_measured, read_collectives, size_bands
 from traincast.calibrate.fit_links import fit_links
@@ -34,8 +35,7 @@ _LEAST_SIZES = 2
 """With fewer sizes there is no line between them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Residuals:
+class Residuals(Struct, frozen=True):
     """How far off the prices of all rows or of a band of sizes are, by the constants of the base and the fitted."""
 
     name: str
@@ -43,8 +43,7 @@ class Residuals:
     after: Statistics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Struct, frozen=True, kw_only=True):
     """A cluster fitted to measurements."""
 
     files: tuple[str, ...]
@@ -138,14 +137,14 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
 
 def _changed(base: object, fitted: object, prefix: str = "") -> Iterator[str]:
     """Yield the numbers in which two clusters differ, as ``inter.bandwidth_bytes_per_s``."""
-    if not is_dataclass(base) or not is_dataclass(fitted):
+    if not isinstance(base, Struct) or not isinstance(fitted, Struct):
         return
-    for field in fields(fitted):
-        old, new = getattr(base, field.name), getattr(fitted, field.name)
-        if is_dataclass(new):
-            yield from _changed(old, new, f"{prefix}{field.name}.")
-        elif old != new and field.name not in ("name", "description", "sources"):
-            yield f"{prefix}{field.name}"
+    for name in fitted.__struct_fields__:
+        old, new = getattr(base, name), getattr(fitted, name)
+        if isinstance(new, Struct):
+            yield from _changed(old, new, f"{prefix}{name}.")
+        elif old != new and name not in ("name", "description", "sources"):
+            yield f"{prefix}{name}"
 
 
 def _residuals(measured: CollectiveMeasurements, base: Cluster, cluster: Cluster) -> Iterator[Residuals]:

@@ -1,11 +1,11 @@
 """Measured collectives of two files side by side: one operation, group and size on two clusters, or at two times."""
 
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.calibrate.collectives import collectives_of
 from traincast.calibrate.tables import Skipped, read_table
@@ -15,8 +15,7 @@ from traincast.workload.words import bus_factor, operation_named
 _Key = tuple[str, int, int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPair:
+class MeasuredPair(Struct, frozen=True, kw_only=True):
     """One operation over one group and of one size, on both sides; of several timings the median."""
 
     op: str
@@ -37,8 +36,7 @@ class MeasuredPair:
         return self.size_bytes / time_s * bus_factor(operation_named(self.op), self.ranks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveComparison:
+class CollectiveComparison(Struct, frozen=True, kw_only=True):
     """Measured collectives of two files."""
 
     a: str

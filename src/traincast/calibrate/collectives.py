@@ -1,12 +1,12 @@
 """Measured collectives: read from logs of nccl-tests and CSV files, put into bands of size, and priced."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.calibrate.kind import FloatArray, Grouping, IntArray
 from traincast.calibrate.tables import TIME_COLUMNS, Columns, Row, Skipped, Table, read_table
@@ -23,8 +23,7 @@ RANKS_COLUMNS = ("ranks", "gpus", "num_gpus")
 _EDGES = ("64KiB", "1MiB", "16MiB")
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveMeasurements(Columns):
+class CollectiveMeasurements(Columns, frozen=True):
     """Timings of collectives; all columns have the same length."""
 
     op: tuple[str, ...]

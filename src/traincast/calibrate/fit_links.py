@@ -8,11 +8,12 @@ Letters: N measurements, G distinct (operation, placement), A algorithms.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.calibrate.collectives import CollectiveMeasurements, size_bands
 from traincast.calibrate.identifiability import (
@@ -52,8 +53,7 @@ _FURTHEST = 10.0
 """How far a constant may go from where it starts, as a logarithm: one that does not show goes anywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """A cluster with fitted constants."""
 
     cluster: Cluster
@@ -116,8 +116,7 @@ def fit_links(
     return Fit(fitted, shown, tuple(not_told_apart(fitted, cluster, rates)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(Struct, frozen=True):
     """What is searched for constants: points are their logarithms."""
 
     cluster: Cluster

@@ -7,9 +7,9 @@ show both.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.calibrate.collectives import CollectiveMeasurements
 from traincast.hardware.cluster import Cluster
@@ -38,8 +38,7 @@ Constants = dict[str, float | None]
 """Values by field path; None where a cluster has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Struct, frozen=True):
     """The rates between nodes that measurements show: `NIC`, `NODE`, both or neither."""
 
     fields: tuple[str, ...]

@@ -2,13 +2,13 @@
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from traincast.calibrate.nccl_logs import is_nccl_log
 from traincast.calibrate.published import in_common_schema
@@ -26,8 +26,7 @@ Labels = tuple[str | int | float | None, ...]
 ClusterLike = str | PathLike[str] | Cluster
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grouping:
+class Grouping(Struct, frozen=True, kw_only=True):
     """One way to put rows into groups."""
 
     by: str
@@ -60,8 +59,7 @@ class Ratios(NamedTuple):
     predicted: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predictions:
+class Predictions(Struct, frozen=True, kw_only=True):
     """Measurements with what the models say to each of them; all columns have the same length."""
 
     ids: tuple[str, ...]
@@ -84,8 +82,7 @@ class Predictions:
     """What the kind needs to leave groups out without predicting every row again (`Request.kept`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What the user asks of a validation."""
 
     cluster: ClusterLike | None = None
@@ -100,8 +97,7 @@ class Request:
     """What was trained, of files that do not say it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurementKind:
+class MeasurementKind(Struct, frozen=True, kw_only=True):
     """A kind of measurements."""
 
     name: str

@@ -1,7 +1,8 @@
 """Training logs of jobs that the user describes, as measured runs."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from traincast.analysis.comparison import logged_side
 from traincast.calibrate.kind import ClusterLike

@@ -8,11 +8,11 @@ held them up, are left out.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.calibrate.tables import Skipped
 from traincast.errors import FormatError
@@ -34,8 +34,7 @@ STRAGGLER = 1.25
 """A rank that takes so many times its stage's median in a pass is slow, and tells nothing of the others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPass:
+class MeasuredPass(Struct, frozen=True, kw_only=True):
     """One row of the fit: a pass of a rank over its stage, or an operator, with the median of its times."""
 
     name: str

@@ -11,8 +11,9 @@ src/util.cu (reports: since October 2025) and doc/PERFORMANCE.md.
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePath
+
+from msgspec import Struct, field
 
 from traincast.errors import FormatError, UnknownNameError
 from traincast.files import parse_json
@@ -40,8 +41,7 @@ artefacts are off by 1.6 to 13 times.
 """
 
 
-@dataclass(slots=True)
-class _Test:
+class _Test(Struct):
     """What the log says about one run of a binary."""
 
     op: str | None = None

@@ -8,12 +8,13 @@ from all others (leave one out), for a fit a fifth from the others.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.calibrate.kind import FloatArray, IntArray
 from traincast.calibrate.operator_fit import (
@@ -52,8 +53,7 @@ _EVENTS_S = (0.0, 1e-5, 2e-5, 4e-5)
 """What an event may add to a timing; NeuSight's hold 10 to 70 us."""
 
 
-@dataclass(frozen=True, slots=True)
-class FamilyResiduals:
+class FamilyResiduals(Struct, frozen=True):
     """How far off the prices of one family are with the constants before and after the fit; in sample."""
 
     family: str
@@ -64,8 +64,7 @@ class FamilyResiduals:
     """Each of `FOLDS` parts of the rows predicted by all that the others tell; None with rows too few for that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCalibration:
+class OperatorCalibration(Struct, frozen=True, kw_only=True):
     """Constants of one GPU fitted to measurements, one row per family and element type."""
 
     files: tuple[str, ...]

@@ -6,10 +6,11 @@ normal prior of width `PRIOR_WIDTH` around its start.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.calibrate.kind import FloatArray, IntArray
 from traincast.calibrate.operators import OperatorMeasurements, main_call
@@ -46,8 +47,7 @@ _STARTS = {
 """Where a constant starts that the base has as zero: shares as usual, k_fill as of training runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class Timings(Struct, frozen=True, kw_only=True):
     """Measurements of one family on one GPU with one element type.
 
     Letters: N measurements, C calls, of which some measurements cover several.

@@ -2,10 +2,10 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.calibrate.kind import FloatArray, IntArray
 from traincast.calibrate.operator_fit import (

@@ -12,7 +12,6 @@ Four kinds of table are known by their columns; each row becomes the calls that 
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,8 +36,7 @@ _FALLS_BACK = {("blackwell", 192), ("hopper", 512)}
 """Architectures and head sizes without a fused kernel in the frameworks measured: what runs has 1/8 of the rate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorMeasurements(Columns):
+class OperatorMeasurements(Columns, frozen=True, kw_only=True):
     """Timings of operators as the file names them; all columns have the same length."""
 
     gpu: tuple[Gpu, ...]

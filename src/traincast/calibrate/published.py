@@ -7,11 +7,11 @@ SimuMax's efficiencies (`published_kernels`). A table in the common schema stays
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from traincast.calibrate.published_kernels import kernel_reader
 from traincast.calibrate.tables import Row, Table, read_table

@@ -1,7 +1,8 @@
 """Public tables of kernels as rows of the common schema: NeuSight's operators and SimuMax's kernel efficiencies."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traincast.calibrate.tables import Row
 from traincast.errors import FormatError

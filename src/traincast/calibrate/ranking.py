@@ -9,11 +9,12 @@ again in every microbatch if they run at all, and tensor parallelism over nodes.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.calibrate.kind import ClusterLike, FloatArray
 from traincast.calibrate.kinds.runs import memory_of_run
@@ -25,15 +26,14 @@ from traincast.calibrate.validate import spearman
 from traincast.errors import CalibrationError, FormatError, TraincastError
 from traincast.estimate.factors import factors_on
 from traincast.files import read_bytes
-from traincast.job.job import JobRequest
+from traincast.job.job import JOB_FIELDS
 from traincast.units import counted, format_share
 
 MANY = 10
 """Layouts from which the order within a group is judged, and not only its choice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedLayout:
+class RankedLayout(Struct, frozen=True, kw_only=True):
     """One layout of a group."""
 
     name: str
@@ -50,8 +50,7 @@ class RankedLayout:
     """Whether a plan would run it: it fits, taking the memory model at its word, with tensor parallelism in a node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedGroup:
+class RankedGroup(Struct, frozen=True, kw_only=True):
     """Layouts that are each other's alternatives."""
 
     source: str
@@ -76,8 +75,7 @@ class RankedGroup:
         return _measured(self.chosen) / _measured(self.best) - 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankingFigures:
+class RankingFigures(Struct, frozen=True, kw_only=True):
     """Figures over some groups; None where there is nothing to count."""
 
     source: str
@@ -94,8 +92,7 @@ class RankingFigures:
     ceiling: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class Ranking(Struct, frozen=True, kw_only=True):
     """How well forecasts choose among the layouts of a table of runs."""
 
     path: str
@@ -204,7 +201,7 @@ def _alternatives(runs: Sequence[MeasuredRun]) -> dict[tuple[object, ...], _Layo
 
 
 def _layout(run: MeasuredRun) -> _Layout:
-    names = [name for name in JobRequest.__dataclass_fields__ if name not in (*_SHARED, *_UNTOLD)]
+    names = [name for name in JOB_FIELDS if name not in (*_SHARED, *_UNTOLD)]
     return (*((name, getattr(run.request, name)) for name in names), ("stage layers", run.stage_layers))
 
 

@@ -11,11 +11,12 @@ Letters: I runs, C classes of work.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.calibrate.cluster_calibration import cluster_toml
 from traincast.calibrate.log_runs import read_log_runs
@@ -41,8 +42,7 @@ _FAR = 0.1
 """Error after the fit, as a fraction, from which it is told."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedRun:
+class FittedRun(Struct, frozen=True, kw_only=True):
     """One run, or one pass of a traced run: its measured time, and its forecast before and after the fit."""
 
     id: str
@@ -51,8 +51,7 @@ class FittedRun:
     after_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCalibration:
+class RunCalibration(Struct, frozen=True, kw_only=True):
     """A cluster with what runs on it taught."""
 
     files: tuple[str, ...]

@@ -12,13 +12,13 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from traincast.calibrate.kind import FloatArray
 from traincast.calibrate.runs import MeasuredRun, is_fitted, job_of_run
@@ -44,8 +44,7 @@ _LEAST_SLOPE = 0.02
 """A factor that moves no run by more than this share of its own change is left alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Forecast(Struct, frozen=True, kw_only=True):
     """What is forecast of a run; `step_s` None where it cannot be, for the reason given."""
 
     step_s: float | None

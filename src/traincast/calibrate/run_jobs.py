@@ -5,19 +5,20 @@ What no column says stays open, and `traincast.job.resolve` decides it by framew
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple, get_args, get_origin
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.calibrate.tables import Row
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.hardware.gpu import find_gpu
 from traincast.job.frameworks import framework_names, framework_of_year
-from traincast.job.job import JobRequest
+from traincast.job.job import JOB_FIELDS, JobRequest
 from traincast.job.parallel import MAX_WORLD_SIZE
 from traincast.job.pipeline_layout import parse_layout
 from traincast.model.counts import parameters
@@ -50,8 +51,7 @@ _COLUMNS = {
 """Column to where its value belongs in the model's table: section and name."""
 
 
-@dataclass(slots=True)
-class _Filling:
+class _Filling(Struct):
     """Fields of the request so far, and what was assumed."""
 
     row: Row
@@ -105,11 +105,11 @@ def _job_columns() -> Mapping[str, Callable[[Row, str], Any]]:
     """Return how the columns are read that have the names of a job's keys, by the types of these."""
     read: dict[Any, Callable[[Row, str], Any]] = {bool: _switch, int: Row.count, float: Row.number, str: _text}
     found = {}
-    for each in fields(JobRequest):
+    for name, each in JOB_FIELDS.items():
         kinds = get_args(each.type) or (each.type,)
         of_names = any(get_origin(kind) is tuple for kind in kinds)
-        if each.name not in _READ_APART:
-            found[each.name] = _names if of_names else next(read[kind] for kind in kinds if kind in read)
+        if name not in _READ_APART:
+            found[name] = _names if of_names else next(read[kind] for kind in kinds if kind in read)
     return found
 
 

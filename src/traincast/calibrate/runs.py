@@ -6,10 +6,12 @@ that are empty.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.calibrate.kind import ClusterLike
 from traincast.calibrate.published import ALIASES, in_common_schema, under_common_names
@@ -47,8 +49,7 @@ FLOP_COUNTS = {"causal": (1, 1.0), "full": (2, 1.0), "full+recompute": (2, 4 / 3
 or the full square (2), and the factor for recomputed layers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRun:
+class MeasuredRun(Struct, frozen=True, kw_only=True):
     """One measured run that can be predicted: a job, the cluster it ran on, and what was measured."""
 
     id: str

@@ -4,12 +4,13 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
 from traincast.diagnostics import advanced
@@ -39,8 +40,7 @@ class Skipped(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One row of a file: its 1-based line, and its cells by column; blanks are stripped, empty cells absent."""
 
     path: str
@@ -95,8 +95,7 @@ class Row:
             raise FormatError(f"column {name} {error}", self.path, self.line) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A file of measurements: names of its columns in lower case, its rows, and lines that are none.
 
     A damaged line has more or fewer cells than the header.
@@ -138,15 +137,14 @@ class Table:
         return kept, tuple(skipped)
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Struct, frozen=True):
     """Measurements as columns of one length: all fields but those with a default."""
 
     def select(self, rows: npt.NDArray[np.bool_ | np.int64] | Sequence[int]) -> Self:
         """Return some of the rows, chosen by a mask or by their positions, in this order."""
         chosen = np.asarray(rows)
         chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
-        found = {each.name: getattr(self, each.name) for each in fields(self) if each.default is MISSING}
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.required}
         for name, column in found.items():
             found[name] = tuple(column[row] for row in chosen) if isinstance(column, tuple) else column[chosen]
         return replace(self, **found)

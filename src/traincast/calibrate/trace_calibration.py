@@ -14,12 +14,12 @@ Letters: I rows, K factors.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.calibrate import run_calibration
 from traincast.calibrate.measured_passes import Estimates, MeasuredPass, computations_of, measured_passes

@@ -1,12 +1,12 @@
 """Hold predictions against a file of measurements: the figures of ``traincast.validation/1``."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.calibrate.kind import KINDS, ClusterLike, FloatArray, MeasurementKind, Predictions, Request, kind_of
 from traincast.calibrate.published import read_measurements
@@ -24,8 +24,7 @@ WORST = 10
 """How many of the worst rows are listed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
+class Statistics(Struct, frozen=True, kw_only=True):
     """Figures over some rows. Errors are fractions of the measured value; None where there is nothing to count."""
 
     rows: int
@@ -46,8 +45,7 @@ class Statistics:
     """Share of the measurements inside the predicted interval; None where none was predicted."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFigures:
+class GroupFigures(Struct, frozen=True):
     """The figures of one group: what is told apart and which this is, ``"op"``, ``"all_reduce"``."""
 
     by: str
@@ -55,8 +53,7 @@ class GroupFigures:
     figures: Statistics
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOut(Struct, frozen=True):
     """The figures where each group is predicted by constants that were not fitted to it.
 
     `by` is what was left out in turn; groups are those of the validation, in the same order.
@@ -68,8 +65,7 @@ class HeldOut:
     skipped: tuple[Skipped, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WorstRow:
+class WorstRow(Struct, frozen=True):
     """A row with a large error, which is signed and a fraction of the measured value; `details` say what it is."""
 
     id: str
@@ -79,8 +75,7 @@ class WorstRow:
     details: dict[str, str | int | float | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(Struct, frozen=True, kw_only=True):
     """Predictions held against one file of measurements."""
 
     path: str

@@ -5,7 +5,6 @@ What an option means is said where the field that it sets is; a value that is wr
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import wraps
 from glob import has_magic
 from pathlib import Path
@@ -505,7 +504,7 @@ def whole_run_options(function: F) -> F:
 
 def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `RunTerms` among the values of a command that were given."""
-    return {each.name: values[each.name] for each in fields(RunTerms) if values.get(each.name) is not None}
+    return {each: values[each] for each in RunTerms.__struct_fields__ if values.get(each) is not None}
 
 
 def output_options(function: F) -> F:
@@ -546,7 +545,7 @@ def wrong_usage() -> Iterator[None]:
 
 def step_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `StepOptions` among the values of a command."""
-    return {each.name: values[each.name] for each in fields(StepOptions) if each.name in values}
+    return {each: values[each] for each in StepOptions.__struct_fields__ if each in values}
 
 
 def on_command_line(values: Mapping[str, Any]) -> dict[str, Any]:

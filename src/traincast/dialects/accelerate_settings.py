@@ -6,8 +6,9 @@ src/accelerate/commands/launch.py, utils/dataclasses.py and parallelism_config.p
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.dialects.deepspeed_settings import Batch, adapters_of, deepspeed_draft, named_model

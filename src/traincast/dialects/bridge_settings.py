@@ -8,9 +8,11 @@ Source: NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/training/config.py (202
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note, in_brief
 from traincast.dialects.flags import flag_table
@@ -52,8 +54,7 @@ def draft_of_nemo(words: Sequence[str], *, strict: bool = False) -> Draft:
     return _draft("nemo", words, strict=strict)
 
 
-@dataclass(slots=True)
-class _Recipe:
+class _Recipe(Struct):
     """What was found so far."""
 
     said: dict[str, str] = field(default_factory=dict)
@@ -145,8 +146,7 @@ def _file(found: _Recipe, path: str) -> None:
         found.said |= {name: " ".join(values) for name, values in settings_of_file(path).items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     """What a recipe sets that is in the table."""
 
     name: str | None = None

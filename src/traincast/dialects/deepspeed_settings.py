@@ -6,9 +6,10 @@ and engine.py (2026-08); huggingface/transformers, src/transformers/integrations
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from traincast.diagnostics import Note
 from traincast.dialects.flags import FlagTable, Pasted, flag_table
@@ -114,8 +115,7 @@ def _auto(left: Sequence[str], flags: Values) -> list[Note]:
     return [Note("settings-auto", f"auto, as Transformers fills them in ({why}): {', '.join(left)}")]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Sequences of a step: any two of total, micro batch and accumulation, with the replicas, say the third.
 
     Source: DeepSpeed, runtime/config.py (_set_batch_related_parameters, _batch_assertion).

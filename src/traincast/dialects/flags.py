@@ -8,9 +8,10 @@ said.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from traincast.diagnostics import Note, in_brief
 from traincast.dialects.shell import has_variable, is_variable
@@ -32,8 +33,7 @@ _TRUTH = {"true": "1", "yes": "1", "1": "1", "false": "", "no": "", "0": ""}
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFlag:
+class KnownFlag(Struct, frozen=True):
     """One flag of a framework."""
 
     name: str
@@ -56,8 +56,7 @@ class KnownFlag:
         return self.effect
 
 
-@dataclass(frozen=True, slots=True)
-class FlagTable:
+class FlagTable(Struct, frozen=True):
     """The flags of one framework."""
 
     prefix: str
@@ -101,8 +100,7 @@ class FlagTable:
         return f"{self.prefix}{spelled if self.prefix else spelled.replace('-', '_')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """What is said of flags that the code of a dialect does not read."""
 
     notes: tuple[Note, ...]
@@ -192,8 +190,7 @@ def _grouped(by_effect: Mapping[str, list[str]]) -> Iterator[Note]:
         yield Note("flags-of-small-effect", text, brief=in_brief(small, by_effect[SMALL_EFFECT]))
 
 
-@dataclass(frozen=True, slots=True)
-class Pasted:
+class Pasted(Struct, frozen=True):
     """Flags of one framework with their values."""
 
     flags: Mapping[str, tuple[str, ...]]

@@ -9,10 +9,10 @@ mpirun), DeepSpeed and Accelerate.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from traincast.diagnostics import Note, in_brief
 from traincast.dialects.shell import Commands, expanded, has_variable, read_commands, replaced
@@ -42,8 +42,7 @@ _OF_LIBRARIES = tuple(_TABLE["libraries"]["variables"])
 _TORCHRUN, _SLURM = _BY_NAME["torchrun"], _BY_NAME["srun"]
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """A launch line, taken apart."""
 
     words: tuple[str, ...]

@@ -6,10 +6,11 @@ AI-Hypercomputer/maxtext, src/maxtext/configs/base.yml and types.py (2026-08).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from traincast.diagnostics import Note
 from traincast.dialects.flags import NO_EFFECT, READ, SMALL_EFFECT, FlagTable, Pasted, flag_table
@@ -158,8 +159,7 @@ def _other_sizes(settings: Pasted, table: FlagTable) -> tuple[Note, ...]:
     return (Note("flag-not-modelled", f"{text}: give --model, a config.json or TOML"),)
 
 
-@dataclass(frozen=True, slots=True)
-class _Mesh:
+class _Mesh(Struct, frozen=True):
     """Degrees of each axis inside a slice and between slices; 0 is what is left."""
 
     inside: Mapping[str, int]

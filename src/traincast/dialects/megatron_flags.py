@@ -6,8 +6,9 @@ Source: Megatron-LM, megatron/training/arguments.py (core 0.12 to 0.15).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted, flag_table, judge, split_flags

@@ -9,7 +9,8 @@ excludes).
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted
@@ -27,8 +28,7 @@ _EXCLUDED = (
 _EXCLUDED_BY_STAGES = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 
 
-@dataclass(frozen=True, slots=True)
-class Hybrid:
+class Hybrid(Struct, frozen=True):
     """The layers of a hybrid."""
 
     letters: str

@@ -6,8 +6,9 @@ that makes it (``cfg = llama3_70b_pretrain_config()``) with its keywords. What i
 
 import ast
 import warnings
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
@@ -18,8 +19,7 @@ _NAMES = frozenset(("cfg", "config", "recipe", "conf"))
 _ENDINGS = ("_config", "_recipe")
 
 
-@dataclass(slots=True)
-class PythonSettings:
+class PythonSettings(Struct):
     """What a script says."""
 
     recipe: str | None = None

@@ -8,7 +8,8 @@ Bash's arrays.
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from traincast.errors import ConfigError
 from traincast.units import LARGEST_WHOLE, count_of
@@ -34,8 +35,7 @@ _ROUNDS = 8
 _LONGEST = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(Struct, frozen=True):
     """What a text or a list of words says."""
 
     commands: tuple[tuple[str, ...], ...]

@@ -7,9 +7,10 @@ Source: YAML 1.1 (yaml.org/spec/1.1), its types null, bool, int and float (yaml.
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from traincast.errors import FormatError
 from traincast.files import read_text
@@ -54,8 +55,7 @@ def parse_yaml(text: str, shown: str) -> object:
     return found
 
 
-@dataclass(slots=True)
-class _Reader:
+class _Reader(Struct):
     """The lines of a file, and where it is read."""
 
     lines: list[str]

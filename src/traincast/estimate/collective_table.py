@@ -1,7 +1,8 @@
 """The table of nccl-tests without the GPUs: the cost of one collective over a range of sizes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
@@ -14,8 +15,7 @@ from traincast.units import counted, format_size, format_time
 from traincast.workload.words import Operation, bus_factor
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveRow:
+class CollectiveRow(Struct, frozen=True):
     """One line of the table."""
 
     size_bytes: int
@@ -29,8 +29,7 @@ class CollectiveRow:
     protocol: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTable:
+class CollectiveTable(Struct, frozen=True, kw_only=True):
     """One collective over a range of sizes."""
 
     op: str

@@ -14,11 +14,12 @@ rank. Letters: N operations, T template operations.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.fabric.contention import Slowdown, link_use, network_factor, pair_slowdown
@@ -32,8 +33,7 @@ from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind, Operation, OverlapClass
 
 
-@dataclass(frozen=True, slots=True)
-class Contention:
+class Contention(Struct, frozen=True):
     """A kind of group on shared links."""
 
     cluster: Cluster
@@ -44,8 +44,7 @@ class Contention:
     """Link that holds the slowest of them back."""
 
 
-@dataclass(slots=True)
-class SharedNetwork:
+class SharedNetwork(Struct):
     """The network between the nodes, with all groups of a job on it; every question is answered once and remembered."""
 
     cluster: Cluster

@@ -14,10 +14,11 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.estimate.operators.constants import OperatorConstants
 from traincast.hardware.cluster import Cluster
@@ -132,8 +133,7 @@ def _also_scaled(cost_class: str) -> tuple[str, ...]:
     return cost_class, *(" ".join((name, *rest)) for name, each in _classes().items() if each.like == kind)
 
 
-@dataclass(frozen=True, slots=True)
-class CostFactors:
+class CostFactors(Struct, frozen=True):
     """Factors on the time of each class of work; a class without one has 1."""
 
     of_class: Mapping[str, float] = field(default_factory=dict)
@@ -145,8 +145,7 @@ class CostFactors:
         return self.of_class.get(name, 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factor:
+class Factor(Struct, frozen=True, kw_only=True):
     """One fitted factor."""
 
     level: str
@@ -164,8 +163,7 @@ class Factor:
         return self.level, self.name, self.cost_class
 
 
-@dataclass(frozen=True, slots=True)
-class FactorTable:
+class FactorTable(Struct, frozen=True):
     """Factors of all GPUs and frameworks."""
 
     factors: Mapping[Key, Factor] = field(default_factory=dict)

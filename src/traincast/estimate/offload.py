@@ -1,9 +1,9 @@
 """How long copies to and from the host take, and an optimizer that runs there."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.estimate.program import ComputeCost

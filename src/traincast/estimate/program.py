@@ -8,11 +8,12 @@ Letters: N operations, T template operations, U distinct communications.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.errors import ProgramError
 from traincast.estimate.collectives.cost import CollectiveCost, estimate_collective
@@ -30,8 +31,7 @@ Loads = tuple[float, ...]
 """What each member of a group moves, over the size of the communication."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeCost:
+class ComputeCost(Struct, frozen=True):
     """Computations with durations, and what each consists of."""
 
     ops: OpTable
@@ -39,8 +39,7 @@ class ComputeCost:
     """Seconds by class of work of each template operation; empty where it was not worked out here."""
 
 
-@dataclass(slots=True)
-class OperatorSeconds:
+class OperatorSeconds(Struct):
     """What an operator call takes in a step: alone on a GPU, by the factors of its class of work and framework."""
 
     gpu: Gpu
@@ -147,8 +146,7 @@ def _overlap_shares(time_s_by_bound: Mapping[str, float]) -> tuple[float, ...] |
     return tuple(shares.values())
 
 
-@dataclass(frozen=True, slots=True)
-class CommunicationCost:
+class CommunicationCost(Struct, frozen=True):
     """One distinct communication with its cost."""
 
     group: Group
@@ -163,8 +161,7 @@ class CommunicationCost:
     """What each member moves over `size_bytes`, where that is not equal."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramCosts:
+class ProgramCosts(Struct, frozen=True):
     """A duration for every operation, and what was estimated."""
 
     duration_s_N: FloatArray
@@ -187,8 +184,7 @@ class _Communication(NamedTuple):
     """Times that the rank that runs it most often runs it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Uncosted:
+class Uncosted(Struct, frozen=True):
     """A program with what it communicates told apart, to be costed over one or several kinds of links."""
 
     program: Program
@@ -409,8 +405,7 @@ def _means(value_at: FloatArray, which_at: IntArray, weight_at: IntArray, count:
     return means
 
 
-@dataclass(frozen=True, slots=True)
-class _Links:
+class _Links(Struct, frozen=True):
     """What lies between the members of a group."""
 
     cluster: Cluster

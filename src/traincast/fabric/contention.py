@@ -4,10 +4,10 @@ Letters: F flows, Q their parts over queue pairs, H hops, L links, G groups.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from traincast.errors import InfeasibleError, ProgramError
 from traincast.fabric.flows import bottleneck, rates
@@ -22,8 +22,7 @@ _BY_ROUNDING = 1e-9
 """Smaller slowdowns are none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slowdown:
+class Slowdown(Struct, frozen=True):
     """What a group's transfer between nodes takes, over what it takes alone on a non-blocking fabric."""
 
     factor: float

@@ -4,10 +4,11 @@ Letters: F flows, Q queue pairs, H hops, W GPUs.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import InfeasibleError, ProgramError
 from traincast.hardware.cluster import Cluster
@@ -25,8 +26,7 @@ MOST_LINKS = 2**24
 """Directed links of a network: 24 bytes each, and as much again while they are built, some seconds on one core."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FabricGraph:
+class FabricGraph(Struct, frozen=True, kw_only=True):
     """A network, its routes, and what a GPU could send if nothing were shared."""
 
     description: str

@@ -8,12 +8,13 @@ Letters: L levels of location (now one, the node), W ranks of the world.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, ProgramError
@@ -28,8 +29,7 @@ NODE = 0
 """Level of location that is the node."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """How many members of a group sit on each node it touches; groups of equal placement have equal costs."""
 
     members_per_node: tuple[int, ...]

@@ -7,12 +7,14 @@ its grammar, what there is to be said of a file, and what it means.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from importlib import import_module
 from math import fsum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
@@ -30,16 +32,14 @@ F = TypeVar("F")
 """What the text of a file of some format says, before anything is made of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sniff:
+class Sniff(Struct, frozen=True):
     """How sure a format is that a file is its own: 0 is no, 1 is certain, with the reason."""
 
     confidence: float
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Total:
+class Total(Struct, frozen=True, kw_only=True):
     """One line of an inspection's totals: communications of one group, or compute of one phase."""
 
     group: str
@@ -80,8 +80,7 @@ def totals_of(found: Iterable[Counted]) -> Iterator[Total]:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
+class Inspection(Struct, frozen=True, kw_only=True):
     """What a file is, in the words of ``traincast inspect``; its kind fills in path and format."""
 
     path: str = ""
@@ -100,8 +99,17 @@ class Inspection:
     """Everything unusual, each with its ``file:line``."""
     taken_by: str = ""
     """Which command takes the file, where it is no workload."""
-    recorded: Workload | None = field(default=None, repr=False, compare=False)
+    recorded: Workload | None = None
     """Of a trace the step that it recorded, for analyses; no part of the document."""
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether another inspection says the same; the recorded step is not looked at."""
+        if not isinstance(other, Inspection):
+            return NotImplemented
+        said = (name for name in self.__struct_fields__ if name != "recorded")
+        return all(getattr(self, name) == getattr(other, name) for name in said)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         """Say what the file is, in a line."""
@@ -134,8 +142,7 @@ class MeasuredComputations(NamedTuple):
     """As the files name it; empty where they do not."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class FileKind:
+class FileKind(Struct, kw_only=True, eq=False):
     """Files of one kind, such as a description of a network; an instance is registered in `FORMATS` under its name."""
 
     name: str
@@ -155,8 +162,7 @@ class FileKind:
         return replace(self.describe(path), path=str(path), format=self.name)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Format(FileKind):
+class Format(FileKind, kw_only=True, eq=False):
     """A kind of files that hold a workload."""
 
     options: frozenset[str]
@@ -176,8 +182,7 @@ class Format(FileKind):
         return self.read_run(paths, self.name, options)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """The one file of a run that is being read: its name, what is noted of it, and its digest."""
 
     path: Path

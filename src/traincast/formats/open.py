@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from pathlib import Path
+
+from msgspec.structs import fields, replace
 
 from traincast.errors import ConfigError, FormatError
 from traincast.files import LOADS, MOST_TRACE_BYTES, input_of, read_head, unpacked_head

@@ -4,7 +4,8 @@ A writer of the format NAME is registered in `WRITERS` by ``traincast.formats.NA
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
@@ -18,8 +19,7 @@ from traincast.workload.program import Program, Timeline
 from traincast.workload.workload import Workload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """What there is to be written: one step of a workload, as far as a writer asks for it."""
 
     name: str
@@ -72,8 +72,7 @@ class Run:
         return self.program, self.timeline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterOption:
+class WriterOption(Struct, frozen=True, kw_only=True):
     """A choice that a format leaves to its writer, given as text: ``--option generation=v1.1``."""
 
     name: str
@@ -83,8 +82,7 @@ class WriterOption:
     """The values that it can have; any text where there are none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """What a writer made: files by name, each in pieces that are made when they are asked for."""
 
     files: Iterable[tuple[str, Iterable[bytes]]]
@@ -93,8 +91,7 @@ class Written:
     """What of the run the format cannot say."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Writer:
+class Writer(Struct, kw_only=True, eq=False):
     """Writes runs in one format; registered in `WRITERS`."""
 
     name: str
@@ -140,8 +137,7 @@ class Writer:
         return values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class Conversion(Struct, frozen=True, kw_only=True):
     """What a conversion wrote."""
 
     format: str

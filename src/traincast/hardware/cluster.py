@@ -4,7 +4,8 @@ The unit of every number is in its name, and a cluster file uses the same names
 (`traincast.hardware.clusters`).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from traincast.errors import ConfigError
 from traincast.hardware.fabric import FabricSpec
@@ -23,8 +24,7 @@ OPERATIONS = (
 """Collectives whose times can be measured, as `traincast.workload.words.Operation` names it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(Struct, frozen=True, kw_only=True):
     """What one rank gets from one level of the network (inside a node, or between nodes).
 
     The constants are effective ones, fitted to measured collectives where there are
@@ -58,8 +58,7 @@ class Link:
     ``"mesh"`` (a link per pair) or a ``"torus"`` (three dimensions) a group has only the links between its ranks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredTable:
+class MeasuredTable(Struct, frozen=True, kw_only=True):
     """Times of one operation over sizes, for one number of ranks spread evenly over nodes."""
 
     op: str
@@ -74,8 +73,7 @@ class MeasuredTable:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """Measured times of collectives, and the links that they were measured on."""
 
     tables: tuple[MeasuredTable, ...]
@@ -84,8 +82,7 @@ class Measured:
     inter: Link
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFactor:
+class RunFactor(Struct, frozen=True, kw_only=True):
     """What measured runs on a cluster say of one class of work, beyond what forecasts take without them."""
 
     framework: str
@@ -102,8 +99,7 @@ class RunFactor:
     (``traincast calibrate TRACE --job JOB``); none: of whole runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """A homogeneous cluster: nodes of equal GPUs, one network inside and one between them."""
 
     name: str
@@ -139,7 +135,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         """Fill in the datasheet of the GPU; refuse to use more GPUs of a node than it has."""
-        object.__setattr__(self, "gpu", filled(self.gpu))
+        force_setattr(self, "gpu", filled(self.gpu))
         if self.gpus_used_per_node is not None and not 1 <= self.gpus_used_per_node <= self.gpus_per_node:
             raise ConfigError(
                 f"is {self.gpus_used_per_node}; a node of {self.name} has {self.gpus_per_node} GPUs",

@@ -13,13 +13,14 @@ A file that says neither a base nor links describes a GPU in ``[gpu]``, and its 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from os import PathLike, fspath
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.cluster import (
@@ -267,7 +268,7 @@ def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
 def _each(
     kind: type[T], raw: object, name: str, shown: str, choices: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 ) -> Iterator[tuple[str, T]]:
-    """Yield the dataclass of each table of a list, with its path; one that names no source is of this file."""
+    """Yield the record of each table of a list, with its path; one that names no source is of this file."""
     if not isinstance(raw, list):
         raise ConfigError(f"must be a list of tables, each under [[{name}]] (in {shown})", name)
     for index, each in enumerate(raw):

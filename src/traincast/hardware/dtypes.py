@@ -6,15 +6,15 @@ DeepSeek-V3, arXiv 2412.19437), one byte per 32 values (mx formats, OCP Microsca
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traincast.registry import known_name
 from traincast.shipped import shipped_rows
 from traincast.tables import from_row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElementType:
+class ElementType(Struct, frozen=True, kw_only=True):
     """One type of elements."""
 
     name: str

@@ -12,9 +12,11 @@ or ``file = "topology.txt"`` for a network that a SimAI or ASTRA-sim file descri
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields, force_setattr
 
 from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
@@ -26,8 +28,7 @@ _ROUTINGS = ("spray", "ecmp")
 _ALWAYS = frozenset({"kind", "file", "routing", "queue_pairs", "seed"})
 
 
-@dataclass(frozen=True, slots=True)
-class FabricKind:
+class FabricKind(Struct, frozen=True):
     """A topology: which fields of `FabricSpec` mean something to it beside those of routing, and what builds it."""
 
     reads: frozenset[str]
@@ -47,8 +48,7 @@ _NUMBERS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FabricSpec:
+class FabricSpec(Struct, frozen=True, kw_only=True):
     """One network between nodes; None is "not said", and the kind has a default for it."""
 
     kind: str
@@ -87,7 +87,7 @@ class FabricSpec:
             found = find_name(said, known)
             if found is None:
                 raise _wrong(name, f"is {quoted(said)}; {known_names(said, known)}")
-            object.__setattr__(self, name, found)
+            force_setattr(self, name, found)
         self._check_fields()
         self._check_numbers()
         if self.routing == "spray":

@@ -4,8 +4,9 @@ A cluster with another node size or network card is made from one that is known 
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import fields, replace
 
 from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster, Link
@@ -169,7 +170,7 @@ def _sources(gpu: Gpu, intra: Link, inter: Link, source: str, like: str) -> dict
     if gpu.copy_bytes_per_s is not None:
         found["gpu.copy_bytes_per_s"] = f"no measured collectives: the share of the memory's rate that {like} reaches"
     for level, link, from_preset in (("intra", intra, like), ("inter", inter, _LIKE_OTHERS)):
-        for field in Link.__dataclass_fields__.values():
+        for field in fields(Link):
             value = getattr(link, field.name)
             if isinstance(value, int | float) and value != field.default:
                 scaled = field.name.endswith("bandwidth_bytes_per_s")

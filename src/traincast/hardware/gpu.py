@@ -7,9 +7,11 @@ one needs.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.dtypes import PEAK_OF_DTYPE
@@ -19,8 +21,7 @@ from traincast.tables import from_row
 _VENDOR_WORDS = re.compile(r"nvidia|tesla|amd|instinct|google|aws|intel|huawei|[^a-z0-9]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(Struct, frozen=True, kw_only=True):
     """What all GPUs of one generation share, a row of `data/gpus/generations.csv`."""
 
     name: str = ""
@@ -46,8 +47,7 @@ class Generation:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """One accelerator: the values of its datasheet; None or empty where nothing says them.
 
     A `traincast.hardware.cluster.Cluster` fills in what the datasheet of that name says (`traincast.hardware.gpu`).

@@ -7,11 +7,11 @@ Letters: V vertices, L links, W GPUs (vertices 0 to W-1, tier 0).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -19,8 +19,7 @@ IntArray = npt.NDArray[np.int64]
 _PLURALS = {"leaf": "leaves", "switch": "switches", "NVSwitch": "NVSwitches"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Network:
+class Network(Struct, frozen=True, kw_only=True, dict=True):
     """Vertices and directed links.
 
     A link from a vertex to itself is a limit on the vertex: what all its ports carry together; on a
@@ -127,8 +126,7 @@ class Network:
 SHAPES = ("Ring", "FullyConnected", "Switch")
 
 
-@dataclass(frozen=True, slots=True)
-class Dimension:
+class Dimension(Struct, frozen=True):
     """GPUs that differ in one coordinate only, and how they are joined."""
 
     shape: str

@@ -12,7 +12,8 @@
 """
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
@@ -35,8 +36,7 @@ MOST = 1e6
 _PLACE = re.compile(r"(rank|stage)(\d{1,9})\.(.+)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkEdit:
+class WorkEdit(Struct, frozen=True, kw_only=True):
     """How the time of some work changes."""
 
     work: str
@@ -55,8 +55,7 @@ class WorkEdit:
         return where + self.work
 
 
-@dataclass(frozen=True, slots=True)
-class FieldEdit:
+class FieldEdit(Struct, frozen=True):
     """Another value of a field of the run."""
 
     name: str

@@ -3,8 +3,10 @@
 Each function returns what the request says, or the default of the framework with a note.
 """
 
-from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
@@ -31,8 +33,7 @@ _PAIRING_SCHEDULES = ("1f1b", "interleaved")
 """Schedules whose forward and backward passes take turns, so that two of them can be run as one."""
 
 
-@dataclass(slots=True)
-class Decisions:
+class Decisions(Struct):
     """What was decided so far, each with its reason."""
 
     framework: Framework

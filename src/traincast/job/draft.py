@@ -1,10 +1,12 @@
 """A job as it is gathered: from a file, from pasted flags, from options; the later ones win."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from os import PathLike
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr, replace
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
@@ -21,8 +23,7 @@ Finish = Callable[[Mapping[str, Any], Model | None], Mapping[str, Any]]
 """From all fields that were given, and the model where it is known, to further ones that follow from them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class Draft(Struct, frozen=True, kw_only=True):
     """What is said of a job so far.
 
     Examples
@@ -60,7 +61,7 @@ class Draft:
 
     def __post_init__(self) -> None:
         """Take fields under their old names."""
-        object.__setattr__(self, "fields", under_new_names(self.fields))
+        force_setattr(self, "fields", under_new_names(self.fields))
 
     def under(self, over: "Draft") -> "Draft":
         """Return this draft with everything that another one says instead, less the assumptions that it settles."""

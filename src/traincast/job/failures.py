@@ -1,14 +1,13 @@
 """What interrupts a long run and what it costs to go on: failures, restarts, checkpoints."""
 
-from dataclasses import dataclass, fields
+from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
 from traincast.units import checked_field, parse_time, quoted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
+class Failures(Struct, frozen=True, kw_only=True):
     """How often a GPU interrupts a run, and what is lost each time."""
 
     mtbf_s: float = 50_700 * 3600.0
@@ -29,13 +28,13 @@ class Failures:
 
     def __post_init__(self) -> None:
         """Refuse times out of range."""
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value is None and each.name == "interval_s":
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is None and name == "interval_s":
                 continue
-            checked_field(each.name, value, f"failures.{each.name}")
-            if value <= 0 and each.name in ("mtbf_s", "interval_s"):
-                raise ConfigError(f"is {value:g} s; it must be above 0", f"failures.{each.name}")
+            checked_field(name, value, f"failures.{name}")
+            if value <= 0 and name in ("mtbf_s", "interval_s"):
+                raise ConfigError(f"is {value:g} s; it must be above 0", f"failures.{name}")
 
 
 def parse_failures(text: str) -> Failures:
@@ -46,7 +45,7 @@ def parse_failures(text: str) -> Failures:
     ConfigError
         If it is not of that form, or a time is not allowed.
     """
-    known = {each.name.removesuffix("_s"): each.name for each in fields(Failures)}
+    known = {each.removesuffix("_s"): each for each in Failures.__struct_fields__}
     given: dict[str, float | None] = {}
     for part in filter(None, (each.strip() for each in text.split(","))):
         if part.lower() == "default":

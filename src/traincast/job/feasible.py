@@ -1,8 +1,9 @@
 """Rules that no job may break, whatever runs it; each message names its rule and what to change."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError

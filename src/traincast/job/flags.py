@@ -5,12 +5,11 @@ Megatron-LM, megatron/training/arguments.py.
 """
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import NamedTuple, get_args
 
 from traincast.job.feasible import CHOICES
 from traincast.job.frameworks import GRAPH_SCOPES
-from traincast.job.job import JobRequest
+from traincast.job.job import JOB_FIELDS
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.recompute import RECOMPUTE_MODULES
 from traincast.shipped import shipped_rows
@@ -45,7 +44,7 @@ class Flag(NamedTuple):
 
 
 def _flags(of: str) -> Iterator[Flag]:
-    types = {each.name: get_args(each.type) or (each.type,) for each in fields(JobRequest)}
+    types = {name: get_args(each.type) or (each.type,) for name, each in JOB_FIELDS.items()}
     for row in shipped_rows("job/flags.csv"):
         if of not in row["of"].split(";"):
             continue

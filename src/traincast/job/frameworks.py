@@ -16,10 +16,12 @@ the generation, which a calibration may replace.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.errors import UnknownNameError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
@@ -53,8 +55,7 @@ CP_KINDS = ("ring", "all_gather", "all_to_all")
 """How context parallel ranks exchange keys and values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPolicy:
+class MemoryPolicy(Struct, frozen=True, kw_only=True):
     """What a framework keeps in memory, and for how long."""
 
     gradient_bytes: int = 0
@@ -93,8 +94,7 @@ class MemoryPolicy:
     """Buckets that gradients and parameters pass through."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class Framework(Struct, frozen=True, kw_only=True):
     """A framework at one time."""
 
     name: str

@@ -5,9 +5,12 @@ decides the rest by framework and year and returns a `Job`, with every decision 
 """
 
 from collections.abc import Mapping
-from dataclasses import InitVar, dataclass
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import FieldInfo, force_setattr
+from msgspec.structs import fields as fields_of
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
@@ -56,8 +59,7 @@ def under_new_names(said: Mapping[str, Any], shown: str = "") -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRequest:
+class JobRequest(Struct, frozen=True, kw_only=True):
     """What the user says of a job; None is left open.
 
     Examples
@@ -192,18 +194,24 @@ class JobRequest:
     --overlap-cpu-optimizer-d2h-h2d)."""
     gpus_used_per_node: int | str | None = None
     """GPUs of each node that ranks are placed on: a number, ``auto`` or ``all`` (`traincast.fabric.placement`)."""
-    stack: InitVar[str | Framework | None] = None
-    """Old name of `framework`."""
+    stack: str | Framework | None = None
+    """Old name of `framework`, which takes it over."""
 
-    def __post_init__(self, stack: str | Framework | None) -> None:
+    def __post_init__(self) -> None:
         """Take a framework under its old name."""
-        if stack is not None:
-            both = {"framework": self.framework, "stack": stack} if self.framework else {"stack": stack}
-            object.__setattr__(self, "framework", under_new_names(both)["framework"])
+        if self.stack is not None:
+            both = {"stack": self.stack} | ({"framework": self.framework} if self.framework else {})
+            force_setattr(self, "framework", under_new_names(both)["framework"])
+            force_setattr(self, "stack", None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+JOB_FIELDS: Mapping[str, FieldInfo] = MappingProxyType(
+    {each.name: each for each in fields_of(JobRequest) if each.name not in OLD_NAMES}
+)
+"""What a job may say, by name."""
+
+
+class Job(Struct, frozen=True, kw_only=True):
     """A job with everything decided; the fields are those of `JobRequest`."""
 
     model: Model

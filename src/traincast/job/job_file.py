@@ -25,14 +25,15 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import input_of, read_toml
 from traincast.job.draft import Draft
-from traincast.job.job import JobRequest, under_new_names
+from traincast.job.job import JOB_FIELDS, under_new_names
 from traincast.model.load import find_model, model_over_base
 from traincast.model.model import Model
 from traincast.names import known_names
@@ -83,7 +84,7 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
     ConfigError
         If a section or key is unknown, or a value of the wrong type.
     """
-    types = {"name": str} | {field.name: field.type for field in fields(JobRequest)}
+    types = {"name": str} | {name: each.type for name, each in JOB_FIELDS.items()}
     given: dict[str, Any] = {}
     for section, table in document.items():
         if section not in ("model", "convert", *SECTIONS):

@@ -1,6 +1,6 @@
 """What a framework keeps of a layer from its forward to its backward pass."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from traincast.job.frameworks import MemoryPolicy
 from traincast.model.blocks.share import Share

@@ -5,14 +5,13 @@ Sources: Megatron-LM, megatron/core/transformer/transformer_block.py (get_num_la
 pipeline_parallel_layer_layout.py; DeepSpeed, runtime/pipe/module.py (partition_balanced).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.units import counted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(Struct, frozen=True, kw_only=True):
     """What decides the split of a model's layers."""
 
     layers: int

@@ -6,8 +6,9 @@ FusedAdam.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from traincast.errors import ConfigError
 
@@ -33,8 +34,7 @@ _OWN_MASTER = ("fp8_block", "mxfp8")
 as delayed scaling, whose do not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerTypes:
+class OptimizerTypes(Struct, frozen=True, kw_only=True):
     """How Adam keeps its state."""
 
     precision_aware: bool = False

@@ -1,11 +1,13 @@
 """What the user may ask of a simulation beside the file: layout, schedule, costs; of SimAI's sum, its shares."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr, replace
 
 from traincast.errors import ConfigError
 from traincast.files import read_text
@@ -63,8 +65,7 @@ class StageRoles(StrEnum):
     """Every row on every stage, in its place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutOptions:
+class LayoutOptions(Struct, frozen=True, kw_only=True):
     """Overrides of what a file says about its layout; None leaves the file's value.
 
     Examples
@@ -114,17 +115,17 @@ class LayoutOptions:
         degrees = ("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "layers", "expert_imbalance")
         check_given(self, degrees, least=1)
         if isinstance(self.pp_message_bytes, str):
-            object.__setattr__(self, "pp_message_bytes", parse_size(self.pp_message_bytes))
+            force_setattr(self, "pp_message_bytes", parse_size(self.pp_message_bytes))
         check_given(self, ("pp_message_bytes", "step"))
         _spell(self, "comm", COMM_SOURCES)
         _spell(self, "stage_roles", [role.value for role in StageRoles])
         if self.expert_loads is not None:
-            object.__setattr__(self, "expert_loads", _checked_loads(self.expert_loads, self.expert_imbalance))
+            force_setattr(self, "expert_loads", _checked_loads(self.expert_loads, self.expert_imbalance))
         if self.dtype is not None:
             bytes_per_element(self.dtype)
         if self.layer_block is not None and not all(self.block_ends):
             raise ConfigError(f"is {self.layer_block!r}; write FIRST:LAST, two names of rows", "layer_block")
-        object.__setattr__(self, "stage_roles", StageRoles(self.stage_roles))
+        force_setattr(self, "stage_roles", StageRoles(self.stage_roles))
 
     @property
     def block_ends(self) -> tuple[str, str]:
@@ -147,8 +148,7 @@ def _checked_loads(loads: Iterable[float] | str | Path, imbalance: float | None)
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantsFile:
+class ConstantsFile(Struct, frozen=True):
     """A file of operator constants (`traincast.estimate.operators.constants`)."""
 
     name: str
@@ -156,8 +156,7 @@ class ConstantsFile:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOptions(RunTerms):
+class StepOptions(RunTerms, frozen=True, kw_only=True):
     """How a step is simulated, whatever it is a step of, and of which run its length is told.
 
     Examples
@@ -207,10 +206,10 @@ class StepOptions(RunTerms):
         RunTerms.__post_init__(self)
         if isinstance(self.constants, (str, Path)):
             found = ConstantsFile(str(self.constants), read_text(Path(self.constants)))
-            object.__setattr__(self, "constants", found)
+            force_setattr(self, "constants", found)
         rates = dict(_checked_rate(group, rate) for group, rate in self.busbw_bytes_per_s.items())
-        object.__setattr__(self, "busbw_bytes_per_s", rates)
-        object.__setattr__(self, "what_if", tuple([self.what_if] if isinstance(self.what_if, str) else self.what_if))
+        force_setattr(self, "busbw_bytes_per_s", rates)
+        force_setattr(self, "what_if", tuple([self.what_if] if isinstance(self.what_if, str) else self.what_if))
         for change in self.what_if:
             parse_change(change)
         for name in ("jitter", "seeds"):
@@ -224,7 +223,7 @@ class StepOptions(RunTerms):
 
     def _check_tokens_per_step(self) -> None:
         if isinstance(self.tokens_per_step, str):
-            object.__setattr__(self, "tokens_per_step", parse_token_count(self.tokens_per_step))
+            force_setattr(self, "tokens_per_step", parse_token_count(self.tokens_per_step))
         if self.tokens_per_step is None:
             return
         RANGES["training tokens"].checked(self.tokens_per_step, "tokens_per_step")
@@ -239,7 +238,7 @@ class StepOptions(RunTerms):
             except ConfigError as error:
                 text = f"{error}, or such numbers by class ({', '.join(OVERLAP_CLASSES)})"
                 raise ConfigError(text, "overlap_slowdown") from None
-            object.__setattr__(self, "overlap_slowdown", dict.fromkeys(OVERLAP_CLASSES, share))
+            force_setattr(self, "overlap_slowdown", dict.fromkeys(OVERLAP_CLASSES, share))
         for name, slowdown in self.overlap_slowdown.items():
             if name not in OVERLAP_CLASSES:
                 raise ConfigError(f"unknown class {name!r}; {known_names(name, OVERLAP_CLASSES)}", "overlap_slowdown")
@@ -248,8 +247,7 @@ class StepOptions(RunTerms):
         checked_field("network_seeds", self.network_seeds, "network_seeds")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateOptions(StepOptions):
+class SimulateOptions(StepOptions, frozen=True, kw_only=True):
     """Everything `simulate` can be told: what to override of the files' layout, on which cluster, and how.
 
     Examples
@@ -277,7 +275,7 @@ def _checked_rate(typed: str, rate: float) -> tuple[str, float]:
     return key, RANGES["rate"].checked(parse_rate(rate) if isinstance(rate, str) else rate, f"busbw.{key}")
 
 
-def _spell(options: object, name: str, known: Iterable[str]) -> None:
+def _spell(options: Struct, name: str, known: Iterable[str]) -> None:
     """Give a field that holds a name its one spelling; refuse a name that is none of the known ones."""
     said, names = getattr(options, name), list(known)
     if said is None:
@@ -285,7 +283,7 @@ def _spell(options: object, name: str, known: Iterable[str]) -> None:
     found = find_name(str(said), names)
     if found is None:
         raise ConfigError(f"is {str(said)!r}; {known_names(str(said), names)}", name)
-    object.__setattr__(options, name, found)
+    force_setattr(options, name, found)
 
 
 def check_gpus_used(value: object, most: int | None = None, node_of: str = "") -> None:
@@ -318,8 +316,8 @@ def changed_options(options: SimulateOptions, **values: Any) -> SimulateOptions:
     ConfigError
         If a keyword is no such field, or a value is not allowed.
     """
-    of_layout = {each.name for each in fields(LayoutOptions)}
-    known = sorted(of_layout | {each.name for each in fields(SimulateOptions)} - {"layout"})
+    of_layout = set(LayoutOptions.__struct_fields__)
+    known = sorted(of_layout | set(SimulateOptions.__struct_fields__) - {"layout"})
     unknown = next((name for name in sorted(values) if name not in known), None)
     if unknown is not None:
         raise ConfigError(f"unknown option {unknown!r}; {known_names(unknown, known)}")
@@ -327,8 +325,7 @@ def changed_options(options: SimulateOptions, **values: Any) -> SimulateOptions:
     return replace(options, layout=layout, **{name: value for name, value in values.items() if name not in of_layout})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimaiOverlap:
+class SimaiOverlap(Struct, frozen=True, kw_only=True):
     """Share of each group's communication that SimAI-Analytical takes as hidden, from 0 to 1.
 
     These are constants that its user gives; nothing in it finds out what overlaps.
@@ -348,10 +345,10 @@ class SimaiOverlap:
 
     def __post_init__(self) -> None:
         """Refuse what is no share, and a pp share of zero, by which SimAI would divide."""
-        for each in fields(self):
-            share = getattr(self, each.name)
+        for name in self.__struct_fields__:
+            share = getattr(self, name)
             if not 0 <= share <= 1:
-                raise ConfigError(f"is {share}; it must be a share from 0 to 1", f"simai_overlap.{each.name}")
+                raise ConfigError(f"is {share}; it must be a share from 0 to 1", f"simai_overlap.{name}")
         if self.pp < _LEAST_PP:
             raise ConfigError(
                 f"is {self.pp}, and SimAI divides by it; give a share of {_LEAST_PP} or more", "simai_overlap.pp"
@@ -366,7 +363,7 @@ def parse_overlap(text: str) -> SimaiOverlap:
     ConfigError
         If it is not of that form, a group is unknown or given twice, or a share is not allowed.
     """
-    known = [field.name for field in fields(SimaiOverlap)]
+    known = [*SimaiOverlap.__struct_fields__]
     shares: dict[str, float] = {}
     for part in text.split(","):
         group, equals, share = (word.strip() for word in part.partition("="))

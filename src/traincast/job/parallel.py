@@ -1,6 +1,6 @@
 """The parallel layout: degrees, world size, microbatches."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.units import counted
@@ -15,8 +15,7 @@ MAX_SLOTS = 2**17
 """Largest product of stages, virtual stages and microbatches that a schedule is planned for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel:
+class Parallel(Struct, frozen=True, kw_only=True):
     """Degrees of every kind of parallelism, and the pipeline's shape.
 
     Ranks follow Megatron's order ``tp-cp-ep-dp-pp`` with TP fastest:

@@ -10,8 +10,9 @@ nested, and both kinds of repetition are unrolled once; validate_layer_layout: w
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.units import brief, counted
@@ -27,8 +28,7 @@ _COSMETIC = re.compile(r"[\s,'\"]")
 _LONGEST = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineLayout:
+class PipelineLayout(Struct, frozen=True):
     """What each virtual stage of a pipeline holds."""
 
     stages: tuple[str, ...]

@@ -5,10 +5,11 @@ full as a cluster file says it, and the options. Values that are as their defaul
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
@@ -17,7 +18,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table, cluster_table
 from traincast.job.draft import Draft
 from traincast.job.frameworks import Framework, framework_from_table, framework_names, load_framework
-from traincast.job.job import Job, JobRequest, under_new_names
+from traincast.job.job import JOB_FIELDS, Job, JobRequest, under_new_names
 from traincast.job.job_file import SECTIONS, draft_of_table
 from traincast.job.options import LayoutOptions, SimulateOptions, make_options
 from traincast.model.table import model_from_table
@@ -26,8 +27,7 @@ from traincast.tables import as_table, is_said
 COMMANDS = ("predict", "simulate")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True, kw_only=True):
     """What a result was made from."""
 
     command: str
@@ -146,7 +146,7 @@ _WRITTEN_AS: dict[str, Any] = {"expert_loads": tuple[float, ...] | str}
 
 def _fields_said(job: JobRequest) -> dict[str, Any]:
     """Return the fields of a job, but the model, that are not as their default."""
-    return {each.name: getattr(job, each.name) for each in fields(job) if each.name != "model" and is_said(job, each)}
+    return {name: getattr(job, name) for name, each in JOB_FIELDS.items() if name != "model" and is_said(job, each)}
 
 
 def _job_table(job: JobRequest) -> dict[str, object]:
@@ -199,7 +199,7 @@ def _convert(value: object, kind: Any, place: str, shown: str) -> Any:  # noqa: 
 
 def _refuse_unknown(value: object, kind: Any, place: str, shown: str) -> None:  # noqa: ANN401
     """Refuse keys that this version does not know: leaving one out would run something else."""
-    if is_dataclass(kind) and isinstance(value, Mapping):
-        unknown = sorted(set(value) - {each.name for each in fields(kind)})
+    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, Mapping):
+        unknown = sorted(set(value).difference(kind.__struct_fields__))
         if unknown:
             raise FormatError(f"cannot be run again by this version: $.{place}.{unknown[0]} is not known", shown)

@@ -5,8 +5,9 @@ job's assumptions. Every rule that a combination may break is checked here or in
 `traincast.job.feasible`, and the message names it.
 """
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster

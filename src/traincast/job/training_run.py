@@ -1,7 +1,9 @@
 """A whole training run: what is asked of its time, money, energy and emissions."""
 
-from dataclasses import dataclass, fields
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from traincast.errors import ConfigError
 from traincast.job.failures import Failures, parse_failures
@@ -9,8 +11,7 @@ from traincast.names import known_names
 from traincast.units import RANGES, checked_field, parse_token_count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTerms:
+class RunTerms(Struct, frozen=True, kw_only=True):
     """How long a run is, and what an hour of it costs and needs; without `tokens` nothing is asked."""
 
     tokens: float | None = None
@@ -32,7 +33,7 @@ class RunTerms:
     def __post_init__(self) -> None:
         """Refuse numbers out of range, and terms of a run of which nobody says how long it is."""
         if isinstance(self.tokens, str):
-            object.__setattr__(self, "tokens", parse_token_count(self.tokens))
+            force_setattr(self, "tokens", parse_token_count(self.tokens))
         if self.tokens is not None:
             RANGES["training tokens"].checked(self.tokens, "tokens")
         if self.currency is not None and not self.currency.strip():
@@ -47,9 +48,9 @@ class RunTerms:
             raise ConfigError("is of a price; give gpu_hour_price too", "currency")
         if isinstance(self.failures, str | bool):
             text = self.failures if isinstance(self.failures, str) else ""
-            object.__setattr__(self, "failures", None if self.failures is False else parse_failures(text))
+            force_setattr(self, "failures", None if self.failures is False else parse_failures(text))
         # Of failures alone the goodput is told.
-        names = [each.name for each in fields(RunTerms) if each.name != "failures"]
+        names = [each for each in RunTerms.__struct_fields__ if each != "failures"]
         given = [name for name in names if getattr(self, name) is not None]
         if given and self.tokens is None:
             raise ConfigError("is of a whole run; give its tokens too, such as 15T", given[0])
@@ -63,7 +64,7 @@ def run_terms(values: dict[str, Any]) -> RunTerms:
     ConfigError
         If a keyword is none of them, a value is not allowed, or failures are given and no tokens.
     """
-    known = [each.name for each in fields(RunTerms)]
+    known = [*RunTerms.__struct_fields__]
     unknown = next((name for name in sorted(values) if name not in known), None)
     if unknown is not None:
         raise ConfigError(f"unknown option {unknown!r}; {known_names(unknown, known)}")

@@ -5,7 +5,6 @@ A field goes under its own name and under all names that its flag has, Megatron-
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from inspect import Parameter, signature
 from os import PathLike, fspath
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from traincast.errors import ConfigError
 from traincast.job.draft import Draft
 from traincast.job.flags import JOB_FLAGS, LAYOUT_FLAGS, Flag, flag_of
-from traincast.job.job import OLD_NAMES, JobRequest
+from traincast.job.job import JOB_FIELDS, OLD_NAMES
 from traincast.job.options import LayoutOptions, StepOptions
 from traincast.job.training_run import RunTerms
 from traincast.names import known_names, nearest
@@ -36,13 +35,13 @@ def _word(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
-JOB_WORDS = _words([each.name for each in fields(JobRequest)] + list(OLD_NAMES), JOB_FLAGS)
+JOB_WORDS = _words([*JOB_FIELDS, *OLD_NAMES], JOB_FLAGS)
 """What a job may say."""
-LAYOUT_WORDS = _words([each.name for each in fields(LayoutOptions)], LAYOUT_FLAGS)
+LAYOUT_WORDS = _words([*LayoutOptions.__struct_fields__], LAYOUT_FLAGS)
 """What may be said otherwise than a file does."""
-STEP_WORDS = _words([each.name for each in fields(StepOptions)], ())
+STEP_WORDS = _words([*StepOptions.__struct_fields__], ())
 """How a step is simulated, and of which run its length is told."""
-RUN_WORDS = _words([each.name for each in fields(RunTerms)], ())
+RUN_WORDS = _words([*RunTerms.__struct_fields__], ())
 """What a whole run takes."""
 SIMULATE_WORDS = MappingProxyType({**STEP_WORDS, **LAYOUT_WORDS, "cluster": "cluster"})
 """All that a simulation of files may be told."""
@@ -85,7 +84,7 @@ def job_fields(said: Mapping[str, Any]) -> dict[str, Any]:
     ConfigError
         If a value is of the wrong type or out of range.
     """
-    types = {each.name: each.type for each in fields(JobRequest)}
+    types = {name: each.type for name, each in JOB_FIELDS.items()}
     return {name: _value(name, types.get(name, str | None), value) for name, value in said.items() if value is not None}
 
 

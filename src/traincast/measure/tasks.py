@@ -5,8 +5,10 @@ the most important come first.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import groupby
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.estimate.operators import FAMILIES, estimate_operator, work_of
 from traincast.measure.timing import Task
@@ -26,8 +28,7 @@ _IN_FP32 = ("optimizer",)
 """Families that PyTorch runs on fp32 alone: a fused step keeps no copy of the weights in 16 bits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tasks:
+class Tasks(Struct, frozen=True, kw_only=True):
     """All there is to time for a job."""
 
     name: str

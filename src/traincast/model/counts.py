@@ -8,8 +8,10 @@ al. 2022, arXiv 2203.15556, appendix F.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.part import Part
@@ -26,8 +28,7 @@ _ENDS = ("embedding", "positions", "final_norm", "head", "other", "mtp_projectio
 """What parts count as that are in no layer; what is neither here nor a field of a layer's counts is `others` there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerParameters(Summed):
+class LayerParameters(Summed, frozen=True, kw_only=True):
     """Parameters of one layer, or of several together."""
 
     attention: int = 0
@@ -48,7 +49,7 @@ class LayerParameters(Summed):
     @property
     def total(self) -> int:
         """All of them."""
-        return sum(int(getattr(self, each.name)) for each in fields(self)) - self.active_experts
+        return sum(int(getattr(self, each)) for each in self.__struct_fields__) - self.active_experts
 
     @property
     def active(self) -> int:
@@ -56,8 +57,7 @@ class LayerParameters(Summed):
         return self.total - self.experts + self.active_experts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
+class Parameters(Struct, frozen=True, kw_only=True):
     """Parameters of a model by part."""
 
     embedding: int
@@ -97,8 +97,7 @@ class Parameters:
         return self.total + self.mtp.total + self.mtp_projections
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenFlops(Summed):
+class TokenFlops(Summed, frozen=True, kw_only=True):
     """FLOPs of the forward pass for one token, by part; a mean over the tokens of a sequence."""
 
     attention_projections: float = 0.0
@@ -129,7 +128,7 @@ class TokenFlops(Summed):
     @property
     def matrices(self) -> float:
         """GEMMs with parameters, which are all but `core`."""
-        names = (each.name for each in fields(self) if each.name not in ("attention_core", "scan"))
+        names = (each for each in self.__struct_fields__ if each not in ("attention_core", "scan"))
         return sum((float(getattr(self, name)) for name in names), 0.0)
 
 
@@ -177,8 +176,7 @@ def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> Toke
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class FurtherBlocks:
+class FurtherBlocks(Struct, frozen=True):
     """What blocks of a further kind have in a model: state-space mixers, linear attention and so on."""
 
     kind: str
@@ -207,7 +205,7 @@ def further_blocks(model: Model, seq_length: int) -> tuple[FurtherBlocks, ...]:
 def _further(counted: type[LayerParameters] | type[TokenFlops]) -> Callable[[Part], bool]:
     """Return what tells the parts that are `others` in a count."""
     elsewhere = (*_ENDS, "attention_core") if counted is LayerParameters else ("attention",)
-    known = {*elsewhere, *(each.name for each in fields(counted))}
+    known = {*elsewhere, *counted.__struct_fields__}
     return lambda part: part.counts_as not in known
 
 
@@ -293,7 +291,7 @@ def _dropless(model: Model) -> Model:
 
 def _flops_of(parts: Iterable[Part], tokens: int, count: int = 1) -> TokenFlops:
     """Return the FLOPs of some parts for one of their tokens."""
-    known, found = {each.name for each in fields(TokenFlops)}, Counter[str]()
+    known, found = set(TokenFlops.__struct_fields__), Counter[str]()
     for part in parts:
         kind = "attention_projections" if part.counts_as == "attention" else part.counts_as
         found[kind if kind in known else "others"] += count * part.flops / tokens
@@ -306,7 +304,7 @@ def _parts(model: Model, blocks: Blocks) -> list[Part]:
 
 def _layer_parameters(model: Model, blocks: Blocks) -> LayerParameters:
     """Return the parameters of a layer; what joins an MTP layer to the model is not among them."""
-    known, found = {each.name for each in fields(LayerParameters)}, Counter[str]()
+    known, found = set(LayerParameters.__struct_fields__), Counter[str]()
     for part in _parts(model, blocks):
         kind = "attention" if part.counts_as == "attention_core" else part.counts_as
         if kind not in _ENDS:

@@ -5,8 +5,9 @@ megatron/core/transformer/transformer_config.py (moe_deepep_num_sms, moe_hybride
 legacy documentation (a token crosses the network once for each node and is forwarded over NVLink, once to each rank).
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 DISPATCH_DTYPES = ("bf16", "fp8")
 """Types that tokens can be sent out in; what experts made of them comes back in 16 bits."""
@@ -15,8 +16,7 @@ SCALE_SHARE = 4 / 128
 """Bytes of scales for each byte of tokens in 8 bits: one of fp32 for 128 values (arXiv 2412.19437, section 3.3.2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatcher:
+class Dispatcher(Struct, frozen=True):
     """A kind of dispatcher."""
 
     sends: Literal["all", "copies", "once"]

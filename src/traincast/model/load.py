@@ -115,7 +115,7 @@ def model_over_base(table: Mapping[str, Any], shown: str) -> Model:
     try:
         return model_from_table(merged(builtin_table(base) if base else {}, given), shown)
     except ConfigError as error:
-        # What the dataclasses find says which field, but not whose.
+        # What the records find says which field, but not whose.
         raise error if shown in str(error) else ConfigError(f"{error} (in {shown})") from error
 
 

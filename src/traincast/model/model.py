@@ -5,7 +5,8 @@ Counts of parameters and FLOPs are in `traincast.model.counts`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
@@ -26,8 +27,7 @@ _NUMBERS: tuple[tuple[str, tuple[str, ...], int], ...] = (
 """Part of a model, its numbers, and their least value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
+class Latent(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention: queries and keys/values pass through narrow projections.
 
     Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.
@@ -45,8 +45,7 @@ class Latent:
     """Width of a value head."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(Struct, frozen=True, kw_only=True):
     """The attention part of a layer."""
 
     heads: int
@@ -78,8 +77,7 @@ class Attention:
     """Whether every head has a learned logit that takes a part of the softmax and attends to nothing (gpt-oss)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class Experts(Struct, frozen=True, kw_only=True):
     """The MLP of a mixture-of-experts layer."""
 
     experts: int
@@ -129,8 +127,7 @@ class Experts:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Model(Struct, frozen=True, kw_only=True):
     """A transformer."""
 
     name: str

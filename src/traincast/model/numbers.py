@@ -2,28 +2,24 @@
 
 import sys
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any, Self, TypeAlias
+
+from msgspec import Struct
 
 Number: TypeAlias = Any
 """A number, or an array of numbers that broadcasts with the others."""
 
 
-class Summed:
-    """A dataclass of numbers that adds up field by field."""
-
-    __slots__ = ()
+class Summed(Struct, frozen=True):
+    """A record of numbers that adds up field by field."""
 
     def __add__(self, other: Self) -> Self:
         """Return both together."""
-        return type(self)(**{each: getattr(self, each) + getattr(other, each) for each in self._names()})
+        return type(self)(**{each: getattr(self, each) + getattr(other, each) for each in self.__struct_fields__})
 
     def __mul__(self, count: Number) -> Self:
         """Return so many times as much."""
-        return type(self)(**{each: getattr(self, each) * count for each in self._names()})
-
-    def _names(self) -> list[str]:
-        return [each.name for each in fields(self)]  # type: ignore[arg-type]
+        return type(self)(**{each: getattr(self, each) * count for each in self.__struct_fields__})
 
 
 def added(values: Iterable[Number]) -> Number:

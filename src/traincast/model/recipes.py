@@ -9,15 +9,15 @@ Source: Transformer Engine, docs/features/low_precision_training/performance_con
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.shipped import shipped_rows
 from traincast.tables import from_row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Struct, frozen=True, kw_only=True):
     """How tensors are scaled and cast."""
 
     name: str

@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from functools import cache
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.ends import Embedding, EmbeddingCopy, LmHead, MtpProjection, OtherParameters
@@ -27,8 +29,7 @@ EMBEDDING_COPY: Blocks = (EmbeddingCopy(),)
 """What MTP layers read where no other table of the embedding is on their rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shaped:
+class Shaped(Struct, frozen=True):
     """A block of a layer whose shape is that of a variant of the model."""
 
     block: Block
@@ -39,8 +40,7 @@ class Shaped:
         return self.block.parts(replace(share, model=share.model.shaped(self.variant)))
 
 
-@dataclass(frozen=True, slots=True)
-class InSixteenBits:
+class InSixteenBits(Struct, frozen=True):
     """A block whose GEMMs stay in 16 bits where those of others read fewer."""
 
     block: Block
@@ -131,13 +131,12 @@ def layer_kinds(model: Model, layers: Iterable[int]) -> dict[Blocks, int]:
     return dict(Counter(layer_blocks(model, layer) for layer in layers))
 
 
-@dataclass(frozen=True, slots=True)
-class RankParts:
+class RankParts(Struct, frozen=True, eq=False):
     """The parts that one rank has of blocks, worked out once for equal ones."""
 
     share: Share
-    _parts: dict[Blocks, list[Part]] = field(default_factory=dict, compare=False)
-    _elements: dict[Blocks, Elements] = field(default_factory=dict, compare=False)
+    _parts: dict[Blocks, list[Part]] = field(default_factory=dict)
+    _elements: dict[Blocks, Elements] = field(default_factory=dict)
 
     def of(self, blocks: Blocks) -> list[Part]:
         """Return the parts of some blocks."""

@@ -1,8 +1,9 @@
 """Build a model from a table of plain values, as a TOML file has them, under the names of `Model`'s fields."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
 from typing import Any, TypeVar, get_args
+
+from msgspec.structs import fields, replace
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
@@ -37,7 +38,7 @@ megatron/core/models/hybrid/hybrid_layer_allocation.py (Symbols)."""
 
 
 def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ...] = ()) -> Model:
-    """Return the model that a table describes, under the names of the fields and nested as the dataclasses are.
+    """Return the model that a table describes, under the names of the fields and nested as the records are.
 
     A missing ``kv_heads`` is `heads`; a missing ``head_dim`` is the hidden size over `heads`, with latent
     attention the width of a query head; ``experts = false`` takes away those of a base. A ``pattern`` of letters stands
@@ -195,7 +196,7 @@ def _build(kind: type[T], table: Mapping[str, Any], prefix: str, shown: str) -> 
             raise ConfigError(f"is unknown; {known_names(key, known)} (in {shown})", f"{prefix}{key}")
     for name, field in known.items():
         # A head_dim follows from other widths; where one of them is wrong, that is the message.
-        if name not in table and field.default is MISSING and name not in ("q_rank", "head_dim"):
+        if name not in table and field.required and name not in ("q_rank", "head_dim"):
             raise ConfigError(f"is missing; give it, or a base (in {shown})", f"{prefix}{name}")
     arguments: dict[str, Any] = {"q_rank": None} if kind is Latent else {}
     for key, raw in table.items():

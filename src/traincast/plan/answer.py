@@ -1,7 +1,8 @@
 """The answer of a plan: the layouts to run, each with its forecast and what speaks for it."""
 
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from traincast.simulation.columns import Table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """A layout that was simulated."""
 
     model: str
@@ -70,8 +70,7 @@ class Choice:
         return tuple(sorted(shares, key=lambda each: -each[1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What was asked for, as it can be asked for again."""
 
     request: JobRequest
@@ -82,8 +81,7 @@ class Asked:
     """Name or file of the cluster."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """The best layouts of a model on a cluster."""
 
     model: str
@@ -146,7 +144,7 @@ def _line(choice: Choice) -> dict[str, Any]:
     run = choice.training
     return {
         **{"model": choice.model, "cluster": choice.cluster, "layout": choice.layout.text},
-        **{each.name: getattr(choice.layout, each.name) for each in fields(choice.layout)},
+        **{each: getattr(choice.layout, each) for each in choice.layout.__struct_fields__},
         **{"step_s": choice.result.iteration_time_s, "mfu": choice.result.mfu, "peak_bytes": choice.peak_bytes},
         **{"probability": choice.probability, "regret": choice.regret, "tied": choice.tied},
         **({} if run is None else {"days": run.days, "gpu_hours": run.gpu_hours, "cost": run.cost}),

@@ -8,11 +8,12 @@ Letters: K shares, R recomputations, Z ways to shard, O choices of overlaps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.job.job import Job
 from traincast.plan.chunks import ChunkArrays, ChunkSizes, ChunkTable
@@ -36,8 +37,7 @@ Overlaps = tuple[bool, bool]
 """Whether gradients are reduced, and parameters gathered, while the rank computes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """The layouts of some shares of a block with one stage of ZeRO."""
 
     zero: int
@@ -57,8 +57,7 @@ class Part:
         return replace(self, step_s=np.empty(0), peak_bytes=np.empty(0))
 
 
-@dataclass
-class Block:
+class Block(Struct, dict=True):
     """Layouts of one pipeline."""
 
     filled: "Filled"

@@ -1,9 +1,12 @@
 """From what one has: which single change of a layout saves most, which few together, and what each risks."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import TraincastError
 from traincast.estimate.memory import chance_of_oom
@@ -49,8 +52,7 @@ _LITTLE_CHANCE = 0.01
 """Chances that are told: of being slower after all, of running out of memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """One change of a layout, or several together."""
 
     change: str
@@ -70,8 +72,7 @@ class Change:
     """What speaks against it, in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Struct, frozen=True, kw_only=True):
     """The job that one has, and what changing it would save."""
 
     layout: Layout
@@ -97,7 +98,7 @@ def layout_of(job: Job) -> Layout:
     """Return the layout of a job."""
     parallel = job.parallel
     same = {name: getattr(parallel, name) for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "microbatches")}
-    names = {each.name for each in fields(Layout)} - set(_WORKED_OUT) - {*same}
+    names = set(Layout.__struct_fields__) - set(_WORKED_OUT) - {*same}
     return Layout(
         gpus=parallel.world_size,
         etp=parallel.expert_tp,
@@ -125,8 +126,7 @@ def start_of(screen: Screen, job: Job, forecast: tuple[Result, JobStep], usable:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(Struct, frozen=True):
     """Looks for changes of what one has."""
 
     screen: Screen
@@ -191,9 +191,9 @@ class _Search:
         for full in sorted({space.full, True}):
             fixed = {**held, **space.fixed}
             try:
-                found = replace(self.screen, limit_bytes=limit, space=replace(space, full=full, fixed=fixed)).run(
-                    keep=20
-                )
+                found = dataclasses.replace(
+                    self.screen, limit_bytes=limit, space=replace(space, full=full, fixed=fixed)
+                ).run(keep=20)
             except TraincastError:
                 continue
             return found if found.layouts else None

@@ -7,11 +7,13 @@ overlapped with it, and what is not.
 Letters: K shares, R recomputations.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.stage import chunk_bytes
@@ -31,7 +33,7 @@ _PLACES = ("experts", "with dispatch", "with combine")
 """Places beside the exchanges of tokens with their experts (`traincast.model.blocks.part.Part`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Chunk:
     """A kind of virtual stage; those are alike that hold the same."""
 
@@ -39,7 +41,7 @@ class Chunk:
     """Its layers in their order, MTP layers left out."""
     holds: tuple[object, ...]
     """What else it holds."""
-    stage: StageWork = field(compare=False)
+    stage: StageWork = dataclasses.field(compare=False)
     """One of them."""
 
     @classmethod
@@ -58,8 +60,7 @@ _BACKWARD = ("backward_s", "input_s")
 """Fields of `ChunkArrays` that are backward passes of layers."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkArrays:
+class ChunkArrays(Struct, frozen=True):
     """One kind of virtual stage on shares [K] with recomputations [R]: seconds of one microbatch."""
 
     forward_s: FloatArray
@@ -89,11 +90,10 @@ class ChunkArrays:
 
     def rows(self, rows: IntArray) -> "ChunkArrays":
         """Return it on some of the shares."""
-        return ChunkArrays(*(getattr(self, name)[rows] for name in self.__slots__))
+        return ChunkArrays(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkSizes:
+class ChunkSizes(Struct, frozen=True):
     """What one microbatch keeps on one kind of virtual stage, on shares [K] with recomputations [R]."""
 
     saved_bytes: FloatArray
@@ -104,11 +104,10 @@ class ChunkSizes:
 
     def rows(self, rows: IntArray) -> "ChunkSizes":
         """Return it on some of the shares."""
-        return ChunkSizes(*(getattr(self, name)[rows] for name in self.__slots__))
+        return ChunkSizes(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
-@dataclass(slots=True)
-class ChunkTable:
+class ChunkTable(Struct):
     """Virtual stages of one way of execution on shares [K]."""
 
     job: Job

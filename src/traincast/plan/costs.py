@@ -6,10 +6,12 @@ ones are estimated, by the very function that a forecast of one job calls.
 Letters: K shares.
 """
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.estimate.contention import OVERLAP_SLOWDOWN
 from traincast.estimate.program import OperatorSeconds
@@ -29,8 +31,7 @@ _SLOWDOWN = {
 """Slowdown of a kernel at full overlap, by what it is bound by."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """A communication of a pass, on every share; one of 0 bytes does not take place."""
 
     group: Group
@@ -41,8 +42,7 @@ class Transfer:
     """Whether it takes tokens ``out`` to their experts or brings them ``back``."""
 
 
-@dataclass(slots=True)
-class PassCosts:
+class PassCosts(Struct):
     """One pass of some blocks: seconds of its computation alone, what an overlap adds at most, and its transfers."""
 
     compute_s_K: FloatArray
@@ -75,8 +75,7 @@ class PassCosts:
         self.transfers.append(replace(transfer, count=added))
 
 
-@dataclass(slots=True)
-class BlockCosts:
+class BlockCosts(Struct):
     """Every pass of some blocks, and the share of the forward pass of each module that can be recomputed alone."""
 
     passes: dict[Phase, PassCosts]
@@ -90,8 +89,7 @@ class BlockCosts:
         return {phase: self.places.get((place, phase), nothing) for phase in self.passes}
 
 
-@dataclass(slots=True)
-class Operators:
+class Operators(Struct):
     """The time of operator calls on arrays; every distinct call is estimated once."""
 
     seconds: OperatorSeconds
@@ -131,7 +129,7 @@ def _distinct_columns(rows_DK: IntArray) -> tuple[IntArray, IntArray]:
     return rows_DK[:, first], which_K
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class CostTable:
     """Costs, parts and parameters of blocks on shares [K] of one execution."""
 
@@ -139,8 +137,8 @@ class CostTable:
     """Its degrees and sizes are arrays [K], or numbers."""
     shares: int
     operators: Operators
-    parts: RankParts = field(init=False)
-    _costs: dict[Blocks, BlockCosts] = field(default_factory=dict)
+    parts: RankParts = dataclasses.field(init=False)
+    _costs: dict[Blocks, BlockCosts] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Make the place of the parts."""

@@ -1,8 +1,11 @@
 """Why not another layout: what forbids it, what it lacks in memory, or the terms in which it loses to the best one."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import TraincastError
 from traincast.estimate.memory.fits import fits
@@ -30,8 +33,7 @@ _FEW = 3
 """Layouts that are simulated for a question."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """Why a layout that a user names is not the best."""
 
     asked: str
@@ -71,7 +73,7 @@ def _screened(screen: Screen, asked: Mapping[str, Any]) -> tuple[Screened | None
     fixed = {**space.fixed, **{name: (value,) for name, value in asked.items()}}
     for full in sorted({space.full, True}):
         try:
-            found = replace(screen, space=replace(space, full=full, fixed=fixed)).run(keep=50)
+            found = dataclasses.replace(screen, space=replace(space, full=full, fixed=fixed)).run(keep=50)
         except TraincastError:
             continue
         return found, full and not space.full
@@ -91,7 +93,7 @@ def _impossible(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: 
 
 def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: Simulate) -> Explanation:
     """Return by how much the smallest layout is too large, and what would free memory or fit."""
-    found, _ = _screened(replace(screen, limit_bytes=float("inf")), asked)
+    found, _ = _screened(dataclasses.replace(screen, limit_bytes=float("inf")), asked)
     if found is None:
         return _impossible(screen, asked, shown, simulate)
     place = min(range(len(found.layouts)), key=lambda each: found.peak_bytes[each])

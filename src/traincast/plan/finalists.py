@@ -7,7 +7,8 @@ steps, those of a new kind first, until the best simulated one is ahead of all o
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from traincast.diagnostics import part
 from traincast.errors import TraincastError
@@ -25,8 +26,7 @@ _SCATTER = 0.01
 """Scatter of the ratios that is assumed beside what is seen: of layouts that differ in little."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finalist:
+class Finalist(Struct, frozen=True, kw_only=True):
     """A layout that was simulated."""
 
     layout: Layout
@@ -47,8 +47,7 @@ class Finalist:
         return self.step_s / self.screened_s
 
 
-@dataclass(slots=True)
-class _Race:
+class _Race(Struct):
     """Which layout is simulated next."""
 
     screened: Screened

@@ -4,11 +4,12 @@ Letters: P stages, V virtual stages per stage, Q all of them, M microbatches, A 
 """
 
 import math
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, SlotKind, with_pairs
 from traincast.workload.ops import FloatArray, IntArray
@@ -22,8 +23,7 @@ _ALL_IN_FLIGHT = ("gpipe", "looped_bfs")
 """Orders in which all microbatches are in flight: as many times what one has."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Moments:
+class Moments(Struct, frozen=True, eq=False):
     """Moments of the stages of one kind of which one has the largest sum of activations, whatever they keep."""
 
     count_EA: FloatArray
@@ -110,8 +110,7 @@ def _decisive(
     return tuple(_largest(rows[kind_L == each]) for each in range(max(stage_P) + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class _Slots:
+class _Slots(Struct, frozen=True):
     """The slots of all stages of a schedule, one stage after the other."""
 
     stage_L: IntArray

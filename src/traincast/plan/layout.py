@@ -1,11 +1,11 @@
 """A layout: everything of a job that is not what is trained, on what, and how much of it."""
 
-from dataclasses import dataclass, fields
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+
+class Layout(Struct, frozen=True, kw_only=True):
     """How a job is laid out and executed; the fields are those of `traincast.job.job.JobRequest`, all decided."""
 
     gpus: int
@@ -41,7 +41,7 @@ class Layout:
 
     def request(self) -> dict[str, Any]:
         """Return it as fields of a `JobRequest`; what has no effect on this layout is left out."""
-        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _FOLLOWS}
+        found = {each: getattr(self, each) for each in self.__struct_fields__ if each not in _FOLLOWS}
         if self.moe_dispatcher is None:
             found |= {"ep": None, "etp": None}
         if self.dp * self.cp == 1:

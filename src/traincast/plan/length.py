@@ -7,17 +7,16 @@ Letters: P stages, V virtual stages per stage, Q all of them, M microbatches, C 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.model.numbers import Number, added, ceil_div
 from traincast.workload.ops import FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True):
     """A pipeline whose virtual stages are of a few kinds."""
 
     stages: int

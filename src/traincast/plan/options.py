@@ -1,14 +1,15 @@
 """How a plan is made, and what of a layout does not change which rank holds what: recomputation, kernels, exchanges."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
+
+from msgspec import Struct, field
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.job.failures import Failures
 from traincast.job.feasible import CHOICES
-from traincast.job.job import SCHEDULES, JobRequest
+from traincast.job.job import JOB_FIELDS, SCHEDULES
 from traincast.job.training_run import RunTerms, run_terms
 from traincast.model.recompute import DEFAULT_MODULES, spelled_modules
 from traincast.names import find_name, known_names
@@ -37,8 +38,7 @@ MOST_FINALISTS = 32
 """Most layouts that are simulated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions(RunTerms):
+class PlanOptions(RunTerms, frozen=True, kw_only=True):
     """How a plan is made, and of which run its costs are told."""
 
     full: bool = False
@@ -154,7 +154,7 @@ def _one(name: str, value: Any) -> Any:  # noqa: ANN401
 
 
 _FROM_ZERO = ("zero", "offload_optimizer", "offload_activations")
-_TYPES = {each.name: each.type for each in fields(JobRequest)}
+_TYPES = {name: each.type for name, each in JOB_FIELDS.items()}
 
 
 def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401
@@ -178,8 +178,7 @@ def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401
         raise ConfigError(str(error), f"{where}.{name}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Recompute:
+class Recompute(Struct, frozen=True):
     """What the backward pass recomputes, as a job says it."""
 
     kind: str = "none"
@@ -209,8 +208,7 @@ class Recompute:
         return layers if self.layers is None or self.uniform else min(self.layers, layers)
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """How a layout is executed: the same code for all its degrees."""
 
     precision: str

@@ -4,11 +4,11 @@ Letters: K shares, R recomputations, Z ways to shard, J pairs of a share and a w
 virtual stages, E moments.
 """
 
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.estimate.memory.stage import CONTEXT_BYTES, SLACK, communicator_bytes
 from traincast.estimate.memory.states import (
@@ -66,7 +66,7 @@ class Held:
         return at(value, self.block.rows_K, self.shares)
 
     def _columns(self, weights: Elements) -> Elements:
-        return Elements(**{name: self._column(getattr(weights, name)) for name in Elements.__dataclass_fields__})
+        return Elements(**{name: self._column(getattr(weights, name)) for name in Elements.__struct_fields__})
 
 
 class Peaks:
@@ -124,7 +124,7 @@ def _deciding(passing: list[FloatArray], lasting: list[FloatArray]) -> list[int]
 
 def _rows(parameters: RankParameters, at_J: IntArray) -> RankParameters:
     def taken(weights: Elements) -> Elements:
-        return Elements(**{name: getattr(weights, name)[at_J] for name in Elements.__dataclass_fields__})
+        return Elements(**{name: getattr(weights, name)[at_J] for name in Elements.__struct_fields__})
 
     return RankParameters(
         total=taken(parameters.total),

@@ -1,7 +1,8 @@
 """Plan a run: screen the space of layouts, simulate the best ones, and choose."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traincast.analysis.summary import TrainingRun
 from traincast.analysis.training_run import training_run

@@ -4,9 +4,9 @@ Letters: K shares.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from traincast.estimate.contention import OVERLAP_SLOWDOWN
 from traincast.job.frameworks import Framework
@@ -21,8 +21,7 @@ Way = tuple[Group, str]
 """A kind of group, and whether tokens go out to their experts over it or come back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(Struct, frozen=True):
     """A pass with the seconds of its transfers by kind of group and way of tokens, [K]."""
 
     compute_s: FloatArray
@@ -56,8 +55,7 @@ class Timed:
         return Timed(self.compute_s * share, self.slowed_s * share, transfers)
 
 
-@dataclass(slots=True)
-class Pricer:
+class Pricer(Struct):
     """What the groups of the innermost degrees take, which sit alike in all layouts of a world with these degrees."""
 
     framework: Framework

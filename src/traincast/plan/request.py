@@ -1,7 +1,8 @@
 """What is asked of a plan, where a job is only begun: sequences as long as the model is made for."""
 
-from dataclasses import replace
 from os import PathLike
+
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.hardware.cluster import Cluster

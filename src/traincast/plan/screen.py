@@ -8,14 +8,16 @@ sampled. The blocks of a model, the operators, the communications and the memory
 Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stages.
 """
 
+import dataclasses
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, host_class, with_factors
@@ -68,16 +70,14 @@ _OF_SHARE = tuple(name for name in ShareKey._fields if name != "overlap_tp")
 """Fields of a share that change what it runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A share with the degrees of a layout."""
 
     share: int
     degrees: Degrees
 
 
-@dataclass(slots=True)
-class Family:
+class Family(Struct):
     """All layouts of one way of execution with so many ranks on a node."""
 
     variant: Variant
@@ -87,8 +87,7 @@ class Family:
     """By pipeline stages and tensor parallel degree."""
 
 
-@dataclass(frozen=True, slots=True)
-class Screened:
+class Screened(Struct, frozen=True):
     """What a screen found."""
 
     evaluated: int
@@ -102,7 +101,7 @@ class Screened:
     peak_bytes: tuple[float, ...]
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Screen:
     """One space on one cluster."""
 
@@ -110,11 +109,11 @@ class Screen:
     setting: Setting
     limit_bytes: float
     """Memory of a GPU that a layout may need."""
-    factors: CostFactors = field(init=False)
-    places: Places = field(init=False)
-    states: dict[int, StateTable] = field(default_factory=dict)
+    factors: CostFactors = dataclasses.field(init=False)
+    places: Places = dataclasses.field(init=False)
+    states: dict[int, StateTable] = dataclasses.field(default_factory=dict)
     """What exchanging the state takes, by ranks on a node; the same for all ways of execution."""
-    chunk_numbers: dict[Chunk, int] = field(default_factory=dict)
+    chunk_numbers: dict[Chunk, int] = dataclasses.field(default_factory=dict)
     """Kinds of virtual stages, told by numbers."""
     operators: Operators | None = None
     """Times of operators, the same for all ways of execution: their types are part of a call."""

@@ -1,7 +1,9 @@
 """What better hardware would do for a layout: links, memory or computation 10 % faster."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.hardware.cluster import Cluster
 from traincast.job.job import JobRequest
@@ -14,8 +16,7 @@ _BETTER = 1.1
 """How much better hardware is for the sensitivities."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
+class Sensitivity(Struct, frozen=True, kw_only=True):
     """What a better piece of hardware would do."""
 
     better: str
@@ -35,7 +36,7 @@ def sensitivities(request: JobRequest, layout: Layout, setting: Setting, step_s:
 
 def _better(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
     gpu, inter, intra = cluster.gpu, cluster.inter, cluster.intra
-    peaks = [each for each in type(gpu).__dataclass_fields__ if each.endswith("_flops_per_s")]
+    peaks = [each for each in gpu.__struct_fields__ if each.endswith("_flops_per_s")]
     faster = {name: value * _BETTER for name in peaks if (value := getattr(gpu, name)) is not None}
     yield "computation (FLOP/s) 10 % faster", replace(cluster, gpu=replace(gpu, **faster))
     memory = gpu.memory_bytes_per_s * _BETTER

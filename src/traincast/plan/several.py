@@ -1,7 +1,8 @@
 """Plans of several models, clusters and numbers of GPUs, side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traincast.diagnostics import Note
 from traincast.plan.answer import Choice, Plan
@@ -9,8 +10,7 @@ from traincast.plan.pareto import pareto
 from traincast.units import counted
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A case that no layout can run."""
 
     model: str
@@ -19,8 +19,7 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plans:
+class Plans(Struct, frozen=True, kw_only=True):
     """Plans of several cases, in the order in which they were asked for."""
 
     plans: tuple[Plan, ...]

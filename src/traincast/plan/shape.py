@@ -3,15 +3,15 @@
 Letters: P stages, Q virtual stages in model order.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.job.job import Job
 from traincast.plan.chunks import Chunk
 from traincast.schedules.plan import SchedulePlan
 
 
-@dataclass(frozen=True, slots=True)
-class StageKind:
+class StageKind(Struct, frozen=True):
     """Stages that hold the same."""
 
     stage: int
@@ -20,8 +20,7 @@ class StageKind:
     """Kinds of the virtual stages that they hold, of all copies of the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """A pipeline of some schedule."""
 
     job: Job

@@ -6,9 +6,11 @@ can be run at all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
@@ -35,8 +37,7 @@ _PYTORCH = ("1f1b", "gpipe", "interleaved", "zb_v", "dualpipe_v")
 """Schedules of Megatron-LM and of torch.distributed.pipelining."""
 
 
-@dataclass(frozen=True, slots=True)
-class Degrees:
+class Degrees(Struct, frozen=True):
     """What says which rank holds what, but for the pipeline's order."""
 
     tp: int
@@ -47,8 +48,7 @@ class Degrees:
     etp: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(Struct, frozen=True, kw_only=True):
     """The axes of a plan: what a job leaves open, on one number of GPUs of one cluster."""
 
     request: JobRequest

@@ -4,9 +4,10 @@ Letters: Z ways to shard.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.job.job import Job
 from traincast.job.parallel import Parallel
@@ -22,8 +23,7 @@ Sharding = tuple[int, int]
 """Stage of ZeRO, and the ranks that share one copy of the state."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateSeconds:
+class StateSeconds(Struct, frozen=True):
     """Of one virtual stage, by way to shard, [Z]."""
 
     reduced_s: FloatArray
@@ -38,8 +38,7 @@ class StateSeconds:
     """Parameters that the optimizer of a rank updates."""
 
 
-@dataclass(slots=True)
-class StateTable:
+class StateTable(Struct):
     """Remembers them by degrees."""
 
     links: Callable[[Parallel], Links]

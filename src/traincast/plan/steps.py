@@ -5,12 +5,12 @@ O choices of overlaps, S kinds of stages, C kinds of virtual stages.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, added
@@ -204,7 +204,7 @@ class States:
                 # Of a block in which no way is left there are none.
                 *(
                     np.concatenate([np.zeros(0), *(getattr(one, name) for one in found)])
-                    for name in StateSeconds.__slots__
+                    for name in StateSeconds.__struct_fields__
                 )
             )
         return known[key]
@@ -359,5 +359,5 @@ class Steps:
 
 def _at(weights: Elements, row: int, shares: int) -> Elements:
     """Return the parameters of one share."""
-    values = {name: getattr(weights, name) for name in Elements.__dataclass_fields__}
+    values = {name: getattr(weights, name) for name in Elements.__struct_fields__}
     return Elements(**{name: np.broadcast_to(np.asarray(value), shares)[row].item() for name, value in values.items()})

@@ -3,11 +3,13 @@
 Letters: K sizes, G groups of a kind, N nodes of a group.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.estimate.collectives.cost import estimate_collectives
 from traincast.estimate.contention import SharedNetwork
@@ -19,13 +21,13 @@ from traincast.workload.ops import FloatArray
 from traincast.workload.words import Group, Operation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Place:
     """Where the groups of a kind sit: their distinct placements, and the cluster as they see it."""
 
     placements: tuple[Placement, ...]
     cluster: Cluster
-    known: dict[Operation, dict[float, float]] = field(default_factory=dict, compare=False)
+    known: dict[Operation, dict[float, float]] = dataclasses.field(default_factory=dict, compare=False)
     """Seconds of sizes that were asked for before."""
 
     def seconds(self, operation: Operation, size_bytes: Sequence[float]) -> list[float]:
@@ -39,8 +41,7 @@ class Place:
         return [known[size] for size in size_bytes]
 
 
-@dataclass(slots=True)
-class Places:
+class Places(Struct):
     """Places of groups of many layouts of one world; layouts that place a kind alike share it."""
 
     network: str = "auto"
@@ -96,8 +97,7 @@ def _placements(table: GroupTable, ranks_per_node: int) -> tuple[Placement, ...]
     return tuple(Placement(tuple(int(count) for count in row if count)) for row in distinct)
 
 
-@dataclass(slots=True)
-class Links:
+class Links(Struct):
     """The communications of one layout."""
 
     places: Places

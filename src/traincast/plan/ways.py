@@ -3,16 +3,15 @@
 Letters: K shares, Z ways to shard, J pairs of a share and a way, U pairs of degrees and a way.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.workload.ops import FloatArray, IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Neighbouring shares with the same ways to shard."""
 
     shares: slice
@@ -30,8 +29,7 @@ class Rows:
         return found.reshape(*found.shape[:-1], -1, len(self.ways_Z), 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
+class Ways(Struct, frozen=True):
     """All pairs of a share and a way to shard with one stage of ZeRO."""
 
     zero: int

@@ -6,9 +6,10 @@ of what does not communicate; here that is 0. Source: aliyun/SimAI, ``astra-sim-
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+
+from msgspec import Struct, field
 
 from traincast.analysis.breakdown import exposed_seconds, last_rank
 from traincast.estimate.simai.total import SimaiReport, SimaiRow
@@ -154,8 +155,7 @@ def write_end_to_end(result: Result, stream: BinaryIO) -> None:
     stream.write(_bytes(end_to_end_csv(name, "traincast", _summary(result, of_experts_s), table)))
 
 
-@dataclass(slots=True)
-class _Sums:
+class _Sums(Struct):
     """What is added up of a line, by column."""
 
     compute_s: list[float] = field(default_factory=lambda: [0.0] * 3)

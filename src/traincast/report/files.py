@@ -5,9 +5,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from traincast.errors import ConfigError, TraincastError
 from traincast.registry import Registry
@@ -17,8 +18,7 @@ Writer = Callable[[Result, BinaryIO], None]
 """Writes a result to a binary stream; the same result gives the same bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileReport:
+class FileReport(Struct, frozen=True):
     """One kind of output file."""
 
     name: str

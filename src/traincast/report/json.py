@@ -5,17 +5,17 @@ ignores those it does not know. Source: docs of the command line, "Every --json 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, get_type_hints
 
 import msgspec
+from msgspec.structs import asdict
 
 from traincast import __version__
 from traincast.errors import FormatError
 from traincast.report.checks import check_numbers, check_whole
 from traincast.report.files import file_report
 from traincast.report.plain import Plain, plain
-from traincast.simulation.result import Result
+from traincast.simulation.result import UNWRITTEN, Result
 
 if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
@@ -62,11 +62,13 @@ def _contract() -> type[msgspec.Struct]:
         "stragglers": tuple[_Straggler, ...],
         "what_if": tuple[_WhatIf, ...],
     }
-    types = {**get_type_hints(Result, localns={"Program": object, "Timeline": object}), **stricter}
-    kept = [each for each in fields(Result) if each.compare]
+    types = {**get_type_hints(Result), **stricter}
+    names, defaults = Result.__struct_fields__, Result.__struct_defaults__
+    usual = dict(zip(names[-len(defaults) :], defaults, strict=True))
+    kept = [each for each in names if each not in UNWRITTEN]
     return msgspec.defstruct(
         "Document",
-        [(each.name, types[each.name], *(() if each.default is MISSING else (each.default,))) for each in kept],
+        [(each, types[each], usual.get(each, msgspec.NODEFAULT)) for each in kept],
         kw_only=True,
     )
 
@@ -77,7 +79,7 @@ RESULT_KEYS = ("schema", *_Document.__struct_fields__)
 
 
 def _document(kind: str, fields: object) -> dict[str, Plain]:
-    """Return the document ``traincast.KIND/1`` with the fields of a mapping or dataclass as plain values."""
+    """Return the document ``traincast.KIND/1`` with the fields of a mapping or record as plain values."""
     return {"schema": f"traincast.{kind}/1", **_object(plain(fields))}
 
 
@@ -105,7 +107,7 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
         each_one = list(map(plan_to_dict, plan.plans))
         joined = {name: _joined(name, [one[name] for one in each_one]) for name in each_one[0] if name not in lists}
         return _document("plan", {**joined, **lists, "plans": each_one, "refused": plan.refused})
-    same = {each.name: getattr(plan, each.name) for each in fields(plan) if each.name not in (*lists, "start", "asked")}
+    same = {each: getattr(plan, each) for each in plan.__struct_fields__ if each not in (*lists, "start", "asked")}
     start = plan.start
     same |= {
         "had_step_s": None if start is None else start.step_s,
@@ -133,7 +135,7 @@ def _joined(name: str, values: Sequence[Any]) -> object:
 
 
 def _choice(choice: "Choice") -> dict[str, object]:
-    same = {each.name: getattr(choice, each.name) for each in fields(choice) if each.name != "result"}
+    same = {each: getattr(choice, each) for each in choice.__struct_fields__ if each != "result"}
     limits = [{"part": part, "share": share} for part, share in choice.limits]
     more = {"text": choice.layout.text, "step_s": choice.step_s, "tokens_per_s": choice.tokens_per_s, "limits": limits}
     return {**same, **more, "result": result_to_dict(choice.result)}
@@ -185,7 +187,7 @@ def inspection_to_dict(inspection: "Inspection") -> dict[str, Plain]:
     """Return what a file is as the document ``traincast.inspection/1``."""
     from traincast.analysis.gpu_intervals import recorded_gpu_time
 
-    said = {each.name: getattr(inspection, each.name) for each in fields(inspection) if each.compare}
+    said = {each: getattr(inspection, each) for each in inspection.__struct_fields__ if each != "recorded"}
     return _document("inspection", {**said, "gpu_time": recorded_gpu_time(inspection.recorded)})
 
 
@@ -391,7 +393,7 @@ def _unmatched(only: "Unmatched") -> dict[str, object]:
 
 
 def _object(value: Plain) -> dict[str, Plain]:
-    """Narrow the plain form of a dataclass, which is always an object."""
+    """Narrow the plain form of a record, which is always an object."""
     return value if isinstance(value, dict) else {}
 
 

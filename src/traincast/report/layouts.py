@@ -7,10 +7,12 @@ torchtitan/config/job_config.py.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from traincast.job.job import JOB_FIELDS
 from traincast.job.job_file import SECTIONS
 from traincast.plan.answer import Choice, Plan
 from traincast.plan.layout import Layout
@@ -212,9 +214,9 @@ def job_toml(plan: Plan, choice: Choice) -> str:
     """
     asked, request = plan.asked, replace(plan.asked.request, **choice.layout.request())
     framework = request.framework if isinstance(request.framework, str) else plan.framework
-    said = {each.name: getattr(request, each.name) for each in fields(request)}
+    said = {each: getattr(request, each) for each in JOB_FIELDS}
     said |= {"name": _whole_path(asked.cluster), "framework": _whole_path(framework)}
-    unsaid = {each.name: each.default for each in fields(request)}
+    unsaid = {name: each.default for name, each in JOB_FIELDS.items()}
     tables = {
         section: {key: said[key] for key in keys if key == "name" or said[key] != unsaid.get(key)}
         for section, keys in SECTIONS.items()

@@ -1,6 +1,5 @@
 """Turn results into plain values, and text from files into text that is safe to write."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -19,17 +18,18 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
 
 def plain(value: object, place: str = "$") -> Plain:
-    """Return a value as JSON can say it: dataclasses as objects, tuples as arrays.
+    """Return a value as JSON can say it: records as objects, tuples as arrays.
 
-    It may hold numbers (NumPy's too), text, None, and dataclasses, mappings and sequences of them.
+    It may hold numbers (NumPy's too), text, None, and records (`msgspec.Struct`), mappings and sequences of them.
 
     Raises
     ------
     TraincastError
         If a number is NaN or infinite, or a value has no form in JSON; the message names its place.
     """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    names = getattr(type(value), "__struct_fields__", None)  # without loading msgspec to say how a command is used
+    if names is not None:
+        value = {name: getattr(value, name) for name in names}
     if isinstance(value, Mapping):
         return {encodable(str(key)): plain(item, f"{place}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):

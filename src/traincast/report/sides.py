@@ -1,9 +1,10 @@
 """What a user names, as a side of a comparison: a result, a job to forecast, a measured trace, a training log."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from traincast.analysis.breakdown import step_breakdown
 from traincast.analysis.comparison import Side, logged_side, measured_side

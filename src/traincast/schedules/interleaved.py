@@ -5,7 +5,8 @@ here the order is that of the next multiple of P without the microbatches that d
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.schedules.one_f_one_b import one_f_one_b

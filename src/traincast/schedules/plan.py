@@ -5,11 +5,13 @@ M microbatches.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
@@ -46,8 +48,7 @@ class Slot(NamedTuple):
     """Whether it runs as one with the slot after it: they begin when both can, and both send when they have ended."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SchedulePlan:
+class SchedulePlan(Struct, frozen=True, kw_only=True, dict=True):
     """What a schedule returns for (P, V, M)."""
 
     name: str

@@ -5,13 +5,13 @@ Letters: N operations, T template operations.
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from enum import IntEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import asdict
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.units import counted

@@ -1,6 +1,6 @@
 """What a writer asks for: a run as it was read or built, and where it needs the step, every rank of it simulated."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from traincast.formats.writer import Run, Writer
 from traincast.job.draft import Draft

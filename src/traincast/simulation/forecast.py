@@ -7,8 +7,10 @@ MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note, advanced
 from traincast.errors import InfeasibleError
@@ -142,9 +144,9 @@ def _memory(stage: StageMemory, usable: float) -> dict[str, int | float]:
 def _facts(job: Job, plan: SchedulePlan) -> JobFacts:
     """Return what the job is, for readers of the result."""
     same: dict[str, Any] = {
-        each.name: getattr(job, each.name)
-        for each in fields(JobFacts)
-        if each.name not in ("model", "framework", "stage_layers", "pipeline_layout", "stages")
+        each: getattr(job, each)
+        for each in JobFacts.__struct_fields__
+        if each not in ("model", "framework", "stage_layers", "pipeline_layout", "stages")
     }
     return JobFacts(
         model=job.model.name,
@@ -165,8 +167,7 @@ def _stages(job: Job, plan: SchedulePlan) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Struct, frozen=True, kw_only=True):
     """Rates of one step per GPU."""
 
     tokens_per_s: float

@@ -1,8 +1,8 @@
 """The step of a job: build its work, estimate it, run it."""
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, FactorTable, factors_on, host_class, with_factors
@@ -25,8 +25,7 @@ _REDUCED_BY_SWITCHES = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operatio
 """What switches can reduce or multicast (`traincast.estimate.collectives.algorithms.in_switch`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobStep:
+class JobStep(Struct, frozen=True):
     """A job's step as it was simulated."""
 
     job: Job

@@ -7,11 +7,11 @@ P pairs, R ranks, W ranks of the world.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise, permutations
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.fabric.placement import NODE
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
@@ -109,8 +109,7 @@ def _summed(at_I: IntArray, value_I: FloatArray, count: int) -> FloatArray:
     return sums
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """Some operations of a program, rank by rank."""
 
     at_I: IntArray
@@ -133,8 +132,7 @@ class Selection:
         return Spans(start_s_N[self.at_I], end_s_N[self.at_I], self.ptr_R1)
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeAndTransfers:
+class ComputeAndTransfers(Struct, frozen=True):
     """Computations, and the transfers that may be overlapped with one."""
 
     compute: Selection
@@ -165,8 +163,7 @@ class ComputeAndTransfers:
         yield self.transfers.at_I, shares(overlaps(transfers, compute).per_span(transfers), transfers)
 
 
-@dataclass(frozen=True, slots=True)
-class KindsOfTransfers:
+class KindsOfTransfers(Struct, frozen=True):
     """Transfers between nodes, by the kind of their group."""
 
     of_kind: dict[Group, Selection]

@@ -1,9 +1,11 @@
 """Run what a user describes, and keep in the result all that is needed to run it again."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from os import PathLike, fspath
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.analysis.explanation import Explanation, explain, short_form
 from traincast.analysis.goodput import goodput
@@ -16,7 +18,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.job.draft import Draft
 from traincast.job.frameworks import framework_names, load_framework
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import JOB_FIELDS, Job, JobRequest
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
 from traincast.job.record import RunRecord, record_from_table, record_to_table
 from traincast.job.resolve import resolve_job
@@ -42,8 +44,7 @@ DEFAULT_CLUSTER = "h100"
 """What a run without a cluster is taken to run on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """A setting, and who chose its cluster."""
 
     setting: Setting
@@ -57,7 +58,7 @@ class Chosen:
 
         Whether suggestions were asked for shows by their being there.
         """
-        said = {each.name: getattr(self.setting, each.name) for each in fields(StepOptions) if each.name != "suggest"}
+        said = {each: getattr(self.setting, each) for each in StepOptions.__struct_fields__ if each != "suggest"}
         return SimulateOptions(layout=layout or LayoutOptions(), **said)
 
 
@@ -120,7 +121,7 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
             return timed(workload, change.setting).timeline.step_s
         if read_again is None:
             raise ConfigError(f"cannot change {next(iter(change.fields))} of a workload that was made in Python")
-        of_layout = [each.name for each in fields(LayoutOptions)]
+        of_layout = [*LayoutOptions.__struct_fields__]
         unknown = next((name for name in change.fields if name not in of_layout), None)
         if unknown is not None:
             raise ConfigError(f"{unknown} is of a job, and this is a file; {known_names(unknown, of_layout)}")
@@ -251,9 +252,9 @@ def _changed_job(job: Draft | JobRequest | Job, change: Changed) -> Draft | JobR
     """Return a job with other values of some fields."""
     if not change.fields:
         return job
-    unknown = next((name for name in change.fields if name not in {each.name for each in fields(JobRequest)}), None)
+    unknown = next((name for name in change.fields if name not in JOB_FIELDS), None)
     if unknown is not None:
-        known = known_names(unknown, [each.name for each in fields(JobRequest)])
+        known = known_names(unknown, [*JOB_FIELDS])
         raise ConfigError(f"{unknown} is of files, and this is a job; {known}")
     if isinstance(job, Draft):
         said = dict(change.fields)

@@ -1,8 +1,9 @@
 """What a simulation returns: the contract ``traincast.result/1``, and a result as a side of a comparison."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from traincast.simulation.columns import Table
     from traincast.workload.program import Program, Timeline
+else:
+    # Signatures are asked for, and results read, where nothing is simulated and these need not be loaded.
+    Program = Timeline = object
 
 BREAKDOWN_KEYS = ("compute", *(f"exposed_{group}" for group in ("tp", "cp", "ep", "pp", "dp")), "bubble", "other")
 """Owners of an instant of the step, in the order they are shown."""
@@ -31,8 +35,7 @@ MEASURED = "measured"
 """Algorithm of a communication whose time the input gives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankResult:
+class RankResult(Struct, frozen=True, kw_only=True):
     """One simulated rank."""
 
     rank: int
@@ -48,8 +51,7 @@ class RankResult:
     """End of this rank in the measured run that was read; None where there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveResult:
+class CollectiveResult(Struct, frozen=True, kw_only=True):
     """One distinct communication of the step."""
 
     group: str
@@ -65,8 +67,7 @@ class CollectiveResult:
     protocol: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartResult:
+class PartResult(Struct, frozen=True, kw_only=True):
     """One part of one rank's step: an operation of a trace, a phase of compute, a group's communication."""
 
     rank: int
@@ -81,8 +82,7 @@ class PartResult:
     """Of `measured_s` waiting for other ranks, as far as the measurement shows it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockResult:
+class BlockResult(Struct, frozen=True, kw_only=True):
     """A kind of block on one stage of a forecast (`traincast.simulation.block_times`)."""
 
     stage: int
@@ -96,16 +96,14 @@ class BlockResult:
     """The same of both gradients, without recomputation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class Peak(Struct, frozen=True, kw_only=True):
     """A dense peak of the GPU: its type as in the datasheets (``"bf16"``, ``"fp8"``, ``"fp4"``), and its rate."""
 
     dtype: str
     flops_per_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFacts:
+class JobFacts(Struct, frozen=True, kw_only=True):
     """The job of a forecast with everything decided; fields as in `traincast.job.job.Job`.
 
     Its parallel degrees and its schedule are the key ``parallel`` of the result.
@@ -150,8 +148,11 @@ class JobFacts:
     overlap_offload: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+UNWRITTEN = ("program", "timeline")
+"""Fields of a `Result` that are no part of its document."""
+
+
+class Result(Struct, frozen=True, kw_only=True):
     """A simulated step; its fields, in their order, are the keys of ``traincast.result/1`` after ``schema``.
 
     Examples
@@ -218,9 +219,18 @@ class Result:
     run: dict[str, object] | None = None
     """All that is needed to run it again (`traincast.job.record`); None where an older version wrote the result."""
     version: str = ""
-    program: "Program | None" = field(default=None, repr=False, compare=False)
+    program: "Program | None" = None
     """The simulated operations, for timelines; not part of the JSON."""
-    timeline: "Timeline | None" = field(default=None, repr=False, compare=False)
+    timeline: "Timeline | None" = None
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether another result says the same; the simulated operations are not looked at."""
+        if not isinstance(other, Result):
+            return NotImplemented
+        said = (name for name in self.__struct_fields__ if name not in UNWRITTEN)
+        return all(getattr(self, name) == getattr(other, name) for name in said)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         """Say what step this is, in a line; all of it is in its fields."""

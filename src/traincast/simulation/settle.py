@@ -7,9 +7,9 @@ the step lies between these two whatever the rounds do. Letters: N operations, I
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from traincast.engine import run
 from traincast.engine.graph import Graph
@@ -29,8 +29,7 @@ _DAMPED_FROM = 5
 round then comes to rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedLinks:
+class SharedLinks(Struct, frozen=True):
     """Transfers of one kind that share links with those of another while both run."""
 
     kind: Group
@@ -42,8 +41,7 @@ class SharedLinks:
     bottleneck: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     """What the loop ended with."""
 
     timeline: Timeline
@@ -56,8 +54,7 @@ class Settled:
     shared: tuple[SharedLinks, ...]
 
 
-@dataclass(slots=True)
-class Loop:
+class Loop(Struct):
     """What lengthens the durations of a program."""
 
     alone_s_N: FloatArray

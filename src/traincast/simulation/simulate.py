@@ -1,8 +1,7 @@
 """Simulate a workload: its step, and the account of where the time went."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from traincast import __version__
 from traincast.analysis.breakdown import rank_breakdown

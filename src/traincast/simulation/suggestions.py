@@ -10,11 +10,11 @@ a rank or stage that takes longer than its like is brought to them; options that
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.analysis.summary import Suggestion
 from traincast.diagnostics import parts
@@ -63,8 +63,7 @@ class Option(NamedTuple):
     """Of communication that it hides and does nothing else: operations over groups of data parallel ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True):
     change: str
     what: str
     at_most_s: float

@@ -6,15 +6,17 @@ what overlaps and who waits is found anew.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import fields, replace
 
 from traincast.errors import ConfigError, TraincastError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table, cluster_table, load_cluster
 from traincast.hardware.from_datasheet import with_nic
 from traincast.job.changes import FieldEdit, WorkEdit, parse_change
-from traincast.job.job import JobRequest
+from traincast.job.job import JOB_FIELDS
 from traincast.job.options import LayoutOptions
 from traincast.names import find_name, known_names
 from traincast.simulation.step import Setting
@@ -28,20 +30,19 @@ _NIC, _NVLINK = "nic_bandwidth", "nvlink_bandwidth"
 _OF_STEP = ("network", "network_seeds", "gpus_used_per_node", "overlap_slowdown", "unfold")
 """Fields of `StepOptions` that one plain value says."""
 _OF_CLUSTER = tuple(
-    each.name
-    for each in fields(Cluster)
-    if each.name not in ("name", "description", "gpu", "intra", "inter", "fabric", "measured", "sources", "assumed")
+    each
+    for each in Cluster.__struct_fields__
+    if each not in ("name", "description", "gpu", "intra", "inter", "fabric", "measured", "sources", "assumed")
 )
 _SECTIONS = ("gpu", "intra", "inter", "fabric")
 _TYPES: Mapping[str, Any] = {
-    each.name: each.type for of in (JobRequest, LayoutOptions) for each in fields(of) if each.name != "model"
+    each.name: each.type for of in (JOB_FIELDS.values(), fields(LayoutOptions)) for each in of if each.name != "model"
 }
 """Fields of what is laid out; of one that a job and a file both have the type of files."""
 _KNOWN = (_NIC, _NVLINK, "cluster", "model", *_TYPES, *_OF_STEP, *_OF_CLUSTER)
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """A run with some changes."""
 
     setting: Setting

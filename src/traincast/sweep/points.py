@@ -2,8 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+from msgspec import Struct, field
 
 from traincast.errors import InfeasibleError, TraincastError
 from traincast.job.draft import Draft
@@ -17,8 +18,7 @@ from traincast.sweep.rows import COLUMNS, PLAN_COLUMNS, Row, row_of, row_of_plan
 from traincast.sweep.spec import Point, Spec
 
 
-@dataclass(frozen=True, slots=True)
-class PointWork:
+class PointWork(Struct, frozen=True):
     """What is done with points, with what all of them share; it goes to the workers as it is."""
 
     columns: ClassVar[tuple[str, ...]]
@@ -48,7 +48,7 @@ class PointWork:
         """Return the row of a job."""
 
 
-class Forecasts(PointWork):
+class Forecasts(PointWork, frozen=True):
     """Forecasts every point."""
 
     columns = COLUMNS
@@ -59,7 +59,7 @@ class Forecasts(PointWork):
         return row_of(recorded_forecast(draft, choose(StepOptions(), draft.cluster, "auto")), draft, self.prices)
 
 
-class Layouts(PointWork):
+class Layouts(PointWork, frozen=True):
     """Plans every point."""
 
     columns = PLAN_COLUMNS

@@ -27,12 +27,12 @@ Every key is ``section.key`` of a job file. ``base`` may also be the path of one
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from traincast.errors import ConfigError
 from traincast.files import read_toml
@@ -51,8 +51,7 @@ _NAMED = {str: "text", float: "a number", dict: "a table"}
 Value = str | int | float | bool | list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """One job of a sweep."""
 
     index: int
@@ -62,8 +61,7 @@ class Point:
     """The whole job, as the tables of a job file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class Spec(Struct, frozen=True, kw_only=True):
     """A sweep."""
 
     path: str

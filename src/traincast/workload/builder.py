@@ -17,10 +17,10 @@ Letters: P stages, Q virtual stages in model order, M microbatches, D directions
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
+from msgspec import Struct, field
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ProgramError
@@ -216,8 +216,7 @@ def _op(
     )
 
 
-@dataclass(slots=True)
-class WorkloadBuilder:
+class WorkloadBuilder(Struct):
     """Makes one workload.
 
     Whoever makes it writes what was assumed and what looks wrong into `notes`; `Place.file` counts `inputs`.
@@ -228,10 +227,10 @@ class WorkloadBuilder:
     schedule: str
     notes: Notebook = field(default_factory=Notebook)
     inputs: tuple[InputFile, ...] = ()
-    ops: list[Op] = field(init=False, default_factory=list)
-    segments: list[IntArray] = field(init=False, default_factory=list)
-    templates: list[Template] = field(init=False, default_factory=list)
-    _written: dict[object, tuple[int, int, Rows]] = field(init=False, default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+    segments: list[IntArray] = field(default_factory=list)
+    templates: list[Template] = field(default_factory=list)
+    _written: dict[object, tuple[int, int, Rows]] = field(default_factory=dict)
     """First and last row, and rows in program order, of what may be written again."""
 
     @property

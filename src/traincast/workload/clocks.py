@@ -14,12 +14,12 @@ Letter: J ends, or pairs of them.
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from traincast.diagnostics import Note
 
@@ -47,8 +47,7 @@ _Numbers = Sequence[float] | npt.NDArray[np.generic]
 _Apart = Mapping[_Pair, list[float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
+class Ends(Struct, frozen=True):
     """By how much the two ends of what pairs of ranks did together differ."""
 
     apart_s: _Apart = field(default_factory=dict)
@@ -89,8 +88,7 @@ class Ends:
         return Ends({**self.apart_s, **better.apart_s})
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(Struct, frozen=True):
     """What to subtract from the clock of each rank."""
 
     offset_s: dict[int, float]

@@ -7,9 +7,10 @@ Letters: L operations of one sequence, N of the program, E edges, R simulated ra
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import ProgramError
 from traincast.schedules.plan import SchedulePlan
@@ -22,8 +23,7 @@ from traincast.workload.words import Group, Kind, Phase, Stream
 from traincast.workload.workload import Workload
 
 
-@dataclass(frozen=True, slots=True)
-class _Tile:
+class _Tile(Struct, frozen=True):
     """A sequence with its edges, ready to be repeated."""
 
     sequence: Sequence

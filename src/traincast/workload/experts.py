@@ -8,11 +8,11 @@ Letters: E expert ranks of a group, T template operations, S segments, W ranks, 
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, ProgramError
 from traincast.job.feasible import check_imbalance
@@ -163,9 +163,9 @@ def _stretched(ops: OpTable, row_X: IntArray, load_D: FloatArray, loads: ExpertL
         raise ProgramError(f"the duration of {ops.name_T[unknown[0]]!r} is unknown, so no load can stretch it")
     take_T = np.concatenate([np.arange(len(ops)), np.tile(row_X, len(load_D) - 1)])
     columns: dict[str, Any] = {}
-    for each in fields(ops):
-        column = getattr(ops, each.name)
-        columns[each.name] = tuple(column[row] for row in take_T) if isinstance(column, tuple) else column[take_T]
+    for each in ops.__struct_fields__:
+        column = getattr(ops, each)
+        columns[each] = tuple(column[row] for row in take_T) if isinstance(column, tuple) else column[take_T]
     table = OpTable(**columns)
     load_T = np.ones(len(take_T))
     load_T[row_X] = load_D[0]

@@ -9,18 +9,18 @@ Letters: W ranks, C classes, G groups of one kind, K members of a group, L level
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.job.parallel import Parallel
 from traincast.workload.ops import BoolArray, IntArray
 from traincast.workload.words import Group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTable:
+class GroupTable(Struct, frozen=True, kw_only=True):
     """All groups of one kind."""
 
     kind: Group
@@ -86,8 +86,7 @@ def _rank_groups(
     return tuple((kind, GroupTable.of(kind, members[kind], world, ordered=kind is Group.PP)) for kind in sorted(kinds))
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(Struct, frozen=True):
     """Which ranks are simulated and whom they stand for."""
 
     class_W: IntArray

@@ -6,11 +6,11 @@ Letter: T template operations. A template operation is written once and run many
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from traincast.errors import InfeasibleError
 from traincast.workload.words import UNEQUAL, CostClass, Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
@@ -46,8 +46,7 @@ _KEYS_PER_VALUE = 8
 """Up to so many times as many possible keys as there are keys are counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCall:
+class OperatorCall(Struct, frozen=True, kw_only=True):
     """One kernel (or a fused group of them) on one GPU."""
 
     family: str
@@ -65,8 +64,7 @@ class OperatorCall:
     """Further properties, such as the generation of an attention kernel, ``(("kernel", "fa2"),)``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
+class Op(Struct, frozen=True, kw_only=True):
     """One template operation as it is added to a table; unknown numbers are None, never zero."""
 
     name: str
@@ -110,8 +108,7 @@ class Op:
     cost_class: CostClass = CostClass.NONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpTable:
+class OpTable(Struct, frozen=True, kw_only=True):
     """Template operations, one array per property; the fields are those of `Op`."""
 
     name_T: tuple[str, ...]
@@ -164,18 +161,18 @@ class OpTable:
     def joined(self, more: "OpTable") -> "OpTable":
         """Return this table followed by another one."""
         columns: dict[str, Any] = {}
-        for column in fields(self):
-            old, new = getattr(self, column.name), getattr(more, column.name)
-            columns[column.name] = old + new if isinstance(old, tuple) else np.concatenate([old, new])
+        for name in self.__struct_fields__:
+            old, new = getattr(self, name), getattr(more, name)
+            columns[name] = old + new if isinstance(old, tuple) else np.concatenate([old, new])
         return OpTable(**columns)
 
     def chosen(self, rows: IntArray) -> "OpTable":
         """Return a table of some rows, in their order."""
         columns: dict[str, Any] = {}
         chosen = rows.tolist()
-        for column in fields(self):
-            old = getattr(self, column.name)
-            columns[column.name] = tuple([old[row] for row in chosen]) if isinstance(old, tuple) else old[rows]
+        for name in self.__struct_fields__:
+            old = getattr(self, name)
+            columns[name] = tuple([old[row] for row in chosen]) if isinstance(old, tuple) else old[rows]
         return OpTable(**columns)
 
 

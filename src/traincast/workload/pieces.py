@@ -8,11 +8,11 @@ Letters: S slots of a stage, I pieces, Q virtual stages in model order, D direct
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from traincast.schedules.columns import Messages, SlotColumns
 from traincast.workload.ops import BoolArray, IntArray
@@ -92,8 +92,7 @@ class Key(NamedTuple):
     """What the input gives for it, None for nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(Struct, frozen=True):
     """Keys of operations that are added as numbers."""
 
     shape: tuple[int, ...]

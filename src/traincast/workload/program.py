@@ -3,9 +3,8 @@
 Letters: N operations, E edges, R simulated ranks, T template operations, G groups.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable
 from traincast.workload.words import Group, Stream
@@ -13,8 +12,7 @@ from traincast.workload.words import Group, Stream
 STREAMS_PER_RANK = len(Stream)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupInstance:
+class GroupInstance(Struct, frozen=True):
     """One communication group with its real members, however many of them are simulated."""
 
     kind: Group
@@ -25,8 +23,7 @@ class GroupInstance:
 Said = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(Struct, frozen=True, kw_only=True):
     """What every operation has of its own in a program that was recorded one by one (`traincast.workload.recorded`)."""
 
     queue_N: IntArray
@@ -47,8 +44,7 @@ class Recorded:
     """What the input says besides, in the words of its format: names and texts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(Struct, frozen=True, kw_only=True):
     """Operations of the simulated ranks as columns, rank after rank, each in program order.
 
     Rules of the order, all of them made explicit as edges or rendezvous:
@@ -148,8 +144,7 @@ class Program:
         return slice(int(self.op_ptr_R1[index]), int(self.op_ptr_R1[index + 1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class Timeline(Struct, frozen=True, kw_only=True):
     """When each operation of a program ran, in seconds from the start of the step.
 
     ``ready_s <= start_s <= end_s``: an operation is ready when its stream and its edges let it

@@ -32,10 +32,11 @@ Letters: R recorded ranks, L operations of one, N of all, E edges, G groups, J o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError, ProgramError
@@ -65,8 +66,7 @@ RESOLUTION_S = 2e-6
 _SHORTEST_GAP_S = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRecord:
+class RankRecord(Struct, frozen=True, kw_only=True):
     """What one rank ran, as columns; those that are left out are filled with "none"."""
 
     rank: int
@@ -98,18 +98,17 @@ class RankRecord:
     """Duration and end as the input says them, for whoever writes them again (`Recorded`)."""
 
 
-@dataclass(slots=True)
-class Recorder:
+class Recorder(Struct):
     """Makes the workload of recorded operations; what was assumed goes to `notes`, files are counted in `inputs`."""
 
     name: str
     parallel: Parallel
     inputs: tuple[InputFile, ...] = ()
     notes: Notebook = field(default_factory=Notebook)
-    _rows: dict[Op, int] = field(init=False, default_factory=dict)
-    _groups: dict[tuple[Group, tuple[int, ...]], int] = field(init=False, default_factory=dict)
-    _records: dict[int, Columns] = field(init=False, default_factory=dict)
-    _said: dict[Said, int] = field(init=False, default_factory=dict)
+    _rows: dict[Op, int] = field(default_factory=dict)
+    _groups: dict[tuple[Group, tuple[int, ...]], int] = field(default_factory=dict)
+    _records: dict[int, Columns] = field(default_factory=dict)
+    _said: dict[Said, int] = field(default_factory=dict)
 
     def said(self, words: Said) -> int:
         """Return the number of what the input says of operations besides, as names and texts; equal ones are one."""

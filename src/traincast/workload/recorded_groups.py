@@ -8,8 +8,9 @@ Letters: W ranks.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError, InfeasibleError
@@ -54,8 +55,7 @@ def group_named(description: str) -> Group | None:
     return next((kind for pattern, kind in _SPELLINGS if re.search(pattern, words)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What a trace says of a group."""
 
     members: tuple[int, ...]
@@ -66,8 +66,7 @@ class Told:
     """Whether it is used for sends and receives alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Classified:
+class Classified(Struct, frozen=True):
     """The layout of a recorded run, and the kind of each of its groups."""
 
     parallel: Parallel

@@ -4,11 +4,12 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import ProgramError
 from traincast.files import InputFile
@@ -22,8 +23,7 @@ from traincast.workload.words import Group, Kind, Provenance
 from traincast.workload.workload import MeasuredRun
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Struct, frozen=True):
     """A record, checked."""
 
     rank: int

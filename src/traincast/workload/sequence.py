@@ -13,11 +13,11 @@ Source: Megatron-LM, megatron/core/pipeline_parallel/schedules.py.
 Letters: S slots of a stage, I pieces, L operations of a sequence, Q virtual stages in model order, C model copies.
 """
 
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.schedules.columns import Messages, SlotColumns
 from traincast.schedules.plan import SchedulePlan, SlotKind
@@ -56,8 +56,7 @@ class _Phrase(NamedTuple):
     wait: list[_Piece]
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(Struct, frozen=True):
     """Operations of one rank in program order, as columns."""
 
     row_L: IntArray

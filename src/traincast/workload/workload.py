@@ -4,7 +4,8 @@ Letters: T template operations, P stages, Q virtual stages in model order, M mic
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from traincast.diagnostics import Note
 from traincast.files import InputFile
@@ -16,8 +17,7 @@ from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class MeasuredRun(Struct, frozen=True):
     """A measured step, to be shown beside the simulated one."""
 
     step_s: float
@@ -30,8 +30,7 @@ class MeasuredRun:
     """Of them waiting for other ranks, as far as the measurement shows it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class Template(Struct, frozen=True, kw_only=True):
     """What a rank does; numbers are indices into `Workload.segments`, -1 for nothing.
 
     A rank of stage s runs ``start_P[s]``, then the slots of its pipeline schedule, then
@@ -51,8 +50,7 @@ class Template:
     """Segment that precedes the receive of the message over each boundary (a host's gap), -1 for none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """One training (or forward-only) step in the intermediate form."""
 
     name: str
@@ -94,7 +92,7 @@ class Workload:
     it is, without schedule and symmetry reduction, and there are no templates."""
     timeline: Timeline | None = None
     """When the operations of `program` ran, where that was measured."""
-    steps: "Iterable[tuple[int, Workload]] | None" = field(default=None, repr=False, compare=False)
+    steps: "Iterable[tuple[int, Workload]] | None" = None
     """All steps of a trace of several, this one among them, by their number; they are read one after the other."""
 
     def __repr__(self) -> str:

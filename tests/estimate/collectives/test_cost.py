@@ -1,9 +1,9 @@
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, ProgramError
 from traincast.estimate.collectives import ALGORITHMS, estimate_collective

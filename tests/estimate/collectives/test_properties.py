@@ -1,10 +1,9 @@
 """What must hold for every price, whatever the constants."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traincast.errors import ProgramError, UnknownNameError
 from traincast.estimate.collectives import ALGORITHMS, estimate_collective, estimate_collectives, nccl_choice

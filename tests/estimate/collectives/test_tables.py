@@ -1,11 +1,10 @@
 """Prices from measured tables: exact where it was measured, sound everywhere else."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.estimate.collective_table import collective_table

@@ -1,9 +1,9 @@
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from model_counts import adapter_parameters
 from traincast.estimate.memory import chance_of_oom, fits, stage_memory, usable_bytes

@@ -1,8 +1,7 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from job_parts import TINY, TINY_ALL, job_of
 from traincast.estimate.memory import fits, stage_memory

@@ -1,8 +1,7 @@
 """What would free memory: which changes are proposed for a job, and what each frees."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS
 from job_parts import job_of as tiny_job_of

@@ -1,12 +1,12 @@
 """Prices: never faster than the peaks, monotone, explained; which constants stand in for which."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.estimate.operators import (

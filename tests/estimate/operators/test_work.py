@@ -1,10 +1,9 @@
 """What each operator does: FLOP and bytes by closed forms, symmetries, refusals."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.estimate.operators import OperatorCall, work_of

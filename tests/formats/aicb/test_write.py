@@ -2,11 +2,11 @@
 
 import hashlib
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 import traincast
 from support import ALONE

@@ -30,7 +30,7 @@ def write(folder, name, rank, ends_ms=(10.0, 20.0)):
 
 def said_by(name):
     found = parse_name(Path(name))
-    return {key: getattr(found, key) for key in found.__dataclass_fields__ if getattr(found, key) is not None}
+    return {key: getattr(found, key) for key in found.__struct_fields__ if getattr(found, key) is not None}
 
 
 def test_a_name_of_a_dense_run():

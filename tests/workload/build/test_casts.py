@@ -1,9 +1,9 @@
 """What recipes of 8 and 4 bits cast, by hand: bytes of casts, launches, types of GEMMs, bytes that are gathered."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, calls_of, exchanged, job_of, product_flops
 from traincast.estimate.operators.families import work_of

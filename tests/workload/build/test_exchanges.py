@@ -1,9 +1,9 @@
 """What ranks exchange: volumes in closed form, whatever is overlapped."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of, workload_of
 from traincast.job.job import rank_share

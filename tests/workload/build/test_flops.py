@@ -1,8 +1,7 @@
 """The work of all ranks of a job is that of its model, however it is laid out."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, calls_of, job_of, total_flops
 from model_counts import adapter_parameters

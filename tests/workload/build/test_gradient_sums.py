@@ -1,8 +1,7 @@
 """What adds the gradients of a microbatch to those of the step, where the GEMMs that make them do not."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, job_of
 from traincast.estimate.operators import work_of

@@ -1,8 +1,7 @@
 """What the host launches for layers, counted by hand."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from job_parts import job_of
 from traincast.job.frameworks import load_framework

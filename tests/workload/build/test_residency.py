@@ -1,10 +1,10 @@
 """When sharded parameters are gathered and their gradients reduced under a pipeline, in closed form."""
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from job_parts import TINY_EXPERTS, exchanged, job_of
 from support import forecast

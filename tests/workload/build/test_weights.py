@@ -1,8 +1,7 @@
 """The weights that ranks hold add up to the model's parameters."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of
 from model_counts import adapter_parameters

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePath
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.calibrate.collectives import (
     CollectiveMeasurements,

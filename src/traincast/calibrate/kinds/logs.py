@@ -1,6 +1,6 @@
 """Training logs of one job, against its forecast."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from traincast.calibrate.kind import KINDS, MeasurementKind, Predictions, Request
 from traincast.calibrate.kinds.runs import step_predictions

@@ -5,9 +5,9 @@ A run's memory may be what PyTorch's allocator has given out, what it holds, or 
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.calibrate.kind import KINDS, FloatArray, Grouping, Labels, MeasurementKind, Predictions, Ratios, Request
 from traincast.calibrate.run_factors import Forecast, forecast_runs, without_each
@@ -185,8 +185,7 @@ def _ratios(rows: Sequence[MeasuredRun], predicted: FloatArray) -> Iterator[Rati
             yield Ratios(name, np.array(measured, np.float64), np.array(forecast, np.float64))
 
 
-@dataclass(frozen=True, slots=True)
-class RunMemory:
+class RunMemory(Struct, frozen=True):
     """What is predicted of one run."""
 
     stage: StageMemory | None

@@ -14,10 +14,11 @@ Letters: N communications, P distinct placements, A algorithms.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, ProgramError
 from traincast.estimate.collectives.algorithms import ALGORITHMS, Algorithm, Traffic
@@ -34,8 +35,7 @@ _BLOCK = 1 << 15
 """Communications worked out at a time: their arrays stay in the processor's cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveCost:
+class CollectiveCost(Struct, frozen=True):
     """What a communication costs and how it is done."""
 
     time_s: float

@@ -6,10 +6,10 @@ sequence parallelism (equations 2 to 4) follows from where each tensor is split.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.job.job import Job, blocks_of_layer, rank_share
 from traincast.job.kept import kept_share
@@ -19,8 +19,7 @@ from traincast.model.structure import MTP_HEAD, MTP_PROJECTION, Blocks, RankPart
 from traincast.schedules.plan import SchedulePlan, SlotKind
 
 
-@dataclass(frozen=True)
-class LayerBytes:
+class LayerBytes(Struct, frozen=True, dict=True):
     """What one layer keeps of one microbatch, and what passes while it runs."""
 
     tensors: Mapping[str, float]
@@ -126,8 +125,7 @@ class LayerModel:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkBytes:
+class ChunkBytes(Struct, frozen=True, kw_only=True):
     """What one microbatch takes on a rank of a virtual stage."""
 
     saved: float
@@ -139,8 +137,7 @@ class ChunkBytes:
     backward: float
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The largest sum."""
 
     saved_bytes: float

@@ -6,9 +6,10 @@ show (`data/memory/error.toml`). All stages of a job share the model's error, so
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from traincast.estimate.memory.remedies import offloads, remedies
 from traincast.estimate.memory.stage import StageMemory, stage_memory
@@ -33,8 +34,7 @@ _GIB_PER_GB = _GIB / 1e9
 _SHOWN = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """Whether a job fits."""
 
     fits: bool

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.memory.stage import stage_memory

@@ -1,10 +1,10 @@
 """Memory of every stage of a job: what lasts, what is in flight, what runs beside it."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.estimate.memory.activations import ChunkBytes, LayerBytes, LayerModel, peak_in_flight
 from traincast.estimate.memory.states import (
@@ -42,8 +42,7 @@ _IN_TRAVEL = 2
 pytorch/cpu_offload.py)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
+class StageMemory(Struct, frozen=True, kw_only=True):
     """Memory of the worst rank of one stage, at its peak: bytes of five kinds, and their sum."""
 
     parameters: float

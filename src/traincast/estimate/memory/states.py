@@ -1,12 +1,12 @@
 """What lasts for a whole step on one rank: parameters, gradients and optimizer states, by how they are sharded."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.hardware.dtypes import EIGHT_BIT, ELEMENT_TYPES
 from traincast.job.job import Job
@@ -24,8 +24,7 @@ _LAYERS_GATHERED = 2
 """Layers whose sharded parameters are whole at a time: one in use and the next one (PyTorch FSDP2 prefetch)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankParameters:
+class RankParameters(Struct, frozen=True, kw_only=True):
     """Elements on one rank of a stage."""
 
     total: Elements

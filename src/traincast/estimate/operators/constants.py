@@ -12,13 +12,14 @@ Shipped: `data/operators/constants.csv` and `data/operators/corrections.csv`, ma
 import csv
 import io
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import FormatError, UnknownNameError
 from traincast.files import read_text
@@ -50,8 +51,7 @@ _Key = tuple[str, str, str]
 _Axis = tuple[float, float, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyConstants:
+class FamilyConstants(Struct, frozen=True, kw_only=True):
     """What one family of kernels sustains on one GPU with one element type; `ANY` stands for all others."""
 
     gpu: str
@@ -87,8 +87,7 @@ class FamilyConstants:
     """GPU whose correction of the same family and type holds here too; its own where empty."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Correction:
+class Correction(Struct, frozen=True, kw_only=True, eq=False):
     """A grid of logarithms of measured over predicted time for the constants of one GPU, family and dtype."""
 
     gpu: str
@@ -137,20 +136,20 @@ def _inside(octaves_ND: FloatArray, axes: tuple[_Axis, ...]) -> FloatArray:
     return inside_N
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorConstants:
+class OperatorConstants(Struct, frozen=True, dict=True):
     """All constants that estimates are made with; of one GPU, family and dtype the later row counts."""
 
     rows: tuple[FamilyConstants, ...]
     corrections: tuple[Correction, ...] = ()
     """A row without one is not corrected."""
-    _by_key: dict[_Key, FamilyConstants] = field(init=False, repr=False, compare=False, hash=False)
-    _grid_by_key: dict[_Key, Correction] = field(init=False, repr=False, compare=False, hash=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_by_key", {(row.gpu, row.family, row.dtype): row for row in self.rows})
-        grids = {(grid.gpu, grid.family, grid.dtype): grid for grid in self.corrections}
-        object.__setattr__(self, "_grid_by_key", grids)
+    @cached_property
+    def _by_key(self) -> dict[_Key, FamilyConstants]:
+        return {(row.gpu, row.family, row.dtype): row for row in self.rows}
+
+    @cached_property
+    def _grid_by_key(self) -> dict[_Key, Correction]:
+        return {(grid.gpu, grid.family, grid.dtype): grid for grid in self.corrections}
 
     def correction(self, row: FamilyConstants) -> Correction | None:
         """Return the correction that belongs to a row of constants; None where there is none."""
@@ -225,7 +224,7 @@ def load_constants(path: str) -> list[FamilyConstants]:
 def constants_of_text(text: str, path: str) -> list[FamilyConstants]:
     """Return the rows of the text of such a file, whose `path` is for messages; raises as `load_constants`."""
     header = text.partition("\n")[0].strip().split(",")
-    known = [each.name for each in fields(FamilyConstants)]
+    known = FamilyConstants.__struct_fields__
     if not {"gpu", "family", "dtype"} <= set(header) <= set(known):
         raise FormatError(f"is no file of operator constants; its columns must be among {', '.join(known)}", path, 1)
     try:
@@ -241,7 +240,7 @@ def constants_of_text(text: str, path: str) -> list[FamilyConstants]:
 
 def write_constants(rows: Iterable[FamilyConstants]) -> str:
     """Return the text of a constants file; `read_constants` of it gives equal rows."""
-    names = [each.name for each in fields(FamilyConstants)]
+    names = FamilyConstants.__struct_fields__
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names)

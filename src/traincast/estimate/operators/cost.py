@@ -1,12 +1,12 @@
 """What an operator costs: work of its family, constants of its GPU, the roofline over both."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
@@ -33,8 +33,7 @@ _KEPT = 65536
 _CONFIDENCE = ("low", "medium", "high")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorTime:
+class OperatorTime(Struct, frozen=True, kw_only=True):
     """The cost of an operator and why."""
 
     time_s: float
@@ -55,8 +54,7 @@ class OperatorTime:
     """The explanation: name with its unit, value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCost:
+class OperatorCost(Struct, frozen=True, kw_only=True):
     """An operator on a GPU with its cost, for those who ask for it by name."""
 
     call: OperatorCall

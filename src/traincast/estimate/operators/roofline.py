@@ -22,11 +22,11 @@ Waterman and Patterson, 2009.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.estimate.operators.constants import FamilyConstants
 from traincast.estimate.operators.families import FP32_BYTES, Tiling, Work
@@ -74,8 +74,7 @@ class Machine(NamedTuple):
     sms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """Times of calls in seconds and what they are made of, as columns."""
 
     time_N: FloatArray

@@ -2,12 +2,12 @@
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.shipped import shipped_text
@@ -26,8 +26,7 @@ class SimaiGroup(StrEnum):
     """Named by a suffix that it does not know."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimaiMachine:
+class SimaiMachine(Struct, frozen=True, kw_only=True):
     """SimAI's constants of a cluster: NVLink of one GPU (its option ``-nv``) and one NIC (``-nic``)."""
 
     name: str

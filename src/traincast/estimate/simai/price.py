@@ -1,7 +1,8 @@
 """SimAI's price of one communication, and the degrees that it reads from the first line."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from traincast.diagnostics import Remarks
 from traincast.errors import ConfigError
@@ -31,8 +32,7 @@ _OPERATIONS = {
 _SUFFIXES = {"EP": SimaiGroup.EP, "DP_EP": SimaiGroup.DP_EP}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimaiLayout:
+class SimaiLayout(Struct, frozen=True, kw_only=True):
     """World size, degrees and microbatches per step (``ga``) as SimAI counts them."""
 
     gpus: int

@@ -1,8 +1,9 @@
 """SimAI's sum over the rows of a file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import ConfigError
@@ -35,8 +36,7 @@ _FLAGS = {"busbw_bytes_per_s": "busbw", "compute_slowdown": "slow"}
 """Flags that are not named like their fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class SimaiRow:
+class SimaiRow(Struct, frozen=True):
     """SimAI's times of one row; communication before any overlap."""
 
     line: int
@@ -55,8 +55,7 @@ class SimaiRow:
     """Their bus over their algorithm bandwidth."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimaiReport:
+class SimaiReport(Struct, frozen=True, kw_only=True):
     """What SimAI-Analytical says of a file, in seconds, and what it was computed for.
 
     Exposed communication by group ("Expose DP comm" and so on), then "bubble time", "total comp", "total exposed comm"
@@ -83,9 +82,9 @@ class SimaiReport:
 
 def refuse_beside_simai(options: SimulateOptions) -> None:
     """Refuse, with a `ConfigError`, the first option that the user set and SimAI has no word for."""
-    layout = [each.name for each in fields(LayoutOptions) if each.name not in SIMAI_OPTIONS]
+    layout = [each for each in LayoutOptions.__struct_fields__ if each not in SIMAI_OPTIONS]
     given = [name for name in layout if getattr(options.layout, name) != getattr(LayoutOptions(), name)]
-    pricing = [each.name for each in fields(SimulateOptions) if each.name not in ("layout", "cluster", "suggest")]
+    pricing = [each for each in SimulateOptions.__struct_fields__ if each not in ("layout", "cluster", "suggest")]
     given += [_FLAGS.get(name, name) for name in pricing if getattr(options, name) != getattr(SimulateOptions(), name)]
     if given:
         raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's sum")
@@ -162,8 +161,7 @@ class _Size(NamedTuple):
     bus_factor: float
 
 
-@dataclass(slots=True)
-class _Pricer:
+class _Pricer(Struct):
     """Prices rows and collects what SimAI passes over; equal cells, of which files are full, once."""
 
     layout: SimaiLayout
@@ -198,8 +196,7 @@ class _Pricer:
         return time_ns
 
 
-@dataclass(slots=True)
-class _Sums:
+class _Sums(Struct):
     """SimAI's sums in us over rows, whose times are in ns: forward, input gradient, weight gradient."""
 
     overlap: SimaiOverlap

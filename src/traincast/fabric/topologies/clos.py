@@ -7,12 +7,12 @@ Letters: F flows, W GPUs, N nodes, V vertices, L links.
 """
 
 import math
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.fabric.graph import FabricGraph, IntArray, UintArray, check_links, choose, padded, topology
@@ -26,8 +26,7 @@ _Ends = tuple[IntArray, IntArray, float]
 _TIERS = ("GPU", "node", "leaf", "spine", "core")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clos:
+class Clos(Struct, frozen=True, kw_only=True, dict=True):
     """The counts of a fabric, and from them every link and route by arithmetic."""
 
     nodes: int

@@ -8,10 +8,10 @@ Letters: F flows, W GPUs.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.fabric.graph import FabricGraph, IntArray, UintArray, check_links, padded, topology
@@ -22,8 +22,7 @@ from traincast.hardware.network import Dimension, Network
 _Columns = list[tuple[npt.NDArray[np.bool_], npt.ArrayLike]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Line:
+class _Line(Struct, frozen=True, kw_only=True):
     """One dimension in its place: the links of GPU g are `ways` in number and start at ``first + g * ways``."""
 
     dimension: Dimension

@@ -6,11 +6,12 @@ taken, so that NVLink comes before a shared leaf. Switches pass traffic on, GPUs
 Letters: F flows, H hops, W GPUs, V vertices, L links, S switches, K links out of a vertex, A switches at a GPU.
 """
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, InfeasibleError, ProgramError
 from traincast.fabric.graph import FabricGraph, IntArray, UintArray, choose, topology
@@ -114,8 +115,7 @@ def _limited(graph: FabricGraph, *, rank_bytes_per_s: float | None, node_bytes_p
     return replace(graph, network=wider, router=route, node_bytes_per_s=node_bytes_per_s, longest=longest)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ShortestPaths:
+class _ShortestPaths(Struct, frozen=True, kw_only=True):
     """Tables of a network from which routes are read."""
 
     network: Network

@@ -10,9 +10,10 @@ and ``utils/utils.py``; the commits are named where they matter.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.job.job import Job
@@ -30,8 +31,7 @@ FP8_SHARE = (1 + 4 / 128) / 2
 """Bytes of a dispatched element with its scales over two (``FP8_FACTOR`` in ``MockedDeepSeek.py``, after DeepEP)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(Struct, frozen=True, kw_only=True):
     """What AICB wrote for some time."""
 
     says_degrees: bool = True
@@ -68,8 +68,7 @@ class Elements(NamedTuple):
     """Those of layers with experts, among all."""
 
 
-@dataclass(frozen=True)
-class Conventions:
+class Conventions(Struct, frozen=True, dict=True):
     """A job as AICB is told of it."""
 
     job: Job

@@ -5,11 +5,12 @@ Rows have 12 (``HYBRID_CUSTOMIZED``: 13) fields separated by any white space, wi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
@@ -50,8 +51,7 @@ PHASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One column of a row: a computation and the communication after it."""
 
     compute_s: float
@@ -66,8 +66,7 @@ class Cell:
     rank in an all-to-all. May be non-zero beside NONE."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One row of the file."""
 
     line: int
@@ -89,8 +88,7 @@ class Row:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AicbFile:
+class AicbFile(Struct, frozen=True, kw_only=True):
     """A whole file."""
 
     path: str

@@ -6,8 +6,9 @@ SimAI, ``astra-sim/workload/Workload.cc`` (reader).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from traincast.diagnostics import Remarks
 from traincast.errors import FormatError
@@ -16,8 +17,7 @@ from traincast.formats.values import number, shown, whole
 from traincast.units import counted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class Header(Struct, frozen=True, kw_only=True):
     """The first line; None where it is silent."""
 
     policy: str

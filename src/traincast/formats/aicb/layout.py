@@ -1,7 +1,8 @@
 """Decide the layout of an AICB file: what the user says, then what the file says, then a stated default."""
 
-from dataclasses import dataclass
 from math import gcd
+
+from msgspec import Struct
 
 from traincast.diagnostics import Notebook
 from traincast.errors import InfeasibleError
@@ -16,8 +17,7 @@ from traincast.units import counted
 from traincast.workload.words import Group, Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The decided layout and schedule."""
 
     parallel: Parallel

@@ -7,8 +7,9 @@ Source: SimAI, astra-sim/workload/Workload.cc (iterate_hybrid_parallel_Transform
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from traincast.formats.aicb.grammar import AicbFile, Column, Row
 from traincast.formats.aicb.meaning import (
@@ -31,8 +32,7 @@ Work = Sequence[tuple[int, int]]
 """Rows of the file that a virtual stage runs in one microbatch, each with its layer."""
 
 
-@dataclass(slots=True)
-class RowLowering:
+class RowLowering(Struct):
     """Turns cells of rows into operations."""
 
     builder: WorkloadBuilder

@@ -10,10 +10,11 @@ Source: AICB, ``workload_generator/SimAI_training_workload_generator.py`` and ``
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from traincast.formats.aicb.grammar import AicbFile, Cell, Column, Row
 from traincast.formats.aicb.policies import POLICIES, WITH_TABLES, Span
@@ -75,8 +76,7 @@ def overlap_class_of(name: str) -> OverlapClass:
     return OverlapClass.UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Positions:
+class Positions(Struct, frozen=True):
     """Groups of communications that neither their token nor the name of their row gives a group."""
 
     activation: Group = Group.TP
@@ -201,8 +201,7 @@ _GRADIENT_ROWS = ("grad_param_comm", "grad_param", "grad_norm")
 _REDUCE, _SHARED, _UPDATE, _OPTIMIZER, _GATHER = range(5)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """One microbatch of one stage."""
 
     embedding: tuple[int, ...]
@@ -218,8 +217,7 @@ class Block:
         return (*self.embedding, *chain.from_iterable(self.layers), *self.final)
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
+class Structure(Struct, frozen=True):
     """Every row of a file in exactly one place."""
 
     leading: tuple[int, ...]
@@ -344,8 +342,7 @@ class OnceCell(NamedTuple):
     column: Column
 
 
-@dataclass(slots=True)
-class StepRows:
+class StepRows(Struct):
     """Once-per-step cells in the order they run."""
 
     start: list[OnceCell]

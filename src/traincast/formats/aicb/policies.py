@@ -8,8 +8,9 @@ Source: ASTRA-sim 1.0, ``astra-sim/workload/Workload.cc`` (``decode_involved_dim
 ``inputs/workload/README.md``.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Span(StrEnum):
@@ -24,8 +25,7 @@ class Span(StrEnum):
     """All other dimensions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """One of them."""
 
     activation: Span = Span.INNER

@@ -5,7 +5,8 @@ Letters: P stages, Q virtual stages in model order, M microbatches.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
@@ -72,8 +73,7 @@ def _refuse_embedding_rows_in_blocks(file: AicbFile, parts: Structure, layout: L
             )
 
 
-@dataclass(slots=True)
-class _TemplateWriter:
+class _TemplateWriter(Struct):
     """Writes the template that every rank shares."""
 
     parts: Structure

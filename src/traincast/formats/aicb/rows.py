@@ -6,8 +6,9 @@ written with 0 bytes, because AICB takes it as overlapped.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from traincast.formats.aicb.conventions import (
     FP8_SHARE,
@@ -45,8 +46,7 @@ class Line(NamedTuple):
         return "\t".join(map(str, (self.name, -1, *fields, _PROCESS_NS)))
 
 
-@dataclass(frozen=True, slots=True)
-class RowWriter:
+class RowWriter(Struct, frozen=True):
     """Makes the rows of a job."""
 
     conventions: Conventions

@@ -18,9 +18,10 @@ shares a sum out evenly over the rows of its half of the layer. Source: aliyun/a
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from traincast.errors import FormatError
 from traincast.files import read_text
@@ -73,8 +74,7 @@ class ComputeTimes(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredTimes:
+class MeasuredTimes(Struct, frozen=True):
     """The times of AIOB as AICB uses them."""
 
     conventions: Conventions
@@ -178,14 +178,13 @@ def _take(times: dict[str, float], section: str, which: str, value: str, place: 
         times["param_time.min"] = us
 
 
-@dataclass(frozen=True, slots=True)
-class EstimatedTimes:
+class EstimatedTimes(Struct, frozen=True, eq=False):
     """Our times of what the parts of a layer run in each pass; what is recomputed runs before the input gradient."""
 
     conventions: Conventions
     seconds: Seconds
     ranks_per_node: int
-    _known: dict[tuple[str, Blocks], Times] = field(default_factory=dict, compare=False)
+    _known: dict[tuple[str, Blocks], Times] = field(default_factory=dict)
 
     def of(self, row: str, layer: Blocks) -> Times:
         """Return the times of the parts that a row stands for; of the LM head all, which nothing recomputes."""

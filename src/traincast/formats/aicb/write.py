@@ -5,8 +5,9 @@ Source: aliyun/aicb, ``workload_generator/SimAI_training_workload_generator.py``
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError

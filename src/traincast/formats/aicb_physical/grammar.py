@@ -7,8 +7,10 @@ Source: AICB, ``log_analyzer/log.py`` (``LogItem``, ``Workload.dump``), ``utils/
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import FormatError
 from traincast.formats.contract import Sniff
@@ -18,8 +20,7 @@ from traincast.workload.words import Group, Operation
 MESSAGES = ("isend", "irecv")
 
 
-@dataclass(frozen=True, slots=True)
-class PhysicalRow:
+class PhysicalRow(Struct, frozen=True):
     """One row of the file."""
 
     line: int
@@ -43,8 +44,7 @@ class PhysicalRow:
     """Equal ones, one after the other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """The rows of one rank, which stand for all ranks of its pipeline stage."""
 
     line: int
@@ -57,8 +57,7 @@ class Section:
     """In program order, ends of steps included."""
 
 
-@dataclass(frozen=True, slots=True)
-class PhysicalFile:
+class PhysicalFile(Struct, frozen=True):
     """A whole file: where it came from and the stages that it describes."""
 
     path: str

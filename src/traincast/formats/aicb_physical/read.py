@@ -5,7 +5,8 @@ Letters: P stages, M microbatches.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
@@ -49,8 +50,7 @@ def build(file: PhysicalFile, options: LayoutOptions, source: Source) -> Workloa
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(Struct, frozen=True):
     """The decided layout."""
 
     parallel: Parallel
@@ -144,8 +144,7 @@ def _experts(file: PhysicalFile, options: LayoutOptions, sizes: dict[Group, int]
     return dp
 
 
-@dataclass(slots=True)
-class _Lowering:
+class _Lowering(Struct):
     """Turns the rows of every stage into template operations; equal passes are one segment."""
 
     builder: WorkloadBuilder

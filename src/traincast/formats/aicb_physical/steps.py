@@ -10,8 +10,9 @@ and without one), ``generate_deepspeed_stage1_2_workload.py``, ``generate_deepsp
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from statistics import median_low
+
+from msgspec import Struct, field
 
 from traincast.errors import FormatError
 from traincast.formats.aicb_physical.grammar import MESSAGES, PhysicalFile, PhysicalRow, Section
@@ -25,8 +26,7 @@ _LEAST_CLOSING = 3
 Rows = tuple[PhysicalRow, ...]
 
 
-@dataclass(slots=True)
-class Passes:
+class Passes(Struct):
     """One step of one stage."""
 
     forward: list[Rows] = field(default_factory=list)
@@ -50,8 +50,7 @@ class Passes:
         return [*self.start, *(row for rows in (*self.forward, *self.backward) for row in rows), *self.end]
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """The step that is simulated, stage by stage, and what the file holds beside it."""
 
     passes: tuple[Passes, ...]

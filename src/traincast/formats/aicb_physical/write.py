@@ -7,9 +7,10 @@ Source: aliyun/aicb, ``log_analyzer/log.py`` (``LogItem``), ``workload_generator
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
@@ -62,8 +63,7 @@ class _Row(NamedTuple):
         return ",".join(map(str, [*cells, None, None, None, 1])) + "\n"
 
 
-@dataclass
-class _StageWriter:
+class _StageWriter(Struct, dict=True):
     """Makes the rows of the stages of a workload."""
 
     workload: Workload

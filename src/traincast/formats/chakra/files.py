@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from traincast.diagnostics import advanced, announce
 from traincast.errors import FormatError
@@ -21,8 +22,7 @@ _BYTES_PER_S = 5e6
 """Read, ordered and joined on one core of a shared server: 261 MB of 2.4 million nodes in 56 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """The files of a run."""
 
     traces: dict[int, Trace]

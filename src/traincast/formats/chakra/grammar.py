@@ -24,10 +24,11 @@ before October 2023 (0.0.3).
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from traincast.errors import FormatError
 from traincast.files import chunks_of
@@ -76,8 +77,7 @@ _OLD_COLLECTIVES = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Body:
+class Body(Struct, frozen=True, eq=False):
     """What a node says but for its id and dependencies; nodes of the same bytes share it.
 
     Texts of tensors are left out but for the values of the inputs.
@@ -161,8 +161,7 @@ Bodies = dict[tuple[object, ...], Body]
 """Bodies by their bytes, for all files of a run."""
 
 
-@dataclass(slots=True)
-class Trace:
+class Trace(Struct):
     """One file."""
 
     path: str

@@ -12,8 +12,9 @@ extract_comm_group); PyTorch, torch/csrc/profiler/standalone/execution_trace_obs
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from traincast.errors import FormatError
 from traincast.files import parse_json, read_text
@@ -29,8 +30,7 @@ _MOST_BYTES = 2**26
 _MOST_DIGITS = 18
 
 
-@dataclass(slots=True)
-class Groups:
+class Groups(Struct):
     """What is known of groups by their names."""
 
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)

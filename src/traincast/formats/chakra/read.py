@@ -15,11 +15,12 @@ import heapq
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
@@ -136,8 +137,7 @@ def _told_group(run: Run, name: str, world: int, exchanges: bool, node: Node, pa
     return Told(members or tuple(range(world)), description, exchanges)
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(Struct):
     """Makes the record of one rank."""
 
     rank: int

@@ -15,9 +15,9 @@ Letters: N operations of all ranks, L of one, K nodes of one, J messages.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from traincast import __version__
 from traincast.diagnostics import Note
@@ -58,8 +58,7 @@ def write(run: Run, options: Mapping[str, str]) -> Written:
     return Written(traces.files(prefix), _lost(program))
 
 
-@dataclass(slots=True)
-class _Traces:
+class _Traces(Struct):
     """The nodes of all ranks."""
 
     program: Program
@@ -149,8 +148,7 @@ class _Traces:
         return self.sequences[key]
 
 
-@dataclass(slots=True)
-class _Sequence:
+class _Sequence(Struct):
     """The nodes of ranks that do the same, but for their groups and peers."""
 
     parts: list[bytes]

@@ -5,8 +5,9 @@ as the GEMM that hides it. The optimizer counts from when the last rank of its n
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from traincast.diagnostics import Notebook
 from traincast.formats.contract import Computation, MeasuredComputations

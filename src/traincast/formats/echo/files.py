@@ -7,12 +7,13 @@ Source of the names: fwyc0573/Megatron-LM, the tracer's output paths, such as
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from glob import escape
 from itertools import pairwise, takewhile
 from pathlib import Path
+
+from msgspec import Struct
 
 from traincast.diagnostics import Note, told
 from traincast.errors import FormatError
@@ -44,8 +45,7 @@ _STAMP = re.compile(r"20[0-9]{12}", re.ASCII)
 _OF_ONE_RANK = re.compile(r"20[0-9]{12}|(?:rank|stage)[0-9]{1,9}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileName:
+class FileName(Struct, frozen=True, kw_only=True):
     """What a file's name and, where that is silent, its folder's say; None where neither does."""
 
     prefix: str
@@ -96,8 +96,7 @@ def _stamp(word: str) -> datetime | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class RankTrace:
+class RankTrace(Struct, frozen=True):
     """One file: what one rank did."""
 
     path: Path
@@ -123,8 +122,7 @@ class RankTrace:
         return min((op.start_s for op in self.ops if op.start_s is not None), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """The traces of one run."""
 
     key: str

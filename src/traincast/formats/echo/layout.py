@@ -6,9 +6,11 @@ with the user's flags over it, so that a flag extrapolates.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError, InfeasibleError
@@ -30,8 +32,7 @@ _MEMORY_SPEED_BYTES_PER_S = 0.6e12
 """A reduction faster than this moved through memory: above any network, below any HBM (V100: 0.9e12)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layouts:
+class Layouts(Struct, frozen=True):
     """The layout that was traced and the one to simulate."""
 
     traced: Parallel

@@ -10,11 +10,12 @@ Letters: Q virtual stages (stages: traces have one chunk each), M microbatches, 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note, Notebook, told
 from traincast.errors import ConfigError, FormatError
@@ -119,8 +120,7 @@ def _templates(opened: _Opened, options: LayoutOptions) -> Workload:
     return _Replay(run, layouts, options, notes, builder, conversion, Messages(run, layouts)).workload()
 
 
-@dataclass(slots=True)
-class _Replay:
+class _Replay(Struct):
     """Makes the workload of one run."""
 
     run: Run

@@ -9,8 +9,10 @@ What the file says of each line and collective is kept beside (`Recorded.said`),
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.diagnostics import Notebook
 from traincast.files import InputFile
@@ -58,14 +60,13 @@ def recorded_workload(
     return recorder.workload(measured_communication=measured)
 
 
-@dataclass(slots=True)
-class _Groups:
+class _Groups(Struct):
     """Whom a rank communicates with."""
 
     recorder: Recorder
     tables: Mapping[Group, GroupTable]
     alone: bool
-    _known: dict[tuple[Group, int], int] = field(init=False, default_factory=dict)
+    _known: dict[tuple[Group, int], int] = field(default_factory=dict)
 
     def of(self, kind: Group | None, rank: int) -> int:
         """Return the group of a rank, -1 where it has none with others."""
@@ -88,8 +89,7 @@ class _Span(NamedTuple):
     said: dict[str, float]
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(Struct):
     """A walk over the trace of one rank."""
 
     trace: RankTrace
@@ -100,14 +100,14 @@ class _Rank:
     """Rows by what makes them."""
     offset_s: float
     rounding_s: float
-    found: list[dict[str, float]] = field(init=False, default_factory=list)
+    found: list[dict[str, float]] = field(default_factory=list)
     """Operations, by the columns of `RankRecord`."""
-    edges: list[tuple[int, int]] = field(init=False, default_factory=list)
-    last: int = field(init=False, default=-1)
+    edges: list[tuple[int, int]] = field(default_factory=list)
+    last: int = field(default=-1)
     """Last operation of the main queue."""
-    free_s: dict[int, float] = field(init=False, default_factory=dict)
+    free_s: dict[int, float] = field(default_factory=dict)
     """When each queue is free."""
-    beside: list[tuple[int, float]] = field(init=False, default_factory=list)
+    beside: list[tuple[int, float]] = field(default_factory=list)
     """Operations of other queues that nothing waits for yet, and when they end."""
 
     def record(self, file: int) -> RankRecord:

@@ -10,11 +10,11 @@ Letters: D directions (0 forward, 1 backward), Q stages, M microbatches.
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from traincast.formats.echo.files import Run
 from traincast.formats.echo.layout import Layouts
@@ -36,8 +36,7 @@ _CLOCKS_AGREE_S = 0.001
 _Key = tuple[object, ...]
 
 
-@dataclass(slots=True)
-class _Meeting:
+class _Meeting(Struct):
     """What one rendezvous took on each of its members, by rank."""
 
     spans: dict[int, "Span"] = field(default_factory=dict)
@@ -68,8 +67,7 @@ class Span(NamedTuple):
         return self.end_s - self.start_s
 
 
-@dataclass(slots=True)
-class Rendezvous:
+class Rendezvous(Struct):
     """Spans of every collective, by the members that met.
 
     Collectives are asked for by their operation and rank, and by their index among its sub-operations; without an
@@ -81,14 +79,14 @@ class Rendezvous:
     """Groups of the traced layout."""
     offset_s: Mapping[int, float]
     """What to subtract from the clock of each rank."""
-    norm_is_met: bool = field(init=False, default=True)
+    norm_is_met: bool = field(default=True)
     """Whether the optimizer begins with a norm over tp x pp; False once a rank ended it before another began."""
-    _keys: dict[tuple[int, int], list[_Key]] = field(init=False, default_factory=dict)
+    _keys: dict[tuple[int, int], list[_Key]] = field(default_factory=dict)
     """By rank and line: the rendezvous of the operation as a whole, and of each sub-operation."""
-    _meetings: dict[_Key, _Meeting] = field(init=False, default_factory=lambda: defaultdict(_Meeting))
-    _usual: dict[_Key, list[float]] = field(init=False, default_factory=lambda: defaultdict(list))
-    _transfers: dict[_Key, list[float]] = field(init=False, default_factory=lambda: defaultdict(list))
-    _medians: dict[_Key, float] = field(init=False, default_factory=dict)
+    _meetings: dict[_Key, _Meeting] = field(default_factory=lambda: defaultdict(_Meeting))
+    _usual: dict[_Key, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _transfers: dict[_Key, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _medians: dict[_Key, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         traces = [] if self.run.is_profile else self.run.traces.values()
@@ -203,15 +201,14 @@ def _alike(call: Call, rank: int) -> tuple[_Key, _Key]:
     return (rank, call.func_name, call.shape), (None, call.func_name, call.shape)
 
 
-@dataclass(slots=True)
-class Messages:
+class Messages(Struct):
     """Both ends of every traced message."""
 
     run: Run
     layouts: Layouts
-    _spans: dict[_Key, list[float]] = field(init=False, default_factory=lambda: defaultdict(list))
+    _spans: dict[_Key, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Durations by pipeline, whether it is forward, boundary and microbatch: what both ends of a message share."""
-    _usual_s: float = field(init=False)
+    _usual_s: float = float("nan")
     """A send that was posted alone, which is nearly all transfer, for the other end waits; NaN where there is none."""
 
     def __post_init__(self) -> None:

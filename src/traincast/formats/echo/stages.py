@@ -1,7 +1,9 @@
 """Give every rank of the run to simulate a traced rank to stand for it, and make up stages nobody traced."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.diagnostics import Notebook
 from traincast.formats.echo.files import Run
@@ -22,8 +24,7 @@ _NO_WAIT = 0.1
 """Share of a stage's work below which a wait for the first gradient cannot be one."""
 
 
-@dataclass(slots=True)
-class Stages:
+class Stages(Struct):
     """Work of every stage, traced or made up, and who stands for whom."""
 
     run: Run
@@ -31,7 +32,7 @@ class Stages:
     works: Mapping[int, RankWork]
     """By traced rank."""
     notes: Notebook
-    _of_stage: dict[int, dict[int, RankWork]] = field(init=False, default_factory=dict)
+    _of_stage: dict[int, dict[int, RankWork]] = field(default_factory=dict)
     """Per traced stage: rank -> its work."""
 
     def __post_init__(self) -> None:

@@ -6,8 +6,9 @@ the host's. The host's gaps between traced operations are kept as gaps.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
+
+from msgspec import Struct, field
 
 from traincast.errors import FormatError
 from traincast.formats.echo.experts import Exchange, ExpertScaling, exchanges, is_exchange
@@ -51,8 +52,7 @@ _SLOTS = {"forward_step": SlotKind.F, "backward_step": SlotKind.BW}
 _RECEIVES = {"forward_step": "recv_forward", "backward_step": "recv_backward"}
 
 
-@dataclass(slots=True)
-class RankWork:
+class RankWork(Struct):
     """A rank's step as template operations, by the part of the pipeline they belong to."""
 
     start: list[Op] = field(default_factory=list)
@@ -65,8 +65,7 @@ class RankWork:
     """Operations before which the rank waited for a message that was not traced."""
 
 
-@dataclass(slots=True)
-class Conversion:
+class Conversion(Struct):
     """How traced operations become those of the run to simulate."""
 
     rendezvous: Rendezvous
@@ -77,8 +76,8 @@ class Conversion:
     """Take communication times from the trace; otherwise leave them to be estimated."""
     scaling: ExpertScaling | None = None
     """Rescaling of expert work; None where it is as traced."""
-    traced_size: dict[Group, int] = field(init=False)
-    target_size: dict[Group, int] = field(init=False)
+    traced_size: dict[Group, int] = field(default_factory=dict)
+    target_size: dict[Group, int] = field(default_factory=dict)
     """Ranks of a group in the run that was traced, and in the one to simulate."""
 
     def __post_init__(self) -> None:
@@ -95,17 +94,16 @@ def _group_sizes(parallel: Parallel) -> dict[Group, int]:
     return sizes if parallel.pp > 1 else {**sizes, Group.EMB: 1}
 
 
-@dataclass(slots=True)
-class Splitter:
+class Splitter(Struct):
     """A walk over the trace of one rank, whose file is the one of that index among the inputs."""
 
     trace: RankTrace
     file: int
     how: Conversion
-    work: RankWork = field(init=False, default_factory=RankWork)
-    _before: list[Op] = field(init=False, default_factory=list)
+    work: RankWork = field(default_factory=RankWork)
+    _before: list[Op] = field(default_factory=list)
     """What belongs to the slot that comes next."""
-    _buckets: list[TraceOp] = field(init=False, default_factory=list)
+    _buckets: list[TraceOp] = field(default_factory=list)
 
     def split(self) -> RankWork:
         """Return the rank's work.

@@ -7,8 +7,9 @@ NVIDIA/nccl, src/device/generate.py, and ROCm/rccl: names of kernels (``ncclDevK
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from traincast.formats.kineto.grammar import Communicated, Document, whole
 from traincast.workload.words import Operation
@@ -59,8 +60,7 @@ def operation_of(name: str) -> Operation:
     return next((operation for word, operation in _NAMED if word in letters), Operation.NONE)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOfRanks:
+class GroupOfRanks(Struct, frozen=True):
     """A process group."""
 
     name: str
@@ -70,8 +70,7 @@ class GroupOfRanks:
     members: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Communication:
+class Communication(Struct, frozen=True):
     """What one communication is on one rank."""
 
     operation: Operation

@@ -9,13 +9,13 @@ Letters: G pieces of work of the GPU, C calls of the runtime, H operators and an
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import FieldInfo
 from msgspec.structs import fields as fields_of
 
@@ -33,7 +33,7 @@ from traincast.formats.values import shown
 from traincast.units import RANGES
 from traincast.workload.ops import FloatArray, IntArray
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 US_PER_S = 1e6
 PARAM_COMMS = "record_param_comms"
 """The operator of the host that records a communication."""
@@ -78,8 +78,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     trace_name: Loose = msgspec.field(name="traceName", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuWork:
+class GpuWork(Struct, frozen=True, kw_only=True):
     """What ran on the GPU, in the order of the file."""
 
     kind_G: IntArray
@@ -110,8 +109,7 @@ class GpuWork:
         return len(self.kind_G)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeCalls:
+class RuntimeCalls(Struct, frozen=True, kw_only=True):
     """Calls of the runtime on the host."""
 
     name_C: IntArray
@@ -122,8 +120,7 @@ class RuntimeCalls:
     event_C: IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostOperators:
+class HostOperators(Struct, frozen=True, kw_only=True):
     """Operators and annotations of the host."""
 
     name_H: IntArray
@@ -139,8 +136,7 @@ class HostOperators:
     event_H: IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamWaits:
+class StreamWaits(Struct, frozen=True, kw_only=True):
     """Where a stream was made to wait for an event of another, where the profiler was asked to say it."""
 
     stream_W: IntArray
@@ -152,8 +148,7 @@ class StreamWaits:
     event_W: IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(Struct, frozen=True, kw_only=True):
     """One file."""
 
     path: Path
@@ -203,9 +198,9 @@ class _Reader:
     def table(self, name: str, table: type[T]) -> T:
         """Return the columns of a table."""
         columns = {}
-        for field in fields(table):  # type: ignore[arg-type]
-            column = field.name.rpartition("_")[0]
-            columns[field.name] = np.concatenate([np.zeros(0, _dtype(column)), *self.parts.pop((name, column), [])])
+        for each in table.__struct_fields__:
+            column = each.rpartition("_")[0]
+            columns[each] = np.concatenate([np.zeros(0, _dtype(column)), *self.parts.pop((name, column), [])])
         return table(**columns)
 
     def _gpu(self, rows: list[Any]) -> _Columns:
@@ -347,7 +342,7 @@ def _is_said(said: Document, each: FieldInfo) -> bool:
 
 def _check_times(path: Path, table: Any, names: Sequence[str]) -> None:  # noqa: ANN401 any table with times
     """Refuse events without a begin or a duration, or with a negative one."""
-    columns = {name.rpartition("_")[0]: getattr(table, name) for name in table.__slots__}
+    columns = {name.rpartition("_")[0]: getattr(table, name) for name in table.__struct_fields__}
     start_us, time_us = columns["start_us"], columns["time_us"]
     most_us = RANGES["time"].highest * US_PER_S
     bad = np.flatnonzero(~((time_us >= 0) & (time_us <= most_us) & np.isfinite(start_us)))

@@ -9,7 +9,9 @@ Letters: J ends of what ranks did together.
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.diagnostics import Notebook
 from traincast.formats.kineto.communication import Communication, GroupOfRanks, meaning, world_size
@@ -24,8 +26,7 @@ End = tuple[int, int]
 """Rank, and the place of the work in its step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The communication of one rank."""
 
     at: int
@@ -35,8 +36,7 @@ class Found:
     comms_id: str | None
 
 
-@dataclass(slots=True)
-class Together:
+class Together(Struct):
     """What ranks did together; a number for each rendezvous, and what is alone has none."""
 
     collectives: list[list[End]] = field(default_factory=list)

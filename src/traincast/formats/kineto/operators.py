@@ -7,9 +7,8 @@ sends and receives recorded on its thread since the last communication; each is 
 the same time.
 """
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.formats.kineto.communication import operation_of
 from traincast.formats.kineto.grammar import PARAM_COMMS

@@ -16,10 +16,10 @@ Letters: G pieces of work of the GPU, I instants of the host, E edges.
 
 import math
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.formats.kineto.step import RankStep, Task
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
@@ -49,8 +49,7 @@ class Instant(NamedTuple):
     """Index into `Trace.calls`, -1 for none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """Who follows whom in one rank's step; edges lead from the first to the second."""
 
     lane_G: IntArray

@@ -9,10 +9,10 @@ Letters: G pieces of work of the GPU, C calls of the runtime, H operators of the
 """
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.kineto.communication import communicates
@@ -37,8 +37,7 @@ class Task(StrEnum):
     """Memory is copied or set."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """A step that the profiler marked; times are those of the file."""
 
     number: int
@@ -46,8 +45,7 @@ class Mark:
     end_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStep:
+class RankStep(Struct, frozen=True, kw_only=True):
     """A step of one rank; work of the GPU is sorted by its begin, times are those of the file."""
 
     trace: Trace

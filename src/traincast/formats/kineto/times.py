@@ -7,7 +7,8 @@ Letters: G pieces of work of the GPU of a rank, J ends of what ranks did togethe
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traincast.diagnostics import Notebook
 from traincast.formats.kineto.grammar import US_PER_S
@@ -24,8 +25,7 @@ _NS_PER_S = 1e9
 _NS_PER_US = 1000
 
 
-@dataclass(slots=True)
-class Times:
+class Times(Struct):
     """When work of each rank began and ended, in seconds from an instant that all ranks share."""
 
     steps: Mapping[int, RankStep]

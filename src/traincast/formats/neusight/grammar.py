@@ -8,9 +8,10 @@ exported with the row fields of AICB (``Work_Item`` of aliyun/aicb); the sizes s
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
@@ -42,8 +43,7 @@ _COLUMN_OBJECT = re.compile(r'\{\s*"name"\s*:\s*[\[{]')
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One part of a row: a computation and the communication after it."""
 
     compute_s: float
@@ -56,8 +56,7 @@ class Cell:
     """Who communicates; NONE for nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One row: an operator, or a communication."""
 
     number: int
@@ -86,8 +85,7 @@ class Row:
         return any(cell.group is Group.PP for cell in self.cells)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeusightFile:
+class NeusightFile(Struct, frozen=True, kw_only=True):
     """What a whole file says, with what is unusual about single values."""
 
     path: str

@@ -9,7 +9,8 @@ after it the others.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from traincast.model.blocks.part import Exchange, Part
 from traincast.model.blocks.share import Share
@@ -25,8 +26,7 @@ COMM_SUFFIX = "_comm"
 """Ends the name of a row that communicates over tp for the node beside it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """What one row, and the row of its gradient, are made of."""
 
     name: str

@@ -7,7 +7,8 @@ their position.
 
 import math
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
@@ -25,8 +26,7 @@ _AFTER_LAYERS = re.compile(
 """Modules that follow the last layer in models whose modules have no common first name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(Struct, frozen=True):
     """Where the layers of a file are; numbers index `NeusightFile.rows`."""
 
     starts: tuple[int, ...]

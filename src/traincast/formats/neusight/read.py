@@ -7,7 +7,8 @@ communicates; what is asynchronous holds nobody back.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
@@ -132,8 +133,7 @@ def _estimates_backward(file: NeusightFile, work: _Work, options: LayoutOptions,
     return True
 
 
-@dataclass(slots=True)
-class _Lowering:
+class _Lowering(Struct):
     """Turns rows into operations."""
 
     builder: WorkloadBuilder

@@ -6,11 +6,11 @@ Letters: N operations of all ranks and steps.
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.errors import FormatError
 from traincast.files import read_bytes, read_text
@@ -41,8 +41,7 @@ _WHOLE = tuple(name for name in COLUMNS if name not in ("optype", "start_ts", "d
 _LARGEST = {"dp_rank": 2**20, "stage": 2**10, "rank": 2**20, "seq_id": 2**24, "mc": 2**10, "mb_id": 2**24}
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """The rows of a trace, as columns."""
 
     path: str

@@ -16,10 +16,10 @@ send or receive without a partner is (the ends of the model, with virtual stages
 Letters: L operations of a rank in a step, E edges.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.errors import FormatError
 from traincast.formats.straggler_st.grammar import AFTER, COMPUTE, MESSAGES, SHARDED, TYPES, Table
@@ -31,8 +31,7 @@ _CLOCKS_S = 5e-5
 _QUEUE_OF_COMPUTE, _QUEUE_AFTER, _QUEUE_SHARDED, _QUEUE_MESSAGES = 0, 1, 2, 3
 
 
-@dataclass(frozen=True, slots=True)
-class RankOrder:
+class RankOrder(Struct, frozen=True):
     """A rank's operations in order, with what each follows and meets; times as the trace has them."""
 
     rows: Table

@@ -4,10 +4,11 @@ Letters: N operations of all ranks and steps, L of one rank in a step.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
@@ -126,8 +127,7 @@ def layout_of(table: Table, meta: Path | None) -> tuple[Parallel, list[Note]]:
     return parallel, notes
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """All steps of a trace; iterating reads one after the other."""
 
     table: Table

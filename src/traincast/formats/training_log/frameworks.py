@@ -17,8 +17,9 @@ Sources, by the file and version that prints the line:
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from traincast.units import GIGA
 
@@ -29,8 +30,7 @@ _TERA = 1e3 * GIGA
 _MILLI = 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(Struct, frozen=True):
     """A number of a step line: the expression that finds it, and what it is multiplied by to be SI."""
 
     pattern: re.Pattern[str]
@@ -42,8 +42,7 @@ def _after(words: str, factor: float = 1.0, *, unit: str = "") -> Quantity:
     return Quantity(re.compile(rf"(?:{words})\s?[:=]\s*{NUMBER}{unit}"), factor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class Framework(Struct, frozen=True, kw_only=True):
     """How one framework, or a line of versions of it, prints a step."""
 
     name: str

@@ -10,10 +10,12 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from statistics import median
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import ConfigError, FormatError
@@ -51,8 +53,7 @@ _ROUNDING_S = 0.0051
 _LONGEST_LINE = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """What one line says, or those of several ranks together, of the step that it names and those before it."""
 
     line: int
@@ -78,8 +79,7 @@ class Step:
     """Whether an evaluation or a checkpoint came between the line before and this one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingLog:
+class TrainingLog(Struct, frozen=True, kw_only=True):
     """What a whole log says."""
 
     path: str
@@ -121,8 +121,7 @@ class _Utilisation(NamedTuple):
     interrupted: bool
 
 
-@dataclass(slots=True)
-class _Stream:
+class _Stream(Struct):
     """What one rank printed so far."""
 
     number: int = 0
@@ -133,8 +132,7 @@ class _Stream:
     """Whether nothing was printed since the start."""
 
 
-@dataclass(slots=True)
-class _Reader:
+class _Reader(Struct):
     path: str
     remarks: Remarks
     framework: Framework | None = None

@@ -7,7 +7,8 @@ is ``None`` or ``False`` was not given.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.dialects.flags import READ, REFUSED, flag_table

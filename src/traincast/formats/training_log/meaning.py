@@ -8,11 +8,12 @@ times the median is left out too: some versions count these into the step. Where
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.formats.training_log.grammar import Step, TrainingLog
@@ -29,8 +30,7 @@ _LEAST_SPAN_S = 20.0
 """Least time between two clock times that a step is told from: a progress bar says whole seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steady:
+class Steady(Struct, frozen=True, kw_only=True):
     """A step in steady state."""
 
     step_s: float

@@ -1,6 +1,7 @@
 """Attention with fused queries, keys and values (MHA, GQA, MQA), and what latent attention shares with it."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.model.blocks.common import (
     MASK_BYTES,
@@ -23,8 +24,7 @@ _RING_CHUNKS = 2
 """Keys and values of two other ranks, one in use and one on its way (Liu et al. 2023, arXiv 2310.01889)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """The attention block of a layer.
 
     Heads are split over tp: the fused projection by its outputs, the output projection by its inputs. Source:

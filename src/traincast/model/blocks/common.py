@@ -6,7 +6,8 @@ for the gradient of the weight); Shoeybi et al. 2019, arXiv 1909.08053, section 
 pass).
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
@@ -199,8 +200,7 @@ def _of_adapter(share: Share, gemm: Gemm, *, by_inputs: bool) -> tuple[Exchange,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(Struct, frozen=True):
     """Exchanges of a block, with the part that splits its outputs first and the one that sums up last."""
 
     enter_forward: tuple[Exchange, ...]

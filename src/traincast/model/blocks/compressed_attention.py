@@ -7,7 +7,8 @@ src/transformers/models/deepseek_v4/modular_deepseek_v4.py; FLOPs as NVIDIA-NeMo
 src/megatron/bridge/training/utils/flop_utils.py (dsv4_hybrid): every query meets a whole window.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.model.blocks.attention import attention_norms, core_attention, rotary, sparse_kernel
 from traincast.model.blocks.common import adapters, around, exchange, norm_kernel, residual
@@ -18,8 +19,7 @@ from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div, larger, smaller
 
 
-@dataclass(frozen=True, slots=True)
-class Compressor:
+class Compressor(Struct, frozen=True):
     """What makes one vector of some tokens: a sum of their projections, weighted by a second one and by position.
 
     It is whole on every tensor parallel rank, each for its own tokens.
@@ -44,8 +44,7 @@ class Compressor:
         return self.ratio * self.series * width + width
 
 
-@dataclass(frozen=True, slots=True)
-class Widths:
+class Widths(Struct, frozen=True):
     """Sizes that all three kinds of layers have."""
 
     window: int
@@ -60,8 +59,7 @@ class Widths:
     """Part of a head that carries the position."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompressedAttention:
+class CompressedAttention(Struct, frozen=True):
     """The attention block of a layer.
 
     Queries and outputs pass through narrow vectors: those of the queries are whole on every tensor parallel rank, the

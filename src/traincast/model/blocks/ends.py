@@ -1,6 +1,7 @@
 """What stands before the first layer and after the last one: embedding, LM head, MTP projections."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.model.blocks.common import (
     around,
@@ -16,8 +17,7 @@ from traincast.model.blocks.share import Share
 from traincast.model.numbers import ceil_div
 
 
-@dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(Struct, frozen=True):
     """The lookup of the tokens' vectors, a table whose rows are split over tp; learned positions.
 
     Source: Megatron-LM, megatron/core/tensor_parallel/layers.py (VocabParallelEmbedding).
@@ -35,8 +35,7 @@ class Embedding:
         return tables
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingCopy:
+class EmbeddingCopy(Struct, frozen=True):
     """The table of the embedding again, where layers that predict further tokens are on another rank than it.
 
     Source: Megatron-LM, megatron/core/models/gpt/gpt_model.py (``mtp_process``).
@@ -70,8 +69,7 @@ def _lookup(share: Share) -> Part:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LmHead:
+class LmHead(Struct, frozen=True):
     """The final norm, the LM head, whose outputs are split over tp, and the loss over the split vocabulary.
 
     Source: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py (largest logit, its sum and the target's are
@@ -122,8 +120,7 @@ class LmHead:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OtherParameters:
+class OtherParameters(Struct, frozen=True):
     """Parameters that are in no block, such as BERT's pooler."""
 
     def parts(self, share: Share) -> tuple[Part, ...]:
@@ -131,8 +128,7 @@ class OtherParameters:
         return (Part(name="other", counts_as="other", vectors=share.model.other_params),)
 
 
-@dataclass(frozen=True, slots=True)
-class MtpProjection:
+class MtpProjection(Struct, frozen=True):
     """What joins a layer that predicts a further token to the model.
 
     A matrix from the hidden state and the next token's embedding together, each with a norm of its own, to the hidden

@@ -7,11 +7,11 @@ section 2.1.2; Megatron-LM, megatron/core/transformer/moe/moe_utils.py (group_li
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import comb
 
 import numpy as np
+from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.common import around, exchange, residual
@@ -30,8 +30,7 @@ _SCORE_BYTES = 4
 """Routers compute in fp32; their scores and probabilities are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class MoeMlp:
+class MoeMlp(Struct, frozen=True):
     """The MLP block of a layer with experts.
 
     Tensor parallel ranks share the tokens out before they are routed, whether norms split the sequence or not. Every

@@ -4,7 +4,7 @@ Source: Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464, section 3; Megatron-
 megatron/core/ssm/gated_delta_net.py.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
@@ -22,8 +22,7 @@ _MODULES = ("gdn_norm_out",)
 gated_delta_net/common.py (recompute_norm_out)."""
 
 
-@dataclass(frozen=True, slots=True)
-class GatedDelta:
+class GatedDelta(Struct, frozen=True):
     """The mixer block of a layer.
 
     One projection gives queries, keys, values, an output gate, and two numbers for each value head (decay and rate of

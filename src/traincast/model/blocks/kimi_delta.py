@@ -5,7 +5,7 @@ keys and values are one projection, split over tp by heads; what decays and gate
 every rank for its own tokens, as is the rate of correction).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.model.blocks.common import adapters, around, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
@@ -18,8 +18,7 @@ _PROJECTED = 3
 """Vectors of a head that the wide projection makes and the convolution mixes: query, key and value."""
 
 
-@dataclass(frozen=True, slots=True)
-class KimiDelta:
+class KimiDelta(Struct, frozen=True):
     """The mixer block of a layer.
 
     Queries, keys and values are as wide as each other. Decays and the gates of the output pass through narrow vectors,

@@ -1,6 +1,7 @@
 """Multi-head latent attention: queries and keys/values pass through narrow projections."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.attention import attention_norms, core_attention, head_norms, output_projection, rotary
@@ -11,8 +12,7 @@ from traincast.model.model import Latent, Model
 from traincast.model.numbers import Number
 
 
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
+class LatentAttention(Struct, frozen=True):
     """The attention block of a layer with latent attention.
 
     Sources: DeepSeek-V2, arXiv 2405.04434, section 2.1; Megatron-LM, megatron/core/transformer/

@@ -4,7 +4,7 @@ Source: Qin et al. 2024, arXiv 2401.04658; MiniMax 2025, arXiv 2501.08313, secti
 src/transformers/models/minimax/modular_minimax.py (MiniMaxLightningAttention).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
@@ -17,8 +17,7 @@ _PROJECTED = 3
 """Vectors of a head that the first projection makes, with an activation function: query, key and value."""
 
 
-@dataclass(frozen=True, slots=True)
-class LightningAttention:
+class LightningAttention(Struct, frozen=True):
     """The mixer block of a layer.
 
     It scans as Mamba-2 does, with a query and a key of its own for each head in place of C and B. Heads are split over

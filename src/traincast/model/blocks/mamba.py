@@ -3,7 +3,7 @@
 Source: Dao and Gu 2024, arXiv 2405.21060, sections 6 and 7; Megatron-LM, megatron/core/ssm/mamba_mixer.py.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.part import Exchange, Kernel, Part, block
@@ -15,8 +15,7 @@ _PER_HEAD = 3
 """Parameters of a head that no product reads: its decay, its skip, and the bias of its step (A, D, dt)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mamba:
+class Mamba(Struct, frozen=True):
     """The mixer block of a layer.
 
     One projection gives each head its input and its gate, each group of heads the two vectors of its state's input and

@@ -4,7 +4,7 @@ Source: Gu and Dao 2023, arXiv 2312.00752, section 3; Lieber et al. 2024, arXiv 
 the scan reads of a token); huggingface/transformers, src/transformers/models/jamba/modeling_jamba.py (JambaMambaMixer).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.model.blocks.common import (
     adapters,
@@ -21,8 +21,7 @@ from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div
 
 
-@dataclass(frozen=True, slots=True)
-class Mamba1:
+class Mamba1(Struct, frozen=True):
     """The mixer block of a layer.
 
     One projection gives every channel its input and gate; from what is left of the inputs behind a convolution a narrow

@@ -1,6 +1,6 @@
 """The MLP of a dense layer, and the shared experts of others, which are split as it is."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.model.blocks.common import MLP_AND_ATTENTION, adapters, around, norm, residual
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
@@ -9,8 +9,7 @@ from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div
 
 
-@dataclass(frozen=True, slots=True)
-class Mlp:
+class Mlp(Struct, frozen=True):
     """The MLP block of a layer: two or, with a gate, three matrices with an activation function between them.
 
     The first is split over tp by its outputs, the last by its inputs. Source: Shoeybi et al. 2019, arXiv 1909.08053,
@@ -66,8 +65,7 @@ def _mlp(_model: Model, _layer: int) -> Mlp:
     return Mlp()
 
 
-@dataclass(frozen=True, slots=True)
-class Activations:
+class Activations(Struct, frozen=True):
     """Bytes around an activation function."""
 
     before: Number

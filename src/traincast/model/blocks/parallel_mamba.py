@@ -4,7 +4,8 @@ Source: Zuo et al. 2025, arXiv 2507.22448, section 2; huggingface/transformers,
 src/transformers/models/falcon_h1/modular_falcon_h1.py (FalconH1DecoderLayer).
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.attention import Attention
@@ -14,8 +15,7 @@ from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 
 
-@dataclass(frozen=True, slots=True)
-class ParallelMamba:
+class ParallelMamba(Struct, frozen=True):
     """Both mixers of a layer; each is split over tp, and exchanged, as it is where it stands alone."""
 
     attention: Attention

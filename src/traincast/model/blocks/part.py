@@ -6,9 +6,10 @@ parts of its blocks.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
@@ -29,8 +30,7 @@ _SIZES_OF_STATE = 4
 """A scan's shape begins with tokens and the sizes of a state, at most three."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gemm:
+class Gemm(Struct, frozen=True, kw_only=True):
     """A product of tokens with a weight: ``m x k`` by ``k x n``, forward; two more products in the backward pass."""
 
     m: Number
@@ -63,8 +63,7 @@ class Gemm:
         return 2.0 * self.m * self.n * self.k
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class Kernel(Struct, frozen=True, kw_only=True):
     """Work of a part that is no product with a weight: attention's core, norms, pointwise work."""
 
     family: str
@@ -102,8 +101,7 @@ class Kernel:
         return 2.0 * self.count * batch * heads * queries * met * (query + value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(Struct, frozen=True, kw_only=True):
     """A communication of a part in one pass; one of 0 bytes does not take place."""
 
     group: str
@@ -116,8 +114,7 @@ class Exchange:
     """``out`` with tokens to their experts, ``back`` with what these made of them; empty for all else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """A module of a block: what one rank holds, runs, keeps and exchanges for it."""
 
     name: str
@@ -166,8 +163,7 @@ class Block(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class BlockKind:
+class BlockKind(Struct, frozen=True):
     """A kind of block that layers can have, by its name in `Model.blocks`."""
 
     make: Callable[[Model, int], Block]
@@ -193,8 +189,7 @@ def block(
     return register
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elements(Summed):
+class Elements(Summed, frozen=True, kw_only=True):
     """How many parameters one rank holds."""
 
     dense: Number = 0

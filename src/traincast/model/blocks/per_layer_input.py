@@ -6,7 +6,7 @@ table and the projection of all layers together are the layers' own here, so tha
 the one norm that all share is among a model's ``other_params``.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.model.blocks.common import around, exchange, norm, norm_kernel, residual
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
@@ -15,8 +15,7 @@ from traincast.model.model import Model
 from traincast.model.numbers import ceil_div
 
 
-@dataclass(frozen=True, slots=True)
-class PerLayerInput:
+class PerLayerInput(Struct, frozen=True):
     """The block after the MLP that adds a layer's input; channels are split over tp, as those of an MLP are."""
 
     width: int

@@ -3,7 +3,8 @@
 Degrees, micro batch and sequence are numbers, or arrays that broadcast: one `Share` then stands for many layouts.
 """
 
-from dataclasses import dataclass, field, replace
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.model.dispatch import SCALE_SHARE
@@ -19,8 +20,7 @@ DELAYED_SCALING = "fp8"
 """The one of them whose scales are those of steps before; the others scale what they cast."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
+class Execution(Struct, frozen=True, kw_only=True):
     """How the work is done, whatever the layout: the same for all layouts of a `Share`."""
 
     precision: str = "bf16"
@@ -118,8 +118,7 @@ class Execution:
         return replace(self, precision=self.core_dtype, recipe="")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(Struct, frozen=True, kw_only=True):
     """A rank's share of the work of one microbatch; by default all of a sequence on one rank."""
 
     model: Model

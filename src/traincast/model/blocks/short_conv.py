@@ -4,7 +4,7 @@ Source: Liquid AI 2025, arXiv 2511.23404, section 2.1; huggingface/transformers,
 src/transformers/models/lfm2/modular_lfm2.py (Lfm2ShortConv).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise
@@ -17,8 +17,7 @@ _PROJECTED = 3
 """Vectors of a token that the first projection makes: both gates, and what is convolved."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShortConv:
+class ShortConv(Struct, frozen=True):
     """The mixer block of a layer, as wide as the hidden state; channels are split over tp.
 
     Context parallel ranks hand the last tokens of their piece of the sequence to the next one.

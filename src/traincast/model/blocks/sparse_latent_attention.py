@@ -7,7 +7,7 @@ outputs, not keys and values, pass through the up-projection; the indexer is who
 gathers what it reads).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.attention import core_attention, sparse_kernel
@@ -25,8 +25,7 @@ INDEX_NAMES = ("heads", "head_dim", "topk")
 """Numbers of an indexer, behind ``index_`` in a model's settings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Indexer:
+class Indexer(Struct, frozen=True):
     """What chooses the keys of a query."""
 
     heads: int
@@ -77,8 +76,7 @@ class Indexer:
         return mean_keys(pool, self.topk, causal=True)
 
 
-@dataclass(frozen=True, slots=True)
-class SparseLatentAttention(LatentAttention):
+class SparseLatentAttention(LatentAttention, frozen=True):
     """The attention block of a layer: latent attention with an indexer."""
 
     indexer: Indexer | None = None

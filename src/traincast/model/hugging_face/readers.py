@@ -1,9 +1,10 @@
 """What can be read of a ``config.json``, and of which ``model_type``; a reader returns values for a model's table."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+
+from msgspec import Struct, field
 
 from traincast.model.hugging_face.config import Config
 from traincast.model.table import merged
@@ -16,8 +17,7 @@ PLAIN: Table = {"gated": True, "norm": "rms"}
 """A model like Llama, over which a family's values are laid."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """How configs of some model types are read; fields as in ``data/hugging_face/families.toml``."""
 
     types: tuple[str, ...] = ()
@@ -38,8 +38,7 @@ class Family:
         return table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(Struct, frozen=True, kw_only=True):
     """Where a config says a field of a model: a number, or switches one of which is on."""
 
     whole: tuple[str, ...] = ()
@@ -60,8 +59,7 @@ class Field:
         return None if self.optional and not owner.has(*keys) else owner.whole(*keys)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(Struct, frozen=True, kw_only=True):
     """Keys of models that are not described, and why."""
 
     models: str
@@ -69,8 +67,7 @@ class Refused:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     """What is known of model types."""
 
     family: tuple[Family, ...]

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from operator import itemgetter
 
+from msgspec.structs import fields
 from rich.console import RenderableType
 
 from traincast.hardware.cluster import Cluster, Link

@@ -1,10 +1,11 @@
 """Two steps side by side, for people."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
+
+from msgspec import Struct
 
 from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
 from traincast.report.terminal import layout as ui
@@ -18,8 +19,7 @@ _MOST_RATIO = 10.0
 _HALF = "16-bit"
 
 
-@dataclass(frozen=True, slots=True)
-class Differences:
+class Differences(Struct, frozen=True):
     """What every table of differences shows: both sides, the difference, its share of the first."""
 
     a: str

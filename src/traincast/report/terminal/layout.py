@@ -6,12 +6,12 @@ rich takes longer than most answers of the command line.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
@@ -79,8 +79,7 @@ def indented(content: RenderableType | str, style: str = "") -> RenderableType:
     return _Indented(text(content, style) if isinstance(content, str) else content)
 
 
-@dataclass(frozen=True, slots=True)
-class _Indented:
+class _Indented(Struct, frozen=True):
     """Content two columns to the right; in plain words where it is."""
 
     content: RenderableType
@@ -90,8 +89,7 @@ class _Indented:
         yield self.content if is_plain(console) else Padding(self.content, (0, 0, 0, 2), expand=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """Lines that only eyes can read, with their heading; nothing in plain words."""
 
     title: str
@@ -125,8 +123,7 @@ def operation(name: str) -> str:
     return name.replace("_", "-" if name.upper() in Operation.__members__ else " ")
 
 
-@dataclass(frozen=True, slots=True)
-class TimeUnit:
+class TimeUnit(Struct, frozen=True):
     """The unit of a column of times (``s``, ``ms`` or ``us``), chosen by its largest so that the numbers line up."""
 
     name: str
@@ -194,8 +191,7 @@ def signed(figure: str) -> str:
     return figure if figure.startswith("-") else f"+{figure}"
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
+class Column(Struct, Generic[T], frozen=True):
     """A column of a table: its heading, and what it shows of each line."""
 
     heading: str
@@ -265,8 +261,7 @@ def section(
         yield table(columns, lines, hidden)
 
 
-@dataclass(frozen=True, slots=True)
-class _FittedTable:
+class _FittedTable(Struct, frozen=True):
     """A table of as many columns as there is room for; it breaks no words."""
 
     headings: Sequence[str]
@@ -417,8 +412,7 @@ def diagnostics(
         yield indented(_Notes(entries, style, tuple(files), in_full or (in_full is None and bool(style)) or None))
 
 
-@dataclass(frozen=True, slots=True)
-class _Notes:
+class _Notes(Struct, frozen=True):
     """A list of notes."""
 
     entries: Sequence[Note]

@@ -4,10 +4,11 @@ Letters: P stages, Q virtual stages in model order, M microbatches, D directions
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.job.job import Job, rank_share
@@ -88,18 +89,17 @@ def _routing_notes(job: Job, share: Share) -> tuple[Note, ...]:
     return (Note("node-limited-routing", text, brief=brief),)
 
 
-@dataclass(slots=True)
-class _StepWriter:
+class _StepWriter(Struct):
     """Writes the template that every rank shares."""
 
     job: Job
     plan: SchedulePlan
     emit: Emitter
     stages: tuple[StageWork, ...]
-    states: tuple[StateExchange, ...] = field(init=False)
+    states: tuple[StateExchange, ...] = ()
     _followed: Residency | None = None
 
-    microbatches: tuple[tuple[int, int], ...] = field(init=False)
+    microbatches: tuple[tuple[int, int], ...] = ()
     """First and last microbatch of each copy of the model."""
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ reductions of both GEMMs that read it. Weights are cast once a step (`weight_cas
 gathered for it. Source: Transformer Engine, transformer_engine/pytorch/module/linear.py and layernorm_linear.py.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
@@ -15,8 +15,7 @@ from traincast.model.recipes import Recipe
 Kernels = tuple[Kernel, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Casts:
+class Casts(Struct, frozen=True):
     """What a GEMM needs beside its products in each pass; a kernel of 0 elements does not run."""
 
     forward: Kernels = ()

@@ -6,7 +6,8 @@ transfer), which blocks. What the computation is too short for shows as exposed 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traincast.job.job import Job
 from traincast.model.blocks.share import Share
@@ -20,8 +21,7 @@ Exchanges = Mapping[Exchange, float] | list[Exchange]
 """Exchanges, each once or as often as it is said."""
 
 
-@dataclass(slots=True)
-class Emitter:
+class Emitter(Struct):
     """Adds operations to a workload and returns their rows."""
 
     job: Job

@@ -10,9 +10,10 @@ Letters: Q virtual stages in model order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+
+from msgspec import Struct
 
 from traincast.job.job import Job
 from traincast.model.model import Model
@@ -28,8 +29,7 @@ from traincast.model.structure import (
 from traincast.schedules.plan import SchedulePlan
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """What one virtual stage holds."""
 
     layers: range

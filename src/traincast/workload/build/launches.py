@@ -9,7 +9,9 @@ one kernel, takes 100 us on the host of a GB200, where PyTorch's own takes 37 us
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.job.frameworks import FULL_ITERATION, Framework
 from traincast.job.job import Job
@@ -63,8 +65,7 @@ _ROUTED = ("mlp.router", "pre_mlp_layernorm", "mlp.shared_experts")
 _DISPATCHER = "mlp.token_dispatcher"
 
 
-@dataclass(frozen=True, slots=True)
-class Launches(Summed):
+class Launches(Summed, frozen=True):
     """What the host does in some passes."""
 
     launches: Number = 0.0
@@ -97,8 +98,7 @@ _REPLAY = Launches(1)
 _INTERLEAVED = Launches(_NODES * _OF_NODE)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerLaunches:
+class LayerLaunches(Struct, frozen=True):
     """What the host does in each pass of a layer, and to recompute a module of it."""
 
     forward: Launches

@@ -5,9 +5,10 @@ Letters: Q virtual stages in model order.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from traincast.job.job import Job, blocks_of_layer, rank_share
 from traincast.job.kept import kept_share
@@ -70,8 +71,7 @@ class StageParts:
         return self._launches[blocks]
 
 
-@dataclass(frozen=True)
-class StageWork:
+class StageWork(Struct, frozen=True, dict=True):
     """One virtual stage: how many layers of each kind it has, and what each does."""
 
     job: Job
@@ -191,8 +191,7 @@ def stages_of(
     return tuple(stages)
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(Struct, frozen=True):
     """How the first forward pass of a step meets the parameters that other ranks have updated."""
 
     following: list[Exchange]

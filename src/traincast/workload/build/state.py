@@ -7,9 +7,8 @@ gradients after each backward pass).
 Letters: Q virtual stages in model order, M microbatches.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from traincast.job.job import Job
 from traincast.model.blocks.part import Elements
@@ -23,8 +22,7 @@ PARAMETER_BYTES = 2
 """Parameters are gathered in 16 bits, but for GEMM weights that the job gathers in 8."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateExchange:
+class StateExchange(Struct, frozen=True):
     """Exchanges over the replicas of a virtual stage's weights."""
 
     job: Job
@@ -126,8 +124,7 @@ class StateExchange:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Residency:
+class Residency(Struct, frozen=True):
     """What each pass of each virtual stage does to its sharded parameters and gradients."""
 
     forward_gathers_QM: BoolArray

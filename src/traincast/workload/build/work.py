@@ -5,8 +5,10 @@ wgrad into that of the weight, which it adds to the gradient buffer.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.model.blocks.common import gradient_sums
 from traincast.model.blocks.part import Exchange as PartExchange
@@ -33,8 +35,7 @@ class Exchange(NamedTuple):
     """In how many collectives, one after another, the bytes go."""
 
 
-@dataclass(slots=True)
-class Pass:
+class Pass(Struct):
     """Calls and exchanges, each with how often it is done, in the order in which they come first."""
 
     calls: dict[OperatorCall, float] = field(default_factory=dict)
@@ -80,8 +81,7 @@ class Pass:
         return sum(self.calls.values())
 
 
-@dataclass(slots=True)
-class Work:
+class Work(Struct):
     """What some parts run and exchange in each pass; the backward pass meets their exchanges from the last part on."""
 
     passes: dict[Phase, Pass] = field(

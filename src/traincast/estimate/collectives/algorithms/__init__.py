@@ -7,10 +7,11 @@ counts; any other is estimated where it is asked for by name, and never wins in 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from math import inf
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
@@ -61,8 +62,7 @@ class Traffic(NamedTuple):
     """Ranks of the emptiest node with several, filled in."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
+class Algorithm(Struct, frozen=True, kw_only=True):
     """The plug-in: what an algorithm sends, and where it applies."""
 
     name: str

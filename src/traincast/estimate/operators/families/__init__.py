@@ -7,8 +7,10 @@ against what its family says, before the family sees it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.dtypes import ELEMENT_TYPES
@@ -30,8 +32,7 @@ class Size(NamedTuple):
     """None: it must be given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiling:
+class Tiling(Struct, frozen=True, kw_only=True):
     """How a GEMM falls into tiles: `batch` independent ones of m x k by k x n; k is the reduction."""
 
     batch: float
@@ -42,8 +43,7 @@ class Tiling:
     """A block computes whole rows of the result, as attention kernels do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """What an operator does, apart from any GPU."""
 
     constants: tuple[str, ...]
@@ -87,8 +87,7 @@ def memory_bound(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """The plug-in: what calls of a family may say, and the work that they are."""
 
     work: Callable[..., Work]

@@ -13,7 +13,7 @@ the fp32 one in memory, ``none`` writes it in the result's type. Option
 ``kernel`` of ``grouped_gemm``: ``triton`` for the fused expert kernels of inference frameworks.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from traincast.estimate.operators.families import (
     FP32_BYTES,
