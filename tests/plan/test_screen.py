@@ -47,6 +47,23 @@ def rows(screen, every=1):
                 count += 1
 
 
+def test_offloading_waits_for_the_host_and_needs_its_memory():
+    """On a slow link the screen is as near to the simulation as on a fast one; what the host has no room for is out."""
+    given = SPACES["offloaded and sharded"] | {"recompute": "none", "offload_optimizer": 1.0}
+    slow = replace(H100, gpu=replace(H100.gpu, host_bytes_per_s=4e9))
+    poor = replace(H100, gpu=replace(H100.gpu, host_memory_bytes=int(2e11)))
+    screen, full = screen_of(**given), {}
+    for cluster in (slow, poor):
+        on = replace(screen, space=replace(screen.space, cluster=cluster), setting=Setting(cluster=cluster))
+        full[cluster.gpu.host_memory_bytes] = on.run(keep=5)
+        for layout, step_s, peak in list(rows(on, every=17)):
+            if peak < on.limit_bytes:
+                job = resolve_job(replace(on.space.request, **layout.request()), cluster)
+                found = forecast(job, Setting(cluster=cluster), allow_oom=True).iteration_time_s
+                assert step_s == pytest.approx(found, rel=0.15), layout.text
+    assert full[int(2e11)].feasible < full[slow.gpu.host_memory_bytes].feasible
+
+
 def job_of(screen, layout):
     return resolve_job(replace(screen.space.request, **layout.request()), H100)
 

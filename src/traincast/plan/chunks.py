@@ -82,6 +82,8 @@ class ChunkArrays(Struct, frozen=True):
     """Of the backward pass what follows the recomputation, [K, 1]."""
     saved_s: FloatArray
     """What a forward and a backward pass save that run as one, [K, 1]."""
+    moved_s: FloatArray
+    """Of copies of activations to the host, and as long back, [K, 1] where there are none, else [K, R]."""
 
     @property
     def whole_forward_s(self) -> FloatArray:
@@ -143,7 +145,7 @@ class ChunkTable(Struct):
             self._sizes[key] = ChunkSizes(**self._bytes(chunk, recomputes))
         return self._sizes[key]
 
-    def _times(self, chunk: Chunk, recomputes: Sequence[Recompute]) -> dict[str, FloatArray]:
+    def _times(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> dict[str, FloatArray]:
         stage = replace(chunk.stage, of_rank=self.of_rank or chunk.stage.of_rank)
         kinds, joined = stage.kinds, {MTP_PROJECTION: stage.held.mtp_layers}
         weight = self._timed(kinds, Phase.WEIGHT_GRADIENT)
@@ -168,27 +170,31 @@ class ChunkTable(Struct):
             "last_layers_s": gradients_s[:, None],
             "saved_s": self._saved(stage, np.maximum(forward_s, launch_s) + gradients_s)[:, None],
         }
-        return found | self._with_offload(stage, recomputes, found)
+        found["moved_s"] = np.zeros_like(found["host_forward_s"])
+        return found | self._with_offload(chunk, recomputes, found)
+
+    def host_bytes(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> FloatArray:
+        """Return what a microbatch keeps in the memory of the host on a kind of virtual stage, [K, R]."""
+        layers = chunk.stage.held.layers
+        models = (self._model(chunk.stage.job, each) for each in recomputes)
+        sizes = [offloaded_bytes(model.job, model.parts, layers) for model in models]
+        return np.stack([np.broadcast_to(each, self.costs.shares) for each in sizes], axis=1)
 
     def _with_offload(
-        self, stage: StageWork, recomputes: Sequence[Recompute], found: Mapping[str, FloatArray]
+        self, chunk: Chunk, recomputes: tuple[Recompute, ...], found: Mapping[str, FloatArray]
     ) -> dict[str, FloatArray]:
         """Return the passes with the copies of activations to the host and back, as far as they take longer."""
         if not any(each.offloaded for each in recomputes):
             return {}
-        layers = stage.held.layers
-        sizes = [
-            offloaded_bytes(model.job, model.parts, layers)
-            for model in (self._model(stage.job, each) for each in recomputes)
-        ]
-        moved_s = np.stack([np.broadcast_to(each, self.costs.shares) for each in sizes], axis=1) / self.link_bytes_per_s
-        counts_R = np.array([min(each.offloaded, len(layers)) for each in recomputes])
+        moved_s = self.host_bytes(chunk, recomputes) / self.link_bytes_per_s
+        stage = chunk.stage
+        counts_R = np.array([min(each.offloaded, len(stage.held.layers)) for each in recomputes])
         piece_s = moved_s / np.maximum(counts_R, 1)
         whole_R = (counts_R == stage.layers) & (counts_R > 0)
         first_s = np.where(whole_R, piece_s, 0.0)
         # Where all layers are offloaded, the last piece on its way out and the first on its way in are not hidden.
         returned = {name: 2 * first_s + np.maximum(found[name], moved_s - first_s) for name in _BACKWARD}
-        return returned | {"forward_s": np.maximum(found["forward_s"], moved_s - piece_s)}
+        return returned | {"forward_s": np.maximum(found["forward_s"], moved_s - piece_s), "moved_s": moved_s}
 
     def _forward(self, stage: StageWork) -> tuple[FloatArray, Number]:
         """Return the seconds of the layers' forward pass, and what the host needs to launch it at the least.

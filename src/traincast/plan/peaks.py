@@ -43,6 +43,8 @@ class Held:
         sent: Number = self._column(block.filled.costs.share.residual_bytes) if job.parallel.pp > 1 else 0.0
         self.other_K = job.memory_policy.buffer_bytes + 4 * sent + np.zeros(len(block.members))
         self.activations = [each * (1.0 + SLACK) for each in _activations(block)]
+        self.host = _offloaded(block) if any(each.offloaded for each in block.recomputes) else None
+        """Activations in the memory of the host, of each kind of stage, [S] of [K, R]; None: there are none."""
 
     @cached_property
     def unused(self) -> list[FloatArray]:
@@ -84,6 +86,9 @@ class Peaks:
         """What each kind of stage keeps for the whole step, [J]."""
         self.ended: FloatArray | None = None
         """The most that one has when its step ends, [J], where that adds anything."""
+        self.host: list[FloatArray] = []
+        """What each kind of stage keeps in the memory of the host for the whole step, [J]; empty: nothing."""
+        self.host_bytes = block.filled.host.memory_bytes
         outside_J = held.outside_K[at_J]
         wasted = job.memory_policy.gradient_placeholders and job.task != "lora"
         for number, parameters in enumerate(held.parameters):
@@ -91,6 +96,8 @@ class Peaks:
             other_K = held.other_K + held.unused[number] if wasted else held.other_K
             lasts = found.parameters + found.gradients + found.optimizer + found.copies + found.gathered + other_K[at_J]
             self.lasting.append(np.broadcast_to(lasts * (1.0 + SLACK) + outside_J, at_J.shape))
+            if job.offload_optimizer:
+                self.host.append(np.broadcast_to(found.host, at_J.shape))
             if np.any(found.step_gradients):
                 ended = self.lasting[-1] + found.step_gradients * (1.0 + SLACK)
                 self.ended = ended if self.ended is None else np.maximum(self.ended, ended)
@@ -107,6 +114,16 @@ class Peaks:
             raise ValueError("a pipeline has no stages")
         if self.ended is not None:
             np.maximum(found, rows.of_pairs(self.ended), out=found)
+        return found if self.held.host is None and not self.host else self._in_host(found, rows)
+
+    def _in_host(self, peak_bytes: FloatArray, rows: Rows) -> FloatArray:
+        """Return the peaks, without end where the memory of the host has no room for what is offloaded."""
+        room = np.ones(peak_bytes.shape, dtype=np.bool_)
+        for number in range(len(self.lasting)):
+            kept: FloatArray | float = 0.0 if self.held.host is None else self.held.host[number][rows.shares, None, :]
+            lasts = rows.of_pairs(self.host[number]) if self.host else 0.0
+            room &= kept + lasts <= self.host_bytes
+        found: FloatArray = np.where(room, peak_bytes, np.inf)
         return found
 
 
@@ -136,13 +153,25 @@ def _rows(parameters: RankParameters, at_J: IntArray) -> RankParameters:
 
 def _activations(block: "Block") -> list[FloatArray]:
     """Return the activations of each kind of stage at their peak, [S] of [K, R]."""
-    chunks, job, parallel = block.sizes_C, block.job, block.job.parallel
+    chunks = block.sizes_C
     saved_CKR = np.stack([each.saved_bytes for each in chunks])
     none = np.zeros_like(saved_CKR[0])
     # What passes in each pass of each kind of virtual stage: nothing with weight gradients.
     passing = [kind for each in chunks for kind in (none, each.backward_bytes, each.forward_bytes)]
-    passing_XKR = np.stack(passing)
-    found = [np.zeros(none.shape) for _ in block.shape.stages]
+    return _in_flight(block, saved_CKR, np.stack(passing))
+
+
+def _offloaded(block: "Block") -> list[FloatArray]:
+    """Return the activations of each kind of stage in the memory of the host at their peak, likewise."""
+    table, recomputes = block.filled.chunks, block.recomputes
+    saved_CKR = np.stack([table.host_bytes(each, recomputes)[block.rows_K] for each in block.shape.chunks])
+    return _in_flight(block, saved_CKR, np.zeros((3 * len(saved_CKR), *saved_CKR.shape[1:])))
+
+
+def _in_flight(block: "Block", saved_CKR: FloatArray, passing_XKR: FloatArray) -> list[FloatArray]:
+    """Return the most of each kind of stage that microbatches save, with what passes, [S] of [K, R]."""
+    job, parallel = block.job, block.job.parallel
+    found = [np.zeros(saved_CKR.shape[1:]) for _ in block.shape.stages]
     alike: dict[tuple[Moments, ...], list[int]] = {}
     for count in np.unique(block.microbatches_K).tolist():
         kinds = moments_of(

@@ -375,16 +375,20 @@ class Filled:
             moe_a2a_overlap=variant.moe_a2a_overlap,
             offload_optimizer=variant.offload_optimizer or None,
             offload_activations=None,
+            offload_parameters=self._offloads_parameters(each) or None,
             overlap_tp=None,
             recompute="none",
             recompute_layers=None,
             recompute_modules=None,
             recompute_method=None,
-            zero=None,
+            zero=3 if self._offloads_parameters(each) else None,
             shard=None,
             sequence_parallel=None,
         )
         return resolve_job(request, self.screen.setting.cluster)
+
+    def _offloads_parameters(self, degrees: Degrees) -> bool:
+        return bool(self.space.request.offload_parameters) and degrees.dp * degrees.cp > 1
 
     def _costs(self, *, gathers: bool) -> CostTable:
         keys = list(self.family.shares)

@@ -214,6 +214,12 @@ class Space(Struct, frozen=True, kw_only=True):
         found = [replace(each, offloaded=min(count, most_layers)) for each in found for count in counts]
         return tuple(dict.fromkeys(found))
 
+    def _offloaded_shares(self) -> tuple[float, ...]:
+        """Return which shares of the optimizer's states may be offloaded; offloaded parameters take all along."""
+        if self.request.offload_parameters:
+            return (1.0,)
+        return (0.0, 1.0) if self.allow_offload else (0.0,)
+
     def _offloaded_counts(self, most: int) -> list[int]:
         """Return of how many layers of a virtual stage activations may be offloaded."""
         return sorted({0, most // 2, most}) if self.allow_offload else [0]
@@ -253,12 +259,13 @@ class Space(Struct, frozen=True, kw_only=True):
 
     def shardings(self, replicas: int) -> list[tuple[int, int]]:
         """Return the stages of ZeRO, each with the ranks that share one copy of the state."""
+        whole = not self.request.offload_parameters
         if replicas == 1:
-            return [(0, 1)]
+            return [(0, 1)] if whole else []
         framework = self.framework
         usual = 3 if framework.fsdp else 1 if framework.distributed_optimizer else 0
         found = []
-        for zero in self.among("zero", (0, 1, 2, 3) if self.full else (usual,)):
+        for zero in self.among("zero", ((0, 1, 2, 3) if self.full else (usual,)) if whole else (3,)):
             domain = self.cluster.gpus_per_node
             splits = [replicas]
             if self.full:
@@ -295,7 +302,7 @@ class Space(Struct, frozen=True, kw_only=True):
         kinds = self._context_kinds(degrees)
         return tuple(
             Variant(precision, kind, dispatch, overlap, share)
-            for share in self.among("offload_optimizer", (0.0, 1.0) if self.allow_offload else (0.0,))
+            for share in self.among("offload_optimizer", self._offloaded_shares())
             for precision in self.precisions()
             for kind in kinds
             for dispatch in self.dispatchers(degrees.ep)

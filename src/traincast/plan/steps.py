@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
+from traincast.job.offload import GRADIENT_BYTES, PARAMETER_BYTES
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, added
 from traincast.plan.chunks import Chunk, ChunkArrays
@@ -67,6 +68,12 @@ class Passes:
             else self._gathered(at_K, chunk, state, at_U[..., None], one, two, reshard=reshard)
             for chunk, state, one, two in of
         ]
+        if self.block.job.offload_optimizer and not (zero == 3 and self.reduces_once):
+            moved_C = [each.moved_s[at_K, None, :] for each in self.chunks_C]
+            found = [
+                self._offloaded(state, at_U[..., None], moved_s, *each)
+                for state, moved_s, each in zip(state_C, moved_C, found, strict=True)
+            ]
         return self._line(at_K, [each[0] for each in found], [each[1] for each in found])
 
     def lengthened(self, ways: Ways, state_C: Sequence[StateSeconds], at_J: IntArray, *, reshard: bool) -> BoolArray:
@@ -79,8 +86,31 @@ class Passes:
                 found |= (state.gathered_s + (0.0 if self.reduces_once else state.reduced_s) > 0)[at_J]
             else:
                 hidden_K = (forward + backward)[:, 0].min(axis=1)
-                found |= state.reduced_s[at_J] > hidden_K[ways.share_J]
+                exchanged_s = state.reduced_s
+                if self.block.job.offload_optimizer:
+                    exchanged_s = np.maximum(exchanged_s, self.out_s(state))
+                found |= exchanged_s[at_J] > hidden_K[ways.share_J]
         return found
+
+    def out_s(self, state: StateSeconds) -> FloatArray:
+        """Return the seconds in which the gradients of a virtual stage go to the host."""
+        share = GRADIENT_BYTES * self.block.job.offload_optimizer / self.block.filled.host.link_bytes_per_s
+        found: FloatArray = share * state.updated
+        return found
+
+    def _offloaded(
+        self, state: StateSeconds, at_U: IntArray, moved_s: FloatArray, forward: FloatArray, backward: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the passes where gradients go to the host in each microbatch, and parameters may come from it.
+
+        Activations share the links with them.
+        """
+        in_s: Number = 0.0
+        if self.block.job.offload_parameters:
+            in_s = PARAMETER_BYTES / self.block.filled.host.link_bytes_per_s * state.updated[at_U]
+        forward = np.maximum(forward, in_s)
+        # Copies out have the next forward pass, too.
+        return forward, np.maximum(backward, moved_s + np.maximum(in_s, self.out_s(state)[at_U] - forward))
 
     def _times(self, at_K: slice | IntArray) -> tuple[list[FloatArray], list[FloatArray]]:
         """Return forward and backward passes of each kind of virtual stage, [K, 1, 1] and [K, 1, R]."""
@@ -292,15 +322,35 @@ class Steps:
 
     def _left(self, kind: StageKind, *, overlap: bool) -> FloatArray:
         """Return the seconds of the reduction that are left when a stage's passes have ended, [J]."""
-        zero, at_J, share_J = self.ways.zero, self.at_J, self.ways.share_J
+        zero, at_J = self.ways.zero, self.at_J
+        leaves = zero >= 2 and self.block.job.offload_optimizer > 0 and not (zero == 3 and self.passes.reduces_once)
+        out_s = self._late_out(kind) if leaves else np.zeros(len(at_J))
         if zero == 3 and not self.passes.reduces_once:
-            return np.zeros(len(at_J))
+            return out_s
         reduced_C = [each.reduced_s + each.summed_s for each in self.state_C]
         all_s = added(reduced_C[each] for each in kind.held)[at_J]
         if (zero < 2 and not overlap) or zero == 3:
             return np.asarray(all_s)
+        left_s = self._late(kind, reduced_C)
+        return np.maximum(left_s, out_s) if leaves else left_s
+
+    def _late_out(self, kind: StageKind) -> FloatArray:
+        """Return the seconds that gradients need to the host when a stage's passes have ended, [J].
+
+        Where they take longer than a microbatch its passes wait for them already, but for the last layer's.
+        """
+        chunk, last = self.passes.chunks_C[kind.held[0]], self.block.shape.chunks[kind.held[0]].stage
+        passes_s = (chunk.whole_forward_s + chunk.backward_s + chunk.ends_backward_s)[self.ways.share_J, 0]
+        own_s = self.passes.out_s(self.state_C[kind.held[0]])[self.at_J]
+        left_s = self._late(kind, [self.passes.out_s(each) for each in self.state_C])
+        found: FloatArray = np.where(own_s > passes_s, own_s / max(1, last.layers), left_s)
+        return found
+
+    def _late(self, kind: StageKind, seconds_C: Sequence[FloatArray]) -> FloatArray:
+        """Return the seconds that are left of what goes on behind the last passes of a stage, layer by layer, [J]."""
+        at_J, share_J = self.at_J, self.ways.share_J
         last, chunks = kind.held[0], self.passes.chunks_C
-        own_s = reduced_C[last][at_J]
+        own_s, all_s = seconds_C[last][at_J], added(seconds_C[each] for each in kind.held)[at_J]
         window_s = chunks[last].last_layers_s[share_J, 0]
         late_s = own_s / max(1, self.block.shape.chunks[last].stage.layers)
         windows_s = added(chunks[each].last_layers_s for each in kind.held)[share_J, 0]
