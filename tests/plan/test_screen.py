@@ -54,7 +54,7 @@ def test_offloading_waits_for_the_host_and_needs_its_memory():
     poor = replace(H100, gpu=replace(H100.gpu, host_memory_bytes=int(2e11)))
     screen, full = screen_of(**given), {}
     for cluster in (slow, poor):
-        on = replace(screen, space=replace(screen.space, cluster=cluster), setting=Setting(cluster=cluster))
+        on = dataclasses.replace(screen, space=replace(screen.space, cluster=cluster), setting=Setting(cluster=cluster))
         full[cluster.gpu.host_memory_bytes] = on.run(keep=5)
         for layout, step_s, peak in list(rows(on, every=17)):
             if peak < on.limit_bytes:
