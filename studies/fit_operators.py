@@ -233,7 +233,8 @@ def eight_bit_attention(rows: list[FamilyConstants]) -> Iterator[FamilyConstants
 
 
 def _part_of_500_watt(by_key: dict[Key, FamilyConstants]) -> Iterator[FamilyConstants]:
-    for family in ("gemm", "attention", "grouped_gemm"):
+    # The clock of its GEMMs follows from its power limit (`traincast.estimate.clocks`); that of attention does not.
+    for family in ("attention",):
         row = by_key.get(("H100-SXM-80GB", family, "bf16"))
         if row is not None:
             yield replace(

@@ -62,12 +62,12 @@ def test_a_class_has_the_product_of_what_is_known_of_gpu_and_framework(gpu, fram
     assert {name: found.of(name) for name in expected} == pytest.approx(expected)
 
 
-def test_gemms_of_experts_have_what_a_chip_adds_to_plain_ones():
-    """They have their own factor over all GPUs, and share those of a chip and an architecture."""
+def test_gemms_of_experts_have_what_an_architecture_adds_to_plain_ones():
+    """They have their own factor over all GPUs, and share that of an architecture."""
     table = FactorTable.of([*TABLE.factors.values(), factor("all", "*", "grouped_gemm bf16", 0.7)])
-    assert table.for_job(H100, "nanotron-2024").of("grouped_gemm bf16") == pytest.approx(0.7 * 1.2 * 1.3)
-    assert TABLE.for_job(H100, "nanotron-2024").of("grouped_gemm bf16") == pytest.approx(1.2 * 1.3)
-    assert ("chip", H100.name, "gemm bf16") in keys_of("grouped_gemm bf16", H100, "eager")
+    assert table.for_job(H100, "nanotron-2024").of("grouped_gemm bf16") == pytest.approx(0.7 * 1.2)
+    assert TABLE.for_job(H100, "nanotron-2024").of("grouped_gemm bf16") == pytest.approx(1.2)
+    assert ("architecture", "hopper", "gemm bf16") in keys_of("grouped_gemm bf16", H100, "eager")
     assert ("all", "*", "gemm bf16") not in keys_of("grouped_gemm bf16", H100, "eager")
     apart = math.hypot(*(prior_deviation(key) for key in keys_of("grouped_gemm bf16", H100, "eager")))
     assert whole_deviation("grouped_gemm bf16") == pytest.approx(apart)

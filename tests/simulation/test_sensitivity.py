@@ -142,9 +142,11 @@ def test_fitted_factors_are_known_better_together_than_each():
     done = run_job(job, H100, PLAIN, CostFactors())
     known = deviation(done, FactorTable(), {}) ** 2
     nothing = deviation(done, FactorTable(), {"compute": 1.0}) ** 2
-    assert nothing == pytest.approx(known + UNSEEN_COMPUTE**2 + UNSEEN_FRAMEWORK**2 + 0.2**2 + 0.08**2)
+    # What holds a chip's own factor at 1.
+    chip = prior_deviation(("chip", "", "compute"))
+    assert nothing == pytest.approx(known + UNSEEN_COMPUTE**2 + UNSEEN_FRAMEWORK**2 + 0.2**2 + 0.08**2 + chip**2)
     learnt = [(0.02 * (TOGETHER**2 + (1 - TOGETHER**2) * (0.02 / prior) ** 4) ** 0.5) for prior in (0.2, 0.08)]
-    wanted = known + UNSEEN_COMPUTE**2 + sum(each**2 for each in learnt)
+    wanted = known + sum(each**2 for each in learnt) + chip**2
     assert deviation(done, _learnt(job, done.gpu, ["compute"], 0.02), {"compute": 1.0}) == pytest.approx(
         math.sqrt(wanted)
     )

@@ -1,10 +1,10 @@
 """What end-to-end runs teach beyond single kernels: factors on classes of work.
 
-A kernel measured alone runs on a cool GPU with nothing beside it; in a training step clocks fall, caches
-are shared and libraries pick other kernels. A factor scales one class of work, and is the product of what is
-common to all GPUs or frameworks, of what an architecture adds, and of what a single chip or framework adds: of a
-GPU that no run was measured on, what is known of its kind still holds. A factor is 1 where nothing was
-measured.
+A kernel measured alone runs with nothing beside it; in a training step caches are shared and libraries pick other
+kernels. A factor scales one class of work, and is the product of what is common to all GPUs or frameworks, and of what
+an architecture or a framework adds: of a GPU that no run was measured on, what is known of its kind still holds. A
+factor is 1 where nothing was measured. What chips of an architecture differ in is the clock that their power limit
+allows (`traincast.estimate.clocks`); a factor of a chip is 1, and says that runs on it were fitted to.
 
 File `data/training/factors.csv`: level (``all``, ``architecture``, ``chip``, ``framework``), name, cost class, factor,
 deviation (of its logarithm after the fit), rows (runs behind it); classes are in `data/training/cost_classes.toml`.
@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traincast.estimate.clocks import gemm_slowdown
 from traincast.estimate.operators.constants import OperatorConstants
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
@@ -48,6 +49,8 @@ class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Class whose factors scale this one too, on the levels on which it has none of its own."""
     own: float = 0.0
     """That of one cluster's own factor, beyond those (`own_deviation`)."""
+    throttled: bool = False
+    """Whether the power limit sets the clock that it runs at (`traincast.estimate.clocks`)."""
     mean: dict[str, float] = {}
     """Factor expected over all GPUs, by what follows the first word of the class, where that is not 1."""
 
@@ -83,6 +86,12 @@ def part_of(cost_class: str) -> str:
     return _class_of(cost_class).part_of
 
 
+def is_throttled(cost_class: str) -> bool:
+    """Say whether a class of work runs at the clock that the power limit allows."""
+    known = _classes().get(cost_class) or _classes().get(cost_class.split(" ", maxsplit=1)[0])
+    return known is not None and known.throttled
+
+
 def own_key(framework: str, cost_class: str) -> Key:
     """Return the key of what a cluster's own runs say of a class of work under a framework."""
     return ("own", framework, cost_class)
@@ -90,8 +99,8 @@ def own_key(framework: str, cost_class: str) -> Key:
 
 def whole_deviation(cost_class: str) -> float:
     """Return the prior deviation of the logarithm of a class of work on one machine: of all its levels together."""
-    own = _class_of(cost_class)
-    return math.hypot(*({**_classes()[own.like].deviation, **own.deviation} if own.like else own.deviation).values())
+    own, alike = _class_of(cost_class), _alike(cost_class)
+    return math.hypot(*((_class_of(alike).deviation if alike else {}) | own.deviation).values())
 
 
 def host_class(cost_class: CostClass) -> str:
@@ -121,10 +130,14 @@ def _keys_of(cost_class: str, gpu: Gpu, framework: str) -> tuple[Key, ...]:
 
 def _scaled_on(level: str, cost_class: str) -> str:
     """Return the class whose factors scale a class of work on a level: the class itself, or the one it is like."""
-    own = _class_of(cost_class)
-    if not own.like or level in own.deviation or level not in _classes()[own.like].deviation:
-        return cost_class
-    return " ".join((own.like, *cost_class.split(" ")[1:]))
+    own, alike = _class_of(cost_class), _alike(cost_class)
+    return alike if alike and level not in own.deviation and level in _class_of(alike).deviation else cost_class
+
+
+def _alike(cost_class: str) -> str:
+    """Return the class that a class of work is like, of the same type; empty: none."""
+    like = _class_of(cost_class).like
+    return " ".join((like, *cost_class.split(" ")[1:])) if like else ""
 
 
 def _also_scaled(cost_class: str) -> tuple[str, ...]:
@@ -139,10 +152,12 @@ class CostFactors(Struct, frozen=True):
     of_class: Mapping[str, float] = field(default_factory=dict)
     constants: OperatorConstants | None = None
     """What operators are estimated by before they are scaled; None: the shipped ones."""
+    slowdown: float = 1.0
+    """How much longer the power limit makes what it throttles (`traincast.estimate.clocks.gemm_slowdown`)."""
 
     def of(self, name: str) -> float:
         """Return the factor of a class."""
-        return self.of_class.get(name, 1.0)
+        return self.of_class.get(name, 1.0) * (self.slowdown if is_throttled(name) else 1.0)
 
 
 class Factor(Struct, frozen=True, kw_only=True):
@@ -183,7 +198,7 @@ class FactorTable(Struct, frozen=True):
         for cost_class in {each for key in self.factors for each in _also_scaled(key[2])}:
             keys = (*_keys_of(cost_class, gpu, fitted_as or framework), own_key(framework, cost_class))
             chosen[cost_class] = math.prod(self.factors[key].factor for key in keys if key in self.factors)
-        return CostFactors(chosen)
+        return CostFactors(chosen, slowdown=gemm_slowdown(gpu))
 
 
 def with_factors(job: Job, factors: CostFactors) -> Job:

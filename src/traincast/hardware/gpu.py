@@ -44,6 +44,11 @@ class Generation(Struct, frozen=True, kw_only=True):
     transposed copies."""
     scaled_blocks: tuple[str, ...] = ()
     """Precisions with a scale for each small block that its matrix units take: ``mxfp8``, ``nvfp4``, ``mxfp4``."""
+    gemm_pj_per_flop: float | None = None
+    """Energy of a FLOP of long bf16 GEMMs in pJ, all that a GPU draws counted; in 8 and 4 bits as much less as their
+    peak is higher. None: its power limit is taken as enough for the full clock."""
+    timed_clock: float = 1.0
+    """Share of the full clock that the timings ran at which its kernels' constants were fitted to."""
     source: str = ""
 
 

@@ -50,7 +50,7 @@ by 7 to 10 % at the 90th percentile (docs/measured.md, noise)."""
 
 TOGETHER = 0.2
 """Deviation of what well-known factors make of a step, over that of each apart: a fit knows their product better than
-each, as what one gains the other loses (all GPUs, an architecture, a chip)."""
+each, as what one gains the other loses (all GPUs, an architecture)."""
 
 LOOSE = 0.17
 """Deviation of the time of one class of work in one job beyond the factors that all jobs share, for what depends on

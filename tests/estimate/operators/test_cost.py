@@ -156,12 +156,6 @@ def test_narrower_types_are_faster_and_older_kernels_slower():
     assert kernels[0] < kernels[1]
 
 
-def test_the_part_of_500_watt_is_slower_than_the_one_of_700():
-    call = gemm(16384, 16384, 16384)
-    slow, fast = (estimate_operator(call, load_gpu(name)).time_s for name in ("H100-96GB-HBM2e-500W", "h100"))
-    assert 1.2 < slow / fast < 1.5
-
-
 # --- which constants
 
 
