@@ -146,6 +146,11 @@ class Framework(Struct, frozen=True, kw_only=True):
     owns_tensors: bool = False
     """Whether a distributed optimizer has tensors whole, each on one rank, which broadcasts it when it is updated, and
     gradients are reduced on all ranks; else each rank has a part of every tensor."""
+    reduces_whole: bool = False
+    """Whether gradients are reduced on all ranks though a distributed optimizer has a part of every tensor on each."""
+    splits_messages: bool = False
+    """Whether of a hidden state that all ranks of tensor parallelism have each sends its part to the next stage, whose
+    ranks gather it."""
     gradient_placeholders: bool = False
     """Whether GEMMs that add to the main gradients themselves leave an unused 16-bit tensor of each shape of weight."""
     fsdp: bool = False

@@ -307,3 +307,20 @@ def test_sharded_parameters_come_while_layers_are_recomputed_and_experts_exchang
         assert gathered < names.index(computed[0])
         last = max(at for at, name in enumerate(names) if name in computed or name.startswith("ep all_to_all"))
         assert last < arrived < names.index("edp all_gather (unhidden)")
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_stages_send_each_rank_s_part_of_what_all_of_them_have_and_gather_it(sequence_parallel):
+    """A message is a tp-th; each stage gathers one before every pass that receives one. A split sequence is a part."""
+    job = job_of(gpus=8, tp=4, pp=2, sequence_parallel=sequence_parallel)
+    split = replace(job, framework=replace(job.framework, splits_messages=True))
+    parts, whole = workload_of(split), workload_of(job)
+    assert parts.message_bytes_Q.tolist() == [activation(job) // 4] * 2
+    if sequence_parallel:
+        assert of_step(split) == of_step(job)
+        return
+    assert whole.message_bytes_Q.tolist() == [activation(job)] * 2
+    more = of_step(split) - of_step(job)
+    assert set(more) == {(Group.TP, GATHER)}
+    # Over both stages there is one forward and one backward message for every microbatch.
+    assert more[Group.TP, GATHER] == 2 * job.parallel.microbatches * activation(job)

@@ -185,3 +185,16 @@ def test_gradients_of_whole_tensors_are_summed_over_all_replicas_however_few_sha
     assert reduced.size_bytes == job.framework.grad_reduce_bytes * stage.weights().trained_dense
     assert (sent.group, sent.operation, sent.messages) == (Group.SHARD, Operation.BROADCAST, 8)
     assert whole.updated() == parts.updated()
+
+
+def test_a_framework_may_reduce_whole_gradients_though_each_rank_updates_a_part():
+    """An all-reduce moves twice what a reduce-scatter does; parameters are gathered as they are without."""
+    job = job_of(gpus=8, zero=1)
+    (stage,) = stages_of(job, 8)
+    parts = StateExchange(job, stage.weights())
+    job = replace(job, framework=replace(job.framework, reduces_whole=True))
+    whole = StateExchange(job, stage.weights())
+    (scattered,), (reduced,) = parts.all_reduced(), whole.all_reduced()
+    assert scattered.operation is Operation.REDUCE_SCATTER
+    assert reduced == scattered._replace(operation=Operation.ALL_REDUCE)
+    assert (whole.gathered(), whole.updated()) == (parts.gathered(), parts.updated())

@@ -45,7 +45,7 @@ def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Wor
     _StepWriter(job, plan, emit, stages_of(job, ranks_per_node)).write()
     builder.notes.assumptions += [*job.assumptions, *_overlap_notes(emit), *_routing_notes(job, share)]
     state_bytes = share.activation_bytes * job.model.residual_streams
-    state_bytes //= job.parallel.tp if share.splits_sequence else 1
+    state_bytes //= job.parallel.tp if share.splits_sequence or job.framework.splits_messages else 1
     sent = [state_bytes * job.hidden_states_after(index) for index in range(len(job.layers_Q))]
     return builder.workload(
         sent,

@@ -38,7 +38,7 @@ from traincast.workload.build.offload import (
 )
 from traincast.workload.build.work import Exchange, Pass, Work, work_of
 from traincast.workload.builder import Rows
-from traincast.workload.words import STREAM_OF_GROUP, Phase
+from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
 
 
 class StageParts:
@@ -222,10 +222,11 @@ def forward_rows(
     for a gather.
     """
     arrived: Rows = []
+    message = [] if stage.first else _message(emit, Phase.FORWARD)
     if gather:
         arrived = emit.builder.wait(*(STREAM_OF_GROUP[each.group] for each in gather.own))
         arrived += emit.all(gather.following, Phase.FORWARD, blocking=False)
-    rows = arrived if gather and not gather.begins else []
+    rows = message + (arrived if gather and not gather.begins else [])
     if stage.first:
         lookup = stage.total({FIRST_BLOCKS: 1}, Phase.FORWARD)
         rows = rows + emit.compute("embedding forward", Phase.FORWARD, lookup.calls)
@@ -249,7 +250,8 @@ def backward_rows(
     `beside` is what each backward pass exchanges of parameters and gradients (ZeRO-3), done when the pass is; `reduced`
     are gradients that are reduced layer by layer while the pass runs, and nothing waits for them here.
     """
-    rows = _ends(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
+    rows = [] if stage.held.last else _message(emit, Phase.BACKWARD)
+    rows += _ends(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
     name, again, launches = stage.recomputed()
     recompute = emit.compute(name, Phase.RECOMPUTE, again.calls)
     # What is recomputed hides parameters on their way, too: layers are recomputed one by one.
@@ -270,6 +272,19 @@ def backward_rows(
         rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, lookup.calls)
     rows += gradients_out(emit, offloaded.gradients, 1 - early)
     return rows + emit.all(reduced, Phase.WEIGHT_GRADIENT, share=1 - early, blocking=False)
+
+
+def _message(emit: Emitter, phase: Phase) -> Rows:
+    """Return what makes a message whole of which each tensor parallel rank got its part.
+
+    Sources: Narayanan et al. 2021, arXiv 2104.04473, section 4.1 (scatter/gather optimization); DeepSpeed,
+    runtime/pipe/engine.py (is_pipe_partitioned, PartitionedTensor).
+    """
+    share = emit.share
+    if not emit.job.framework.splits_messages or share.splits_sequence or emit.job.parallel.tp == 1:
+        return []
+    size_bytes = share.activation_bytes * emit.job.model.residual_streams
+    return emit.exchange(Exchange(Group.TP, Operation.ALL_GATHER, int(size_bytes)), phase)
 
 
 def _mtp_projections(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:

@@ -56,13 +56,13 @@ class StateExchange(Struct, frozen=True):
         """Return the reductions of its gradients, scattered where the optimizer state is."""
         dense, expert = self._elements(trained=True)
         element_bytes = self.job.framework.grad_reduce_bytes
-        scatters = self.job.zero > 0 and not self._owns_tensors
+        scatters = self.job.zero > 0 and not self._reduces_whole
         operation = Operation.REDUCE_SCATTER if scatters else Operation.ALL_REDUCE
         return self._over(operation, dense * element_bytes, expert * element_bytes, shards=scatters)
 
     def summed(self) -> list[Exchange]:
         """Return the sums over ranks that hold the same share of the state, where shares have copies (HSDP)."""
-        if not self._hybrid or self._owns_tensors:
+        if not self._hybrid or self._reduces_whole:
             return []
         dense, _ = self._elements(trained=True)
         size = -(-dense // self.job.shard) * self.job.framework.grad_reduce_bytes
@@ -73,9 +73,10 @@ class StateExchange(Struct, frozen=True):
         return self.job.zero > 0 and self.job.shard < self.job.parallel.dp * self.job.parallel.cp
 
     @property
-    def _owns_tensors(self) -> bool:
-        """Whether ranks own whole tensors, so that gradients are summed over all replicas, copies of shares or not."""
-        return self.job.framework.owns_tensors and 0 < self.job.zero < 3
+    def _reduces_whole(self) -> bool:
+        """Whether every replica gets all sums of gradients, copies of shares or not, though it updates a part."""
+        framework = self.job.framework
+        return (framework.owns_tensors or framework.reduces_whole) and 0 < self.job.zero < 3
 
     def _over(
         self, operation: Operation, dense_bytes: int, expert_bytes: int, *, shards: bool = True
