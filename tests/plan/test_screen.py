@@ -109,6 +109,14 @@ SPACES = {
         "framework": "torchtitan-2025",
         "pp": (1, 2, 4),
     },
+    "parts of messages": {
+        "model": "llama3-8b",
+        "gpus": 16,
+        "batch": 32,
+        "framework": "megatron-2021",
+        "tp": (1, 4),
+        "pp": (1, 2, 4),
+    },
     "gathered once": {
         "model": "llama3-8b",
         "gpus": 16,
