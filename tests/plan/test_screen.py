@@ -298,6 +298,7 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
         ("experts", 0.04),
         ("paired passes", 0.12),
         ("schedules", 0.2),
+        ("parts of messages", 0.03),
         ("offloaded", 0.06),
         ("offloaded and sharded", 0.06),
     ],

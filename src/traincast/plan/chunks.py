@@ -20,14 +20,14 @@ from traincast.estimate.memory.stage import chunk_bytes
 from traincast.job.job import Job
 from traincast.model.numbers import Number, added
 from traincast.model.structure import FIRST_BLOCKS, MTP_PROJECTION, Blocks
-from traincast.plan.costs import CostTable, PassCosts, passes_together
+from traincast.plan.costs import CostTable, PassCosts, Transfer, passes_together
 from traincast.plan.options import Recompute
 from traincast.plan.pricing import Pricer, Timed, overlapped
 from traincast.workload.build.launches import Launches
 from traincast.workload.build.offload import offloaded_bytes
 from traincast.workload.build.stage import StageParts, StageWork
 from traincast.workload.ops import FloatArray, IntArray
-from traincast.workload.words import Phase
+from traincast.workload.words import Group, Operation, Phase
 
 _PLACES = ("experts", "with dispatch", "with combine")
 """Places beside the exchanges of tokens with their experts (`traincast.model.blocks.part.Part`)."""
@@ -154,7 +154,9 @@ class ChunkTable(Struct):
         trained = self.costs.share.trains_weights
         looked_up = self._timed(lookup if trained else {}, Phase.BACKWARD)
         forward_ends = added(self._timed(each, Phase.FORWARD).alone_s for each in (lookup, *ends))
+        forward_ends = forward_ends + (0.0 if stage.first else self._message_s())
         ends_back = added(self._timed(each, Phase.BACKWARD, Phase.WEIGHT_GRADIENT).alone_s for each in ends)
+        ends_back = ends_back + (0.0 if stage.held.last else self._message_s())
         gradients_s = self._backward(stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
         inputs_s = self._backward(stage, Phase.BACKWARD)
         forward_s, launch_s = self._forward(stage)
@@ -228,6 +230,16 @@ class ChunkTable(Struct):
         rows_s = rows_s + self._hidden(dispatch, timed.going("back"))
         passed_s = self._beside(replace(before, compute_s=before.compute_s + rows_s))
         return self._hosted(passed_s, host, Phase.BACKWARD)
+
+    def _message_s(self) -> FloatArray:
+        """Return the seconds in which a stage gathers a message of which each of its ranks got a part, [K]."""
+        share, total = self.costs.share, PassCosts.nothing(self.costs.shares)
+        if not self.job.framework.splits_messages:
+            return total.compute_s_K
+        whole = share.activation_bytes * self.job.model.residual_streams * (share.tp > 1)
+        size_bytes = np.where(share.splits_sequence, 0, np.broadcast_to(whole, self.costs.shares))
+        total.exchange(Transfer(Group.TP, Operation.ALL_GATHER, size_bytes, 1.0, ""))
+        return self.seconds.timed(total).alone_s
 
     def _saved(self, stage: StageWork, alone_s: FloatArray) -> FloatArray:
         """Return what is saved where a forward and a backward pass run as one, each hiding what the other exchanges.

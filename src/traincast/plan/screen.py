@@ -325,10 +325,8 @@ class Filled:
         if pp in self._messages_s:
             return self._messages_s[pp]
         share = self.costs.share
-        gathers = np.asarray(self.job.framework.splits_messages) & ~np.asarray(share.splits_sequence, dtype=np.bool_)
-        split = np.where(share.splits_sequence | gathers, share.tp, 1)
-        whole = np.broadcast_to(share.activation_bytes * self.job.model.residual_streams, self.costs.shares)
-        size = whole // split
+        split = np.where(share.splits_sequence | np.bool_(self.job.framework.splits_messages), share.tp, 1)
+        size = np.broadcast_to(share.activation_bytes * self.job.model.residual_streams // split, self.costs.shares)
         places: dict[Degrees, list[int]] = {}
         for (count, _), members in self.family.members.items():
             for member in members if count == pp else ():
@@ -336,8 +334,6 @@ class Filled:
         found = np.zeros(self.costs.shares)
         for degrees, at in places.items():
             found[at] = self.links_of(degrees).seconds(Group.PP, Operation.SEND_RECV, size[at])
-            gathered = np.where(np.broadcast_to(gathers & (share.tp > 1), self.costs.shares), whole, 0)[at]
-            found[at] += self.links_of(degrees).seconds(Group.TP, Operation.ALL_GATHER, gathered)
         return self._messages_s.setdefault(pp, found)
 
     def _shapes(self, pp: int) -> Iterator[Shape]:
