@@ -15,7 +15,7 @@ from traincast.schedules.check import plan_of
 from traincast.simulation.forecast import forecast
 from traincast.simulation.job_step import run_job
 from traincast.simulation.step import Setting
-from traincast.workload.words import Stream
+from traincast.workload.words import Phase, Stream
 
 H100 = load_cluster("h100")
 GIB = 2**30
@@ -174,6 +174,19 @@ def test_what_contradicts_itself_is_refused():
     capped = job_of(offload_activations=99)
     assert capped.offload_activations == capped.model.layers
     assert any(note.code == "offload-activations-capped" for note in capped.assumptions)
+
+
+def test_gradients_of_one_gpu_leave_where_they_are_kept_in_shares():
+    """ZeRO-Offload on one GPU is ZeRO-2 whose one share is all: 16-bit parameters stay, 2 bytes each of 16."""
+    said = {"framework": "deepspeed-2024", "offload_optimizer": 1.0}
+    whole, shared = (job_of(**said, zero=zero) for zero in (None, 2))
+    assert (whole.zero, shared.zero) == (0, 0)
+    before, after = memory_of(whole)[0], memory_of(shared)[0]
+    assert (after.gradients, after.optimizer) == (0, 0)
+    assert before.gradients > 0
+    tables = [step_of(each).step.program.ops for each in (whole, shared)]
+    leaving = [ops.phase_T[np.array(ops.name_T) == "gradients out"].tolist() for ops in tables]
+    assert [set(phases) for phases in leaving] == [{Phase.STEP}, {Phase.WEIGHT_GRADIENT}]
 
 
 def test_offloaded_parameters_come_for_every_gather():

@@ -10,11 +10,13 @@ of both directions. PCIe 4: 0.79 (A100, forums.developer.nvidia.com/t/352186); P
 (GB300), both stas00/ml-engineering, network/README.md; NVLink-C2C: 0.75 of GH200 (Fusco et al. 2024,
 arXiv 2408.11556)."""
 
-ADAM_SHARE = 0.46
-"""Share of the peak rate of host memory that DeepSpeed's CPU-Adam reaches: 30 bytes of each of 10 billion parameters in
-2.57 s on the two sockets of a DGX-2, whose memory has 256 GB/s (Ren et al. 2021, arXiv 2101.06840, table 4, recalled).
-On one Grace it is near that, too: it needs 1.3 times as long as GraceAdam (deepspeedai/DeepSpeed,
-blogs/deepspeed-superoffload)."""
+ADAM_SHARE = 0.24
+"""Share of the peak rate of host memory that DeepSpeed's CPU-Adam reaches with 30 bytes for each parameter: the median
+of three machines. 0.46 of a DGX-2's, one process on both sockets (10 billion parameters in 2.57 s, Ren et al. 2021,
+arXiv 2101.06840, table 4, recalled); 0.24 and 0.20 of nodes of 8 H200 and 8 B200, one process for each GPU: what steps
+of Llama 3.1 8B of 8,192 tokens take with it, 3.0 and 2.5 s, beyond computation and transfers
+(stas00/ml-engineering, insights/when-to-upgrade-gpus). Cores, NUMA placement and threads decide, which nothing here
+says."""
 
 USUAL_LINK_BYTES_PER_S = 31.5e9
 """PCIe 4 x16, where nothing says the link of a GPU."""

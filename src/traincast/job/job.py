@@ -252,6 +252,8 @@ class Job(Struct, frozen=True, kw_only=True):
     reshard_after_forward: bool = True
     param_gather_bytes: int = 2
     offload_optimizer: float = 0.0
+    offload_gradients: bool = False
+    """Whether gradients leave with them though no ranks share them: ZeRO-2 asked of a single replica."""
     offload_parameters: bool = False
     offload_activations: int = 0
     overlap_offload: bool = True
@@ -307,11 +309,12 @@ class Job(Struct, frozen=True, kw_only=True):
     def offloads_gradients(self) -> bool:
         """Whether gradients leave for the host as they are reduced, in every microbatch.
 
-        So they do where they are kept in shares and the host updates; others leave in the step.
+        So they do where the host updates and they are kept in shares, be it one; others leave in the step.
         Sources: DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py (partition_grads); PyTorch,
         torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_reduce, offload_to_cpu).
         """
-        return self.offload_optimizer > 0 and self.zero >= 2 and not self.reduces_once
+        shared = self.zero >= 2 or self.offload_gradients
+        return self.offload_optimizer > 0 and shared and not self.reduces_once
 
     @property
     def hides_exchanges(self) -> bool:

@@ -68,6 +68,7 @@ def decide_offload(request: JobRequest, decided: Decisions, zero: int, most_laye
         decided.note("overlap-offload-unused", "overlap_offload has no effect where no optimizer is offloaded")
     return {
         "offload_optimizer": share,
+        "offload_gradients": share > 0 and zero == 0 and (request.zero or 0) >= 2,
         "offload_parameters": bool(request.offload_parameters),
         "offload_activations": layers,
         "overlap_offload": request.overlap_offload is not False,
