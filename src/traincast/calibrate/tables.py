@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ MOST_TABLE_BYTES = 2**26
 """Largest table, unpacked: half a million rows, of which one computer predicts a few hundred in a second."""
 
 
-class Skipped(NamedTuple):
+class Skipped(Struct, frozen=True):
     """A row that is left out, and why; ``id`` is the row's own, or ``file:line``."""
 
     id: str

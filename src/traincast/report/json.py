@@ -83,6 +83,12 @@ def _document(kind: str, fields: object) -> dict[str, Plain]:
     return {"schema": f"traincast.{kind}/1", **_object(plain(fields))}
 
 
+def _fields(source: object, names: Sequence[str] | None = None, *, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return some fields of a record or what else has them by their names, in that order; without names all."""
+    kept = type(source).__struct_fields__ if isinstance(source, msgspec.Struct) and names is None else names or ()
+    return {name: getattr(source, name) for name in kept if name not in without}
+
+
 def result_to_dict(result: Result) -> dict[str, Plain]:
     """Return a result, without its program and timeline, as the document ``traincast.result/1``.
 
@@ -91,7 +97,7 @@ def result_to_dict(result: Result) -> dict[str, Plain]:
     TraincastError
         If a number is NaN or infinite; the message names the key path.
     """
-    return _document("result", {key: getattr(result, key) for key in RESULT_KEYS[1:]})
+    return _document("result", _fields(result, RESULT_KEYS[1:]))
 
 
 def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
@@ -107,7 +113,7 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
         each_one = list(map(plan_to_dict, plan.plans))
         joined = {name: _joined(name, [one[name] for one in each_one]) for name in each_one[0] if name not in lists}
         return _document("plan", {**joined, **lists, "plans": each_one, "refused": plan.refused})
-    same = {each: getattr(plan, each) for each in plan.__struct_fields__ if each not in (*lists, "start", "asked")}
+    same = _fields(plan, without=(*lists, "start", "asked"))
     start = plan.start
     same |= {
         "had_step_s": None if start is None else start.step_s,
@@ -135,7 +141,7 @@ def _joined(name: str, values: Sequence[Any]) -> object:
 
 
 def _choice(choice: "Choice") -> dict[str, object]:
-    same = {each: getattr(choice, each) for each in choice.__struct_fields__ if each != "result"}
+    same = _fields(choice, without=("result",))
     limits = [{"part": part, "share": share} for part, share in choice.limits]
     more = {"text": choice.layout.text, "step_s": choice.step_s, "tokens_per_s": choice.tokens_per_s, "limits": limits}
     return {**same, **more, "result": result_to_dict(choice.result)}
@@ -165,7 +171,7 @@ def collective_comparison_to_dict(comparison: "CollectiveComparison") -> dict[st
     """Return measured collectives of two files as the document ``traincast.collective_comparison/1``."""
     pairs = [
         {
-            **{name: getattr(pair, name) for name in ("op", "ranks", "nodes", "size_bytes")},
+            **_fields(pair, ("op", "ranks", "nodes", "size_bytes")),
             "time_s": {"a": pair.a_s, "b": pair.b_s, "difference": pair.b_s - pair.a_s, "relative": pair.relative},
             "busbw_bytes_per_s": {"a": pair.busbw_bytes_per_s(pair.a_s), "b": pair.busbw_bytes_per_s(pair.b_s)},
         }
@@ -178,7 +184,7 @@ def collective_comparison_to_dict(comparison: "CollectiveComparison") -> dict[st
         "pairs": pairs,
         "only_a": comparison.only_a,
         "only_b": comparison.only_b,
-        "skipped": [row._asdict() for row in comparison.skipped],
+        "skipped": comparison.skipped,
     }
     return _document("collective_comparison", document)
 
@@ -187,8 +193,8 @@ def inspection_to_dict(inspection: "Inspection") -> dict[str, Plain]:
     """Return what a file is as the document ``traincast.inspection/1``."""
     from traincast.analysis.gpu_intervals import recorded_gpu_time
 
-    said = {each: getattr(inspection, each) for each in inspection.__struct_fields__ if each != "recorded"}
-    return _document("inspection", {**said, "gpu_time": recorded_gpu_time(inspection.recorded)})
+    gpu_time = recorded_gpu_time(inspection.recorded)
+    return _document("inspection", {**_fields(inspection, without=("recorded",)), "gpu_time": gpu_time})
 
 
 def conversion_to_dict(conversion: "Conversion") -> dict[str, Plain]:
@@ -212,7 +218,7 @@ def models_to_dict(models: Iterable["Model"], seq_length: int) -> dict[str, Plai
     described = []
     for index, model in enumerate(models):
         place, counts = f"$.models[{index}]", parameters(model)
-        totals = {name: getattr(counts, name) for name in ("total", "active", "computed", "trained")}
+        totals = _fields(counts, ("total", "active", "computed", "trained"))
         flops = {
             "seq_length": seq_length,
             "training_per_token": model_flops_per_token(model, seq_length),
@@ -227,7 +233,7 @@ def models_to_dict(models: Iterable["Model"], seq_length: int) -> dict[str, Plai
 
 def simai_to_dict(report: "SimaiReport", result: Result) -> dict[str, Plain]:
     """Return SimAI's own sum and what compares of the simulated step of the same file as ``traincast.simai/1``."""
-    simulated = {key: getattr(result, key) for key in ("iteration_time_s", "breakdown_s", "parallel")}
+    simulated = _fields(result, ("iteration_time_s", "breakdown_s", "parallel"))
     simulated["cluster"] = result.cluster.get("name")
     own = _object(plain(report))
     rows = own.pop("rows")
@@ -257,9 +263,7 @@ def validation_to_dict(validation: "Validation") -> dict[str, Plain]:
         **_figures(validation),
         "worst": validation.worst,
         "file": validation.path,
-        "kind": validation.kind,
-        "quantity": validation.quantity,
-        "notes": validation.notes,
+        **_fields(validation, ("kind", "quantity", "notes")),
         "held_out": None if held_out is None else {"by": held_out.by, **_figures(held_out)},
     }
     return _document("validation", document)
@@ -267,7 +271,7 @@ def validation_to_dict(validation: "Validation") -> dict[str, Plain]:
 
 def _figures(of: "Validation | HeldOut") -> dict[str, object]:
     groups = [{"by": group.by, "name": group.name, **asdict(group.figures)} for group in of.groups]
-    return {**asdict(of.total), "skipped": [row._asdict() for row in of.skipped], "groups": groups}
+    return {**asdict(of.total), "skipped": of.skipped, "groups": groups}
 
 
 def ranking_to_dict(ranking: "Ranking") -> dict[str, Plain]:
@@ -275,11 +279,9 @@ def ranking_to_dict(ranking: "Ranking") -> dict[str, Plain]:
     groups = [{**asdict(each), "regret": each.regret} for each in ranking.groups]
     document = {
         "file": ranking.path,
-        "total": asdict(ranking.total),
-        "sources": list(map(asdict, ranking.sources)),
+        **_fields(ranking, ("total", "sources")),
         "groups": groups,
-        "skipped": [row._asdict() for row in ranking.skipped],
-        "left_out": ranking.left_out,
+        **_fields(ranking, ("skipped", "left_out")),
     }
     return _document("ranking", document)
 
@@ -289,11 +291,7 @@ def calibration_to_dict(calibration: "Calibration") -> dict[str, Plain]:
     document = {
         "files": calibration.files,
         "base": calibration.base.name,
-        "fitted": calibration.fitted,
-        "residuals": calibration.residuals,
-        "skipped": [row._asdict() for row in calibration.skipped],
-        "notes": calibration.notes,
-        "cluster": calibration.cluster,
+        **_fields(calibration, ("fitted", "residuals", "skipped", "notes", "cluster")),
     }
     return _document("calibration", document)
 
@@ -303,12 +301,9 @@ def run_calibration_to_dict(calibration: "RunCalibration") -> dict[str, Plain]:
     document = {
         "files": calibration.files,
         "base": calibration.base.name,
-        "framework": calibration.framework,
-        "runs": calibration.runs,
+        **_fields(calibration, ("framework", "runs")),
         "factors": calibration.cluster.run_factors,
-        "skipped": [row._asdict() for row in calibration.skipped],
-        "notes": calibration.notes,
-        "cluster": calibration.cluster,
+        **_fields(calibration, ("skipped", "notes", "cluster")),
     }
     return _document("run_calibration", document)
 
@@ -318,9 +313,7 @@ def operator_calibration_to_dict(calibration: "OperatorCalibration") -> dict[str
     document = {
         "files": calibration.files,
         "gpu": calibration.gpu.name,
-        "constants": calibration.constants,
-        "residuals": calibration.residuals,
-        "skipped": [row._asdict() for row in calibration.skipped],
+        **_fields(calibration, ("constants", "residuals", "skipped")),
     }
     return _document("operator_calibration", document)
 
@@ -362,7 +355,7 @@ def result_from_json(data: bytes, path: str) -> Result:
         document = msgspec.convert(head, _Document)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"cannot be read as traincast.result/1: {error}", path) from None
-    result = Result(**{key: getattr(document, key) for key in RESULT_KEYS[1:]})
+    result = Result(**msgspec.structs.asdict(document))
     check_whole(result, path)
     return result
 
@@ -372,7 +365,7 @@ def _side(side: "Side") -> dict[str, object]:
         *("name", "what", "how", "mfu", "mfu_peak", "mfu_16_bit"),
         *("interval", "tokens_per_s_per_gpu", "gpus", "training_run", "notes", "warnings"),
     )
-    return {name: getattr(side, name) for name in names}
+    return _fields(side, names)
 
 
 def _difference(each: "Difference") -> dict[str, float | None]:
