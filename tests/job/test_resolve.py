@@ -34,7 +34,7 @@ def test_what_is_open_follows_the_framework_and_is_listed():
     )
     texts = {note.code: note.text for note in job.assumptions}
     assert "64 GPUs / (tp 4 x pp 4 x cp 1) = 4" in texts["dp-from-gpus"]
-    assert texts["assumed-degrees"] == "cp not given: 1"
+    assert texts["assumed-degrees"] == "cp is not given: 1"
 
 
 def test_what_is_said_is_kept_and_needs_no_note():

@@ -249,7 +249,7 @@ def test_the_communication_table_breaks_no_word_in_a_narrow_terminal(result):
         assert max(map(len, section.splitlines())) <= width
         words = re.findall(r"[A-Za-z]+", section)
         assert {"group", "operation", "reduce", "scatter", "total"} <= set(words), width
-        assert ("no room for: " in section) == (width < 90)
+        assert ("columns that do not fit: " in section) == (width < 90)
     assert "algo" in section and "each" in section
 
 

@@ -128,7 +128,9 @@ def _start(request: JobRequest) -> Decisions:
     framework = named if isinstance(named, Framework) else load_framework(named)
     decided = Decisions(framework, list(request.model.notes))
     if request.framework is None:
-        when = "no framework is named" if request.year is None else f"no framework is named, the year is {request.year}"
+        when = (
+            "framework is not given" if request.year is None else f"framework is not given, the year is {request.year}"
+        )
         brief = f"{when}: {framework.name}"
         decided.note("assumed-framework", f"{brief} ({framework.description})", brief=brief)
     elif request.year not in (None, framework.year):
@@ -151,7 +153,7 @@ def _degrees(request: JobRequest, decided: Decisions) -> tuple[int, int, int, in
     open_ones = [name for name in ("tp", "pp", "cp") if getattr(request, name) is None]
     tp, pp, cp = request.tp or 1, request.pp or 1, request.cp or 1
     if open_ones:
-        decided.note("assumed-degrees", f"{', '.join(open_ones)} not given: 1")
+        decided.note("assumed-degrees", f"{', '.join(open_ones)} {'is' if len(open_ones) == 1 else 'are'} not given: 1")
     model_parallel = tp * pp * cp
     if request.gpus % model_parallel:
         raise InfeasibleError(

@@ -190,7 +190,7 @@ def _assumptions(request: JobRequest, space: Space, usable: float, limit: float)
         )
     ]
     if request.framework is None:
-        found.append(Note("assumed-framework", f"no framework is named: {space.framework.name}"))
+        found.append(Note("assumed-framework", f"framework is not given: {space.framework.name}"))
     return found
 
 

@@ -63,7 +63,7 @@ def _shared_links(step: Step) -> Iterator[Note]:
         if (kind := each.kind) < (other := each.other)
     ]
     pairs_brief = [
-        f"{_named([each.kind, each.other])} groups at the same time: slowed another {each.factor:.2f}x "
+        f"{_named([each.kind, each.other])} groups communicate at the same time: slowed another {each.factor:.2f}x "
         f"on {each.bottleneck}"
         for each in step.settled.shared
         if each.kind < each.other

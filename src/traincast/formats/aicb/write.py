@@ -200,7 +200,7 @@ def _departures(conventions: Conventions) -> tuple[tuple[str, bool, str], ...]:
         (
             "aicb-overlap",
             job.overlap_grad_reduce,
-            "gradients are reduced during the backward pass; the format has no word for that",
+            "gradients are reduced during the backward pass; the format cannot say that",
         ),
         ("aicb-recompute", bool(again) and parallel.tp > 1, "communications that are recomputed are not repeated"),
         (

@@ -339,7 +339,10 @@ def _lost(program: Program) -> tuple[Note, ...]:
     if repeated:
         kinds = counted(repeated, "communication")
         found.append(
-            Note("repeats", f"{kinds} that stand for several, or for a part of one, are written as one of all bytes")
+            Note(
+                "repeats",
+                f"{kinds} that stand for several, or for part of one, are written as a single one with all their bytes",
+            )
         )
     unequal = int(np.sum(ops.received_bytes_T[rows] >= 0) + sum(ops.loads_T[row] is not None for row in rows.tolist()))
     if unequal:

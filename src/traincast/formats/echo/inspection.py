@@ -206,7 +206,7 @@ def trace_warnings(path: str, ops: Sequence[TraceOp]) -> tuple[Note, ...]:
         spent_s = math.fsum(sub.duration_s or 0.0 for _, sub in spans)
         text = (
             f"{len(spans)} asynchronous spans of {format_time(spent_s)} in all run from launch to wait: they contain "
-            "the GEMMs that hide them, and stay in the compute time"
+            "the GEMMs that they overlap with, and are counted as compute"
         )
         found.add("async-spans", text, spans[0][0].line)
     communications = [op for op in ops if op.sub_ops or op.op in MESSAGES or op.op in COLLECTIVES]
@@ -214,7 +214,7 @@ def trace_warnings(path: str, ops: Sequence[TraceOp]) -> tuple[Note, ...]:
         text = "one GPU played this rank: times of communications are noise; only the compute between them counts"
         found.add("simulated-communication", text, op.line)
     for op in [op for op in communications if not op.is_simulated and not op.is_placeholder][:1]:
-        text = "times of synchronous communications include the waiting for the slowest member"
+        text = "times of synchronous communications include waiting for the slowest member"
         found.add("spans-include-waiting", text, op.line)
     return found.notes()
 

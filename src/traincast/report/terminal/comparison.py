@@ -130,7 +130,7 @@ def _within(side: Side) -> str:
     if side.interval is None:
         return ""
     low_s, high_s = side.interval["low_s"], side.interval["high_s"]
-    return f"{format_share(side.interval['level'], 0)} within {format_time(low_s)} to {format_time(high_s)}"
+    return f"{format_share(side.interval['level'], 0)} interval {format_time(low_s)} to {format_time(high_s)}"
 
 
 def _tokens(side: Side) -> str:

@@ -285,7 +285,7 @@ class _FittedTable(Struct, frozen=True):
             left_out.append(" ".join(self.headings[column].split()))
         yield self._grid(kept, options)
         if left_out:
-            yield text(f"no room for: {', '.join(left_out)}", "dim")
+            yield text(f"columns that do not fit: {', '.join(left_out)}", "dim")
 
     def _sentence(self, row: Sequence[str]) -> str:
         """Return a row in words: ``stage 0: compute 7.076, bubble 6.905``; bars and empty cells are left out."""

@@ -52,20 +52,20 @@ def print_plan(plan: Plan) -> ui.View:
         f"global batch {plan.global_batch:,}; framework {plan.framework}"
     )
     yield ui.text(_step(chosen))
-    yield ui.text(f"Spent on {_limits(chosen)}")
+    yield ui.text(f"The time goes to {_limits(chosen)}")
     yield ui.text(
-        f"{plan.evaluated:,} layouts worked out in {format_time(plan.screen_s)}, {plan.feasible:,} of them fit; "
-        f"the best {plan.simulated} simulated, {format_share(plan.screen_error)} off the screen on average and "
+        f"{plan.evaluated:,} layouts estimated in {format_time(plan.screen_s)}, {plan.feasible:,} of them can run; "
+        f"the best {plan.simulated} simulated, {format_share(plan.screen_error)} from their estimates on average and "
         f"{format_share(plan.screen_error_most)} at most"
     )
     if plan.ties > 1:
         yield ui.text(
-            f"{plan.ties} layouts (=) cannot be told apart by the forecast's error; of these the one that hangs on "
-            "least comes first: fewest kinds of groups between nodes, then most free memory"
+            f"{plan.ties} layouts (=) are too close for the forecast to tell which is fastest; the one with the fewest "
+            "kinds of groups between nodes comes first, then the one with the most free memory"
         )
     yield from ui.section("Layouts", _COLUMNS, plan.best)
     if len(plan.pareto) > 1:
-        yield from ui.section("Less memory for a longer step", _COLUMNS, plan.pareto)
+        yield from ui.section("Less memory, longer step", _COLUMNS, plan.pareto)
     yield from picture(plan)
     yield from training_run(chosen.training)
     yield from changes(plan)

@@ -37,7 +37,7 @@ def print_plans(plans: Plans) -> ui.View:
     totals = [sum(getattr(plan, name) for plan in plans.plans) for name in ("evaluated", "simulated")]
     seconds = sum(plan.screen_s for plan in plans.plans)
     yield ui.text(
-        f"{counted(len(plans.plans), 'plan')}: {totals[0]:,} layouts worked out in {format_time(seconds)}, the best "
+        f"{counted(len(plans.plans), 'plan')}: {totals[0]:,} layouts estimated in {format_time(seconds)}, the best "
         f"{totals[1]:,} simulated"
     )
     yield from ui.section(

@@ -96,7 +96,7 @@ def _suggestions(result: Result) -> ui.View:
         ui.column("means", "change", meaning, words=True, spare=1),
         ui.column(f"saves, {unit.name}", "saving_s", unit.text),
         ui.Column("share", lambda each: ui.share(each.saving_s, result.iteration_time_s)),
-        ui.Column("90 % sure", sure),
+        ui.Column("90 % interval", sure),
     )
     yield from ui.section("What would help most (each alone; try them with --what-if)", columns, result.suggestions)
 
@@ -109,7 +109,7 @@ def meaning(change: str) -> str:
     if star:
         return f"{name} takes {format_share(1 - float(factor), 0)} less"
     if change.endswith("=peers"):
-        return "as long as its like"
+        return "as fast as its peers"
     return ui.spaced(change.replace("=true", " on").replace("=", " "))
 
 
@@ -140,7 +140,7 @@ def _stages(result: Result) -> ui.View:
         columns.insert(2, ui.Column("holds", lambda run: kinds[run.start], words=True))
     if any(_peak(result, rank.stage) is not None for rank in last):
         columns.append(ui.Column("peak memory", lambda run: _peaks(result, [last[at].stage for at in run])))
-    yield from ui.section(f"Stages, {unit.name} (of each the rank that finishes last)", columns, lines)
+    yield from ui.section(f"Stages, {unit.name} (for each, the rank that finishes last)", columns, lines)
 
 
 def _is_uneven(job: JobFacts) -> bool:
