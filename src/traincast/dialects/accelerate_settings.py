@@ -154,7 +154,7 @@ def _others(
         notes=(*verdict.notes, *launch_notes(launch), *notes, Note("assumed-framework", text)),
         warnings=verdict.warnings,
         finish=lambda given, _: batch.finish(given) | _shards(settings, given, table, kind),
-        whys={name: text for name, text in whys.items() if text is not None},
+        whys=whys,
         inputs=input_files(files, "accelerate"),
     )
 

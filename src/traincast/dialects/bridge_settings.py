@@ -89,7 +89,7 @@ def _draft(like: str, words: Sequence[str], *, strict: bool) -> Draft:
         notes=(*_said_of_recipe(known), *_without_effect(left, table), *notes, Note("assumed-framework", text)),
         warnings=(*found.warnings, *draft.warnings, *_unknown(unknown, like), *_not_run(found.name, known, like)),
         launched=launch.gpus,
-        whys={name: text for name, text in (("gpus", says), ("model", why)) if text is not None},
+        whys={"gpus": says, "model": why},
         inputs=input_files(found.files, like),
     )
 

@@ -94,7 +94,7 @@ def deepspeed_draft(
         warnings=verdict.warnings,
         finish=batch.finish,
         launched=launch.gpus,
-        whys={name: text for name, text in whys.items() if text is not None},
+        whys=whys,
         inputs=input_files(files, "deepspeed"),
     )
 

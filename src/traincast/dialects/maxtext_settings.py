@@ -92,7 +92,7 @@ def draft_of_maxtext(words: Sequence[str], *, strict: bool = False) -> Draft:
         warnings=(*verdict.warnings, *_other_sizes(settings, table)),
         finish=lambda given, model: _finish(settings, mesh, given, model),
         launched=launch.gpus,
-        whys={name: text for name, text in (("gpus", says), ("model", why)) if text is not None},
+        whys={"gpus": says, "model": why},
         inputs=inputs,
     )
 

@@ -67,7 +67,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
         warnings=judged.warnings,
         finish=lambda given, _: _finish(pasted, given),
         launched=launch.gpus,
-        whys={} if launch.says is None else {"gpus": launch.says},
+        whys={"gpus": launch.says},
     )
 
 

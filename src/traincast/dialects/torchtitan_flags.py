@@ -67,7 +67,7 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
         warnings=(*judged.warnings, *_python_config(settings), *_not_compiled(settings, fields)),
         finish=lambda given, model: _finish(settings, given) | stages_of(settings, given, model),
         launched=gpus,
-        whys={name: why for name, why in (("gpus", says), ("model", why_none)) if why is not None},
+        whys={"gpus": says, "model": why_none},
         inputs=inputs,
     )
 

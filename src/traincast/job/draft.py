@@ -52,8 +52,8 @@ class Draft(Struct, frozen=True, kw_only=True):
     """Defaults of a framework that need the number of GPUs or the model, which may be given elsewhere."""
     launched: int | None = None
     """Ranks that a pasted launch line starts."""
-    whys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Field to what says it, or why nothing does."""
+    whys: Mapping[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
+    """Field to what says it, or why nothing does; None where there is nothing to say."""
     inputs: tuple[InputFile, ...] = ()
     """The files that say it."""
     convert: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
@@ -89,8 +89,8 @@ class Draft(Struct, frozen=True, kw_only=True):
 
     def hint(self, missing: str) -> str:
         """Return what to do about a field that is missing."""
-        why = f" ({self.whys[missing]})" if missing in self.whys else ""
-        return f"is missing{why}; give {flag_of(missing)}, or set it in the job file"
+        why = self.whys.get(missing)
+        return f"is missing{f' ({why})' if why else ''}; give {flag_of(missing)}, or set it in the job file"
 
     def missing(self) -> str | None:
         """Return the first field that a job must have and that was not given and does not follow, or None."""
