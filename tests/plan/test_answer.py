@@ -68,6 +68,7 @@ LAYOUTS = [
     {"tp": 2, "pp": 1, "vpp": 1, "dp": 8, "recompute": "full"},
     {"tp": 2, "pp": 1, "vpp": 1, "dp": 8, "zero": 3},
     {"tp": 2, "pp": 1, "vpp": 1, "dp": 8, "zero": 3, "reshard_after_forward": False},
+    {"tp": 2, "pp": 1, "vpp": 1, "dp": 8, "offload_optimizer": 0.5, "offload_activations": 4},
 ]
 
 
@@ -92,6 +93,7 @@ def test_flags_of_megatron_say_the_layout(plan, given):
         assert job.recomputed_modules == layout.recompute_modules
     if layout.cp > 1:
         assert job.cp_kind == layout.cp_kind
+    assert (job.offload_optimizer, job.offload_activations) == (layout.offload_optimizer, layout.offload_activations)
 
 
 @pytest.mark.parametrize("reshard", [True, False])
@@ -115,6 +117,12 @@ def test_what_a_framework_cannot_be_told_is_a_comment(plan):
     for write in (megatron_flags, bridge_overrides):
         assert "# parameters gathered once" in write(plan, once)
     assert "model.virtual_pipeline_model_parallel_size=2" in bridge_overrides(plan, choice).splitlines()
+    away = replace(choice, layout=replace(layout, offload_optimizer=1.0, offload_activations=4))
+    for write in (megatron_flags, bridge_overrides):
+        assert "# activations offloaded" in write(plan, away)
+    assert "optimizer.optimizer_cpu_offload=true" in bridge_overrides(plan, away).splitlines()
+    assert "model.cpu_offloading_num_layers=4" in bridge_overrides(plan, away).splitlines()
+    assert "# offloading" in torchtitan_toml(plan, away)
 
 
 def test_a_run_costs_its_steps(plan):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from traincast.errors import TraincastError
 from traincast.estimate.memory.fits import fits
+from traincast.hardware.host import host_of
 from traincast.job.resolve import resolve_job
 from traincast.plan.finalists import Finalist, simulated
 from traincast.plan.layout import Layout, said
@@ -100,7 +101,9 @@ def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: S
     layout, peak = found.layouts[place], found.peak_bytes[place]
     job = resolve_job(replace(screen.space.request, **layout.request()), screen.setting.cluster)
     gpu = screen.setting.cluster.gpu
-    remedies = fits(job, plan_of(job), gpu.memory_bytes, screen.setting.cluster.gpus_per_node).remedies
+    room = host_of(gpu, min(screen.setting.cluster.ranks_per_node, job.parallel.world_size)).memory_bytes
+    gpus_per_node = screen.setting.cluster.gpus_per_node
+    remedies = fits(job, plan_of(job), gpu.memory_bytes, gpus_per_node, host_bytes=room).remedies
     helps = [f"{name} frees {format_size(size)}" for name, size in remedies[:_SHOWN]]
     text = (
         f"{shown}: the smallest such layout, {layout.text}, needs {format_size(peak)}, "

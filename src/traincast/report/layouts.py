@@ -60,6 +60,8 @@ def _megatron(plan: Plan, layout: Layout) -> Iterator[tuple[str, object]]:
         yield "data-parallel-sharding-strategy", _SHARDING[layout.zero]
     if _copies(layout) > 1:
         yield "num-distributed-optimizer-instances", _copies(layout)
+    for name, value in _offload(layout).items():
+        yield name.replace("_", "-"), value
     for name, value in _recompute(layout).items():
         yield name.replace("_", "-"), " ".join(value) if isinstance(value, list) else value
     if layout.moe_dispatcher is not None:
@@ -91,7 +93,9 @@ def _switches(layout: Layout) -> Iterator[tuple[str, bool]]:
     yield "bf16", layout.precision != "fp16"
     yield "fp16", layout.precision == "fp16"
     yield "sequence-parallel", layout.sequence_parallel and layout.tp > 1
-    yield "use-distributed-optimizer", layout.zero > 0 and not theirs
+    # Its optimizer on the host needs the distributed one, be it over one replica (validate_args).
+    alone = layout.offload_optimizer > 0 and layout.dp * layout.cp == 1
+    yield "use-distributed-optimizer", alone or (layout.zero > 0 and not theirs)
     yield "use-megatron-fsdp", layout.zero > 1 and not theirs
     yield "use-torch-fsdp2", theirs
     yield "torch-fsdp2-no-reshard-after-forward", theirs
@@ -114,6 +118,17 @@ def _recompute(layout: Layout) -> dict[str, Any]:
     }
 
 
+def _offload(layout: Layout) -> dict[str, Any]:
+    """Return what the host keeps; the number of layers turns offloading of activations on."""
+    found: dict[str, Any] = {}
+    if layout.offload_optimizer:
+        found |= {"optimizer_cpu_offload": "", "optimizer_offload_fraction": layout.offload_optimizer}
+        found |= {"overlap_cpu_optimizer_d2h_h2d": "", "use_precision_aware_optimizer": ""}
+    if layout.offload_activations:
+        found["cpu_offloading_num_layers"] = layout.offload_activations
+    return found
+
+
 def _dispatcher(layout: Layout) -> dict[str, str]:
     if layout.moe_dispatcher in _FLEX:
         return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": str(layout.moe_dispatcher)}
@@ -123,6 +138,12 @@ def _dispatcher(layout: Layout) -> dict[str, str]:
 def _lost(layout: Layout, schedules: tuple[str, ...], framework: str) -> Iterator[str]:
     if layout.pp > 1 and layout.schedule not in schedules:
         yield f"# schedule {layout.schedule}: {framework} has none of that kind"
+    if schedules is not _MEGATRON_SCHEDULES:
+        return
+    if layout.offload_activations and (layout.pp > 1 or layout.recompute != "none"):
+        yield f"# activations offloaded: {framework} refuses that with pipeline stages or recomputation"
+    if layout.offload_optimizer and layout.zero == 0 and layout.dp * layout.cp > 1:
+        yield f"# optimizer offloaded: {framework} refuses that without the distributed optimizer (ZeRO-1)"
 
 
 def bridge_overrides(plan: Plan, choice: Choice) -> str:
@@ -153,6 +174,11 @@ def bridge_overrides(plan: Plan, choice: Choice) -> str:
         },
         "comm_overlap": {"tp_comm_overlap": layout.overlap_tp and layout.tp > 1},
     }
+    offload = {name: True if value == "" else value for name, value in _offload(layout).items()}
+    if (layers := offload.pop("cpu_offloading_num_layers", 0)) > 0:
+        model |= {"cpu_offloading": True, "cpu_offloading_num_layers": layers}
+    if offload:
+        tables = {**tables, "optimizer": offload}
     lines = [f"{table}.{name}={_plain(value)}" for table, found in tables.items() for name, value in found.items()]
     lost = [*_lost(layout, _MEGATRON_SCHEDULES, "Megatron-Bridge")]
     if _gathers_once(layout):
@@ -202,6 +228,8 @@ def torchtitan_toml(plan: Plan, choice: Choice) -> str:
         tables["parallelism"] |= {"expert_parallel_degree": layout.ep, "expert_tensor_parallel_degree": layout.etp}
     if layout.zero in (1, 2):
         lost.append(f"# ZeRO-{layout.zero}: torchtitan shards parameters or nothing; this replicates them")
+    if layout.offload_optimizer or layout.offload_activations:
+        lost.append("# offloading: torchtitan offloads all state (training.enable_cpu_offload), and no activations")
     if layout.recompute == "selective":
         lost.append("# recomputed modules: torchtitan chooses what selective recomputes by itself")
     return "".join(f"{line}\n" for line in lost) + _toml(tables)

@@ -18,6 +18,7 @@ _COLUMNS = (
     *("sequence_parallel", "zero", "shard", "reshard_after_forward"),
     *("recompute", "recompute_layers", "recompute_method", "recompute_modules", "overlap_grad_reduce"),
     *("overlap_param_gather", "overlap_tp", "precision", "cp_kind", "moe_dispatcher"),
+    *("offload_optimizer", "offload_activations"),
 )
 _FIGURES = (*("step_s", "screened_s", "tokens_per_s", "peak_bytes", "probability", "regret"),)
 _RUN = ("tokens", "days", "gpu_hours", "cost", "energy_mwh", "co2_t")
