@@ -239,6 +239,19 @@ def test_wide_numbers_stay_whole_in_80_columns(result, shown):
         assert cell in output
 
 
+def test_bars_are_drawn_to_the_width_of_the_terminal(result):
+    times = dict.fromkeys(result.breakdown_s, 0.0) | {"compute": 3.0, "bubble": 1.0}
+    result = replace(result, breakdown_s=times, iteration_time_s=4.0)
+    for width in (45, 60, 80, 120):
+        stream = io.StringIO()
+        print_result(Console(file=stream, width=width, force_terminal=False, _environ={}), result)
+        drawn = stream.getvalue().split("Where the time goes\n")[1].split("none:")[0].splitlines()
+        assert len(drawn) == 4 and max(map(len, drawn)) <= width
+        long, short = (line.count("\u2588") for line in drawn[1:3])
+        assert long >= 10 and long == pytest.approx(3 * short, abs=2)
+        assert width < 80 or (long, short) == (27, 9)
+
+
 def test_the_communication_table_breaks_no_word_in_a_narrow_terminal(result):
     wide = replace(result.collectives[0], op="reduce_scatter", algorithm="hierarchical", count=1_234)
     result = replace(result, collectives=(wide, *result.collectives))

@@ -30,6 +30,8 @@ P = ParamSpec("P")
 View = Iterator[RenderableType]
 
 BLOCK = "\u2588"
+_SHORTEST_BAR = 10
+"""Of the longest bar of a table, where there is no room for more."""
 """Cells of bars; a terminal that cannot show it gets ``#``."""
 ALIKE = 0.01
 """Lines of a table are alike if their times differ by less than this share of the step."""
@@ -312,7 +314,8 @@ class _FittedTable(Struct, frozen=True):
                 width=widths.get(column),
             )
         for row in self.rows:
-            grid.add_row(*(text(row[at].replace(BLOCK, "#") if options.ascii_only else row[at]) for at in kept))
+            cells = [_bar(row[at], full[at], widths.get(at, full[at])) for at in kept]
+            grid.add_row(*(text(cell.replace(BLOCK, "#") if options.ascii_only else cell) for cell in cells))
         return grid
 
     def _widths(self, kept: Sequence[int], full: Mapping[int, int], width: int) -> dict[int, int]:
@@ -334,10 +337,17 @@ class _FittedTable(Struct, frozen=True):
     def _least(self, column: int) -> int:
         cells = self._cells(column)
         whole = max(map(_longest_line, cells))
+        if any(BLOCK in cell for cell in cells):
+            return min(whole, _SHORTEST_BAR)
         return max(min(whole, self.least[column]), *map(_longest_word, cells)) if self.words[column] else whole
 
     def _cells(self, column: int) -> list[str]:
         return list(map(shown, (self.headings[column], *(row[column] for row in self.rows))))
+
+
+def _bar(cell: str, full: int, width: int) -> str:
+    """Return a bar at the scale of a narrower column; another cell as it is."""
+    return BLOCK * round(len(cell) * width / full) if BLOCK in cell and width < full else cell
 
 
 def _labelled(label: str, cell: str) -> str:

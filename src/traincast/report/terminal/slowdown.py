@@ -30,13 +30,13 @@ def _facts(told: Slowdowns) -> Iterator[tuple[str, str]]:
     yield "mean step", format_time(told.step_s)
     if told.pauses > 1:
         yield "without pauses of the host", format_time(told.without_pauses_s)
-    yield "every operation as usual", format_time(told.usual_s)
+    yield "all at typical times", format_time(told.usual_s)
     yield "slowdown S", f"{told.slowdown:.3f}"
-    yield "M_W, slowest 3 % of workers", f"{format_share(told.m_w)} of it"
-    yield "M_S, last stage", f"{format_share(told.m_s)} of it"
-    yield "S_t of types", _highest(told.by_type)
-    yield "S_s of stages", _highest(told.by_stage)
-    yield "S_w of ranks", _highest(told.by_rank)
+    yield "M_W, slowest 3 % of workers", f"{format_share(told.m_w)} of the slowdown"
+    yield "M_S, last stage", f"{format_share(told.m_s)} of the slowdown"
+    yield "S_t, operation types", _highest(told.by_type)
+    yield "S_s, stages", _highest(told.by_stage)
+    yield "S_w, ranks", _highest(told.by_rank)
 
 
 def _highest(found: Mapping[str, float]) -> str:
