@@ -3,6 +3,8 @@
 Letters: N operations, E edges, I members of rendezvous, H operations of the path.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from msgspec import Struct
 
@@ -39,36 +41,49 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
     count, ready_N, end_N = len(graph), timeline.ready_s_N, timeline.end_s_N
     if not count:
         return CriticalPath(np.zeros(0, dtype=np.int64), np.zeros(0))
-    source_E, ptr_N1 = _sources(graph)
-    rendezvous_of, ends = graph.rendezvous_N.tolist(), end_N.tolist()
-
-    def decisive(at: int) -> int:
-        """Return what an operation waited for last, -1 where it could start at once."""
-        rendezvous = rendezvous_of[at]
-        if rendezvous >= 0:
-            members = graph.rendezvous_member_I[
-                graph.rendezvous_ptr_J1[rendezvous] : graph.rendezvous_ptr_J1[rendezvous + 1]
-            ]
-            at = int(members[np.argmax(ready_N[members])])
-        if ready_N[at] <= 0:
-            return -1
-        sources: list[int] = source_E[ptr_N1[at] : ptr_N1[at + 1]].tolist()
-        return sources[0] if len(sources) == 1 else max(sources, key=lambda each: (ends[each], -each), default=-1)
-
-    path = [int(np.argmax(end_N))]
-    while (previous := decisive(path[-1])) >= 0:
-        path.append(previous)
+    sources, pointers, rendezvous_of, members_of, members = _followed(graph)
+    at, path = int(np.argmax(end_N)), []
+    while at >= 0:
+        path.append(at)
+        meeting = rendezvous_of[at]
+        if meeting >= 0:
+            at = max(members[members_of[meeting] : members_of[meeting + 1]], key=ready_N.__getitem__)
+        awaited = sources[pointers[at] : pointers[at + 1]] if ready_N[at] > 0 else []
+        at = awaited[0] if len(awaited) == 1 else max(awaited, key=lambda each: (end_N[each], -each), default=-1)
     op_H = np.array(path[::-1], dtype=np.int64)
     return CriticalPath(op_H, end_N[op_H] - timeline.start_s_N[op_H])
 
 
-def _sources(graph: Graph) -> tuple[IntArray, list[int]]:
-    """Return what operations follow: of operation n the sources from its pointer on to that of the next one."""
+class _Followed(NamedTuple):
+    """What operations follow, and which meet."""
+
+    sources: list[int]
+    pointers: list[int]
+    """Sources of operation n are those from its pointer on to that of the next one."""
+    rendezvous_of: list[int]
+    members_of: list[int]
+    members: list[int]
+    """Members of a rendezvous are those from its pointer on to that of the next one."""
+
+
+def _followed(graph: Graph) -> _Followed:
+    """Return what the operations of a graph follow, which is worked out once."""
+    known = graph.kept.get("followed")
+    if isinstance(known, _Followed):
+        return known
     count, followed = len(graph), np.flatnonzero(graph.next_N >= 0)
     source_E = np.concatenate([np.repeat(np.arange(count), np.diff(graph.edge_ptr_N1)), followed])
     target_E = np.concatenate([graph.edge_dst_E, graph.next_N[followed]])
     pointers = np.concatenate([[0], np.cumsum(np.bincount(target_E, minlength=count))])
-    return source_E[np.argsort(target_E, kind="stable")], pointers.tolist()
+    found = _Followed(
+        source_E[np.argsort(target_E, kind="stable")].tolist(),
+        pointers.tolist(),
+        graph.rendezvous_N.tolist(),
+        graph.rendezvous_ptr_J1.tolist(),
+        graph.rendezvous_member_I.tolist(),
+    )
+    graph.kept["followed"] = found
+    return found
 
 
 def slacks(graph: Graph, timeline: Timeline, engine: str = "auto") -> FloatArray:

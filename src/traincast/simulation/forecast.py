@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note, advanced
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, factors_on
-from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
+from traincast.estimate.memory import StageMemory, chance_of_oom, fits, job_memory, usable_bytes
 from traincast.estimate.memory.states import held_by
 from traincast.estimate.offload import ranks_of_host
 from traincast.hardware.cluster import Cluster
@@ -57,7 +57,7 @@ def forecast_step(
 ) -> tuple[Result, JobStep]:
     """Return the forecast of a job (`forecast`) with the step as it was simulated."""
     table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of(job)
-    memory = stage_memory(job, plan)
+    memory = job_memory(job)
     warnings = _warnings(job, plan, setting.cluster, memory, allow_oom=allow_oom)
     done = run_job(job, setting, factors_of(job, setting, table))
     result = account(done.step)

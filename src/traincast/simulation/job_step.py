@@ -1,5 +1,7 @@
 """The step of a job: build its work, estimate it, run it."""
 
+from functools import lru_cache
+
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -93,7 +95,7 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
     TraincastError
         If the job cannot run.
     """
-    workload = build_workload(with_factors(job, factors), plan_of(job), ranks_per_node)
+    workload = _work(with_factors(job, factors), ranks_per_node)
     compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))
     if job.offloads:
         compute = with_offload(compute, host_of(gpu, ranks_of_host(job, ranks_per_node)))
@@ -103,6 +105,12 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * host_T)
     transfer = {group: factors.of(name) for group, name in TRANSFER_CLASS.items()}
     return replace(workload, ops=ops, transfer_factor=transfer), compute
+
+
+@lru_cache(maxsize=4)
+def _work(job: Job, ranks_per_node: int) -> Workload:
+    """Return the work of a job, which is built once for all its runs with other estimates and on other clusters."""
+    return build_workload(job, plan_of(job), ranks_per_node)
 
 
 def _host_factor(ops: OpTable, row: int, factors: CostFactors, slowdown: float) -> float:

@@ -7,6 +7,8 @@ Letters: L operations of one sequence, N of the program, E edges, R simulated ra
 """
 
 from collections.abc import Mapping
+from operator import is_
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -15,7 +17,7 @@ from msgspec.structs import replace
 from traincast.errors import ProgramError
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.groups import Fold, GroupTable, group_colours
-from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable, distinct
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, Op, OpTable, distinct
 from traincast.workload.program import GroupInstance, Program
 from traincast.workload.rendezvous import join_collectives, join_messages, keys, occurrences
 from traincast.workload.sequence import Sequence, SequenceBuilder
@@ -58,8 +60,54 @@ def expand(
     ProgramError
         If members of a collective disagree, or a message has no partner.
     """
+    asked = (
+        plan,
+        fold,
+        *tables.values(),
+        workload.templates,
+        workload.template_W,
+        workload.segments,
+        workload.message_bytes_Q,
+        workload.forward_only,
+        *(getattr(workload.ops, name) for name in OpTable.__struct_fields__ if name not in _OF_ESTIMATES),
+    )
+    files = tuple(file.path for file in workload.inputs)
+    for known in _last if compute_factor_W is None else ():
+        if len(asked) == len(known.asked) and all(map(is_, asked, known.asked)):
+            return replace(known.program, ops=workload.ops.extended(known.added), files=files)
+    program, added = _expanded(workload, plan, fold, tables, compute_factor_W)
+    if compute_factor_W is None:
+        _last[:] = [_Last(asked, program, added)] if len(program) <= _REMEMBERED_OPS else []
+    return replace(program, files=files)
+
+
+_OF_ESTIMATES = ("duration_s_T", "provenance_T", "flops_T", "bytes_moved_T", "overlap_shares_T")
+"""Columns that estimates fill in; the order of a program does not hang on them."""
+_REMEMBERED_OPS = 500_000
+"""Operations of a program up to which the last one is kept: the same work runs on other clusters."""
+
+
+class _Last(NamedTuple):
+    """What was expanded last, told by the very arrays that it was made of."""
+
+    asked: tuple[object, ...]
+    program: Program
+    added: tuple[Op, ...]
+
+
+_last: list[_Last] = []
+
+
+def _expanded(
+    workload: Workload,
+    plan: SchedulePlan,
+    fold: Fold,
+    tables: Mapping[Group, GroupTable],
+    compute_factor_W: FloatArray | None,
+) -> tuple[Program, tuple[Op, ...]]:
+    """Return a program, and the operations of messages that it adds to the table."""
     stage_R = fold.rank_C // workload.parallel.ranks_per_stage
-    ops, chosen = _tiles(workload, plan, fold, stage_R)
+    ops, added, chosen = _tiles(workload, plan, fold, stage_R)
     length_R = np.array([len(tile.sequence.row_L) for tile in chosen], dtype=np.int64)
     op_ptr_R1 = np.concatenate([[0], np.cumsum(length_R)])
     index_N = np.repeat(np.arange(len(chosen), dtype=np.int32), length_R)
@@ -68,7 +116,6 @@ def expand(
     shift_R = op_ptr_R1[:-1].astype(np.int32)
     program = Program(
         ops=ops,
-        files=tuple(file.path for file in workload.inputs),
         row_N=row_N,
         rank_N=fold.rank_C[index_N],
         microbatch_N=_gather([tile.sequence.microbatch_L for tile in chosen]),
@@ -85,17 +132,19 @@ def expand(
         op_ptr_R1=op_ptr_R1,
         compute_factor_N=None if compute_factor_W is None else compute_factor_W[fold.rank_C][index_N],
     )
-    return replace(program, rendezvous_N=_rendezvous_of(program, _simulated_members(groups, fold)))
+    return replace(program, rendezvous_N=_rendezvous_of(program, _simulated_members(groups, fold))), added
 
 
-def _tiles(workload: Workload, plan: SchedulePlan, fold: Fold, stage_R: IntArray) -> tuple[OpTable, list[_Tile]]:
-    """Lay out each pair of template and stage once; return the table with its messages, and each rank's tile."""
+def _tiles(
+    workload: Workload, plan: SchedulePlan, fold: Fold, stage_R: IntArray
+) -> tuple[OpTable, tuple[Op, ...], list[_Tile]]:
+    """Lay out each pair of template and stage once; return the table with its messages, these, and each rank's tile."""
     builder = SequenceBuilder(workload, plan)
     keys = [(int(workload.template_W[rank]), int(stage)) for rank, stage in zip(fold.rank_C, stage_R, strict=True)]
     sequences = {key: builder.sequence(workload.templates[key[0]], key[1]) for key in dict.fromkeys(keys)}
     ops = builder.table()
     tiles = {key: _tile(sequence, ops) for key, sequence in sequences.items()}
-    return ops, [tiles[key] for key in keys]
+    return ops, tuple(builder.added), [tiles[key] for key in keys]
 
 
 def _gather(parts: list[IntArray]) -> IntArray:

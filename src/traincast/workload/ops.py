@@ -6,11 +6,13 @@ Letter: T template operations. A template operation is written once and run many
 
 import math
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from traincast.errors import InfeasibleError
 from traincast.workload.words import UNEQUAL, CostClass, Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
@@ -169,10 +171,11 @@ class OpTable(Struct, frozen=True, kw_only=True):
     def chosen(self, rows: IntArray) -> "OpTable":
         """Return a table of some rows, in their order."""
         columns: dict[str, Any] = {}
-        chosen = rows.tolist()
         for name in self.__struct_fields__:
             old = getattr(self, name)
-            columns[name] = tuple([old[row] for row in chosen]) if isinstance(old, tuple) else old[rows]
+            columns[name] = (
+                tuple(np.fromiter(old, object, len(old))[rows].tolist()) if isinstance(old, tuple) else old[rows]
+            )
         return OpTable(**columns)
 
 
@@ -184,7 +187,6 @@ _INTEGER_WIDTH = {
 _MOST_BYTES = 2**62
 """Largest size that a column of 64 bits takes twice over."""
 _FLOATS = ("duration_s", "process_s", "repeats", "flops", "bytes_moved")
-_OBJECTS = ("name", "part", "dtype", "loads", "calls", "overlap_shares")
 
 
 def _too_large(name: str, op: Op, size_bytes: int) -> InfeasibleError:
@@ -204,25 +206,27 @@ def table_of(ops: Sequence[Op]) -> OpTable:
     InfeasibleError
         If a product of numbers in range is a size that is not.
     """
-    place_of: dict[int, int] = {}
-    places = [place_of.setdefault(id(op), len(place_of)) for op in ops]
-    if len(place_of) == len(ops):
+    keys = list(map(id, ops))
+    once = dict(zip(keys, ops, strict=True))
+    if len(once) == len(ops):
         return _table_of(ops)
-    once = {id(op): op for op in ops}
-    return _table_of([once[key] for key in place_of]).chosen(np.array(places, dtype=np.int64))
+    place_of = dict(zip(once, range(len(once)), strict=True))
+    places = np.array([place_of[key] for key in keys])
+    return _table_of(list(once.values())).chosen(places)
 
 
 def _table_of(ops: Sequence[Op]) -> OpTable:
-    columns: dict[str, Any] = {name: tuple([getattr(op, name) for op in ops]) for name in _OBJECTS}
+    properties = zip(*map(astuple, ops), strict=True) if ops else repeat(())
+    columns: dict[str, Any] = dict(zip(Op.__struct_fields__, properties, strict=False))
     for width, names in _INTEGER_WIDTH.items():
         for name in names:
-            values = [-1 if (value := getattr(op, name)) is None else value for op in ops]
+            values = [-1 if value is None else value for value in columns[name]] if width == "int64" else columns[name]
             if width == "int64" and max(values, default=0) > _MOST_BYTES:
                 raise _too_large(name, ops[int(np.argmax(np.array(values, dtype=np.float64)))], max(values))
-            columns[name] = np.array(values, dtype=width)
+            columns[name] = np.fromiter(values, width, len(ops))
     for name in _FLOATS:
-        values = [math.nan if (value := getattr(op, name)) is None else value for op in ops]
-        columns[name] = np.array(values, dtype=np.float64)
+        values = [math.nan if value is None else value for value in columns[name]]
+        columns[name] = np.fromiter(values, np.float64, len(ops))
     for name in ("blocking", "unequal"):
-        columns[name] = np.array([getattr(op, name) for op in ops], dtype=np.bool_)
+        columns[name] = np.fromiter(columns[name], np.bool_, len(ops))
     return OpTable(**{f"{name}_T": column for name, column in columns.items()})

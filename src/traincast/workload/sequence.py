@@ -71,7 +71,7 @@ class SequenceBuilder:
     def __init__(self, workload: Workload, plan: SchedulePlan) -> None:
         self.workload, self.plan = workload, plan
         self.segments = list(workload.segments)
-        self._extra: list[Op] = []
+        self.added: list[Op] = []
         self._single: dict[tuple[object, ...], int] = {}
         self._split: dict[tuple[int, SlotKind], int] = {}
         self._keys: dict[int, Keys] = {}
@@ -79,7 +79,7 @@ class SequenceBuilder:
 
     def table(self) -> OpTable:
         """Return the workload's operations followed by those that were added."""
-        return self.workload.ops.extended(self._extra)
+        return self.workload.ops.extended(self.added)
 
     def sequence(self, template: Template, stage: int) -> Sequence:
         """Lay out what a rank of a stage does in a step."""
@@ -284,6 +284,6 @@ class SequenceBuilder:
         key = (op.name, op.stream, op.blocking, op.size_bytes, op.duration_s)
         if key not in self._single:
             self._single[key] = len(self.segments)
-            self.segments.append(np.array([len(self.workload.ops) + len(self._extra)], dtype=np.int32))
-            self._extra.append(op)
+            self.segments.append(np.array([len(self.workload.ops) + len(self.added)], dtype=np.int32))
+            self.added.append(op)
         return self._single[key]

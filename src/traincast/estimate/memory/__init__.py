@@ -1,6 +1,15 @@
 """How much memory a job needs on every stage, whether it fits, and what would free some."""
 
 from traincast.estimate.memory.fits import Verdict, chance_of_oom, fits, usable_bytes
-from traincast.estimate.memory.stage import StageMemory, saved_activations, stage_memory
+from traincast.estimate.memory.stage import StageMemory, job_memory, saved_activations, stage_memory
 
-__all__ = ["StageMemory", "Verdict", "chance_of_oom", "fits", "saved_activations", "stage_memory", "usable_bytes"]
+__all__ = [
+    "StageMemory",
+    "Verdict",
+    "chance_of_oom",
+    "fits",
+    "job_memory",
+    "saved_activations",
+    "stage_memory",
+    "usable_bytes",
+]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -19,6 +20,7 @@ CONTEXT_TOKENS = 8192
 shorter ones (Llama 3, arXiv 2407.21783, table 4: cp 1 at 8,192 tokens, 8,192 on each rank at 131,072)."""
 
 
+@lru_cache(maxsize=16)
 def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> tuple[tuple[str, float], ...]:
     """Return changes that would free memory on the stage that needs most, with the bytes that each frees, best first.
 

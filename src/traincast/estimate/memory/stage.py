@@ -1,7 +1,7 @@
 """Memory of every stage of a job: what lasts, what is in flight, what runs beside it."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
+from functools import lru_cache, reduce
 
 import numpy as np
 from msgspec import Struct
@@ -18,6 +18,7 @@ from traincast.estimate.memory.states import (
 )
 from traincast.job.job import Job
 from traincast.model.numbers import Number, larger
+from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.build.offload import offloaded_bytes, offloaded_layers
 
@@ -65,6 +66,12 @@ class StageMemory(Struct, frozen=True, kw_only=True):
     def allocated(self) -> float:
         """Bytes in use by tensors (``max_memory_allocated``)."""
         return self.reserved - sum(size for name, size in self.terms if name == SLACK_TERM)
+
+
+@lru_cache(maxsize=16)
+def job_memory(job: Job) -> tuple[StageMemory, ...]:
+    """Return the memory of each pipeline stage of a job, worked out once for its forecasts on several clusters."""
+    return stage_memory(job, plan_of(job))
 
 
 def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:

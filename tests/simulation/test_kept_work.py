@@ -1,0 +1,73 @@
+"""What is kept of one forecast for the next changes none of them, whatever ran before."""
+
+import pytest
+from msgspec.structs import replace
+
+from traincast.estimate.memory.remedies import remedies
+from traincast.estimate.memory.stage import job_memory
+from traincast.hardware.clusters import load_cluster
+from traincast.job.job import JobRequest
+from traincast.job.resolve import resolve_job
+from traincast.model.load import load_model
+from traincast.report.json import to_json
+from traincast.simulation.forecast import forecast
+from traincast.simulation.job_step import _work
+from traincast.simulation.step import Setting
+from traincast.workload import expand
+
+H100, A100 = load_cluster("h100"), load_cluster("a100")
+
+
+def job(**given):
+    said = {"gpus": 32, "tp": 2, "pp": 4, "seq_length": 2048, "global_batch": 64} | given
+    return resolve_job(JobRequest(model=load_model("llama3-8b"), **said), H100)
+
+
+RUNS = [
+    (job(), Setting(cluster=H100)),
+    (job(), Setting(cluster=A100)),
+    (job(), Setting(cluster=H100, compute_slowdown={3: 1.5})),
+    (job(vpp=2), Setting(cluster=H100)),
+    (job(), Setting(cluster=H100, unfold=True)),
+    (job(schedule="zb_h1"), Setting(cluster=H100)),
+    (job(zero=1), Setting(cluster=H100)),
+    (replace(job(), recompute="full"), Setting(cluster=A100)),
+    (job(), Setting(cluster=H100)),
+]
+
+
+def forecast_of(run):
+    return to_json(forecast(*run, allow_oom=True))
+
+
+@pytest.fixture
+def forget():
+    def forget():
+        for kept in (remedies, job_memory, _work):
+            kept.cache_clear()
+        expand._last.clear()
+
+    return forget
+
+
+def test_a_forecast_is_the_same_whatever_ran_before(forget):
+    alone = []
+    for run in RUNS:
+        forget()
+        alone.append(forecast_of(run))
+    assert len(set(alone)) == len(RUNS) - 1
+    forget()
+    for _ in range(2):
+        assert [forecast_of(run) for run in RUNS] == alone
+    assert [forecast_of(run) for run in reversed(RUNS)] == alone[::-1]
+
+
+def test_the_work_of_a_job_is_built_once_for_several_clusters(forget, monkeypatch):
+    forget()
+    built = []
+    expanded = expand._expanded
+    monkeypatch.setattr(expand, "_expanded", lambda *given: built.append(given) or expanded(*given))
+    for run in RUNS[:2]:
+        forecast(*run)
+    assert _work.cache_info().misses == 1
+    assert len(built) == 1
