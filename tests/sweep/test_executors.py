@@ -1,6 +1,7 @@
 """Every executor runs chunks, hands on what they raise, and outlives a worker."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -49,3 +50,24 @@ def test_a_worker_that_dies_is_lost_and_another_takes_its_place(executor):
 def test_this_machine_has_no_address():
     with pytest.raises(ConfigError, match="this machine and has no address"):
         EXECUTORS.get("local")(work, 1, "elsewhere:1")
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_a_plain_script_sweeps(tmp_path, as_file):
+    """Without ``if __name__ == "__main__"``, and also where there is no file of it."""
+    code = (
+        "import traincast\n"
+        'job = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "global_batch": 8, "seq_length": 2048}\n'
+        "print(traincast.sweep(job, tp=[1, 2], workers=2)['status'].tolist())\n"
+    )
+    (tmp_path / "script.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, *(["script.py"] if as_file else ["-"])],
+        input=None if as_file else code,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("['ok', 'ok']\n", "")

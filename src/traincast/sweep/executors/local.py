@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from threading import Thread
+from types import ModuleType
 
 from traincast.errors import ConfigError
 from traincast.sweep.executors import EXECUTORS, Work, WorkerLostError
@@ -29,11 +31,11 @@ class LocalPool:
     def start(self, key: int, points: Sequence[Point]) -> None:
         """Begin a chunk."""
         try:
-            self._running[self._pool.submit(self._work, points)] = key
+            self._running[self._submitted(points)] = key
         except BrokenProcessPool:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = self._made()
-            self._running[self._pool.submit(self._work, points)] = key
+            self._running[self._submitted(points)] = key
 
     def done(self) -> tuple[int, list[Row] | Exception]:
         """Wait for a chunk."""
@@ -53,9 +55,28 @@ class LocalPool:
             process.kill()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def _submitted(self, points: Sequence[Point]) -> Future[list[Row]]:
+        """Hand a chunk to the pool, which starts its processes here, as they are needed."""
+        with _NoMain():
+            return self._pool.submit(self._work, points)
+
     def _made(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context(_METHOD)
         return ProcessPoolExecutor(self.workers, mp_context=context, initializer=_leave_with_parent)
+
+
+class _NoMain:
+    """While this is entered no script is being run, so that new processes do not run the user's script once more.
+
+    They need nothing of it, and a script that sweeps at its top level, or comes from a pipe, could not be run there.
+    """
+
+    def __enter__(self) -> None:
+        self._main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+
+    def __exit__(self, *_: object) -> None:
+        sys.modules["__main__"] = self._main
 
 
 def _leave_with_parent() -> None:
