@@ -22,16 +22,13 @@ from traincast.plan.options import Recompute
 from traincast.plan.peaks import Held, Peaks
 from traincast.plan.shape import Shape
 from traincast.plan.state_times import Sharding
-from traincast.plan.steps import Passes, States, Steps
+from traincast.plan.steps import CELLS, Passes, States, Steps
 from traincast.plan.ways import Rows, Ways
 from traincast.workload.ops import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from traincast.plan.screen import Filled, Member, ShareKey
     from traincast.plan.space import Degrees
-
-_CELLS = 2**15
-"""Layouts whose sums are worked out together: a few arrays of so many stay in a core's cache."""
 
 Overlaps = tuple[bool, bool]
 """Whether gradients are reduced, and parameters gathered, while the rank computes."""
@@ -154,7 +151,7 @@ class Block(Struct, dict=True):
 
     def parts(self) -> Iterator[Part]:
         """Work the block out, one stage of ZeRO after the other."""
-        most = max(1, _CELLS // len(self.recomputes))
+        most = max(1, CELLS // len(self.recomputes))
         for zero in sorted({zero for found in self.shardings.values() for zero, _ in found}):
             of = {count: tuple(way for each, way in found if each == zero) for count, found in self.shardings.items()}
             ways = Ways.of(zero, tuple(of[each] for each in self.replicas_K.tolist()), most)

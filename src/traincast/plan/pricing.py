@@ -113,9 +113,10 @@ def overlapped(compute_s: FloatArray, slowed_s: FloatArray, transfer_s: FloatArr
 
 def with_exchanges(compute_s: FloatArray, transfer_s: FloatArray, share: float) -> FloatArray:
     """Return the seconds of passes with exchanges of which a share cannot be hidden; nothing slows the passes down."""
-    hidden_s = transfer_s * (1 - share)
-    found: FloatArray = OVERLAP_SLOWDOWN["communication"] * np.minimum(compute_s, hidden_s)
-    found += hidden_s
+    hidden_s, slowed = transfer_s * (1 - share), OVERLAP_SLOWDOWN["communication"]
+    # Of what both take part in at the same time there is as much as the shorter one has.
+    found: FloatArray = hidden_s + slowed * compute_s
+    np.minimum(found, hidden_s * (1 + slowed), out=found)
     np.maximum(found, compute_s, out=found)
     found += transfer_s * share
     return found

@@ -1,7 +1,7 @@
 """The step of the layouts of a block: the passes of its pipeline, and what state its ranks exchange and update.
 
 Letters: K shares, R recomputations, Z ways to shard, J pairs of a share and a way, U pairs of degrees and a way,
-O choices of overlaps, S kinds of stages, C kinds of virtual stages.
+O choices of overlaps, S kinds of stages, C kinds of virtual stages, L pairs with longer passes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, added
 from traincast.plan.chunks import Chunk, ChunkArrays
 from traincast.plan.flights import pairs_of
-from traincast.plan.length import Pipeline, splits_backward, step_s
+from traincast.plan.length import BACKWARD, Pipeline, splits_backward, step_s
 from traincast.plan.pricing import with_exchanges
 from traincast.plan.shape import StageKind
 from traincast.plan.state_times import StateSeconds
@@ -26,6 +26,9 @@ from traincast.workload.ops import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from traincast.plan.block import Block, Overlaps
+
+CELLS = 2**15
+"""Layouts whose sums are worked out together: a few arrays of so many stay in a core's cache."""
 
 _IN_ORDER = ("1f1b", "gpipe", "interleaved")
 """Schedules whose first stage has the last backward pass; with others all stages end together."""
@@ -41,7 +44,7 @@ class Passes:
     @cached_property
     def line(self) -> Pipeline:
         """The pipeline, of arrays [K, 1, R]."""
-        return self._line(slice(None), *self._times(slice(None)))
+        return self._line(slice(None), *self._times())
 
     @cached_property
     def pipeline_s(self) -> FloatArray:
@@ -60,36 +63,51 @@ class Passes:
         at_U : numpy.ndarray of int
             Places of their ways to shard in `state_C`, [K, Z].
         """
-        forward, backward = self._times(at_K)
-        of = zip(self.chunks_C, state_C, forward, backward, strict=True)
-        found = [
-            self._reduced(state, at_U[..., None], one, two)
-            if zero == 2
-            else self._gathered(at_K, chunk, state, at_U[..., None], one, two, reshard=reshard)
-            for chunk, state, one, two in of
-        ]
-        if self.block.job.offload_optimizer and not (zero == 3 and self.reduces_once):
-            moved_C = [each.moved_s[at_K, None, :] for each in self.chunks_C]
-            found = [
-                self._offloaded(state, at_U[..., None], moved_s, *each)
-                for state, moved_s, each in zip(state_C, moved_C, found, strict=True)
-            ]
-        return self._line(at_K, [each[0] for each in found], [each[1] for each in found])
+        line, share = self.line, self.block.job.framework.unhidden_fsdp
+        forward, backward = [each[at_K] for each in line.forward_s_C], line.backward_s_C[:, at_K]
+
+        def of_state(seconds: Callable[[StateSeconds], FloatArray]) -> FloatArray:
+            """Return something of their state, [C, K, Z, 1]."""
+            return np.stack([seconds(each)[at_U] for each in state_C])[..., None]
+
+        gathered, reduced = of_state(lambda state: state.gathered_s), of_state(lambda state: state.reduced_s)
+        if zero == 2:
+            # The reduction has the next forward pass, too.
+            backward = np.maximum(backward, reduced - np.stack(forward))
+        elif self.reduces_once:
+            # A backward pass leaves parameters whole, for the next forward pass.
+            return self._line(at_K, forward, with_exchanges(backward, gathered, share) if reshard else backward)
+        else:
+            for kind, chunk in enumerate(self.chunks_C):
+                hosted_s = with_exchanges(chunk.forward_s[at_K, None, :], gathered[kind], share)
+                hosted_s = np.maximum(hosted_s, chunk.host_forward_s[at_K, None, :])
+                forward[kind] = hosted_s + chunk.ends_forward_s[at_K, None, :]
+            backward = with_exchanges(backward, reduced + (gathered if reshard else 0.0), share)
+        if self.block.job.offload_optimizer:
+            updated, out_s = of_state(lambda state: state.updated), of_state(self.out_s)
+            moved_s = np.stack([each.moved_s[at_K, None, :] for each in self.chunks_C])
+            forward, backward = self._offloaded(updated, out_s, moved_s, np.stack(forward), backward)
+        return self._line(at_K, forward, backward)
 
     def lengthened(self, ways: Ways, state_C: Sequence[StateSeconds], at_J: IntArray, *, reshard: bool) -> BoolArray:
         """Return which pairs have passes that exchanges of state in each microbatch lengthen, [J]."""
         found = np.zeros(len(at_J), dtype=np.bool_)
         if ways.zero < 2 or (ways.zero == 3 and self.reduces_once and not reshard):
             return found
-        for state, forward, backward in zip(state_C, *self._times(slice(None)), strict=True):
+        for state, hidden_K in zip(state_C, self._hidden_CK, strict=True):
             if ways.zero == 3:
                 found |= (state.gathered_s + (0.0 if self.reduces_once else state.reduced_s) > 0)[at_J]
             else:
-                hidden_K = (forward + backward)[:, 0].min(axis=1)
                 exchanged_s = state.reduced_s
                 if self.block.job.offload_optimizer:
                     exchanged_s = np.maximum(exchanged_s, self.out_s(state))
                 found |= exchanged_s[at_J] > hidden_K[ways.share_J]
+        return found
+
+    @cached_property
+    def _hidden_CK(self) -> FloatArray:
+        """The shortest forward and backward pass of each kind of virtual stage of every share."""
+        found: FloatArray = (np.stack(self.line.forward_s_C) + self.line.backward_s_C)[:, :, 0].min(axis=2)
         return found
 
     def out_s(self, state: StateSeconds) -> FloatArray:
@@ -99,30 +117,30 @@ class Passes:
         return found
 
     def _offloaded(
-        self, state: StateSeconds, at_U: IntArray, moved_s: FloatArray, forward: FloatArray, backward: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+        self, updated: FloatArray, out_s: FloatArray, moved_s: FloatArray, forward: FloatArray, backward: FloatArray
+    ) -> tuple[list[FloatArray], FloatArray]:
         """Return the passes where gradients go to the host in each microbatch, and parameters may come from it.
 
         Activations share the links with them.
         """
         in_s: Number = 0.0
         if self.block.job.offload_parameters:
-            in_s = PARAMETER_BYTES / self.block.filled.host.link_bytes_per_s * state.updated[at_U]
+            in_s = PARAMETER_BYTES / self.block.filled.host.link_bytes_per_s * updated
         forward = np.maximum(forward, in_s)
         # Copies out have the next forward pass, too.
-        return forward, np.maximum(backward, moved_s + np.maximum(in_s, self.out_s(state)[at_U] - forward))
+        return [*forward], np.maximum(backward, moved_s + np.maximum(in_s, out_s - forward))
 
-    def _times(self, at_K: slice | IntArray) -> tuple[list[FloatArray], list[FloatArray]]:
-        """Return forward and backward passes of each kind of virtual stage, [K, 1, 1] and [K, 1, R]."""
+    def _times(self) -> tuple[list[FloatArray], FloatArray]:
+        """Return forward passes of each kind of virtual stage, [C] of [K, 1, 1], and backward passes, [C, K, 1, R]."""
         split = splits_backward(self.block.job.schedule)
-        forward, backward = [], []
-        for each in self.chunks_C:
-            forward.append(each.whole_forward_s[at_K, None, :])
-            back = each.input_s if split else each.backward_s
-            backward.append(back[at_K, None, :] + each.ends_backward_s[at_K, None, :])
-        return forward, backward
+        forward = [each.whole_forward_s[:, None, :] for each in self.chunks_C]
+        backward = [
+            (each.input_s if split else each.backward_s)[:, None, :] + each.ends_backward_s[:, None, :]
+            for each in self.chunks_C
+        ]
+        return forward, np.stack(backward)
 
-    def _line(self, at_K: slice | IntArray, forward: list[FloatArray], backward: list[FloatArray]) -> Pipeline:
+    def _line(self, at_K: slice | IntArray, forward: list[FloatArray], backward: FloatArray) -> Pipeline:
         block, shape = self.block, self.block.shape
         return Pipeline(
             stages=block.job.parallel.pp,
@@ -150,34 +168,6 @@ class Passes:
         found: IntArray = np.array(pairs).T[:, which_K]
         return found
 
-    def _reduced(
-        self, state: StateSeconds, at_U: IntArray, forward: FloatArray, backward: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the passes where gradients are reduced in each microbatch."""
-        # The reduction has the next forward pass, too.
-        return forward, np.maximum(backward, state.reduced_s[at_U] - forward)
-
-    def _gathered(
-        self,
-        at_K: slice | IntArray,
-        chunk: ChunkArrays,
-        state: StateSeconds,
-        at_U: IntArray,
-        forward: FloatArray,
-        backward: FloatArray,
-        *,
-        reshard: bool,
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the passes where parameters are gathered, and gradients reduced, in each microbatch."""
-        share, gathered = self.block.job.framework.unhidden_fsdp, state.gathered_s[at_U]
-        if self.reduces_once:
-            # A backward pass leaves parameters whole, for the next forward pass.
-            return forward, with_exchanges(backward, gathered, share) if reshard else backward
-        hosted_s = with_exchanges(chunk.forward_s[at_K, None, :], gathered, share)
-        hosted_s = np.maximum(hosted_s, chunk.host_forward_s[at_K, None, :])
-        exchanged = state.reduced_s[at_U] + (gathered if reshard else 0.0)
-        return hosted_s + chunk.ends_forward_s[at_K, None, :], with_exchanges(backward, exchanged, share)
-
     @property
     def reduces_once(self) -> bool:
         """Whether gradients of sharded parameters are reduced once a step, not in each microbatch."""
@@ -193,7 +183,8 @@ class Passes:
         """Return the seconds by which a stage ends its passes before the first one."""
         if self.block.job.schedule not in _IN_ORDER or not kind.stage:
             return 0.0
-        return line.sum_of(line.backward_s_C, 0, kind.stage) + kind.stage * (line.message_s + line.handover_s)
+        message_s = line.message_s + line.handover_s
+        return line.longest([line.passes(BACKWARD, 0, kind.stage) + kind.stage * message_s])
 
 
 class States:
@@ -263,7 +254,7 @@ class Steps:
     def __init__(self, block: "Block", ways: Ways, *, reshard: bool) -> None:
         self.block, self.ways, self.passes, self.reshard = block, ways, block.passes(ways.zero), reshard
         self.state_C, self.at_J = block.states.of(ways)
-        self.lengthened_J = self.passes.lengthened(ways, self.state_C, self.at_J, reshard=reshard)
+        self.longer_L = np.flatnonzero(self.passes.lengthened(ways, self.state_C, self.at_J, reshard=reshard))
         self.fixed_J = block.fixed_s[ways.share_J]
         self._ends: dict[Overlaps, list[FloatArray]] = {}
 
@@ -285,28 +276,43 @@ class Steps:
 
     def _lengths(self, rows: Rows) -> tuple[FloatArray, Callable[[StageKind], Number]]:
         """Return the seconds of the pipelines of some shares, and by how much each kind of stage ends before them."""
-        passes, zero, ways = self.passes, self.ways.zero, len(rows.ways_Z)
-        longer = np.flatnonzero(self.lengthened_J[rows.pairs])
-        if 2 * len(longer) > rows.pairs.stop - rows.pairs.start:
-            at_U = self.at_J[rows.pairs].reshape(-1, ways)
-            line = passes.sharded(zero, rows.shares, self.state_C, at_U, reshard=self.reshard)
-            return step_s(line, self.block.job.schedule), lambda kind: passes.before(line, kind)
-        usual_s = passes.pipeline_s[rows.shares]
-        if not len(longer):
-            return usual_s, lambda kind: passes.early_s(kind)[rows.shares]
-        # The others are as long as without state.
-        pairs = rows.pairs.start + longer
-        at_U = self.at_J[pairs, None]
-        line = passes.sharded(zero, self.ways.share_J[pairs], self.state_C, at_U, reshard=self.reshard)
+        usual_s = self.passes.pipeline_s[rows.shares]
+        first, last = np.searchsorted(self.longer_L, (rows.pairs.start, rows.pairs.stop)).tolist()
+        if first == last:
+            return usual_s, lambda kind: self.passes.early_s(kind)[rows.shares]
+        ways, places = len(rows.ways_Z), self.longer_L[first:last] - rows.pairs.start
 
-        def replaced(usual_s: FloatArray, longer_s: Number) -> FloatArray:
+        def replaced(usual_s: FloatArray, longer_s: FloatArray) -> FloatArray:
+            """Return seconds with others where exchanges make passes longer."""
+            if len(places) == ways * len(usual_s):
+                return longer_s.reshape(-1, ways, longer_s.shape[-1])
             found = np.repeat(usual_s, ways, axis=1)
-            shape = (len(longer), 1, found.shape[-1])
-            found.reshape(-1, shape[-1])[longer] = np.broadcast_to(longer_s, shape)[:, 0]
+            found.reshape(-1, found.shape[-1])[places] = longer_s
             return found
 
-        whole_s = replaced(usual_s, step_s(line, self.block.job.schedule))
-        return whole_s, lambda kind: replaced(passes.early_s(kind)[rows.shares], passes.before(line, kind))
+        def early_s(kind: StageKind) -> FloatArray:
+            longer_s = self.passes.before(self._sharded(self.longer_L[first:last]), kind)
+            shape = (last - first, usual_s.shape[-1])
+            return replaced(
+                self.passes.early_s(kind)[rows.shares], np.broadcast_to(longer_s, (*shape[:1], 1, shape[1]))[:, 0]
+            )
+
+        return replaced(usual_s, self._longer_s[first:last]), early_s
+
+    @cached_property
+    def _longer_s(self) -> FloatArray:
+        """The pipelines that exchanges make longer, [L, R]: many at a time, whatever shares they are of."""
+        found = np.empty((len(self.longer_L), self.passes.pipeline_s.shape[-1]))
+        most = max(1, CELLS // found.shape[1])
+        for begin in range(0, len(found), most):
+            line = self._sharded(self.longer_L[begin : begin + most])
+            found[begin : begin + most] = step_s(line, self.block.job.schedule)[:, 0]
+        return found
+
+    def _sharded(self, pairs_L: IntArray) -> Pipeline:
+        """Return the pipeline of some pairs with what each microbatch exchanges, of [L, 1, R]."""
+        at_K, at_U = self.ways.share_J[pairs_L], self.at_J[pairs_L, None]
+        return self.passes.sharded(self.ways.zero, at_K, self.state_C, at_U, reshard=self.reshard)
 
     def _ends_of(self, overlaps: "Overlaps") -> list[FloatArray]:
         """Return what each kind of stage does between its last pass and the end of the step, [S] of [J]."""
