@@ -7,9 +7,9 @@ layout.
 Letters: K shares, R recomputations, Z ways to shard, O choices of overlaps.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -18,17 +18,18 @@ from msgspec.structs import replace
 from traincast.job.job import Job
 from traincast.plan.chunks import ChunkArrays, ChunkSizes, ChunkTable
 from traincast.plan.layout import Layout
+from traincast.plan.members import Members
 from traincast.plan.options import Recompute
 from traincast.plan.peaks import Held, Peaks
 from traincast.plan.shape import Shape
-from traincast.plan.state_times import Sharding
 from traincast.plan.steps import CELLS, Passes, States, Steps
 from traincast.plan.ways import Rows, Ways
 from traincast.workload.ops import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from traincast.plan.screen import Filled, Member, ShareKey
-    from traincast.plan.space import Degrees
+    from traincast.plan.screen import Filled
+
+T = TypeVar("T")
 
 Overlaps = tuple[bool, bool]
 """Whether gradients are reduced, and parameters gathered, while the rank computes."""
@@ -59,48 +60,32 @@ class Block(Struct, dict=True):
 
     filled: "Filled"
     shape: Shape
-    members: tuple["Member", ...]
-    """Those with the same ways to shard are neighbours."""
+    members: Members
     recomputes: tuple[Recompute, ...]
-    shardings: Mapping[int, Sequence[Sharding]]
-    """Ways to shard the state, by replicas of the parameters."""
-    shares: Sequence["ShareKey"]
 
     @property
     def job(self) -> Job:
         """A job with this pipeline."""
         return self.shape.job
 
-    @cached_property
+    @property
     def rows_K(self) -> IntArray:
         """Each share in the tables of its family."""
-        return np.array([member.share for member in self.members])
+        return self.members.share_K
 
-    @cached_property
+    @property
     def microbatches_K(self) -> IntArray:
         """Microbatches of a step."""
-        batch = self.job.global_batch
-        return np.array([batch // (each.degrees.dp * self.shares[each.share].micro_batch) for each in self.members])
-
-    @cached_property
-    def degrees(self) -> tuple["Degrees", ...]:
-        """The degrees of every share."""
-        return tuple(member.degrees for member in self.members)
-
-    @cached_property
-    def _degrees(self) -> dict[str, IntArray]:
-        names = ("tp", "cp", "dp", "ep", "etp")
-        columns = np.array([[getattr(each, name) for name in names] for each in self.degrees]).T
-        return dict(zip(names, columns, strict=True))
+        return self.members.microbatches_K
 
     def of_degrees(self, name: str) -> IntArray:
         """Return a degree of every share, [K]."""
-        return self._degrees[name]
+        return self.members.columns[name]
 
-    @cached_property
-    def replicas_K(self) -> IntArray:
-        """Ranks with equal dense parameters."""
-        return self.of_degrees("dp") * self.of_degrees("cp")
+    def kept(self, what: str, held: tuple[int, ...], made: Callable[[], T], *more: object) -> T:
+        """Return something of a kind of stage that hangs on the virtual stages that it holds, whatever the schedule."""
+        numbers = tuple(self.filled.number_of(self.shape.chunks[each]) for each in held)
+        return self.members.once((what, numbers, *more), made)
 
     @cached_property
     def chunks_C(self) -> list[ChunkArrays]:
@@ -152,16 +137,15 @@ class Block(Struct, dict=True):
     def parts(self) -> Iterator[Part]:
         """Work the block out, one stage of ZeRO after the other."""
         most = max(1, CELLS // len(self.recomputes))
-        for zero in sorted({zero for found in self.shardings.values() for zero, _ in found}):
-            of = {count: tuple(way for each, way in found if each == zero) for count, found in self.shardings.items()}
-            ways = Ways.of(zero, tuple(of[each] for each in self.replicas_K.tolist()), most)
+        for zero in sorted({zero for found in self.members.shardings.values() for zero, _ in found}):
+            ways = self.members.ways(zero, most)
             for reshard in self.filled.space.reshards(zero, self.job.parallel.pp):
                 yield from self._parts(ways, reshard=reshard)
 
     def _parts(self, ways: Ways, *, reshard: bool) -> Iterator[Part]:
         steps, peaks = Steps(self, ways, reshard=reshard), Peaks(self, ways, reshard=reshard)
         for rows in ways.rows:
-            overlaps = self._overlaps(ways.zero, replicated=bool(self.replicas_K[rows.shares.start] > 1))
+            overlaps = self._overlaps(ways.zero, replicated=bool(self.members.replicas_K[rows.shares.start] > 1))
             step_s = steps.of(rows, overlaps)
             yield Part(ways.zero, reshard, rows, overlaps, step_s, peaks.of(rows), step_s.shape)
 
@@ -177,8 +161,8 @@ class Block(Struct, dict=True):
     def layout(self, part: Part, place: int) -> Layout:
         """Return the layout at a place of the flat array of steps of a part."""
         overlap, k, z, r = (int(each) for each in np.unravel_index(place, part.shape))
-        member, recompute = self.members[part.rows.shares.start + k], self.recomputes[r]
-        share, job, variant = self.shares[member.share], self.job, self.filled.family.variant
+        member, recompute = self.members.members[part.rows.shares.start + k], self.recomputes[r]
+        share, job, variant = self.members.shares[member.share], self.job, self.filled.family.variant
         reduced, gathered = part.overlaps[overlap]
         degrees, full = member.degrees, recompute.kind == "full"
         return Layout(

@@ -109,14 +109,14 @@ class Pipeline(Struct, frozen=True, eq=False, dict=True):
 
     def longest(self, sums: Sequence[Sum]) -> FloatArray:
         """Return the longest of some sums, [K, Z, R]."""
-        longest, *others = map(self._seconds, sums)
+        longest, *others = [self._seconds(each) for each in sums]
         for other in others:
             longest = np.maximum(longest, other, out=longest if longest.shape == other.shape else None)
         return longest
 
     def _seconds(self, each: Sum) -> FloatArray:
         """Return the seconds of a sum: first of what does not hang on what is recomputed, which is little."""
-        seconds = {FORWARD: self.forward_s_C, BACKWARD: self.backward_s_C, WEIGHT: self.weight_s_C}
+        seconds = {FORWARD: self.forward_s_C, BACKWARD: [*self.backward_s_C], WEIGHT: self.weight_s_C}
         parts = [(seconds[which][kind], count) for (which, kind), count in each.counts.items()]
         total: FloatArray = each.rest_s + np.zeros((self.backward_s_C.shape[1], 1, 1))
         for pass_s, count in parts:
@@ -188,7 +188,8 @@ def _looped_bfs(line: Pipeline) -> Number:
 
 def _around(line: Pipeline, group: Number) -> Number:
     """Return what stages wait for the first of so many microbatches to come round to their next virtual stage."""
-    turns, total = len(line.kind_Q) // line.stages - 1, 0.0
+    turns = len(line.kind_Q) // line.stages - 1
+    total: Number = 0.0
     for which in (FORWARD, BACKWARD):
         mean = line.mean_of(which)
         total = total + line.longest([Sum(), ((mean + line.message_s) * line.stages - mean * group) * turns])
@@ -216,7 +217,8 @@ def _looped(line: Pipeline) -> FloatArray:
 
 def _of_kinds(kinds: Sequence[int], *which: str) -> Sum:
     """Return some passes of a stage with virtual stages of some kinds."""
-    return added(Sum({(each, kind): 1}) for kind in kinds for each in which)
+    found: Sum = added(Sum({(each, kind): 1}) for kind in kinds for each in which)
+    return found
 
 
 def _zero_bubble(

@@ -4,7 +4,7 @@ Letters: K shares, R recomputations, Z ways to shard, J pairs of a share and a w
 virtual stages, E moments.
 """
 
-from functools import cached_property
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,19 +39,24 @@ class Held:
         job = block.job
         degrees = [block.of_degrees(each) for each in ("tp", "cp", "dp", "ep")]
         self.outside_K = CONTEXT_BYTES + communicator_bytes(*degrees, job.parallel.pp)
-        self.parameters = [self._parameters(kind) for kind in block.shape.stages]
         sent: Number = self._column(block.filled.costs.share.residual_bytes) if job.parallel.pp > 1 else 0.0
         self.other_K = job.memory_policy.buffer_bytes + 4 * sent + np.zeros(len(block.members))
         self.activations = [each * (1.0 + SLACK) for each in _activations(block)]
         self.host = _offloaded(block) if any(each.offloaded for each in block.recomputes) else None
         """Activations in the memory of the host, of each kind of stage, [S] of [K, R]; None: there are none."""
 
-    @cached_property
-    def unused(self) -> list[FloatArray]:
-        """Gradients of weights of each kind of stage that are kept in vain, where the framework does so, [S] of [K]."""
+    def unused(self, kind: StageKind) -> FloatArray:
+        """Return the gradients of a stage's weights that are kept in vain, where the framework does so, [K]."""
         job, plan, parts = self.block.job, self.block.shape.plan, self.block.filled.costs.parts
-        found = [one_of_each_matrix(job, plan, kind.stage, parts) for kind in self.block.shape.stages]
-        return [parameter_bytes(job.precision) * self._column(each) for each in found]
+        return self.block.kept(
+            "unused",
+            kind.held,
+            lambda: parameter_bytes(job.precision) * self._column(one_of_each_matrix(job, plan, kind.stage, parts)),
+        )
+
+    def parameters(self, kind: StageKind) -> RankParameters:
+        """Return the parameters of a kind of stage, of arrays [K]."""
+        return self.block.kept("parameters", kind.held, lambda: self._parameters(kind))
 
     def _parameters(self, kind: StageKind) -> RankParameters:
         """Return the parameters of a kind of stage, of arrays [K]."""
@@ -75,13 +80,7 @@ class Peaks:
     """The peaks of a block with one stage of ZeRO."""
 
     def __init__(self, block: "Block", ways: Ways, *, reshard: bool) -> None:
-        self.held = held = block.held
-        job = replace(block.job, zero=ways.zero, reshard_after_forward=reshard)
-        at_J, shard_J = ways.share_J, ways.shard_J
-        ranks_K = block.of_degrees("etp") * block.of_degrees("ep")
-        edp_K = block.of_degrees("tp") * block.of_degrees("cp") * block.of_degrees("dp") // ranks_K
-        expert_J = np.maximum(1, edp_K[at_J] * shard_J // block.replicas_K[at_J])
-        shards = (shard_J, expert_J) if ways.zero else (np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64))
+        self.held = block.held
         self.lasting: list[FloatArray] = []
         """What each kind of stage keeps for the whole step, [J]."""
         self.ended: FloatArray | None = None
@@ -89,18 +88,33 @@ class Peaks:
         self.host: list[FloatArray] = []
         """What each kind of stage keeps in the memory of the host for the whole step, [J]; empty: nothing."""
         self.host_bytes = block.filled.host.memory_bytes
-        outside_J = held.outside_K[at_J]
-        wasted = job.memory_policy.gradient_placeholders and job.task != "lora"
-        for number, parameters in enumerate(held.parameters):
-            found = states(job, _rows(parameters, at_J), shards)
-            other_K = held.other_K + held.unused[number] if wasted else held.other_K
-            lasts = found.parameters + found.gradients + found.optimizer + found.copies + found.gathered + other_K[at_J]
-            self.lasting.append(np.broadcast_to(lasts * (1.0 + SLACK) + outside_J, at_J.shape))
-            if job.offload_optimizer:
-                self.host.append(np.broadcast_to(found.host, at_J.shape))
-            if np.any(found.step_gradients):
-                ended = self.lasting[-1] + found.step_gradients * (1.0 + SLACK)
+        for kind in block.shape.stages:
+            made = partial(self._lasting, ways, kind, reshard=reshard)
+            lasts, ended, host = block.kept("lasting", kind.held, made, ways.zero, reshard)
+            self.lasting.append(lasts)
+            if host is not None:
+                self.host.append(host)
+            if ended is not None:
                 self.ended = ended if self.ended is None else np.maximum(self.ended, ended)
+
+    def _lasting(
+        self, ways: Ways, kind: StageKind, *, reshard: bool
+    ) -> tuple[FloatArray, FloatArray | None, FloatArray | None]:
+        """Return what a kind of stage keeps, what it has when its step ends, and what the host keeps, each [J]."""
+        held, block = self.held, self.held.block
+        job = replace(block.job, zero=ways.zero, reshard_after_forward=reshard)
+        at_J, shard_J = ways.share_J, ways.shard_J
+        ranks_K = block.of_degrees("etp") * block.of_degrees("ep")
+        edp_K = block.of_degrees("tp") * block.of_degrees("cp") * block.of_degrees("dp") // ranks_K
+        expert_J = np.maximum(1, edp_K[at_J] * shard_J // block.members.replicas_K[at_J])
+        shards = (shard_J, expert_J) if ways.zero else (np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64))
+        wasted = job.memory_policy.gradient_placeholders and job.task != "lora"
+        found = states(job, _rows(held.parameters(kind), at_J), shards)
+        other_K = held.other_K + held.unused(kind) if wasted else held.other_K
+        lasts = found.parameters + found.gradients + found.optimizer + found.copies + found.gathered + other_K[at_J]
+        whole = np.broadcast_to(lasts * (1.0 + SLACK) + held.outside_K[at_J], at_J.shape)
+        ended = whole + found.step_gradients * (1.0 + SLACK) if np.any(found.step_gradients) else None
+        return whole, ended, np.broadcast_to(found.host, at_J.shape) if job.offload_optimizer else None
 
     def of(self, rows: Rows) -> FloatArray:
         """Return the memory of the stage that needs most, [K, Z, R]."""

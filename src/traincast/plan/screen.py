@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -38,6 +38,7 @@ from traincast.plan.costs import CostTable, Operators
 from traincast.plan.flights import plan_for_memory
 from traincast.plan.frontier import Frontier
 from traincast.plan.layout import Layout
+from traincast.plan.members import Member, Members, ShareKey
 from traincast.plan.options import Variant
 from traincast.plan.pricing import Pricer, inside
 from traincast.plan.shape import Shape, few_microbatches, shape_of
@@ -53,28 +54,8 @@ from traincast.workload.build.stage import StageParts, stages_of
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import CostClass, Group, Operation, Phase
 
-
-class ShareKey(NamedTuple):
-    """A rank's share of the work, whatever the pipeline."""
-
-    tp: int
-    cp: int
-    ep: int
-    etp: int
-    sequence_parallel: bool
-    micro_batch: int
-    overlap_tp: bool
-
-
 _OF_SHARE = tuple(name for name in ShareKey._fields if name != "overlap_tp")
 """Fields of a share that change what it runs."""
-
-
-class Member(Struct, frozen=True):
-    """A share with the degrees of a layout."""
-
-    share: int
-    degrees: Degrees
 
 
 class Family(Struct):
@@ -241,19 +222,19 @@ class Filled:
             every = [each for (count, _), found in self.family.members.items() if count == pp for each in found]
             every.sort(key=lambda member: member.degrees.dp * member.degrees.cp)
             shardings = {each: self.space.shardings(each) for each in {m.degrees.dp * m.degrees.cp for m in every}}
-            members = [each for each in every if shardings[each.degrees.dp * each.degrees.cp]]
-            counts = [batch // (each.degrees.dp * shares[each.share].micro_batch) for each in members]
+            sharded = tuple(each for each in every if shardings[each.degrees.dp * each.degrees.cp])
+            members = Members(sharded, shares, batch, shardings)
+            counts = set(members.microbatches_K.tolist())
             for shape in self._shapes(pp):
                 vpp, schedule = shape.job.parallel.vpp, shape.job.schedule
-                able = {
+                able = frozenset(
                     count
-                    for count in set(counts)
+                    for count in counts
                     if pp * vpp * count <= MAX_SLOTS and self.space.runs(schedule, pp, vpp, count)
-                }
-                runs = tuple(each for each, count in zip(members, counts, strict=True) if count in able)
+                )
                 recomputes = self.space.recomputes(max(shape.job.layers_Q))
-                if recomputes and runs:
-                    yield Block(self, shape, runs, recomputes, shardings, shares)
+                if recomputes and able:
+                    yield Block(self, shape, members.with_counts(able), recomputes)
 
     def links(self, parallel: Parallel) -> Links:
         """Return the communications of a layout."""
@@ -301,14 +282,18 @@ class Filled:
         """What the host adds to a message that holds its stage back."""
         return self.host_s(CostClass.HANDOVER, self.job.framework.p2p_handover_s)
 
-    def fixed_s(self, members: Sequence[Member], shape: Shape) -> FloatArray:
+    def fixed_s(self, members: Members, shape: Shape) -> FloatArray:
         """Return the seconds of what every step has once, whatever it does, [K]."""
         tables = bool(table_stages(shape.job, shape.plan)) if self.job.task != "lora" else False
-        for member in members:
-            key = (member.degrees, tables)
-            if key not in self._once_s:
-                self._once_s[key] = self._fixed_s(member, tables=tables)
-        return np.array([self._once_s[member.degrees, tables] for member in members])
+
+        def found() -> FloatArray:
+            for member in members.members:
+                key = (member.degrees, tables)
+                if key not in self._once_s:
+                    self._once_s[key] = self._fixed_s(member, tables=tables)
+            return np.array([self._once_s[degrees, tables] for degrees in members.degrees])
+
+        return members.once(("fixed", tables), found)
 
     def _fixed_s(self, member: Member, *, tables: bool) -> float:
         links, time_s = self.links_of(member.degrees), self.host_s(CostClass.FIXED, self.job.framework.step_fixed_s)

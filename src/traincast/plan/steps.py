@@ -192,33 +192,28 @@ class States:
 
     def __init__(self, block: "Block") -> None:
         self.block = block
-        keys = [(each.tp, each.dp * each.cp, each.ep, each.etp) for each in block.degrees]
-        first: dict[tuple[int, int, int, int], int] = {}
-        for place, key in enumerate(keys):
-            first.setdefault(key, place)
-        self.alike = tuple(first)
-        number = {key: each for each, key in enumerate(first)}
-        self.alike_K = np.array([number[key] for key in keys])
-        self.places = tuple(first.values())
-        self._weights: dict[Chunk, list[Elements]] = {}
-        self._casts: dict[StageKind, FloatArray] = {}
 
     def of(self, ways: Ways) -> tuple[list[StateSeconds], IntArray]:
         """Return the seconds of each kind of virtual stage, [C] of [U], and the place of each pair in them, [J]."""
-        ways_K = {place: rows.ways_Z for rows in ways.rows for place in range(rows.shares.start, rows.shares.stop)}
-        ways_A = [ways_K.get(place, ()) for place in self.places]
-        begin_A = np.cumsum([0, *map(len, ways_A)])[:-1]
-        at_J = begin_A[self.alike_K[ways.share_J]] + ways.way_J
+        members = self.block.members
+
+        def places() -> tuple[tuple[tuple[int, ...], ...], IntArray]:
+            ways_K = {place: rows.ways_Z for rows in ways.rows for place in range(rows.shares.start, rows.shares.stop)}
+            ways_A = tuple(ways_K.get(place, ()) for place in members.places_A)
+            begin_A = np.cumsum([0, *map(len, ways_A)])[:-1]
+            return ways_A, begin_A[members.alike_K[ways.share_J]] + ways.way_J
+
+        ways_A, at_J = members.once(("state", ways.zero), places)
         return [self._seconds(chunk, ways.zero, ways_A) for chunk in self.block.shape.chunks], at_J
 
-    def _seconds(self, chunk: Chunk, zero: int, ways_A: Sequence[tuple[int, ...]]) -> StateSeconds:
-        filled = self.block.filled
+    def _seconds(self, chunk: Chunk, zero: int, ways_A: tuple[tuple[int, ...], ...]) -> StateSeconds:
+        filled, members = self.block.filled, self.block.members
         known = filled.states.whole
-        key = (filled.number_of(chunk), zero, self.alike, tuple(ways_A), self.block.job.param_gather_bytes)
+        key = (filled.number_of(chunk), zero, members.alike, ways_A, self.block.job.param_gather_bytes)
         if key not in known:
             found = [
-                filled.state_of(self.block.job, self.block.degrees[place], own, tuple((zero, way) for way in ways))
-                for place, own, ways in zip(self.places, self.weights(chunk), ways_A, strict=True)
+                filled.state_of(self.block.job, members.degrees[place], own, tuple((zero, way) for way in ways))
+                for place, own, ways in zip(members.places_A, self.weights(chunk), ways_A, strict=True)
                 if ways
             ]
             known[key] = StateSeconds(
@@ -232,20 +227,23 @@ class States:
 
     def casts_s(self, kind: StageKind) -> FloatArray:
         """Return the seconds of what brings the weights of a stage to the type of 8-bit GEMMs, by degrees."""
-        if kind not in self._casts:
-            filled = self.block.filled
-            held = zip(*(self.weights(self.block.shape.chunks[each]) for each in kind.held), strict=True)
-            found = [filled.states.casts_s(self.block.job, filled.costs.share, own) for own in held]
-            self._casts[kind] = np.array(found)
-        return self._casts[kind]
+        filled, chunks = self.block.filled, self.block.shape.chunks
+
+        def found() -> FloatArray:
+            held = zip(*(self.weights(chunks[each]) for each in kind.held), strict=True)
+            return np.array([filled.states.casts_s(self.block.job, filled.costs.share, own) for own in held])
+
+        return self.block.kept("casts", kind.held, found)
 
     def weights(self, chunk: Chunk) -> list[Elements]:
         """Return the parameters of a kind of virtual stage by these degrees."""
-        if chunk not in self._weights:
-            rows, shares = self.block.rows_K, self.block.filled.costs.shares
-            weights = chunk.stage.weights()
-            self._weights[chunk] = [_at(weights, int(rows[place]), shares) for place in self.places]
-        return self._weights[chunk]
+        members, filled = self.block.members, self.block.filled
+
+        def found() -> list[Elements]:
+            rows, weights = members.share_K, chunk.stage.weights()
+            return [_at(weights, int(rows[place]), filled.costs.shares) for place in members.places_A]
+
+        return members.once(("weights", filled.number_of(chunk)), found)
 
 
 class Steps:
@@ -387,7 +385,7 @@ class Steps:
         filled, states = self.block.filled, self.block.states
         if self.ways.zero == 3 or filled.costs.share.execution.scaling is None:
             return 0.0
-        return states.casts_s(kind)[states.alike_K[self.ways.share_J]]
+        return states.casts_s(kind)[self.block.members.alike_K[self.ways.share_J]]
 
     @cached_property
     def _gather_J(self) -> FloatArray:
