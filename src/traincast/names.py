@@ -3,7 +3,6 @@
 Case, ``-``, ``_``, ``/`` and blanks between words, and British or American spelling do not tell names apart.
 """
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -62,6 +61,8 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     for each in known:
         by_plain.setdefault(plain(each), each)
     wanted = plain(name)
+    import difflib  # what is known is seldom looked for in vain
+
     near = difflib.get_close_matches(wanted, by_plain, n=_NEAR, cutoff=_CLOSENESS) if wanted else []
     begun = [each for each in by_plain if wanted and len(wanted) > 1 and each.startswith(wanted) and each not in near]
     return [by_plain[each] for each in [*near, *begun][:_NEAR]]

@@ -9,6 +9,8 @@ the other stage is draining it (``bubble``).
 Letters: N operations of a rank, B borders between instants, O owners.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from msgspec import Struct
 
@@ -87,6 +89,36 @@ def _owned(
     program: Program, timeline: Timeline, index: int, step_s: float
 ) -> tuple[tuple[_Claims, _Claims], FloatArray, IntArray]:
     """Return what a rank's operations claim, transferring and waiting, and who owns the instants between borders."""
+    # A step is broken down, and then explained: of the last one the owners are kept.
+    last = _last[0] if _last else None
+    if last is None or last.timeline is not timeline or last.row_N is not program.row_N or last.step_s != step_s:
+        last = _Last(timeline, program.row_N, step_s, {})
+        _last[:] = [last] if len(program) <= _REMEMBERED_OPS else []
+    of_rank = last.of_rank
+    if index not in of_rank:
+        of_rank[index] = _owned_of_rank(program, timeline, index, step_s)
+    return of_rank[index]
+
+
+_Owned = tuple[tuple[_Claims, _Claims], FloatArray, IntArray]
+_REMEMBERED_OPS = 500_000
+"""Operations of a program up to which the owners of its last step are kept."""
+
+
+class _Last(NamedTuple):
+    """The step that was broken down last, and the owners of its ranks."""
+
+    timeline: Timeline
+    row_N: IntArray
+    step_s: float
+    of_rank: dict[int, _Owned]
+
+
+_last: list[_Last] = []
+"""Nothing yet, or that step."""
+
+
+def _owned_of_rank(program: Program, timeline: Timeline, index: int, step_s: float) -> _Owned:
     mine = program.rank_slice(index)
     ready_N, start_N, end_N = timeline.ready_s_N[mine], timeline.start_s_N[mine], timeline.end_s_N[mine]
     transfer_N, wait_N = _owners(program, program.row_N[mine])

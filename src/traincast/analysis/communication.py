@@ -13,7 +13,7 @@ import numpy as np
 
 from traincast.analysis.breakdown import covered
 from traincast.analysis.summary import CommunicationRow, RankOverlap
-from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct, numbered
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind, Operation
 
@@ -32,7 +32,7 @@ def communication_table(program: Program, timeline: Timeline) -> tuple[Communica
     # One that no other simulated rank takes part in is a run of its own.
     alone = int(program.rendezvous_N.max(initial=-1)) + 1
     run_at = np.where(program.rendezvous_N[at] >= 0, program.rendezvous_N[at], alone + np.arange(len(at)))
-    _, first_C, run_at = np.unique(run_at, return_index=True, return_inverse=True)
+    first_C, run_at = numbered(run_at)
     if not len(at):
         return ()
     count = len(first_C)
@@ -49,11 +49,14 @@ def communication_table(program: Program, timeline: Timeline) -> tuple[Communica
     ranks_C = np.where(message_C, 2, members_G[program.group_N[lead]])
     operation_C = np.where(message_C, Operation.SEND_RECV, ops.operation_T[row_N[lead]])
     keys_CD = np.stack([ops.group_T[row_N[lead]], operation_C, size_C, ranks_C], axis=1).astype(np.int64)
-    distinct, which_C = np.unique(keys_CD, axis=0, return_inverse=True)
-    which_C = which_C.reshape(-1)
+    key_C = np.zeros(count, dtype=np.int64)
+    for column_C in keys_CD.T:
+        values, at_C = np.unique(column_C, return_inverse=True)
+        key_C = key_C * len(values) + at_C
+    first_K, which_C = numbered(key_C)
     skew_C = latest_C - earliest_C
     rows = []
-    for index, (group, operation, size, ranks) in enumerate(distinct.tolist()):
+    for index, (group, operation, size, ranks) in enumerate(keys_CD[first_K].tolist()):
         mine_C = which_C == index
         rows.append(
             CommunicationRow(

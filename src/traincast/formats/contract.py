@@ -194,6 +194,10 @@ class Source(Struct, frozen=True):
         return WorkloadBuilder(self.path.name, parallel, schedule, self.notes, self.inputs)
 
 
+_REMEMBERED_BYTES = 2**22
+"""Size up to which what the last file said is kept."""
+
+
 def text_format(
     name: str,
     title: str,
@@ -223,12 +227,23 @@ def text_format(
     def inspected(path: Path) -> Inspection:
         return describe(parse(str(path), _text(read_unpacked(path))))
 
+    last: list[tuple[str, bytes, F]] = []
+
+    def parsed(path: str, data: bytes) -> F:
+        """Return what a file says; the last one that was read, it is likely to be read in another layout."""
+        for known_path, known, file in last:
+            if known_path == path and known == data:
+                return file
+        file = parse(path, _text(unpacked(data, path)))
+        last[:] = [(path, data, file)] if len(data) <= _REMEMBERED_BYTES else []
+        return file
+
     def read_run(paths: Sequence[Path], form: str, layout: LayoutOptions) -> Workload:
         if len(paths) != 1:
             raise FormatError(f"{one} is one file for a whole run; give one file", str(paths[1]))
         path, data = paths[0], read_bytes(paths[0])
         source = Source(path, Notebook(str(path)), (input_of(path, form, data),))
-        return build(parse(str(path), _text(unpacked(data, str(path)))), layout, source)
+        return build(parsed(str(path), data), layout, source)
 
     known = frozenset(options)
     form = Format(

@@ -1,7 +1,6 @@
 """Files that are written whole or not at all: the reports of a result, and single ones."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -138,6 +137,8 @@ def _staging(out: Path) -> Iterator[Path]:
     try:
         yield staging
     finally:
+        import shutil
+
         shutil.rmtree(staging, ignore_errors=True)
 
 

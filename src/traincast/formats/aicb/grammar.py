@@ -6,7 +6,7 @@ Rows have 12 (``HYBRID_CUSTOMIZED``: 13) fields separated by any white space, wi
 
 from collections.abc import Callable
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -88,7 +88,7 @@ class Row(Struct, frozen=True):
         return found
 
 
-class AicbFile(Struct, frozen=True, kw_only=True):
+class AicbFile(Struct, frozen=True, kw_only=True, dict=True):
     """A whole file."""
 
     path: str
@@ -101,6 +101,16 @@ class AicbFile(Struct, frozen=True, kw_only=True):
     """Line of the first row beyond the declared ones, where there are more; it and those after it are not read."""
     oddities: tuple[Note, ...] = ()
     """What is unusual but readable, each with its ``file:line``."""
+
+    @cached_property
+    def communications(self) -> tuple[tuple[int, Column, Cell], ...]:
+        """Every communication: its row, its column and its cell; what has no size too."""
+        return tuple(
+            (index, column, cell)
+            for index, row in enumerate(self.rows)
+            for column, cell in zip(Column, (row.forward, row.input_grad, row.weight_grad), strict=True)
+            if cell.operation is not Operation.NONE
+        )
 
 
 def load(path: Path) -> AicbFile:

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from traincast.diagnostics import Note
-from traincast.formats.aicb.grammar import FIELDS, PHASES, AicbFile, Cell, Column
+from traincast.formats.aicb.grammar import FIELDS, PHASES, AicbFile, Cell
 from traincast.formats.aicb.header import Header
 from traincast.formats.aicb.meaning import Block, Structure, group_of, positions_as_written, structure
 from traincast.formats.aicb.policies import POLICIES
@@ -243,9 +243,8 @@ def _lonely_groups(file: AicbFile) -> Iterator[_Oddity]:
     for group, degree in ((Group.TP, file.header.tp), (Group.EP, file.header.ep)):
         found = [
             index
-            for index, row in enumerate(file.rows if degree == 1 else ())
-            for column in Column
-            if row.cell(column).size_bytes and group_of(row.name, column, row.cell(column), positions) is group
+            for index, column, cell in (file.communications if degree == 1 else ())
+            if cell.size_bytes and group_of(file.rows[index].name, column, cell, positions) is group
         ]
         if found:
             name, are = group.name.lower(), counted(len(found), "communication is", "communications are")

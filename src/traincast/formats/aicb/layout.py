@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from traincast.diagnostics import Notebook
 from traincast.errors import InfeasibleError
-from traincast.formats.aicb.grammar import AicbFile, Column
+from traincast.formats.aicb.grammar import AicbFile
 from traincast.formats.aicb.header import Header
 from traincast.formats.aicb.meaning import Positions, Structure, gathers_parameters, group_of, positions_of
 from traincast.formats.aicb.policies import POLICIES, WITH_DIMENSIONS, Span
@@ -14,7 +14,7 @@ from traincast.formats.layout import NODE_RANKS, asked_dp, microbatches_of, repl
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.units import counted
-from traincast.workload.words import Group, Operation
+from traincast.workload.words import Group
 
 
 class Layout(Struct, frozen=True):
@@ -119,10 +119,9 @@ def _warn_not_rescaled(header: Header, options: LayoutOptions, layers: int, note
 def _warn_unused(file: AicbFile, options: LayoutOptions, tp: int, positions: Positions, notes: Notebook) -> None:
     """Warn where a degree that the user chose has nothing to act on: no row communicates in its groups."""
     groups = {
-        group_of(row.name, column, row.cell(column), positions)
-        for row in file.rows
-        for column in Column
-        if row.cell(column).operation is not Operation.NONE and row.cell(column).size_bytes
+        group_of(file.rows[row].name, column, cell, positions)
+        for row, column, cell in file.communications
+        if cell.size_bytes
     }
     # What the run would have without the flag: to say that again is not to ask for a change.
     usual = {"cp": 1, "ep": file.header.ep or 1, "etp": tp}

@@ -63,8 +63,10 @@ def _refuse_embedding_rows_in_blocks(file: AicbFile, parts: Structure, layout: L
     """Refuse rows that meet the first and last stage where every stage of a pipeline would run them."""
     if layout.parallel.pp == 1:
         return
-    for source in (file.rows[row] for block in parts.blocks for row in block.rows):
-        if any(group_of(source.name, column, source.cell(column)) is Group.EMB for column in Column):
+    inside = {row for block in parts.blocks for row in block.rows}
+    for row, column, cell in file.communications:
+        source = file.rows[row]
+        if row in inside and group_of(source.name, column, cell) is Group.EMB:
             raise FormatError(
                 f"row {source.name!r} stands between the rows of a microbatch, but its communication joins the "
                 "first and last stage once per step; move it before the first microbatch",
