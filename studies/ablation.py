@@ -3,9 +3,11 @@
     python studies/ablation.py [--data DIR] [--most 1] [--write]
 
 Each mechanism is taken out of the forecasts of all fitted runs; the factors are then fitted again without the family of
-each run in turn, to the first order in their logarithms, so that a figure is of runs that the fit has not seen. With
-``--write`` the table goes between the two markers of `docs/ACCURACY.md`; without it, it is printed. Every mechanism
-takes one simulation of the runs that it may change: half a minute to two minutes on two idle cores.
+each run in turn, to the first order in their logarithms, so that a figure is of runs that the fit has not seen. A
+second table is of the runs alone that a mechanism moves, with those that are fitted to nowhere: a board's median does
+not tell what few of its runs have. With ``--write`` both go between the two markers of `docs/ACCURACY.md`; without it,
+they are printed. Every mechanism takes one simulation of the runs that it may change: half a minute to two minutes on
+two idle cores.
 """
 
 import argparse
@@ -15,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -31,6 +33,8 @@ from traincast.hardware.dtypes import EIGHT_BIT
 
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
 BEGIN, END = "<!-- ablation -->\n", "<!-- end of ablation -->\n"
+MOVED = 0.01
+"""Change of a step from which on a mechanism moves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +135,24 @@ def runs_of(table: Table, mechanism: Mechanism, most: int) -> tuple[list[Measure
     """Return the runs that are fitted to, with their weights, and with what a mechanism says of their jobs."""
     fitted = [run for run in read_runs(table).rows if run.measured_s is not None and is_fitted(run)]
     rows, weight_I = representatives(fitted, most)
+    return _as_said(rows, mechanism), weight_I
+
+
+def _as_said(rows: Sequence[MeasuredRun], mechanism: Mechanism) -> list[MeasuredRun]:
     said = dict(mechanism.request)
     return [
         replace(run, request=replace(run.request, **said)) if said and mechanism.changes(run) else run for run in rows
-    ], weight_I
+    ]
+
+
+def unfitted_runs(table: Table, mechanism: Mechanism) -> list[MeasuredRun]:
+    """Return the pretraining runs that no fit sees, with what a mechanism says of their jobs."""
+    rows = [
+        run
+        for run in read_runs(table).rows
+        if run.measured_s is not None and not is_fitted(run) and run.groups["task"] == "pretrain"
+    ]
+    return _as_said(rows, mechanism)
 
 
 def forecasts_without(mechanism: Mechanism, rows: Sequence[MeasuredRun], before: dict[str, Forecast]) -> list[Forecast]:
@@ -196,6 +214,46 @@ def table_of(figures: dict[str, dict[str, tuple[int, float, float]]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+class Forecasts(NamedTuple):
+    """What is forecast of runs, and how far off it is where the fit has not seen them, by a run's id."""
+
+    step_s: dict[str, float]
+    error: dict[str, float]
+
+    @classmethod
+    def of(cls, rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], error_I: Sequence[float]) -> "Forecasts":
+        """Return them; runs without a forecast are left out."""
+        known = [
+            (run.id, each.step_s, float(error))
+            for run, each, error in zip(rows, forecasts, error_I, strict=True)
+            if each.step_s is not None
+        ]
+        return cls({name: step_s for name, step_s, _ in known}, {name: error for name, _, error in known})
+
+    def moved(self, without: "Forecasts") -> tuple[int, float, float]:
+        """Return how many runs move when something is switched off, and their median error with and without it."""
+        both = self.step_s.keys() & without.step_s.keys()
+        ids = [each for each in both if abs(np.log(without.step_s[each] / self.step_s[each])) > MOVED]
+        with_it, without_it = ([abs(of.error[each]) for each in ids] for of in (self, without))
+        return (len(ids), float(np.median(with_it)), float(np.median(without_it))) if ids else (0, np.nan, np.nan)
+
+
+def table_of_moved(moved: dict[str, tuple[tuple[int, float, float], tuple[int, float, float]]]) -> str:
+    """Return as a table how many runs each mechanism moves, and their errors with and without it."""
+    lines = [
+        "| mechanism | fitted runs that it moves | with it | without | runs not fitted to | with it | without |",
+        "|---|" + "---|" * 6,
+    ]
+    for name, kinds in moved.items():
+        cells = [cell for count, *errors in kinds for cell in (str(count), *(_share(each) for each in errors))]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _share(error: float) -> str:
+    return "" if np.isnan(error) else f"{error:.1%}".replace("%", " %")
+
+
 def main() -> None:
     """Switch off, fit, print, and write where asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -206,17 +264,32 @@ def main() -> None:
     path, recipes = (table_path(name, given.data) for name in ("measured_training_runs.csv", "recipe_settings.csv"))
     tables = {True: read_measurements(path, read_table(recipes)), False: read_measurements(path)}
     figures: dict[str, dict[str, tuple[int, float, float]]] = {}
+    moved: dict[str, tuple[tuple[int, float, float], tuple[int, float, float]]] = {}
     as_is: dict[str, Forecast] = {}
+    whole: tuple[Forecasts, Forecasts] | None = None
     for mechanism in MECHANISMS:
         rows, weight_I = runs_of(tables[mechanism.recipes], mechanism, given.most)
-        forecasts = forecasts_without(mechanism, rows, as_is)
-        as_is = as_is or {run.id: forecast for run, forecast in zip(rows, forecasts, strict=True)}
-        error_I = np.abs(held_out_errors(rows, forecasts, weight_I))
+        others = unfitted_runs(tables[mechanism.recipes], mechanism)
+        forecasts = forecasts_without(mechanism, [*rows, *others], as_is)
+        as_is = as_is or {run.id: forecast for run, forecast in zip([*rows, *others], forecasts, strict=True)}
+        forecasts, of_others = forecasts[: len(rows)], forecasts[len(rows) :]
+        error_I = held_out_errors(rows, forecasts, weight_I)
+        plain = [
+            (each.step_s or np.nan) / (run.measured_s or np.nan) - 1
+            for run, each in zip(others, of_others, strict=True)
+        ]
+        kinds = Forecasts.of(rows, forecasts, error_I.tolist()), Forecasts.of(others, of_others, plain)
+        if whole is None:
+            whole = kinds
+        else:
+            moved[mechanism.name] = whole[0].moved(kinds[0]), whole[1].moved(kinds[1])
+            print(mechanism.name, moved[mechanism.name])
+        error_I = np.abs(error_I)
         labels = np.array(labels_of(rows)[BOARD])
         figures[mechanism.name] = {board: figures_of(error_I[labels == board]) for board in sorted(set(labels))}
         print(mechanism.name, figures[mechanism.name])
         sys.stdout.flush()
-    text = table_of(figures)
+    text = f"{table_of(figures)}\n{table_of_moved(moved)}"
     print(text)
     if given.write:
         PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")

@@ -6,7 +6,19 @@ from types import SimpleNamespace
 import pytest
 
 import ablation
-from ablation import BEGIN, END, MECHANISMS, PAGE, Mechanism, forecasts_without, switched_off, table_of, with_table
+from ablation import (
+    BEGIN,
+    END,
+    MECHANISMS,
+    PAGE,
+    Forecasts,
+    Mechanism,
+    forecasts_without,
+    switched_off,
+    table_of,
+    table_of_moved,
+    with_table,
+)
 
 
 def owner_of(path):
@@ -46,3 +58,15 @@ def test_the_table_goes_between_its_markers():
     assert text in with_table(PAGE.read_text(encoding="utf-8"), text)
     with pytest.raises(ValueError, match="end of ablation"):
         with_table(f"{BEGIN}no end", text)
+
+
+def test_what_a_mechanism_moves_is_told_of_these_runs_alone():
+    runs = [SimpleNamespace(id=name) for name in "abcd"]
+    whole = Forecasts.of(runs, [SimpleNamespace(step_s=each) for each in (1.0, 1.0, 1.0, None)], [0.1, -0.02, 0.5, 0.0])
+    without = Forecasts.of(
+        runs, [SimpleNamespace(step_s=each) for each in (0.8, 0.9, 1.005, 2.0)], [-0.12, -0.2, 0.5, 0.0]
+    )
+    assert whole.moved(without) == pytest.approx((2, 0.06, 0.16))
+    assert whole.moved(whole)[0] == 0
+    text = table_of_moved({"mine": (whole.moved(without), whole.moved(whole))})
+    assert text.splitlines()[-1] == "| mine | 2 | 6.0 % | 16.0 % | 0 |  |  |"
