@@ -31,6 +31,8 @@ from traincast.estimate.operators.constants import (
     shipped_constants,
     write_constants,
 )
+from traincast.hardware.dtypes import ELEMENT_TYPES
+from traincast.hardware.gpu import load_gpu
 from written import write_corrections
 
 AICONFIGURATOR = "ai-dynamo/aiconfigurator (Apache-2.0)"
@@ -47,6 +49,9 @@ GROUPED_SHARE = 0.82
 """Rate of grouped over plain GEMMs in SimuMax's tables of training kernels: the median of 16 shapes with 512 tokens an
 expert or more on A100 and B200, all three GEMMs of each together (docs/measured.md)."""
 GROUPED = ("grouped_gemm", "grouped_gemm_dgrad", "grouped_gemm_wgrad")
+GAINS = {"fp8": 1.91, "fp8_block": 1.76, "mxfp8": 1.83, "nvfp4": 3.48}
+"""Rates of GEMMs of cast inputs over those in bf16, on a B300, in blocks on an H200, in fp8 on both alike. Source:
+Transformer Engine, docs/examples/gemm_profiling (docs/measured.md)."""
 PART_OF_500_WATT = "H100-96GB-HBM2e-500W"
 FUSED_NORM_SHARE = 0.75
 """Share of the memory rate that the fused norms of training stacks sustain."""
@@ -177,8 +182,13 @@ def _figures(predicted: np.ndarray, measured: np.ndarray) -> str:
 
 def derived(rows: list[FamilyConstants]) -> Iterator[FamilyConstants]:
     """Yield constants that follow from the fitted ones and from papers."""
+    of_part = list(_part_of_500_watt({(row.gpu, row.family, row.dtype): row for row in rows}))
+    yield from of_part
+    known = [*rows, *of_part]
+    narrow = [each for row in known if (row.family, row.dtype) == ("gemm", "bf16") for each in _of_cast_inputs(row)]
+    yield from narrow
     by_key = {(row.gpu, row.family, row.dtype): row for row in rows}
-    for row in rows:
+    for row in (*known, *narrow):
         if row.family == "gemm" and row.dtype != "fp32":
             yield from _grouped(row, by_key)
     for gpu, family, compute, source in ESTIMATES:
@@ -186,7 +196,6 @@ def derived(rows: list[FamilyConstants]) -> Iterator[FamilyConstants]:
         # The share is of the whole kernel at long sequences; what the softmax costs is in it.
         yield replace(forward, family=family, compute=compute, edge=1.0, k_fill=64.0, wave=0.5, unhidden=0.1,
                       rows=0, median_error=None, p90_error=None, source=source, confidence="medium")  # fmt: skip
-    yield from _part_of_500_watt(by_key)
     yield FamilyConstants(
         gpu=ANY,
         family="norm",
@@ -196,29 +205,39 @@ def derived(rows: list[FamilyConstants]) -> Iterator[FamilyConstants]:
     )
 
 
+def _of_cast_inputs(gemm: FamilyConstants) -> Iterator[FamilyConstants]:
+    """Yield the GEMMs of 8 and 4 bits that training runs, whose inputs are cast before, by those in bf16.
+
+    The tables of inference have kernels that cast as they go (``kernel=scaled``). Fits to them make of that a slow
+    memory, which gradients of weights, with the most bytes, then wait for.
+    """
+    gpu = load_gpu(gemm.gpu)
+    for dtype, gain in GAINS.items():
+        if gpu.has_peak(dtype) and (not ELEMENT_TYPES[dtype].small_blocks or gpu.has_peak("nvfp4")):
+            peaks = gpu.peak_flops_per_s(dtype) / gpu.peak_flops_per_s("bf16")
+            source = f"its gemm bf16 x {gain}: Transformer Engine, docs/examples/gemm_profiling"
+            yield replace(
+                _underived(gemm), dtype=dtype, compute=gemm.compute * gain / peaks, source=source, grid_of=gemm.gpu
+            )
+
+
 def _grouped(gemm: FamilyConstants, by_key: dict[Key, FamilyConstants]) -> Iterator[FamilyConstants]:
     """Yield the grouped GEMMs that nobody timed in a type, as a share of the plain one.
 
-    Tables of 8 and 4 bits hold the casts of what their kernels read, which training makes and counts apart: what
-    memory takes is as in 16 bits. Where GEMMs of the backward pass were timed in 16 bits, they have rows of their own
-    in other types, too; what is found else is the share that 16 bits have of their peak.
+    Where GEMMs of the backward pass were timed in 16 bits, they have rows of their own in other types, too: what is
+    found else is the share that 16 bits have of their peak.
     """
-    in_16_bits = by_key[gemm.gpu, "gemm", "bf16"]
+    source = f"its gemm x {GROUPED_SHARE}: training kernels of A100 and B200 (docs/measured.md)"
     for family in GROUPED:
         timed = (gemm.gpu, family, "bf16") in by_key or family == GROUPED[0]
         if timed and (gemm.gpu, family, gemm.dtype) not in by_key:
-            yield replace(
-                gemm,
-                family=family,
-                compute=gemm.compute * GROUPED_SHARE,
-                memory=in_16_bits.memory,
-                unhidden=in_16_bits.unhidden,
-                rows=0,
-                median_error=None,
-                p90_error=None,
-                source=f"its gemm x {GROUPED_SHARE}: training kernels of A100 and B200 (docs/measured.md)",
-                confidence="medium",
-            )
+            compute = gemm.compute * GROUPED_SHARE
+            yield replace(_underived(gemm), family=family, compute=compute, source=source, grid_of="")
+
+
+def _underived(row: FamilyConstants) -> FamilyConstants:
+    """Return a row without what says how well it was fitted."""
+    return replace(row, rows=0, median_error=None, p90_error=None, confidence="medium")
 
 
 def eight_bit_attention(rows: list[FamilyConstants]) -> Iterator[FamilyConstants]:

@@ -19,6 +19,7 @@ from traincast.calibrate.kind import FloatArray
 from traincast.calibrate.tables import TIME_COLUMNS, Columns, Row, Skipped, Table
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants, work_of
+from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.hardware.gpu import Gpu, find_gpu
 from traincast.units import quoted
 
@@ -31,7 +32,9 @@ Calls = tuple[OperatorCall, ...]
 Priced = tuple[FloatArray, dict[int, str]]
 """Seconds, NaN where there is no price, and of each such row why."""
 
-_TRITON, _FALLBACK = (("kernel", "triton"),), (("kernel", "fallback"),)
+_TRITON, _FALLBACK, _SCALED = (("kernel", "triton"),), (("kernel", "fallback"),), (("kernel", "scaled"),)
+_INFERENCE = ("sglang", "trtllm", "vllm")
+"""First words of the column ``source`` of kernels of inference frameworks; those of few bits scale what they read."""
 _FALLS_BACK = {("blackwell", 192), ("hopper", 512)}
 """Architectures and head sizes without a fused kernel in the frameworks measured: what runs has 1/8 of the rate."""
 
@@ -139,7 +142,10 @@ def _named(row: Row) -> _Read:
 def _gemm(row: Row) -> _Read:
     m, n, k = map(row.count, ("m", "n", "k"))
     direction = row.cells.get("direction", "forward")
-    return direction, (OperatorCall(family="gemm", shape=(m, n, k), dtype=_dtype(row), direction=direction),)
+    dtype, source = _dtype(row), row.cells.get("source", "").lower()
+    options = _SCALED if dtype in EIGHT_BIT and source.startswith(_INFERENCE) else ()
+    call = OperatorCall(family="gemm", shape=(m, n, k), dtype=dtype, direction=direction, options=options)
+    return direction, (call,)
 
 
 def _attention(row: Row) -> _Read:

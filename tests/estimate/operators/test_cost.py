@@ -156,6 +156,31 @@ def test_narrower_types_are_faster_and_older_kernels_slower():
     assert kernels[0] < kernels[1]
 
 
+@pytest.mark.parametrize("gpu", ["h100", "b200", "gb300", "l40s"])
+@pytest.mark.parametrize("family", ["gemm", "grouped_gemm"])
+@pytest.mark.parametrize("direction", ["forward", "dgrad", "wgrad"])
+def test_gemms_of_cast_inputs_take_no_longer_than_in_16_bits(gpu, family, direction):
+    """Whatever the direction: casts are operators of their own."""
+    accelerator = load_gpu(gpu)
+    for rows, n, k in ((1024, 4096, 4096), (8192, 1536, 2048), (65536, 3072, 4096)):
+        shape = (rows, n, k) if family == "gemm" else (8 * rows, n, k, 8)
+        times = {
+            dtype: estimate_operator(
+                OperatorCall(family=family, shape=shape, dtype=dtype, direction=direction), accelerator
+            ).time_s
+            for dtype in ("bf16", "fp8", "mxfp8")
+            if dtype != "mxfp8" or accelerator.has_peak("nvfp4")
+        }
+        assert max(times, key=times.__getitem__) == "bf16"
+
+
+def test_kernels_of_inference_that_cast_as_they_go_are_others():
+    plain = gemm(1024, 4096, 4096, dtype="fp8")
+    scaled = replace(plain, options=(("kernel", "scaled"),))
+    assert work_of(scaled).constants[0] == "gemm_scaled"
+    assert estimate_operator(scaled, H100).time_s > estimate_operator(plain, H100).time_s
+
+
 # --- which constants
 
 

@@ -84,7 +84,7 @@ class FamilyConstants(Struct, frozen=True, kw_only=True):
     confidence: str = "low"
     """``high``, ``medium`` or ``low``."""
     grid_of: str = ""
-    """GPU whose correction of the same family and type holds here too; its own where empty."""
+    """GPU whose correction of the same family and type, else of 16 bits, holds here too; its own where empty."""
 
 
 class Correction(Struct, frozen=True, kw_only=True, eq=False):
@@ -155,7 +155,7 @@ class OperatorConstants(Struct, frozen=True, dict=True):
         """Return the correction that belongs to a row of constants; None where there is none."""
         if not row.grid_of:
             return self._grid_by_key.get((row.gpu, row.family, row.dtype))
-        keys = ((row.grid_of, row.family, dtype) for dtype in (row.dtype, ANY))
+        keys = ((row.grid_of, row.family, dtype) for dtype in (row.dtype, ANY, "bf16"))
         return next((self._grid_by_key[key] for key in keys if key in self._grid_by_key), None)
 
     def find(self, gpu: Gpu, families: tuple[str, ...], dtype: str) -> FamilyConstants:

@@ -10,7 +10,8 @@ outputs. The shape is always that of the forward layer; the gradients are GEMMs 
 ``grouped_gemm`` has the shape (rows, n, k, groups): `rows` of all experts together go through
 `groups` weights, in one launch. Option ``accumulate``: ``fp32`` (default) adds a weight gradient to
 the fp32 one in memory, ``none`` writes it in the result's type. Option
-``kernel`` of ``grouped_gemm``: ``triton`` for the fused expert kernels of inference frameworks.
+``kernel`` of ``grouped_gemm``: ``triton`` for the fused expert kernels of inference frameworks; of ``gemm``: ``scaled``
+for their GEMMs of 8 and 4 bits, which cast what they read as they go. Other GEMMs read what was cast before.
 """
 
 from msgspec.structs import replace
@@ -44,13 +45,14 @@ def _cost_class(call: OperatorCall) -> str:
     *("m", "n", "k"),
     drops_batch=True,
     directions=_WAYS,
-    options={"accumulate": _ACCUMULATE},
+    options={"accumulate": _ACCUMULATE, "kernel": ("auto", "scaled")},
     cost_class=_cost_class,
 )
-def gemm(call: OperatorCall, *, accumulate: str) -> Work:
+def gemm(call: OperatorCall, *, accumulate: str, kernel: str) -> Work:
     """Return the work of a GEMM or of a batch of them."""
     *batch, m, n, k = call.shape
-    return _product(call, batch[0] if batch else 1, m, n, k, "bmm" if batch else "gemm", accumulate)
+    work = _product(call, batch[0] if batch else 1, m, n, k, "bmm" if batch else "gemm", accumulate)
+    return _of_kernel(work, "gemm", kernel)
 
 
 @family(
@@ -64,8 +66,11 @@ def grouped_gemm(call: OperatorCall, *, accumulate: str, kernel: str) -> Work:
     """Return the work of the GEMMs of several experts in one launch."""
     rows, n, k, groups = call.shape
     busy = min(groups, rows)
-    work = _product(call, busy, rows / busy, n, k, "grouped_gemm", accumulate)
-    return work if kernel == "auto" else replace(work, constants=(f"grouped_gemm_{kernel}", *work.constants))
+    return _of_kernel(_product(call, busy, rows / busy, n, k, "grouped_gemm", accumulate), "grouped_gemm", kernel)
+
+
+def _of_kernel(work: Work, name: str, kernel: str) -> Work:
+    return work if kernel == "auto" else replace(work, constants=(f"{name}_{kernel}", *work.constants))
 
 
 def _product(call: OperatorCall, batch: float, m: float, n: float, k: float, name: str, accumulate: str) -> Work:
