@@ -90,7 +90,7 @@ COMMANDS = {
         *("--overlap-p2p", "--overlap-tp", "--tp-comm-overlap", "--grad-reduce-bytes", "--recompute"),
         *("--recompute-layers", "--recompute-num-layers", "--precision", "--attention-kernel", "--cuda-graphs"),
         *("--offload-optimizer", "--optimizer-offload-fraction", "--offload-parameters"),
-        *("--offload-activations", "--cpu-offloading-num-layers"),
+        *("--offload-activations", "--cpu-offloading-num-layers", "--offload-modules"),
         *("--overlap-offload", "--overlap-cpu-optimizer-d2h-h2d"),
         *("--recompute-granularity", "--recompute-method", "--recompute-modules", "--precision-aware-optimizer"),
         *("--use-precision-aware-optimizer", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),

@@ -158,6 +158,9 @@ def test_what_the_host_keeps():
     found = draft(f"{offload} --optimizer-offload-fraction 0.25 --overlap-cpu-optimizer-d2h-h2d").fields
     assert (found["offload_optimizer"], found["overlap_offload"]) == (0.25, True)
     assert draft("--cpu-offloading-num-layers 3").fields["offload_activations"] == 3
+    fine = draft("--fine-grained-activation-offloading --offload-modules core_attn attn_proj")
+    assert fine.fields["offload_modules"] == ("core_attn", "attn_proj")
+    assert not fine.warnings
     off = draft("--cpu-offloading-num-layers 3 --no-cpu-offloading-activations --cpu-offloading-weights")
     assert "offload_activations" not in off.fields
     assert [text.split()[0] for text in texts(off.warnings, "flag-not-modelled")] == ["--cpu-offloading-weights"]

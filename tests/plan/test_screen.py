@@ -27,8 +27,11 @@ H100 = load_cluster("h100")
 SETTING = Setting(cluster=H100)
 
 
-def screen_of(model, gpus, batch, *, seq_length=4096, full=False, framework="megatron-core-2025", **fixed):
+def screen_of(
+    model, gpus, batch, *, seq_length=4096, full=False, framework="megatron-core-2025", modules=None, **fixed
+):
     request = JobRequest(model=load_model(model), gpus=gpus, global_batch=batch, seq_length=seq_length)
+    request = replace(request, offload_modules=modules)
     request = replace(request, framework=framework)
     fixed = {name: value if isinstance(value, tuple) else (value,) for name, value in fixed.items()}
     space = Space(request=request, framework=load_framework(framework), cluster=H100, full=full, fixed=fixed)
@@ -182,6 +185,15 @@ SPACES = {
         "offload_optimizer": (0.0, 1.0),
         "offload_activations": (0, 16),
     },
+    "modules offloaded": {
+        "model": "mixtral-8x7b",
+        "gpus": 32,
+        "batch": 64,
+        "tp": 1,
+        "pp": (1, 4),
+        "recompute": ("none", "selective", "full"),
+        "modules": ("core_attn", "expert_fc1", "moe_act"),
+    },
     "latent attention and MTP": {"model": "deepseek-v3", "gpus": 256, "batch": 512, "pp": (8, 16), "tp": (1, 2)},
 }
 
@@ -301,6 +313,7 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
         ("parts of messages", 0.03),
         ("offloaded", 0.06),
         ("offloaded and sharded", 0.06),
+        ("modules offloaded", 0.06),
     ],
 )
 def test_the_closed_form_is_near_the_simulation(name, off):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from job_parts import TINY_ALL, job_of
+from job_parts import TINY_ALL, TINY_EXPERTS, job_of
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.memory import stage_memory
 from traincast.estimate.offload import update_s
@@ -36,6 +36,7 @@ OFFLOADS = {
     "activations": {"offload_activations": 2},
     "all activations": {"offload_activations": 99},
     "both": {"offload_optimizer": 1.0, "offload_activations": 2},
+    "modules": {"offload_modules": ("core_attn", "mlp_norm")},
 }
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
@@ -93,6 +94,28 @@ def test_memory_falls_by_what_the_host_keeps(layout):
             least = 12 if job.zero < 3 else 10
             assert gone >= least * share * updated * (1 - 1e-9)
             assert gone <= (least + 8) * share * updated
+
+
+@pytest.mark.parametrize(
+    ("modules", "tensors"),
+    [
+        (("core_attn",), {"queries, keys, values"}),
+        (("attn_norm", "mlp_norm"), {"layernorm inputs"}),
+        (("expert_fc1", "moe_act"), {"expert inputs", "expert FC1 outputs"}),
+        (("attn_proj", "attn_proj"), {"attention outputs"}),
+    ],
+)
+def test_inputs_of_modules_leave_by_themselves(modules, tensors):
+    fields = {"gpus": 8, "model": TINY_EXPERTS, "ep": 4, "zero": 1}
+    (before,), (after,) = memory_of(job_of(**fields)), memory_of(job_of(**fields, offload_modules=modules))
+    gone = {name: size - dict(after.terms).get(name, 0.0) for name, size in before.terms if name in tensors}
+    assert gone.keys() == tensors
+    assert sum(gone.values()) == pytest.approx(after.host)
+    assert sum(size for name, size in after.terms if name in tensors) == 0
+    same = {
+        name: size for name, size in before.terms if name not in (*tensors, "passing activations", "allocator slack")
+    }
+    assert same.items() <= dict(after.terms).items()
 
 
 @every_layout
@@ -171,6 +194,10 @@ def test_what_contradicts_itself_is_refused():
     with pytest.raises(ConfigError, match="offload_optimizer"):
         job_of(offload_optimizer=1.5)
     assert job_of(gpus=8, zero=3, offload_parameters=True).offload_optimizer == 1
+    with pytest.raises(ConfigError, match="give one of them"):
+        job_of(offload_activations=2, offload_modules=("core_attn",))
+    unused = job_of(offload_modules=("core_attn",), recompute="full")
+    assert any(note.code == "offload-modules-unused" for note in unused.assumptions)
     capped = job_of(offload_activations=99)
     assert capped.offload_activations == capped.model.layers
     assert any(note.code == "offload-activations-capped" for note in capped.assumptions)

@@ -165,6 +165,8 @@ def _offloading(pasted: Pasted, fields: dict[str, Any]) -> None:
     off = ("no-cpu-offloading-activations", "disable-cpu-offloading-activations")
     if layers and pasted.is_on("cpu-offloading", usual=True) and not any(map(pasted.is_on, off)):
         fields["offload_activations"] = layers
+    if pasted.is_on("fine-grained-activation-offloading") and "offload-modules" in pasted:
+        fields["offload_modules"] = tuple(pasted.words("offload-modules").replace(",", " ").split())
 
 
 def _precision(pasted: Pasted, fp8_recipe: str) -> str:

@@ -12,6 +12,7 @@ from traincast.hardware.dtypes import ELEMENT_TYPES, PRECISIONS
 from traincast.hardware.gpu import Gpu
 from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, RECOMPUTE_METHODS
 from traincast.job.job import SCHEDULES, SHARP_GROUPS, JobRequest
+from traincast.job.kept import OFFLOAD_MODULES
 from traincast.job.optimizer_types import TYPE_CHOICES, check_types
 from traincast.job.parallel import Parallel
 from traincast.job.pipeline_layout import check_layout, parse_layout
@@ -68,6 +69,9 @@ def check_choices(request: JobRequest) -> JobRequest:
         spelled["schedule"] = find_name(request.schedule, SCHEDULES) or request.schedule
     if request.recompute_modules is not None:
         spelled["recompute_modules"] = spelled_modules(request.recompute_modules)
+    if request.offload_modules is not None:
+        offloaded = (known_name("module to offload", name, OFFLOAD_MODULES) for name in request.offload_modules)
+        spelled["offload_modules"] = tuple(dict.fromkeys(offloaded))
     if request.cuda_graph_scope is not None:
         scope = (known_name("module of a CUDA graph", name, GRAPH_SCOPES) for name in request.cuda_graph_scope)
         spelled["cuda_graph_scope"] = tuple(dict.fromkeys(scope))

@@ -10,6 +10,7 @@ from typing import NamedTuple, get_args
 from traincast.job.feasible import CHOICES
 from traincast.job.frameworks import GRAPH_SCOPES
 from traincast.job.job import JOB_FIELDS
+from traincast.job.kept import OFFLOAD_MODULES
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.recompute import RECOMPUTE_MODULES
 from traincast.shipped import shipped_rows
@@ -22,7 +23,12 @@ _OTHER_NAMES = {
     "gpu_power_w": "--gpu-power",
 }
 """Field of options to its flag, where that has another name."""
-_NAMES = {"recompute_modules": RECOMPUTE_MODULES, "cuda_graph_scope": GRAPH_SCOPES, "lora_targets": LORA_TARGETS}
+_NAMES = {
+    "offload_modules": tuple(OFFLOAD_MODULES),
+    "recompute_modules": RECOMPUTE_MODULES,
+    "cuda_graph_scope": GRAPH_SCOPES,
+    "lora_targets": LORA_TARGETS,
+}
 """Field of several names to all that there are."""
 
 

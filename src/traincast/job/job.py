@@ -189,6 +189,8 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """Whether sharded parameters (zero 3) stay in the memory of the host, too, and come for each gather."""
     offload_activations: int | None = None
     """Layers of each virtual stage whose activations wait for the backward pass in the memory of the host."""
+    offload_modules: tuple[str, ...] | None = None
+    """Modules of every layer whose inputs do, instead of whole layers (`traincast.job.kept.OFFLOAD_MODULES`)."""
     overlap_offload: bool | None = None
     """Whether copies to and from the host overlap with the update there (Megatron-LM,
     --overlap-cpu-optimizer-d2h-h2d)."""
@@ -256,6 +258,7 @@ class Job(Struct, frozen=True, kw_only=True):
     """Whether gradients leave with them though no ranks share them: ZeRO-2 asked of a single replica."""
     offload_parameters: bool = False
     offload_activations: int = 0
+    offload_modules: tuple[str, ...] = ()
     overlap_offload: bool = True
     gpus_used_per_node: int | str | None = None
     cuda_graph_scope: tuple[str, ...] = ()
@@ -303,7 +306,12 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def offloads(self) -> bool:
         """Whether anything is kept in the memory of the host."""
-        return self.offload_optimizer > 0 or self.offload_parameters or self.offload_activations > 0
+        return self.offload_optimizer > 0 or self.offload_parameters or self.offloads_activations
+
+    @property
+    def offloads_activations(self) -> bool:
+        """Whether saved activations are kept in the memory of the host, of layers or of modules."""
+        return self.offload_activations > 0 or bool(self.offload_modules)
 
     @property
     def offloads_gradients(self) -> bool:

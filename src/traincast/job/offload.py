@@ -9,6 +9,8 @@
 ``offload_activations``    what so many layers of each virtual stage save for the backward pass: it goes down behind the
                            layer's forward pass and comes up ahead of its backward pass (Megatron-LM,
                            ``--cpu-offloading-num-layers``)
+``offload_modules``        the inputs of some modules of every layer, instead of whole layers (Megatron-LM,
+                           ``--fine-grained-activation-offloading --offload-modules``)
 =========================  ========================================================================================
 
 Sources: Ren et al. 2021, arXiv 2101.06840 (ZeRO-Offload); Megatron-LM,
@@ -37,8 +39,10 @@ HELD_BYTES = 16
 """Of host memory for each parameter that is updated there: its fp32 copy, both moments, its gradient."""
 
 
-def decide_offload(request: JobRequest, decided: Decisions, zero: int, most_layers: int) -> dict[str, Any]:
-    """Decide what the host keeps: nothing unless it is asked for.
+def decide_offload(
+    request: JobRequest, decided: Decisions, zero: int, most_layers: int, *, recomputes_all: bool = False
+) -> dict[str, Any]:
+    """Decide what the host keeps: nothing unless it is asked for; of modules in recomputed layers nothing is saved.
 
     Raises
     ------
@@ -64,6 +68,11 @@ def decide_offload(request: JobRequest, decided: Decisions, zero: int, most_laye
         text = f"offload_activations {layers}: a virtual stage has at most {most_layers} layers, all are offloaded"
         decided.note("offload-activations-capped", text)
         layers = most_layers
+    if layers and request.offload_modules:
+        shown = " ".join(request.offload_modules)
+        raise ConfigError(f"is {shown}, and offload_activations {layers}; give one of them", "offload_modules")
+    if request.offload_modules and recomputes_all:
+        decided.note("offload-modules-unused", "offload_modules has no effect where all layers are recomputed whole")
     if request.overlap_offload is not None and not share:
         decided.note("overlap-offload-unused", "overlap_offload has no effect where no optimizer is offloaded")
     return {
@@ -71,5 +80,6 @@ def decide_offload(request: JobRequest, decided: Decisions, zero: int, most_laye
         "offload_gradients": share > 0 and zero == 0 and (request.zero or 0) >= 2,
         "offload_parameters": bool(request.offload_parameters),
         "offload_activations": layers,
+        "offload_modules": request.offload_modules or (),
         "overlap_offload": request.overlap_offload is not False,
     }

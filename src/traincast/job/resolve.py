@@ -71,6 +71,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     if zero and shard < parallel.dp * parallel.cp:
         parallel = replace(parallel, shard=shard)
     again = decide_recompute(request, decided, max(laid["layers_Q"]))
+    all_again = again["recompute"] == "full" and again["recompute_layers"] is None
     precision = decide_precision(request, decided, gpu)
     reshard = decide_reshard(request, decided, parallel, zero)
     decided.notes += unused_fields(request, parallel, zero)
@@ -79,7 +80,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         **decide_overlaps(request, decided, parallel, zero, cluster),
         **decide_exchange(request, decided, parallel, laid["schedule"]),
         "optimizer_types": decide_optimizer(request, decided, parallel, zero),
-        **decide_offload(request, decided, zero, max(laid["layers_Q"])),
+        **decide_offload(request, decided, zero, max(laid["layers_Q"]), recomputes_all=all_again),
         "attention_kernel": decide_attention_kernel(request, decided, gpu),
         "cp_kind": decide_cp_kind(request, decided, parallel.cp, parallel.tp),
         "padded_vocab": padded_vocab(request, decided, parallel.tp),

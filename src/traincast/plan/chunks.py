@@ -186,13 +186,15 @@ class ChunkTable(Struct):
         self, chunk: Chunk, recomputes: tuple[Recompute, ...], found: Mapping[str, FloatArray]
     ) -> dict[str, FloatArray]:
         """Return the passes with the copies of activations to the host and back, as far as they take longer."""
-        if not any(each.offloaded for each in recomputes):
+        modules = self.job.offload_modules
+        if not (modules or any(each.offloaded for each in recomputes)):
             return {}
         moved_s = self.host_bytes(chunk, recomputes) / self.link_bytes_per_s
         stage = chunk.stage
-        counts_R = np.array([min(each.offloaded, len(stage.held.layers)) for each in recomputes])
+        counts_R = np.array([len(stage.held.layers) if modules else each.offloaded for each in recomputes])
+        counts_R = np.minimum(counts_R, len(stage.held.layers))
         piece_s = moved_s / np.maximum(counts_R, 1)
-        whole_R = (counts_R == stage.layers) & (counts_R > 0)
+        whole_R = (counts_R == stage.layers) & (counts_R > 0) & (not modules)
         first_s = np.where(whole_R, piece_s, 0.0)
         # Where all layers are offloaded, the last piece on its way out and the first on its way in are not hidden.
         returned = {name: 2 * first_s + np.maximum(found[name], moved_s - first_s) for name in _BACKWARD}

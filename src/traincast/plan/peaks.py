@@ -42,7 +42,8 @@ class Held:
         sent: Number = self._column(block.filled.costs.share.residual_bytes) if job.parallel.pp > 1 else 0.0
         self.other_K = job.memory_policy.buffer_bytes + 4 * sent + np.zeros(len(block.members))
         self.activations = [each * (1.0 + SLACK) for each in _activations(block)]
-        self.host = _offloaded(block) if any(each.offloaded for each in block.recomputes) else None
+        offloads = bool(job.offload_modules) or any(each.offloaded for each in block.recomputes)
+        self.host = _offloaded(block) if offloads else None
         """Activations in the memory of the host, of each kind of stage, [S] of [K, R]; None: there are none."""
 
     def unused(self, kind: StageKind) -> FloatArray:

@@ -145,6 +145,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     offload_optimizer: float = 0.0
     offload_parameters: bool = False
     offload_activations: int = 0
+    offload_modules: tuple[str, ...] = ()
     overlap_offload: bool = True
 
 

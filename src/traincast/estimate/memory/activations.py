@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.job.job import Job, blocks_of_layer, rank_share
-from traincast.job.kept import kept_share
+from traincast.job.kept import kept_share, offloaded_tensors
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import choose, larger
 from traincast.model.structure import MTP_HEAD, MTP_PROJECTION, Blocks, RankParts, last_blocks, mtp_blocks
@@ -26,6 +26,8 @@ class LayerBytes(Struct, frozen=True, dict=True):
     """Bytes saved with nothing recomputed, by part."""
     dropped: Mapping[str, float]
     """The part of them that the recomputation of modules drops."""
+    away: Mapping[str, float]
+    """The part of them that is offloaded to the memory of the host, by modules."""
     recomputed: float
     """Most of the dropped bytes that are there again at a time while its backward pass runs: those of one block."""
     input_bytes: float
@@ -44,6 +46,7 @@ class LayerBytes(Struct, frozen=True, dict=True):
     def saved(self) -> Mapping[str, float]:
         """What is saved by part, without what the recomputation of modules drops."""
         kept = {name: size - self.dropped.get(name, 0.0) for name, size in self.tensors.items()}
+        kept |= {name: kept[name] - size for name, size in self.away.items()}
         return {name: size for name, size in kept.items() if isinstance(size, np.ndarray) or size}
 
 
@@ -102,6 +105,7 @@ class LayerModel:
         share, modules = self.share, set(self.job.recomputed_modules)
         tensors: dict[str, float] = {}
         dropped: dict[str, float] = {}
+        away: dict[str, float] = {}
         recomputed = forward = backward = 0.0
         for block in blocks:
             parts, again = self.parts.of((block,)), 0.0
@@ -112,12 +116,16 @@ class LayerModel:
                         dropped[name] = dropped.get(name, 0.0) + size
                         again += size
             recomputed = larger(recomputed, again)
+            if self.job.offload_modules:
+                for name, size in offloaded_tensors(parts, self.job.offload_modules, self.job.recomputed_modules):
+                    away[name] = away.get(name, 0.0) + size
             forward += sum(part.passing_forward for part in parts)
             backward = larger(backward, sum(part.passing_backward for part in parts))
         gathered = share.activation_bytes * choose(share.splits_sequence, 2, 1)
         return LayerBytes(
             tensors=tensors,
             dropped=dropped,
+            away=away,
             recomputed=recomputed,
             input_bytes=share.residual_bytes,
             forward=gathered + forward,

@@ -123,7 +123,7 @@ def _stage(model: LayerModel, plan: SchedulePlan, stage: int) -> StageMemory:
 def _offloaded(model: LayerModel, plan: SchedulePlan, stage: int) -> float:
     """Return the activations of a stage that the memory of the host keeps, at their peak."""
     job, held = model.job, {virtual for _, virtual in held_by(plan, stage)}
-    if not (job.offload_activations and held):
+    if not (job.offloads_activations and held):
         return 0.0
     sizes = {each: offloaded_bytes(job, model.parts, layers_of(job)[each]) for each in held}
     chunks = {each: ChunkBytes(saved=size, for_weights=0.0, forward=0.0, backward=0.0) for each, size in sizes.items()}
@@ -196,6 +196,9 @@ def _chunk(model: LayerModel, virtual_stage: int, saved: Number) -> ChunkBytes:
         # A layer's activations are there while it runs, and those of the one whose copies are on their way.
         gone = offloaded_layers(job, layers_of(job)[virtual_stage])
         travel = min(gone, _IN_TRAVEL) * _most(sum(layer.saved.values()) for layer, _ in _kinds(layers[again:gone]))
+        forward, backward = forward + travel, backward + travel
+    if job.offload_modules:
+        travel = _IN_TRAVEL * _most(sum(layer.away.values()) for layer, _ in _kinds(layers[again:]))
         forward, backward = forward + travel, backward + travel
     if virtual_stage == len(job.layers_Q) - 1:
         logits = 1.0 * model.share.tokens * model.share.table_rows

@@ -6,9 +6,9 @@ piece follows the pass, and of what comes in the first one precedes it.
 """
 
 from traincast.job.job import Job, blocks_of_layer
-from traincast.job.kept import saved_bytes
+from traincast.job.kept import offloaded_tensors, saved_bytes
 from traincast.job.offload import ADAM_BYTES, GRADIENT_BYTES, PARAMETER_BYTES
-from traincast.model.numbers import Number
+from traincast.model.numbers import Number, added
 from traincast.model.structure import RankParts
 from traincast.workload.build.emit import Emitter
 from traincast.workload.builder import Rows, offload_op
@@ -23,12 +23,23 @@ def offloaded_layers(job: Job, layers: range) -> int:
     return min(job.offload_activations, len(layers))
 
 
+def offloaded_pieces(job: Job, layers: range) -> int:
+    """Return in how many pieces, one after another, what is offloaded of a virtual stage leaves."""
+    return len(layers) if job.offload_modules else offloaded_layers(job, layers)
+
+
 def offloaded_bytes(job: Job, kept: RankParts, layers: range) -> Number:
     """Return what one microbatch of a virtual stage keeps in the memory of the host.
 
     `kept` are the parts of a rank with what its framework keeps (`traincast.job.kept`), of numbers or arrays.
     """
     again, total = _recomputed(job, len(layers)), 0.0 * kept.share.residual_bytes
+    if job.offload_modules:
+        for index in layers[again:]:
+            for block in blocks_of_layer(job, index):
+                found = offloaded_tensors(kept.of((block,)), job.offload_modules, job.recomputed_modules)
+                total = added([total, *(size for _, size in found)])
+        return total
     for place, index in enumerate(layers[: offloaded_layers(job, layers)]):
         if place >= again:
             total = total + saved_bytes(kept, blocks_of_layer(job, index), job.recomputed_modules)

@@ -32,7 +32,7 @@ from traincast.workload.build.offload import (
     brought_in,
     gradients_out,
     offloaded_bytes,
-    offloaded_layers,
+    offloaded_pieces,
     parameters_in,
     sent_out,
 )
@@ -116,10 +116,10 @@ class StageWork(Struct, frozen=True, dict=True):
     @cached_property
     def offloaded(self) -> tuple[int, int]:
         """The bytes of activations of a microbatch that go to the host, and of how many layers they are."""
-        if not self.job.offload_activations:
+        if not self.job.offloads_activations:
             return 0, 0
         layers = self.held.layers
-        return round(offloaded_bytes(self.job, self.of_rank.kept, layers)), offloaded_layers(self.job, layers)
+        return round(offloaded_bytes(self.job, self.of_rank.kept, layers)), offloaded_pieces(self.job, layers)
 
     def host(self, phase: Phase) -> Launches:
         """Return what the host does in a forward pass of its layers, or in a backward pass without recomputation."""
@@ -262,7 +262,8 @@ def backward_rows(
     passed += gradients_out(emit, offloaded.gradients, early)
     passed += emit.hosted(stage.host(Phase.BACKWARD), Phase.BACKWARD, layers_backward(emit, stage))
     size_bytes, count = stage.offloaded
-    passed = brought_in(emit, size_bytes, count, passed, whole=count == stage.layers)
+    whole = count == stage.layers and not emit.job.offload_modules
+    passed = brought_in(emit, size_bytes, count, passed, whole=whole)
     passed = emit.builder.overlapped(parameters_in(emit, offloaded.parameters, Phase.BACKWARD), passed)
     rows += emit.beside(beside, Phase.BACKWARD, passed)
     rows += _mtp_projections(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
