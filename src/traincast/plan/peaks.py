@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from traincast.plan.block import Block
 
 
+_COLUMNS = 2**12
+"""Layouts whose activations are summed together: so few that their arrays stay in a core's cache, and that a library
+for matrices gives the product to no further threads."""
+
+
 class Held:
     """What the kinds of stages of a block keep, whatever shards it."""
 
@@ -203,7 +208,11 @@ def _in_flight(block: "Block", saved_CKR: FloatArray, passing_XKR: FloatArray) -
 
 def _most(moments: Moments, saved_CKR: FloatArray, passing_XKR: FloatArray) -> FloatArray:
     """Return the largest sum of activations over some moments."""
-    sums_EKR = np.tensordot(moments.count_EA, saved_CKR, 1)
-    sums_EKR += passing_XKR[3 * moments.kind_E + moments.forward_E + 1]
-    most: FloatArray = sums_EKR.max(axis=0)
-    return most
+    saved, passing = saved_CKR.reshape(len(saved_CKR), -1), passing_XKR.reshape(len(passing_XKR), -1)
+    rows_E, most = 3 * moments.kind_E + moments.forward_E + 1, np.empty(saved.shape[1])
+    for begin in range(0, len(most), _COLUMNS):
+        columns = slice(begin, begin + _COLUMNS)
+        sums = moments.count_EA @ saved[:, columns]
+        sums += passing[rows_E, columns]
+        sums.max(axis=0, out=most[columns])
+    return most.reshape(saved_CKR.shape[1:])
