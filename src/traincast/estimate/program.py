@@ -316,8 +316,8 @@ def _to_estimate(program: Program, at: IntArray, location_LW: IntArray) -> tuple
         return (), np.zeros(0, dtype=np.int64)
     ops, row_at = program.ops, program.row_N[at]
     processes, process_T = np.unique(ops.process_s_T, return_inverse=True)
-    numbers: dict[Loads | None, int] = {}
-    loads_T = np.array([numbers.setdefault(loads, len(numbers)) for loads in ops.loads_T], dtype=np.int64)
+    numbers = {loads: number for number, loads in enumerate(dict.fromkeys(ops.loads_T))}
+    loads_T = np.array([numbers[loads] for loads in ops.loads_T], dtype=np.int64)
     distinct = _distinct(program, at, location_LW, process_T, loads_T)
     found = tuple(
         _Communication(

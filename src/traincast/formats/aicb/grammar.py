@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -101,6 +101,11 @@ class AicbFile(Struct, frozen=True, kw_only=True, dict=True):
     """Line of the first row beyond the declared ones, where there are more; it and those after it are not read."""
     oddities: tuple[Note, ...] = ()
     """What is unusual but readable, each with its ``file:line``."""
+
+    @cached_property
+    def lowered(self) -> dict[object, dict[object, Any]]:
+        """What its rows were made into before, by the groups that their columns stand for."""
+        return {}
 
     @cached_property
     def communications(self) -> tuple[tuple[int, Column, Cell], ...]:

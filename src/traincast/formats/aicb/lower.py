@@ -8,6 +8,7 @@ Source: SimAI, astra-sim/workload/Workload.cc (iterate_hybrid_parallel_Transform
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -26,6 +27,7 @@ from traincast.formats.aicb.meaning import (
 from traincast.formats.aicb.policies import LAST_BOTTOM, POLICIES, WITH_TABLES
 from traincast.units import counted
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
+from traincast.workload.ops import Op
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase, Stream
 
 Work = Sequence[tuple[int, int]]
@@ -49,8 +51,14 @@ class RowLowering(Struct):
     """Lines and columns of communications of 0 bytes, which take no time."""
     unused: set[tuple[int, Column]] = field(default_factory=set)
     """Lines and columns of communications that their policy never runs."""
-    _lowered: dict[object, tuple[int, Rows, Rows]] = field(default_factory=dict)
-    """First operation of what was lowered before, and the computations and communications of experts in it."""
+    _lowered: dict[object, "_Lowered"] = field(default_factory=dict)
+    """What was lowered before, for this layout or another one in which columns stand for the same groups."""
+
+    def __post_init__(self) -> None:
+        """Take what the file keeps."""
+        parallel = self.builder.parallel
+        groups = self.positions, self.inside_experts, parallel.tp, parallel.world_size
+        self._lowered = self.file.lowered.setdefault(groups, {})
 
     def forward(self, work: Work, phase: Phase = Phase.FORWARD) -> Rows:
         """Lower the forward pass of some rows, in their order; tables are looked up while the bottom MLP runs."""
@@ -69,16 +77,24 @@ class RowLowering(Struct):
 
     def _again(self, key: object, lower: Callable[[], Rows]) -> Rows:
         """Lower what may have been lowered before: the stages of a microbatch have most rows in common."""
-        begin = len(self.builder.ops)
-        if key not in self._lowered:
-            experts, tokens = len(self.expert_rows), len(self.token_rows)
-            rows = self.builder.again(key, lower)
-            self._lowered[key] = begin, self.expert_rows[experts:], self.token_rows[tokens:]
-            return rows
-        first, expert_rows, token_rows = self._lowered[key]
-        self.expert_rows += [row + begin - first for row in expert_rows]
-        self.token_rows += [row + begin - first for row in token_rows]
-        return self.builder.again(key, lower)
+        begin, ops = len(self.builder.ops), self.builder.ops
+        known = self._lowered.get(key)
+        if known is None:
+            said = self.expert_rows, self.token_rows, self.zero_sizes, self.unused
+            self.expert_rows, self.token_rows, self.zero_sizes, self.unused = [], [], set(), set()
+            rows, experts, tokens = (
+                [row - begin for row in each] for each in (lower(), self.expert_rows, self.token_rows)
+            )
+            known = _Lowered(tuple(ops[begin:]), rows, experts, tokens, self.zero_sizes, self.unused)
+            self._lowered[key] = known
+            self.expert_rows, self.token_rows, self.zero_sizes, self.unused = said
+        else:
+            ops += known.ops
+        self.expert_rows += [row + begin for row in known.expert_rows]
+        self.token_rows += [row + begin for row in known.token_rows]
+        self.zero_sizes |= known.zero_sizes
+        self.unused |= known.unused
+        return [row + begin for row in known.rows]
 
     def _forward_cell(self, row: int, phase: Phase, layer: int) -> Rows:
         return self._cell(row, Column.FORWARD, phase, layer, blocking=not self._is_lookup(row))
@@ -215,6 +231,17 @@ class RowLowering(Struct):
             )
             text = f"{ignoring} not run {_communications(len(self.unused), 'that is', 'that are')} written"
             self.builder.notes.warn("policy-ignores", text, min(self.unused)[0])
+
+
+class _Lowered(NamedTuple):
+    """Operations, and what `RowLowering` notes of them; rows are counted from the first one."""
+
+    ops: tuple[Op, ...]
+    rows: Rows
+    expert_rows: Rows
+    token_rows: Rows
+    zero_sizes: set[tuple[int, Column]]
+    unused: set[tuple[int, Column]]
 
 
 def _communications(count: int, one: str, many: str) -> str:
