@@ -7,8 +7,10 @@ from msgspec.structs import replace
 
 from traincast.estimate.clocks import gemm_slowdown
 from traincast.estimate.factors import FactorTable
+from traincast.estimate.program import OperatorSeconds
 from traincast.hardware.clusters import gpu_named
 from traincast.hardware.gpu import generations, load_gpu
+from traincast.workload.ops import OperatorCall
 
 KNOWN = [name for name, each in generations().items() if each.gemm_pj_per_flop is not None]
 POWER_W = st.floats(50, 5000)
@@ -66,15 +68,23 @@ def test_the_part_of_500_watt_is_slower_than_the_one_of_700():
     assert 1.05 < slow / fast < 1.2
 
 
-def test_gemms_are_throttled_and_nothing_else():
-    capped = replace(load_gpu("h100"), tdp_w=250.0)
-    slow, fast = (FactorTable().for_job(gpu, "nanotron-2024") for gpu in (capped, load_gpu("h100")))
-    expected = gemm_slowdown(capped)
-    assert expected > 2
-    for name in ("gemm bf16", "gemm nvfp4", "grouped_gemm fp8", "grouped_gemm bf16"):
-        assert slow.of(name) / fast.of(name) == pytest.approx(expected)
-    for name in ("attention cudnn", "memory", "cast", "compute", "transfer tp", "host layers", "not a class"):
-        assert slow.of(name) == fast.of(name) == 1.0
+CALLS = {
+    "gemm": OperatorCall(family="gemm", shape=(4096, 4096, 4096), dtype="bf16"),
+    "small gemm": OperatorCall(family="gemm", shape=(128, 256, 256), dtype="fp8", direction="wgrad"),
+    "experts": OperatorCall(family="grouped_gemm", shape=(4096, 2048, 2048, 4), dtype="mxfp8", direction="dgrad"),
+    "attention": OperatorCall(family="attention", shape=(1, 4096, 4096, 16, 16, 128, 128), dtype="bf16"),
+    "norm": OperatorCall(family="norm", shape=(4096, 4096), dtype="bf16"),
+}
+GEMMS = {"gemm", "small gemm", "experts"}
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_gemms_are_throttled_once_and_nothing_else(name):
+    gpu = replace(load_gpu("gb200"), tdp_w=500.0)
+    seconds = OperatorSeconds(gpu, FactorTable().for_job(gpu, "nanotron-2024"))
+    alone, _ = seconds.alone(CALLS[name])
+    assert gemm_slowdown(gpu) > 2
+    assert seconds.of(CALLS[name]) == pytest.approx(alone.time_s * (gemm_slowdown(gpu) if name in GEMMS else 1.0))
 
 
 def test_every_energy_has_a_source():

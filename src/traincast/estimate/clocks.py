@@ -23,4 +23,4 @@ def gemm_slowdown(gpu: Gpu) -> float:
     if generation.gemm_pj_per_flop is None or gpu.tdp_w is None or gpu.bf16_dense_flops_per_s is None:
         return 1.0
     full_w = generation.gemm_pj_per_flop * _PICO * gpu.bf16_dense_flops_per_s
-    return (gpu.timed_clock or generation.timed_clock) / min(1.0, gpu.tdp_w / full_w)
+    return generation.timed_clock / min(1.0, gpu.tdp_w / full_w)

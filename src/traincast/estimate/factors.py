@@ -157,7 +157,11 @@ class CostFactors(Struct, frozen=True):
 
     def of(self, name: str) -> float:
         """Return the factor of a class."""
-        return self.of_class.get(name, 1.0) * (self.slowdown if is_throttled(name) else 1.0)
+        return self.of_class.get(name, 1.0)
+
+    def throttling(self, cost_class: str) -> float:
+        """Return how much longer the power limit makes a class of work."""
+        return self.slowdown if is_throttled(cost_class) else 1.0
 
 
 class Factor(Struct, frozen=True, kw_only=True):

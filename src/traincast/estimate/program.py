@@ -40,7 +40,7 @@ class ComputeCost(Struct, frozen=True):
 
 
 class OperatorSeconds(Struct):
-    """What an operator call takes in a step: alone on a GPU, by the factors of its class of work and framework."""
+    """What an operator call takes in a step: alone, at the clock of a step, by factors of its class and framework."""
 
     gpu: Gpu
     factors: CostFactors
@@ -57,7 +57,7 @@ class OperatorSeconds(Struct):
     def of(self, call: OperatorCall, count: float = 1.0) -> float:
         """Return the seconds of so many of it in a step."""
         time, name = self.alone(call)
-        factor = self.factors.of(name) * self.factors.of(measured_class(call))
+        factor = self.factors.of(name) * self.factors.of(measured_class(call)) * self.factors.throttling(name)
         return count * time.time_s * factor * self.compute_factor
 
 

@@ -108,8 +108,6 @@ class Gpu(Struct, frozen=True, kw_only=True):
     (NVIDIA/TransformerEngine#2053)."""
     tdp_w: float | None = None
     """Power limit."""
-    timed_clock: float | None = None
-    """Share of the full clock that its GEMMs were timed at, whose constants it has; None: that of its generation."""
     copy_bytes_per_s: float | None = None
     """Rate at which a collective puts a rank's own share in its place; None: at no cost."""
 
