@@ -138,3 +138,18 @@ def test_what_cannot_be_described_says_why(row, said):
         model_from_columns(row)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "filled"),
+    [
+        ({"act_offload": "cpu_layers:40"}, {"offload_activations": "40"}),
+        ({"act_offload": "fine_grained:core_attn+moe_act"}, {"offload_modules": "core_attn+moe_act"}),
+        ({"act_offload": "none", "optim_offload": "0"}, {}),
+        ({"optim_offload": "0.5"}, {"offload_optimizer": "0.5"}),
+        ({"optim_offload": "1"}, {"offload_optimizer": "1"}),
+    ],
+)
+def test_what_recipes_offload(said, filled):
+    cells = common_row(Row("runs.csv", 2, said)).cells
+    assert {name: text for name, text in cells.items() if name.startswith("offload")} == filled

@@ -311,7 +311,7 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
         ("paired passes", 0.12),
         ("schedules", 0.2),
         ("parts of messages", 0.03),
-        ("offloaded", 0.06),
+        ("offloaded", 0.09),
         ("offloaded and sharded", 0.06),
         ("modules offloaded", 0.06),
     ],
