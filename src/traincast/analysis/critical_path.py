@@ -41,14 +41,15 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
     count, ready_N, end_N = len(graph), timeline.ready_s_N, timeline.end_s_N
     if not count:
         return CriticalPath(np.zeros(0, dtype=np.int64), np.zeros(0))
-    sources, pointers, rendezvous_of, members_of, members = _followed(graph)
+    previous, sources, pointers, rendezvous_of, members_of, members = _followed(graph)
     at, path = int(np.argmax(end_N)), []
     while at >= 0:
         path.append(at)
         meeting = rendezvous_of[at]
         if meeting >= 0:
             at = max(members[members_of[meeting] : members_of[meeting + 1]], key=ready_N.__getitem__)
-        awaited = sources[pointers[at] : pointers[at + 1]] if ready_N[at] > 0 else []
+        awaited = [] if ready_N[at] <= 0 else [*sources[pointers[at] : pointers[at + 1]], previous[at]]
+        awaited = [each for each in awaited if each >= 0]
         at = awaited[0] if len(awaited) == 1 else max(awaited, key=lambda each: (end_N[each], -each), default=-1)
     op_H = np.array(path[::-1], dtype=np.int64)
     return CriticalPath(op_H, end_N[op_H] - timeline.start_s_N[op_H])
@@ -57,6 +58,8 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
 class _Followed(NamedTuple):
     """What operations follow, and which meet."""
 
+    previous: list[int]
+    """The one before on the same stream, -1 for none."""
     sources: list[int]
     pointers: list[int]
     """Sources of operation n are those from its pointer on to that of the next one."""
@@ -72,11 +75,13 @@ def _followed(graph: Graph) -> _Followed:
     if isinstance(known, _Followed):
         return known
     count, followed = len(graph), np.flatnonzero(graph.next_N >= 0)
-    source_E = np.concatenate([np.repeat(np.arange(count), np.diff(graph.edge_ptr_N1)), followed])
-    target_E = np.concatenate([graph.edge_dst_E, graph.next_N[followed]])
-    pointers = np.concatenate([[0], np.cumsum(np.bincount(target_E, minlength=count))])
+    previous_N = np.full(count, -1)
+    previous_N[graph.next_N[followed]] = followed
+    source_E = np.repeat(np.arange(count), np.diff(graph.edge_ptr_N1))
+    pointers = np.concatenate([[0], np.cumsum(np.bincount(graph.edge_dst_E, minlength=count))])
     found = _Followed(
-        source_E[np.argsort(target_E, kind="stable")].tolist(),
+        previous_N.tolist(),
+        source_E[np.argsort(graph.edge_dst_E, kind="stable")].tolist(),
         pointers.tolist(),
         graph.rendezvous_N.tolist(),
         graph.rendezvous_ptr_J1.tolist(),

@@ -19,7 +19,6 @@ from typing import Any
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.files import read_toml
-from traincast.model.hugging_face.read import read_config
 from traincast.model.model import Model
 from traincast.model.table import merged, model_from_table, with_blocks
 from traincast.shipped import shipped_names, shipped_toml
@@ -85,6 +84,8 @@ def load_model(name_or_path: str) -> Model:
     if path.is_dir() and (path / "config.json").is_file():
         path /= "config.json"
     if path.suffix == ".json":
+        from traincast.model.hugging_face.read import read_config
+
         return read_config(path)
     if path.suffix == ".toml":
         return model_over_base(read_toml(path), str(path))

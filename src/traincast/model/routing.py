@@ -7,9 +7,7 @@ is what the largest of scores with Gumbel noise are). Each layer prefers others,
 busiest rank, so what counts is the expected maximum over the ranks.
 """
 
-import random
 from functools import cache
-from statistics import NormalDist
 
 ROUTINGS = ("balanced", "natural")
 """``balanced``: each expert gets as many tokens; ``natural``: a router that nothing balances, as at initialisation."""
@@ -33,6 +31,9 @@ def busiest_rank(experts: int, topk: int, ep: int, deviation: float = POPULARITY
     """
     if ep == 1 or topk == experts:
         return 1.0
+    import random
+    from statistics import NormalDist
+
     import numpy as np
 
     # Of the standard library, whose sequence stays the same between releases.

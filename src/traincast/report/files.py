@@ -1,7 +1,6 @@
 """Files that are written whole or not at all: the reports of a result, and single ones."""
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -130,6 +129,9 @@ def _made(out: Path) -> Iterator[None]:
 @contextmanager
 def _staging(out: Path) -> Iterator[Path]:
     """Make a temporary directory inside `out`, and take it away in any case."""
+    import shutil
+    import tempfile
+
     try:
         staging = Path(tempfile.mkdtemp(prefix=".traincast-", dir=out))
     except OSError as error:
@@ -137,8 +139,6 @@ def _staging(out: Path) -> Iterator[Path]:
     try:
         yield staging
     finally:
-        import shutil
-
         shutil.rmtree(staging, ignore_errors=True)
 
 

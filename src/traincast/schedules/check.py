@@ -156,10 +156,15 @@ def _check_parts(plan: SchedulePlan, virtual_stages: int, microbatches: int) -> 
 
 def _check_place(plan: SchedulePlan, slot: Slot, stage: int, virtual_stages: int, microbatches: int) -> None:
     """Raise unless a slot exists for these counts and is on the stage that its placement says."""
-    limits = (len(SlotKind), virtual_stages, microbatches, len(plan.placement))
-    if not all(0 <= value < limit for value, limit in zip(slot, limits, strict=False)):
-        raise ProgramError(f"plan {plan.name}: {_say(slot)}, copy {slot.copy} on stage {stage} does not exist")
-    home = plan.placement[slot.copy][slot.virtual_stage]
+    kind, virtual, microbatch, copy, _ = slot
+    if not (
+        0 <= kind <= SlotKind.BW
+        and 0 <= virtual < virtual_stages
+        and 0 <= microbatch < microbatches
+        and 0 <= copy < len(plan.placement)
+    ):
+        raise ProgramError(f"plan {plan.name}: {_say(slot)}, copy {copy} on stage {stage} does not exist")
+    home = plan.placement[copy][virtual]
     if home != stage:
         raise ProgramError(f"plan {plan.name}: {_say(slot)} is on stage {stage}, but its placement is stage {home}")
 

@@ -10,7 +10,6 @@ a rank or stage that takes longer than its like is brought to them; options that
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -168,7 +167,7 @@ def _long_stage(result: Result) -> Iterator[_Candidate]:
     if len(of_stage) < 2:
         return
     longest = max(of_stage, key=lambda stage: of_stage[stage])
-    usual_s = median([time_s for stage, time_s in of_stage.items() if stage != longest])
+    usual_s = float(np.median([time_s for stage, time_s in of_stage.items() if stage != longest]))
     if usual_s > 0 and of_stage[longest] > _LONG_STAGE * usual_s:
         yield _Candidate(f"stage{longest}.own=peers", "compute", of_stage[longest] - usual_s)
 

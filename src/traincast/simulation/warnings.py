@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from statistics import median
 
 import numpy as np
 
@@ -187,7 +186,7 @@ def _seeds_spread(step: Step) -> Iterator[Note]:
     if len(steps_s) < 2:
         return
     text = (
-        f"step over {len(steps_s)} hash seeds: min {min(steps_s):.6g} s, median {median(steps_s):.6g} s, "
+        f"step over {len(steps_s)} hash seeds: min {min(steps_s):.6g} s, median {np.median(steps_s):.6g} s, "
         f"max {max(steps_s):.6g} s; shown is that of the fabric's own seed, {steps_s[0]:.6g} s"
     )
     yield Note("network-seeds", text)
