@@ -56,8 +56,8 @@ def test_runs_with_memory_are_predicted_and_crashes_counted(table):
     )
     within = np.quantile(np.abs(np.log(found.measured / found.predicted)), 0.68)
     assert f"within {100 * within:.1f} %" in texts["spread"]
-    assert dict(found.skipped)["b"].endswith("cannot")
-    assert dict(found.skipped)["c"].endswith("fits")
+    assert {each.id: each.reason for each in found.skipped}["b"].endswith("cannot")
+    assert {each.id: each.reason for each in found.skipped}["c"].endswith("fits")
 
 
 @pytest.mark.parametrize("dropped", HEADER.split(","))
