@@ -31,7 +31,6 @@ from traincast.estimate.factors import (
     prior_deviation,
     with_factors,
 )
-from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.workload.words import CostClass, Group, Kind
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ TOGETHER = 0.2
 """Deviation of what well-known factors make of a step, over that of each apart: a fit knows their product better than
 each, as what one gains the other loses (all GPUs, an architecture)."""
 
-LOOSE = 0.17
+LOOSE = 0.14
 """Deviation of the time of one class of work in one job beyond the factors that all jobs share, for what depends on
 more than a factor says: transfers (placement, congestion), grouped GEMMs (how tokens fall to experts), launches
 (processor, Python, what else the host does). These constants are such that 90 % of the steps of families left out of
@@ -61,14 +60,17 @@ the fit lie inside, of dense models, of those with experts, and of runs that are
 LOOSE_MEMORY = 0.36
 """Likewise of what memory binds, and of casts: which kernels are fused hangs on shapes and releases."""
 
-LOOSE_GEMM = 0.08
-"""Likewise of GEMMs of 8 and 4 bits, whose gain over 16 bits hangs on their size and on which layers keep 16."""
+LOOSE_GEMM = 0.04
+"""Likewise of GEMMs: a library picks kernels by shape, and what a type of 8 or 4 bits gains hangs on it, too."""
 
-UNFITTED_TASK = 0.06
-"""Deviation of a step of fine-tuning, of which no run is fitted to: the median error is 6 to 7 % (docs/ACCURACY.md)."""
+UNFITTED_KIND = 0.08
+"""Deviation of a step of a kind of which no run is fitted to, fine-tuning and hybrid models: their median errors are
+4 to 13 % (docs/ACCURACY.md)."""
 
-_LOOSE_CLASSES = {"transfer": LOOSE, "grouped_gemm": LOOSE, "host": LOOSE, "memory": LOOSE_MEMORY, "cast": LOOSE_MEMORY}
-_NARROW_GEMMS = frozenset(f"gemm {dtype}" for dtype in EIGHT_BIT)
+_LOOSE_CLASSES = {
+    **{"transfer": LOOSE, "grouped_gemm": LOOSE, "host": LOOSE},
+    **{"memory": LOOSE_MEMORY, "cast": LOOSE_MEMORY, "gemm": LOOSE_GEMM},
+}
 
 TRANSFERS = {"seen": 0.10, "unseen": 0.30}
 """Deviation of collectives alone: on links that were measured they are off by 5 to 17 % (90th percentile), on those
@@ -185,8 +187,6 @@ def deviation_of(name: str, done: "JobStep", table: FactorTable) -> float:
 
 def _loose(name: str) -> float:
     """Return the deviation of the time of a class of work in one job beyond the factors that all jobs share."""
-    if name in _NARROW_GEMMS:
-        return LOOSE_GEMM
     return _LOOSE_CLASSES.get(name.partition(" ")[0], 0.0)
 
 
@@ -229,9 +229,10 @@ def _fitted_to(level: str, name: str, table: FactorTable) -> bool:
 
 
 def _assumed(done: "JobStep", notes: Iterable[Note]) -> float:
-    """Return the variance of a step for choices that were assumed, and for a task that no fitted run had."""
+    """Return the variance of a step for choices that were assumed, and for a kind of step that no fitted run had."""
     codes = {note.code for note in (*done.job.assumptions, *notes)}
-    other = UNFITTED_TASK**2 if done.job.task != "pretrain" else 0.0
+    fitted = done.job.task == "pretrain" and not done.job.model.blocks
+    other = 0.0 if fitted else UNFITTED_KIND**2
     return other + sum(ASSUMED**2 for known in _CHOICES.values() if known & codes)
 
 
