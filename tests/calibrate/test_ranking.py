@@ -72,6 +72,34 @@ def test_repeats_are_one_layout_with_their_mean(table):
     assert {each.ids: each.measured_s for each in group.layouts} == {("run-0", "again"): 5.0, ("run-1",): 5.0}
 
 
+def in_sessions(paces, *steps):
+    """Rows of layouts that ran in some sessions each: a step and the sessions' names for each layout."""
+    return [
+        {**row, "id": f"{row['id']}-{name}", "session": name, "measured_value": step * paces[name]}
+        for row, (step, names) in zip(layouts(*(step for step, _ in steps)), steps, strict=True)
+        for name in names
+    ]
+
+
+def test_what_sets_sessions_apart_is_taken_out_of_means(table):
+    """Layouts that ran on the slow day alone are as good as they would have been on both."""
+    paces = {"monday": 1.2, "tuesday": 1 / 1.2}
+    rows = in_sessions(paces, (5.0, ["monday", "tuesday"]), (4.9, ["monday"]), (5.1, ["tuesday"]))
+    ranking = rank_layouts(table(*rows))
+    (group,) = ranking.groups
+    measured = {each.ids[0].rpartition("-")[0]: each.measured_s for each in group.layouts}
+    assert measured == pytest.approx({"run-0": 5.0, "run-1": 4.9, "run-2": 5.1})
+    assert ranking.sessions == 2
+
+
+def test_a_session_that_shares_no_layout_keeps_its_steps(table):
+    rows = in_sessions({"monday": 1.2, "tuesday": 0.5}, (5.0, ["monday"]), (4.0, ["tuesday"]))
+    ranking = rank_layouts(table(*rows))
+    (group,) = ranking.groups
+    assert sorted(each.measured_s for each in group.layouts) == pytest.approx([2.0, 6.0])
+    assert ranking.sessions == 0
+
+
 @pytest.mark.parametrize(
     "other",
     [

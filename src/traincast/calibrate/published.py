@@ -134,12 +134,21 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         )
 
     def filled(self, cells: Mapping[str, str]) -> dict[str, str]:
-        """Return the cells that the rule fills in; those whose value rests on an empty cell stay empty."""
-        found = {}
+        """Return the cells that the rule fills in; those whose value rests on an empty cell stay empty.
+
+        A value may name what a pattern of `when` found, too.
+        """
+        parts = {
+            name: text
+            for column, pattern in self.when.items()
+            if (match := re.search(pattern, _fact(cells, column), re.IGNORECASE))
+            for name, text in match.groupdict().items()
+        }
+        known, found = {**cells, **parts}, {}
         for name, value in self.set.items():
             if name not in cells or self.replace:
                 try:
-                    found[name] = value.format_map(cells)
+                    found[name] = value.format_map(known)
                 except KeyError:
                     continue
         return found

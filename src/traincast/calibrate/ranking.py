@@ -1,12 +1,14 @@
 """Whether forecasts choose the right layout: measured runs that differ in nothing else, told apart by their steps.
 
 A group is all runs of one source that share model, GPU, GPU count, sequence, global batch and precision. Of each of its
-layouts there is a forecast and the mean of what its repeats measured. The layout whose forecast is the shortest is the
+layouts there is a forecast and the mean of what its repeats measured, without what sets sessions apart where rows name
+theirs (`_paces`). The layout whose forecast is the shortest is the
 choice; its regret is how much longer it was measured than the best of the group. What a plan would not run cannot be
 chosen, whether it ran or not: layouts that do not fit by the memory model, where an allocator frees memory and maps it
 again in every microbatch if they run at all, and tensor parallelism over nodes.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
@@ -41,7 +43,7 @@ class RankedLayout(Struct, frozen=True, kw_only=True):
     ids: tuple[str, ...]
     """Its repeats."""
     measured_s: float | None
-    """Mean of their steps; None where none of them ran."""
+    """Mean of their steps at the mean pace of their sessions; None where none of them ran."""
     predicted_s: float | None
     """Forecast; None where there is none."""
     refused: bool
@@ -104,6 +106,8 @@ class Ranking(Struct, frozen=True, kw_only=True):
     skipped: tuple[Skipped, ...]
     left_out: int
     """Rows that were left out because they were asked to be."""
+    sessions: int
+    """Sessions whose pace was taken out of what layouts took."""
 
     def __repr__(self) -> str:
         """Say how good the choices are, in a line."""
@@ -149,8 +153,9 @@ def rank_layouts(
     tell = None if progress is None else lambda count: progress(count, len(each_once))
     forecasts = forecast_runs(each_once, [factors_on(run.cluster) for run in each_once], tell)
     of_run = {run.id: forecast for run, forecast in zip(each_once, forecasts, strict=True)}
-    noise = _noise_by_source(groups.values())
-    ranked = [group for found in groups.values() if (group := _ranked(found, of_run, noise)) is not None]
+    paces = _paces(groups.values())
+    noise = _noise_by_source(groups.values(), paces)
+    ranked = [group for found in groups.values() if (group := _ranked(found, of_run, noise, paces)) is not None]
     if not ranked:
         raise CalibrationError("no group has two layouts that ran and can be forecast", rows=0, needed_rows=2)
     sources = sorted({group.source for group in ranked})
@@ -161,6 +166,7 @@ def rank_layouts(
         groups=tuple(sorted(ranked, key=lambda group: -group.regret)),
         skipped=(*skipped, *(Skipped(run.id, of_run[run.id].reason) for run in each_once if of_run[run.id].reason)),
         left_out=left_out,
+        sessions=_told_apart(paces),
     )
 
 
@@ -205,10 +211,12 @@ def _layout(run: MeasuredRun) -> _Layout:
     return (*((name, getattr(run.request, name)) for name in names), ("stage layers", run.stage_layers))
 
 
-def _ranked(layouts: _Layouts, of_run: Mapping[str, Forecast], noise: Mapping[str, float]) -> RankedGroup | None:
+def _ranked(
+    layouts: _Layouts, of_run: Mapping[str, Forecast], noise: Mapping[str, float], paces: "_Paces"
+) -> RankedGroup | None:
     """Return a group in the order of its forecasts; None where fewer than two of its layouts ran and are forecast."""
     differing = _differing(list(layouts))
-    found = [_ranked_layout(key, repeats, of_run, differing) for key, repeats in layouts.items()]
+    found = [_ranked_layout(key, repeats, of_run, differing, paces) for key, repeats in layouts.items()]
     found.sort(key=lambda each: (each.predicted_s is None, each.predicted_s or 0.0))
     ran = [each for each in found if each.measured_s is not None and each.predicted_s is not None]
     open_to_choice = _open_to_choice(found)
@@ -240,9 +248,13 @@ def _open_to_choice(layouts: Sequence[RankedLayout]) -> list[RankedLayout]:
 
 
 def _ranked_layout(
-    layout: _Layout, repeats: Sequence[MeasuredRun], of_run: Mapping[str, Forecast], differing: set[str]
+    layout: _Layout,
+    repeats: Sequence[MeasuredRun],
+    of_run: Mapping[str, Forecast],
+    differing: set[str],
+    paces: "_Paces",
 ) -> RankedLayout:
-    steps = [run.measured_s for run in repeats if run.measured_s is not None]
+    steps = _steps(repeats, paces)
     run = repeats[0]
     try:
         memory = memory_of_run(run)
@@ -253,7 +265,7 @@ def _ranked_layout(
     return RankedLayout(
         name=", ".join(f"{name.replace('_', ' ')} {value}" for name, value in told if value is not None) or "as it is",
         ids=tuple(run.id for run in repeats),
-        measured_s=float(np.mean(steps)) if steps else None,
+        measured_s=float(np.mean(steps)) if len(steps) else None,
         predicted_s=of_run[repeats[0].id].step_s,
         refused=refused,
         planned=fits and (run.request.tp or 1) <= run.cluster.gpus_per_node,
@@ -273,17 +285,64 @@ def _column(layouts: Sequence[RankedLayout], name: str) -> FloatArray:
     return np.array([getattr(each, name) for each in layouts], np.float64)
 
 
-def _noise_by_source(groups: Collection[_Layouts]) -> dict[str, float]:
+_Paces = dict[tuple[str, str], float]
+"""Logarithm of how much longer than on average the same layouts took in a session, by source and session."""
+
+
+def _session(run: MeasuredRun) -> tuple[str, str] | None:
+    name = run.cells.get("session")
+    return (run.groups["source"], name) if name else None
+
+
+def _paces(groups: Collection[_Layouts]) -> _Paces:
+    """Return how the sessions of each source differ, by the layouts that ran in several of them.
+
+    Steps are a layout's time by a session's pace; paces are the least squares of the logarithms, each layout apart, and
+    average to none among sessions that layouts connect. A session that shares no layout with others keeps its times:
+    its pace cannot be told from its layouts'. Means of repeats would otherwise compare sessions where layouts should be
+    (the additive model of unbalanced two-way data: Searle, Linear Models, 1971, chapter 7).
+    """
+    ran = [
+        [run for run in each if run.measured_s is not None and _session(run)] for of in groups for each in of.values()
+    ]
+    sessions = sorted({name for runs in ran for run in runs if (name := _session(run))})
+    if not sessions:
+        return {}
+    design, logs = [], []
+    for runs in filter(None, ran):
+        of_run = np.array([[name == _session(run) for name in sessions] for run in runs], np.float64)
+        of_runs = np.log(_steps(runs, {}))
+        design.append(of_run - of_run.mean(axis=0))
+        logs.append(of_runs - of_runs.mean())
+    # The solution of least norm is 0 for what the data leave open.
+    pace = np.linalg.lstsq(np.concatenate(design), np.concatenate(logs), rcond=1e-9)[0]
+    return {name: pace if abs(pace) > 1e-9 else 0.0 for name, pace in zip(sessions, pace.tolist(), strict=True)}
+
+
+def _told_apart(paces: _Paces) -> int:
+    return sum(pace != 0.0 for pace in paces.values())
+
+
+def _steps(runs: Sequence[MeasuredRun], paces: _Paces) -> FloatArray:
+    """Return the steps of those that ran, at the mean pace of their sessions."""
+    ran = [(run.measured_s, _session(run)) for run in runs if run.measured_s is not None]
+    return np.array([step_s * math.exp(-paces.get(name, 0.0) if name else 0.0) for step_s, name in ran], np.float64)
+
+
+def _noise_by_source(groups: Collection[_Layouts], paces: _Paces) -> dict[str, float]:
     """Return the variance of the logarithm of a step between repeats, pooled over the layouts of each source."""
     squares: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for layouts in groups:
         for repeats in layouts.values():
-            logs = np.log([run.measured_s for run in repeats if run.measured_s is not None])
+            logs = np.log(_steps(repeats, paces))
             if len(logs) > 1:
                 pooled = squares[repeats[0].groups["source"]]
                 pooled[0] += float(((logs - logs.mean()) ** 2).sum())
                 pooled[1] += len(logs) - 1
-    return {source: total / freedom for source, (total, freedom) in squares.items()}
+    for source, pooled in squares.items():
+        # Each pace beyond the first was learnt from these repeats.
+        pooled[1] -= max(0, _told_apart({name: pace for name, pace in paces.items() if name[0] == source}) - 1)
+    return {source: total / freedom for source, (total, freedom) in squares.items() if freedom > 0}
 
 
 def _ceiling(layouts: Sequence[RankedLayout], noise: float | None) -> float | None:

@@ -281,7 +281,7 @@ def ranking_to_dict(ranking: "Ranking") -> dict[str, Plain]:
         "file": ranking.path,
         **_fields(ranking, ("total", "sources")),
         "groups": groups,
-        **_fields(ranking, ("skipped", "left_out")),
+        **_fields(ranking, ("skipped", "left_out", "sessions")),
     }
     return _document("ranking", document)
 

@@ -48,6 +48,9 @@ def print_ranking(ranking: Ranking) -> ui.View:
         f"rank correlation of groups with at least {MANY} layouts that ran, and what the noise of repeats allows; "
         "crashed: groups whose first choice did not run, so that the next one counts"
     )
+    if ranking.sessions:
+        sessions = ui.number(ranking.sessions, "session")
+        yield ui.indented(f"{sessions} told apart: steps as at their mean pace, by the layouts that ran in several")
     yield from ui.section("Largest regrets", _GROUPS, [each for each in ranking.groups[:_SHOWN] if each.regret > 0])
     if ranking.skipped:
         first = ranking.skipped[0]
