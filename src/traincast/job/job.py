@@ -141,7 +141,8 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     te_op_fuser: bool | None = None
     """Whether the GEMMs of all local experts, their activation and their casts are few fused kernels (Megatron-LM,
     --use-transformer-engine-op-fuser). In MXFP8, with a gate and without biases, the GEMMs compute the activation and
-    cast what they write (Transformer Engine, ops/fused/forward_grouped_mlp.py and backward_grouped_mlp.py)."""
+    cast what they write (Transformer Engine, ops/fused/forward_grouped_mlp.py and backward_grouped_mlp.py). In dense
+    MLPs norm and activation do (`traincast.model.blocks.mlp.fuses_casts`), and GEMMs add what adapters would."""
     fp8_recipe: str | None = None
     """How 8- and 4-bit types are scaled: one of `traincast.job.software.FP8_RECIPES`."""
     fp8_attention: bool | None = None
@@ -393,6 +394,7 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
             eight_bit_attention=job.fp8_attention,
             fused_expert_casts=job.te_op_fuser,
             fused_experts=job.te_op_fuser and job.precision == "mxfp8",
+            fused_operations=job.te_op_fuser,
             transposes=job.fp8_transposes,
             gathered_weight_bytes=job.param_gather_bytes if job.zero == 3 else 0,
             attention_kernel=job.attention_kernel,

@@ -350,6 +350,8 @@ def _elementwise(make: Maker, call: Call) -> Launch:
 
 
 def _activation(make: Maker, call: Call) -> Launch:
+    if call.options.get("writes"):
+        raise CannotTimeError("no kernel of PyTorch casts what an activation function writes")
     kind, functional = call.options.get("kind", "gelu"), make.torch.nn.functional
     gated = kind in _GATED
     inner = {"tanh": make.torch.tanh}.get(kind) or getattr(functional, _GATED.get(kind, kind))

@@ -38,6 +38,10 @@ class Recipe(Struct, frozen=True, kw_only=True):
     """Launches for a tensor."""
     grouped: bool = False
     """Whether they cast the tensors of all local experts together."""
+    fused: bool = False
+    """Whether the kernel that computes a tensor can write it cast, as norms and activation functions do: its scales are
+    known before, or those of blocks. Source: Transformer Engine,
+    transformer_engine/pytorch/csrc/extensions/activation.cpp (FULLY_FUSED)."""
     source: str = ""
 
     @property

@@ -195,3 +195,49 @@ def test_fused_experts_compute_their_activation_and_cast_what_they_write():
     assert plain["cast"] - fused["cast"] == spared
     for model, precision in ((routed, "fp8_block"), (routed, "bf16"), (replace(routed, linear_bias=True), "mxfp8")):
         assert ran(model, precision, fused=True)["activation"] == ran(model, precision, fused=False)["activation"] > 0
+
+
+@pytest.mark.parametrize(
+    ("precision", "recipe", "cluster", "written", "transposed"),
+    [
+        ("fp8", "delayed", "b200", 1, False),
+        ("fp8", "delayed", "h100", 1, True),
+        ("mxfp8", "mxfp8", "b200", 2 * MXFP8, False),
+    ],
+)
+def test_fused_mlps_write_what_their_gemms_read(precision, recipe, cluster, written, transposed):
+    """Casts of the MLP's inputs and of the gradient of its first GEMM go; a mere transpose stays, and so do others."""
+    plain, fused = (
+        job_of(cluster=cluster, precision=precision, fp8_recipe=recipe, te_op_fuser=each, recompute="none")
+        for each in (False, True)
+    )
+
+    def spared(which, family):
+        return (moved(plain, which, (family,)) - moved(fused, which, (family,))) / (PASSES * TOKENS)
+
+    ways = 2 if transposed else 1
+    assert spared("forward", "cast") == pytest.approx((512 + 1536) * (2 + ways * written))
+    assert spared("backward", "cast") == pytest.approx(2 * 1536 * (2 + ways * written))
+    assert spared("forward", "activation") == pytest.approx(1536 * (2 - written))
+    assert spared("backward", "activation") == pytest.approx(2 * 1536 * (2 - written))
+    read = 2 if transposed else 0
+    assert -spared("forward", "copy") == pytest.approx((512 + 1536) * read)
+    assert -spared("backward", "copy") == pytest.approx(2 * 1536 * read)
+
+
+@pytest.mark.parametrize(("precision", "recipe"), [("fp8", "current"), ("nvfp4", None), ("bf16", None)])
+def test_what_is_scaled_by_its_own_largest_value_is_not_written_cast(precision, recipe):
+    plain, fused = (
+        job_of(cluster="b200", precision=precision, fp8_recipe=recipe, te_op_fuser=each) for each in (False, True)
+    )
+    for which in ("forward", "backward"):
+        assert calls_of(plain, which) == calls_of(fused, which)
+
+
+def test_gemms_add_what_adapters_would():
+    """The operation fuser leaves of a sum's three passes over its tensor the one that reads what is added to."""
+    few = {"cluster": "b200", "task": "lora", "lora_rank": 16, "lora_targets": ("linear_qkv", "linear_proj")}
+    plain, fused = (job_of(te_op_fuser=each, recompute="none", **few) for each in (False, True))
+    for which, width in (("forward", 1024 + 512), ("backward", 512 + 512)):
+        spared = moved(plain, which, ("elementwise",)) - moved(fused, which, ("elementwise",))
+        assert spared == pytest.approx(PASSES * TOKENS * width * 2 * 2)

@@ -123,8 +123,10 @@ def adapters(share: Share, parts: tuple[Part, ...], saved: str) -> tuple[Part, .
     """Return the low-rank adapters beside the GEMMs of some parts, if a job has them and they are among its targets.
 
     Two GEMMs of rank r beside each frozen one, in 16 bits, and the sum of both results; in the backward pass the sum of
-    both gradients of the input. The matrices are fused as those of the model are. What the second one reads is kept
-    under the name `saved`. Source: Hu et al. 2021, arXiv 2106.09685, sections 4.1 and 4.2.
+    both gradients of the input. The operation fuser leaves these sums to GEMMs, which read what they add to. The
+    matrices are fused as those of the model are. What the second one reads is kept under the name `saved`. Sources: Hu
+    et al. 2021, arXiv 2106.09685, sections 4.1 and 4.2; NVIDIA NeMo, nemo/collections/llm/peft/lora.py
+    (TEFusedLoRALinear).
     """
     execution = share.execution
     if not execution.lora_rank:
@@ -159,7 +161,8 @@ def _adapter(share: Share, part: Part, gemm: Gemm, saved: str) -> Part:
         # The base keeps no input, for its weight is frozen; attention keeps its output for itself.
         kept["adapter inputs"] = gemm.m * gemm.k * width
     exchanges = _of_adapter(share, gemm, by_inputs=by_inputs)
-    sums = Kernel(family="elementwise", shape=(rows, gemm.n), dtype=dtype)
+    read = (("inputs", "1"), ("outputs", "0")) if share.execution.fused_operations else ()
+    sums = Kernel(family="elementwise", shape=(rows, gemm.n), dtype=dtype, options=read)
     return Part(
         name=f"{part.name}.adapter",
         counts_as=part.counts_as,

@@ -185,7 +185,7 @@ class MoeMlp(Struct, frozen=True):
         # Of what is fused the FC1 outputs alone are written in 16 bits, for the backward pass.
         fused = execution.fused_experts and model.gated and not model.linear_bias
         kernels = () if fused else (activation(share, busiest, width), *((bias,) if unfused else ()))
-        casts = ("gradients", "inputs") if fused else ("", "")
+        casts: tuple[tuple[str, ...], ...] = (("gradients",), ("inputs",)) if fused else ((), ())
         outputs = {"expert outputs": execution.element_bytes * kept * hidden} if execution.expert_output_copy else {}
         return (
             Part(

@@ -1,6 +1,7 @@
 """The MLP of a dense layer, and the shared experts of others, which are split as it is."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.model.blocks.common import MLP_AND_ATTENTION, adapters, around, norm, residual
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
@@ -22,6 +23,8 @@ class Mlp(Struct, frozen=True):
         width, exchanged = ceil_div(model.ffn_hidden, share.tp), around(share)
         inner = activations(share, share.tokens * width)
         fc1, fc2 = gemms(share, width)
+        if fuses_casts(share):
+            fc1, fc2 = replace(fc1, fused_casts=("inputs", "gradients")), replace(fc2, fused_casts=("inputs",))
         enter = Part(
             name="mlp.linear_fc1",
             counts_as="mlp",
@@ -48,7 +51,7 @@ class Mlp(Struct, frozen=True):
             Part(
                 name="mlp.activation_func",
                 counts_as="mlp",
-                kernels=(activation(share, share.tokens, width),),
+                kernels=(_cast_as_written(share, activation(share, share.tokens, width)),),
                 saved={"MLP activations": inner.before + inner.after},
                 drops={"MLP activations": ("mlp",)},
                 passing_backward=inner.passing,
@@ -103,6 +106,26 @@ def activation(share: Share, tokens: Number, width: Number) -> Kernel:
     if share.model.gated and not share.execution.fused_elementwise:
         options += (("kernels", "2"),)
     return Kernel(family="activation", shape=(tokens, width), dtype=share.execution.core_dtype, options=options)
+
+
+def fuses_casts(share: Share) -> bool:
+    """Return whether norm and activation function of a dense MLP write what its GEMMs read, and gradients likewise.
+
+    Source: Megatron-LM, megatron/core/extensions/transformer_engine.py (TEFusedMLP); Transformer Engine,
+    transformer_engine/pytorch/ops/basic/activation.py, rmsnorm.py (next_op_input_quantizer,
+    prev_op_grad_output_quantizer).
+    """
+    recipe = share.execution.scaling
+    return share.execution.fused_operations and recipe is not None and recipe.fused
+
+
+def _cast_as_written(share: Share, kernel: Kernel) -> Kernel:
+    """Return an activation function that writes its outputs, and gradients of its inputs, as GEMMs read them."""
+    recipe = share.execution.scaling
+    if recipe is None or not fuses_casts(share):
+        return kernel
+    copies = 2 if recipe.copies == "both" and share.trains_weights else 1
+    return replace(kernel, options=(*kernel.options, ("writes", str(copies * recipe.element_bytes))))
 
 
 def activations(share: Share, elements: Number) -> Activations:

@@ -44,9 +44,9 @@ class Gemm(Struct, frozen=True, kw_only=True):
     split: str = ""
     """What tensor parallel ranks have a part of, and gather the tokens of all for: ``outputs``, whose inputs are split
     along the sequence before they are gathered, or ``inputs``, with the gradients of its outputs; empty: neither."""
-    fused_casts: str = ""
-    """What a kernel beside it casts as it writes it, so that nothing casts it again: ``inputs``, or the ``gradients``
-    of its outputs; empty: neither."""
+    fused_casts: tuple[str, ...] = ()
+    """What a kernel beside it casts as it writes it, so that nothing casts it again: ``inputs``, ``gradients`` of its
+    outputs, or both."""
     sums_gradients: bool = True
     """Whether the product that makes the weight's gradient adds it to those of earlier microbatches, in fp32."""
     elements_of_another: bool = False

@@ -33,6 +33,9 @@ class Execution(Struct, frozen=True, kw_only=True):
     """Whether one kernel casts the tokens of all local experts, whatever the recipe."""
     fused_experts: bool = False
     """Whether the GEMMs of experts compute their gated activation and its gradient and cast both as they write them."""
+    fused_operations: bool = False
+    """Whether what stands between the GEMMs of dense MLPs is written cast, and GEMMs add what adapters would: the
+    operation fuser of Transformer Engine."""
     transposes: bool = False
     """Whether matrix units read 8 bits along the reduction alone, so that the backward pass needs transposed copies."""
     gathered_weight_bytes: int = 0

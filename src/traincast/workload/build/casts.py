@@ -32,10 +32,14 @@ def casts_of(gemm: Gemm, share: Share, *, trained: bool) -> Casts:
     tensors = 1 if recipe.grouped or share.execution.fused_expert_casts else gemm.groups
     both = trained and recipe.copies != "weights"
     weights = _weights_in_pass(recipe, share, gemm, tensors)
-    inputs = _cast(recipe, share, gemm.m * gemm.k, tensors, gathered=gemm.split == "outputs", both=both)
-    gradients = _cast(recipe, share, gemm.m * gemm.n, tensors, gathered=gemm.split == "inputs", both=both)
-    inputs = () if gemm.fused_casts == "inputs" else inputs
-    gradients = () if gemm.fused_casts == "gradients" else gradients
+
+    def cast(what: str, elements: Number, split: str) -> Kernels:
+        gathered = gemm.split == split
+        if what in gemm.fused_casts:
+            return _left(recipe, share, elements, gathered=gathered, both=both)
+        return _cast(recipe, share, elements, tensors, gathered=gathered, both=both)
+
+    inputs, gradients = cast("inputs", gemm.m * gemm.k, "outputs"), cast("gradients", gemm.m * gemm.n, "inputs")
     transposed = _transposes_of_gathered(recipe, share, gemm) if both else ()
     backward = gradients + transposed + weights.backward
     return Casts(inputs + weights.forward, backward, recipe.weight_gradients if trained else "")
@@ -93,6 +97,14 @@ def _cast(recipe: Recipe, share: Share, elements: Number, tensors: Number, *, ga
         _kernel(recipe, choose(parts, 0 * elements, elements), tensors, recipe.reads, 2),
         _kernel(recipe, choose(parts, own, 0 * elements), tensors, recipe.reads, 1),
     )
+
+
+def _left(recipe: Recipe, share: Share, elements: Number, *, gathered: bool, both: bool) -> Kernels:
+    """Return what is left to do for a tensor that was written cast: a copy that is a mere transpose, if any."""
+    if not (both and _transposes(recipe, share)):
+        return ()
+    parts = _gathers(recipe, share) if gathered else False
+    return _transpose(recipe, choose(parts, 0 * elements, elements))
 
 
 def _transposes_of_gathered(recipe: Recipe, share: Share, gemm: Gemm) -> Kernels:

@@ -5,7 +5,8 @@ family                  shape                                 bytes per element 
 ======================  ====================================  =====================================================
 ``elementwise``         (rows, width)                         b (inputs + outputs); options ``inputs`` 2, ``outputs`` 1
 ``activation``          (tokens, width of output)             gelu: b 2, backward b 3; gated: b 3, backward b 5; gated
-                                                              with ``kernels=2`` b 5, backward b 9
+                                                              with ``kernels=2`` b 5, backward b 9; ``writes`` bytes
+                                                              of an element instead of b where it casts what it writes
 ``rotary``              (tokens, heads, head_dim)             b 2, and the table once
 ``accumulate``          (elements)                            b + 8: reads a gradient, adds it to one in fp32; with
                                                               ``cast=fp32`` b + 16: by way of a copy in fp32; with
@@ -62,19 +63,23 @@ def elementwise(call: OperatorCall, *, inputs: float, outputs: float, kind: str)
     "activation",
     *("tokens", "width"),
     directions=BOTH_WAYS,
-    options={"kind": ("gelu", "relu", "silu", "tanh", *_GATED), "kernels": 1.0},
+    options={"kind": ("gelu", "relu", "silu", "tanh", *_GATED), "kernels": 1.0, "writes": 0.0},
 )
-def activation(call: OperatorCall, *, kind: str, kernels: float) -> Work:
+def activation(call: OperatorCall, *, kind: str, kernels: float, writes: float) -> Work:
     """Return the work of an activation function; gated ones multiply it with a second input.
 
     In one kernel, or in kernels of their own: the function (2 tensors, backward 3) and the product (3, backward 6: the
-    gradients of its two inputs are a product each).
+    gradients of its two inputs are a product each). One that casts as it writes has `writes` bytes of an element of its
+    output, and of each gradient of an input.
     """
     tokens, width = call.shape
     tensors = {"forward": 2, "backward": 3}
     if kind in _GATED:
         tensors = {"forward": 3, "backward": 5} if kernels <= 1 else {"forward": 5, "backward": 9}
     bytes_each = tensors[call.direction] * result_bytes(call.dtype)
+    if writes:
+        written = 2 if kind in _GATED and call.direction == "backward" else 1
+        bytes_each += written * (writes - result_bytes(call.dtype))
     return _on_elements("activation", "elementwise", elements=tokens * width, bytes_each=bytes_each, flops=8.0)
 
 
