@@ -6,7 +6,8 @@ The first case has 16 stages of 64 microbatches (GPT-3 175B, TP 8, 2,048 GPUs), 
 virtual stages; simulation, memory and interval included. Ends with 1 where it is above the limit.
 
 With --beside the code of an earlier revision is timed in turn with this one, in processes of their own, and CPU
-seconds are compared: of warm forecasts, and of whole commands.
+seconds are compared: of warm forecasts (of one job, whose work is kept, and of jobs of other sequence lengths), and of
+whole commands.
 """
 
 import argparse
@@ -57,15 +58,18 @@ COMMANDS = {
 
 
 def warm_cpu_s() -> dict[str, float]:
-    """Return the least CPU seconds of a warm forecast of each case."""
+    """Return the least CPU seconds of a warm forecast of each case: of one job again and again, and of other jobs."""
     cluster, found = load_cluster("h100"), {}
     for name, changes in CASES.items():
-        job, seconds = job_of(cluster, **changes), []
-        for _ in range(8):
-            begin = time.process_time()
-            forecast(job, Setting(cluster=cluster, engine="kernel"), allow_oom=True)
-            seconds.append(time.process_time() - begin)
-        found[name] = min(seconds[1:])
+        lengths = [int(str(changes.get("seq_length", 2048))) - 64 * less for less in range(8)]
+        others = [job_of(cluster, **{**changes, "seq_length": length}) for length in lengths]
+        for which, jobs in ((name, others[:1] * 8), (f"{name}, another job each time", others)):
+            seconds = []
+            for job in jobs:
+                begin = time.process_time()
+                forecast(job, Setting(cluster=cluster, engine="kernel"), allow_oom=True)
+                seconds.append(time.process_time() - begin)
+            found[which] = min(seconds[1:])
     return found
 
 
