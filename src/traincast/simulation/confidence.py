@@ -63,9 +63,11 @@ LOOSE_MEMORY = 0.36
 LOOSE_GEMM = 0.04
 """Likewise of GEMMs: a library picks kernels by shape, and what a type of 8 or 4 bits gains hangs on it, too."""
 
-UNFITTED_KIND = 0.08
-"""Deviation of a step of a kind of which no run is fitted to, fine-tuning and hybrid models: their median errors are
-4 to 13 % (docs/ACCURACY.md)."""
+UNFITTED_TASK = 0.04
+"""Deviation of a step of fine-tuning, of which no run is fitted to: the median errors are 4 to 8 % (docs/ACCURACY.md)."""
+
+UNFITTED_BLOCKS = 0.08
+"""Deviation of a step of a hybrid model, of whose blocks no run is fitted to: the median error is 13 %, likewise."""
 
 _LOOSE_CLASSES = {
     **{"transfer": LOOSE, "grouped_gemm": LOOSE, "host": LOOSE},
@@ -231,8 +233,8 @@ def _fitted_to(level: str, name: str, table: FactorTable) -> bool:
 def _assumed(done: "JobStep", notes: Iterable[Note]) -> float:
     """Return the variance of a step for choices that were assumed, and for a kind of step that no fitted run had."""
     codes = {note.code for note in (*done.job.assumptions, *notes)}
-    fitted = done.job.task == "pretrain" and not done.job.model.blocks
-    other = 0.0 if fitted else UNFITTED_KIND**2
+    other = 0.0 if done.job.task == "pretrain" else UNFITTED_TASK**2
+    other += UNFITTED_BLOCKS**2 if done.job.model.blocks else 0.0
     return other + sum(ASSUMED**2 for known in _CHOICES.values() if known & codes)
 
 
