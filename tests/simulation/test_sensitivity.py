@@ -17,6 +17,7 @@ from traincast.simulation.confidence import (
     ASSUMED,
     LEVEL,
     LOOSE,
+    LOOSE_GEMM,
     LOOSE_MEMORY,
     TOGETHER,
     TRANSFERS,
@@ -125,7 +126,8 @@ def test_deviation_is_the_root_of_the_weighted_variances():
     slopes = sensitivities(done)
     transfers = {name: slope for name, slope in slopes.items() if name.startswith("transfer")}
     host = sum(slope for name, slope in slopes.items() if name.startswith("host"))
-    loose = LOOSE * sum(transfers.values()), LOOSE_MEMORY * slopes["memory"], LOOSE * host
+    gemms = sum(slope for name, slope in slopes.items() if name.startswith("gemm "))
+    loose = LOOSE * sum(transfers.values()), LOOSE_MEMORY * slopes["memory"], LOOSE * host, LOOSE_GEMM * gemms
     variance = UNEXPLAINED**2 + sum(each**2 for each in loose)
     variance += sum((TRANSFERS["unseen"] * slope) ** 2 for slope in transfers.values())
     variance += (UNSEEN_COMPUTE**2 + UNSEEN_FRAMEWORK**2) * slopes["compute"] ** 2

@@ -64,7 +64,7 @@ LOOSE_GEMM = 0.04
 """Likewise of GEMMs: a library picks kernels by shape, and what a type of 8 or 4 bits gains hangs on it, too."""
 
 UNFITTED_TASK = 0.04
-"""Deviation of a step of fine-tuning, of which no run is fitted to: the median errors are 4 to 8 % (docs/ACCURACY.md)."""
+"""Deviation of a step of fine-tuning, of which no run is fitted to: median errors are 4 to 8 % (docs/ACCURACY.md)."""
 
 UNFITTED_BLOCKS = 0.08
 """Deviation of a step of a hybrid model, of whose blocks no run is fitted to: the median error is 13 %, likewise."""

@@ -4,9 +4,10 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from threading import Thread
 from types import ModuleType
 
@@ -57,7 +58,7 @@ class LocalPool:
 
     def _submitted(self, points: Sequence[Point]) -> Future[list[Row]]:
         """Hand a chunk to the pool, which starts its processes here, as they are needed."""
-        with _NoMain():
+        with _NoMain(), _no_interrupts():
             return self._pool.submit(self._work, points)
 
     def _made(self) -> ProcessPoolExecutor:
@@ -77,6 +78,19 @@ class _NoMain:
 
     def __exit__(self, *_: object) -> None:
         sys.modules["__main__"] = self._main
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back until the body is done; processes that begin in it never get one, not even while they start."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _leave_with_parent() -> None:
