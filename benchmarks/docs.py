@@ -42,7 +42,7 @@ _COMMENT = re.compile(r"^<!-- (.*) -->$")
 _COMMAND = re.compile(r"^\$ (traincast .*)$")
 _ITEM = re.compile(r"^( *)(- )?")
 _FIGURE = re.compile(r"[-+]?\d[\d.,]*")
-_TIME_TAKEN = re.compile(r"\b(worked out in) [\d.,]+ (?:us|ms|s|min)\b")
+_TIME_TAKEN = re.compile(r"\b(estimated in) [\d.,]+ (?:us|ms|s|min)\b")
 """Times that are no forecast: those that the command itself took."""
 _ALIKE = 0.6
 """Least similarity of two lines, figures aside, of which one stands for the other."""

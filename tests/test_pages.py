@@ -79,10 +79,10 @@ def test_what_cannot_be_found_again_is_named() -> None:
 
 
 def test_a_paragraph_in_which_only_a_run_time_differs_stays() -> None:
-    old = ["8 layouts worked out in 12.1 s, of which one", "fits", "", "Step 3 s"]
-    new = ["8 layouts worked out in 9 s, of which", "one fits", "", "Step 4 s"]
+    old = ["8 layouts estimated in 12.1 s, of which one", "fits", "", "Step 3 s"]
+    new = ["8 layouts estimated in 9 s, of which", "one fits", "", "Step 4 s"]
     assert docs.keep_times(old, new) == [*old[:3], "Step 4 s"]
-    other = ["9 layouts worked out in 9 s, of which one", "fits"]
+    other = ["9 layouts estimated in 9 s, of which one", "fits"]
     assert docs.keep_times(old, other) == other
     assert docs.keep_times(["it takes 3 s"], ["it takes 4 s"]) == ["it takes 4 s"]
 
