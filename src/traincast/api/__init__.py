@@ -143,14 +143,12 @@ def predict(
     Parameters
     ----------
     job : path, Draft, JobRequest, Job, or Result, optional
-        What is trained and how it is laid out; what is left open is decided by its framework, and every such
-        decision is among the assumptions of the result. A path is that of a job file, a training log, or a
-        ``result.json``; a forecast is run again with what it was made from. Keywords win over all of them.
+        What is trained and how it is laid out; its framework decides what is left open, as assumptions of the result.
+        A path is a job file's, a training log's, or a result's, which is run again as it was. Keywords win over them.
     cluster : str, path or Cluster, optional
         Cluster; by default what the job says, else ``h100``, an assumption.
     options : StepOptions, optional
-        Bus bandwidths, stragglers, what shares links, all at once; or as keywords. A layout, which `SimulateOptions`
-        may hold, is refused.
+        Bus bandwidths, stragglers, what shares links, all at once; or as keywords. A layout of files is refused.
     like : str, optional
         The framework whose flags or settings `job` is, as they are pasted after ``--like``.
     strict : bool
@@ -158,8 +156,7 @@ def predict(
     allow_oom : bool
         Simulate even a job that is very unlikely to fit into memory; a warning says so.
     **words
-        The words of the command line's flags, such as ``model="llama3-70b"``, ``tp=8`` or ``slow={7: 1.3}``: the
-        fields of `JobRequest` and `StepOptions`, under any name of their flags.
+        The words of the flags, such as ``tp=8`` or ``slow={7: 1.3}``: the fields of `JobRequest` and `StepOptions`.
 
     Raises
     ------
@@ -269,8 +266,7 @@ def convert(
     to : str
         Name of the format: ``"aicb"``, ``"chakra"``, ... (`traincast.formats.writer.WRITERS`).
     options : SimulateOptions, optional
-        Cluster, layout of files, and how ranks are simulated where the format shows single operations, all at once;
-        or as keywords, as of `traincast.simulate`.
+        Cluster, layout of files and how ranks are simulated, all at once; or as keywords, as of `traincast.simulate`.
     force : bool
         Write over files that are there.
     **words

@@ -53,16 +53,13 @@ def plan(
         Model, GPUs and global batch; the sequence length follows from the model if not said. Keywords win over it.
     cluster : str, path or Cluster, optional
         Cluster; else that of the job, or the default one, as an assumption.
-    like : str, optional
-        The framework whose flags or settings `job` is, as they are pasted after ``--like``.
-    strict : bool
-        Refuse pasted flags that are unknown, and another world size than the launcher's.
+    like, strict
+        As of `traincast.predict`.
     start : bool
         Whether the job's layout is what one has, not what is fixed: the plan says what changes of it save.
     **words
-        What is fixed of the job, as of `traincast.predict`; how the plan is made: ``space``, ``fix``, ``most`` (or
-        ``max_tp``, ...), ``headroom``, ``top``, ``explain``; and of which run costs are told: ``tokens``,
-        ``gpu_hour_price`` and others (`traincast.plan.options.PlanKeywords`).
+        What is fixed of the job, as of `traincast.predict`; how the plan is made and of which run costs are told:
+        ``fix``, ``max_tp``, ``explain``, ``tokens`` and others (`traincast.plan.options.PlanKeywords`).
 
     Raises
     ------

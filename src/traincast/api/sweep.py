@@ -62,8 +62,7 @@ def sweep(
     tell : callable, optional
         Told how many points are done, and of how many.
     **words
-        The words of `traincast.predict`; what is a list varies: ``tp=[4, 8]``. They win over `spec`. Or its sections:
-        ``base`` (a job file), ``cases``, ``prices``, ``work="plan"``, ``plan``.
+        Words of `traincast.predict` over `spec`; lists vary: ``tp=[4, 8]``. Or its sections, ``base`` (a file), ``plan``.
 
     Returns
     -------
@@ -82,8 +81,6 @@ def sweep(
     >>> found = traincast.sweep(base="examples/llama3_70b_512gpu.toml", tp=[4, 8], workers=1)
     >>> found["parallel.tp"].tolist(), found["status"].tolist()
     ([4, 8], ['ok', 'ok'])
-    >>> traincast.sweep({"base": "examples/llama3_70b_512gpu.toml", "tp": [4, 8]}, "found.csv", workers=1)
-    {'ok': 2}
     """
     asked = specified(spec, words)
     name, _, address = on.partition("://")
@@ -91,14 +88,17 @@ def sweep(
     if workers is not None and workers < 1:
         raise ConfigError(f"is {workers}; at least one worker is needed", "workers")
     start = partial(make, work, workers, address)
-    if out is not None:
-        table = check_table(Path(out))
-        told = _run(table, asked, work, start, tell, restart=restart, keep=write_sweep)
-        if "ok" not in told:
-            raise TraincastError(_nothing(str(table), told))
-        return {status: len(messages) for status, messages in told.items()}
-    with TemporaryDirectory() as made:
-        return _run(Path(made, "table"), asked, work, start, tell, restart=True, keep=_table)
+    if out is None:
+        with TemporaryDirectory() as made:
+            return _run(Path(made, "table"), asked, work, start, tell, restart=True, keep=_table)
+    told = _run(check_table(Path(out)), asked, work, start, tell, restart=restart, keep=write_sweep)
+    return _counted(str(out), told)
+
+
+def _counted(table: str, told: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    if "ok" not in told:
+        raise TraincastError(_nothing(table, told))
+    return {status: len(messages) for status, messages in told.items()}
 
 
 def _table(_: Path, asked: Spec, columns: Sequence[str], found: Iterable[tuple[Point, Row]]) -> Table:
