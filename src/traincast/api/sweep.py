@@ -62,7 +62,7 @@ def sweep(
     tell : callable, optional
         Told how many points are done, and of how many.
     **words
-        Words of `traincast.predict` over `spec`; lists vary: ``tp=[4, 8]``. Or its sections, ``base`` (a file), ``plan``.
+        Words of `traincast.predict` over `spec`; lists vary: ``tp=[4, 8]``. Or its sections, such as ``base``.
 
     Returns
     -------
