@@ -1,9 +1,11 @@
 """Write what `traincast validate` prints into docs/ACCURACY.md, and the figures that the README shows of it.
 
-    python studies/accuracy.py [--data DIR] [--only TEXT]
+    python studies/accuracy.py [--data DIR] [--only TEXT] [--check]
 
 DIR holds the measured files, packed or not; `studies/data` by default. Each block of the page that follows a
-line such as ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there.
+line such as ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there, and one after
+``<!-- python studies/errors.py -->`` by what the study prints. ``--check`` writes nothing: it shows where the page
+differs from what is printed now, and ends with 1 then.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
+from difflib import unified_diff
 from pathlib import Path
 
 from datafiles import DATA, unpack
@@ -21,13 +24,15 @@ from traincast import __version__
 
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
 STAMP = re.compile(r"`python \w+/accuracy\.py`, .*\.$", re.MULTILINE)
-BLOCK = re.compile(r"(<!-- (validate [^\n]*) -->\n```text\n).*?(```\n)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- ((?:validate|python studies/) ?[^\n]*) -->\n```text\n).*?(```\n)", re.DOTALL)
 
 
 def printed(command: str, folder: Path) -> str:
     """Return what a command prints when it is run in a folder."""
+    words = command.split()
+    run = [str(PAGE.parent.parent / words[1]), *words[2:]] if words[0] == "python" else ["-m", "traincast.cli", *words]
     done = subprocess.run(
-        [sys.executable, "-m", "traincast.cli", *command.split()],
+        [sys.executable, *run],
         cwd=folder,
         env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
         capture_output=True,
@@ -42,12 +47,22 @@ def stamp() -> str:
     return f"`python studies/accuracy.py`, {datetime.now(UTC).date().isoformat()}, traincast {__version__}."
 
 
+def differences(before: dict[Path, str], after: dict[Path, str]) -> int:
+    """Show where pages differ from what is printed; return 1 where they do."""
+    for path, text in after.items():
+        shown = unified_diff(before[path].splitlines(), text.splitlines(), f"{path.name}, as it stands", "as printed")
+        print(*shown, sep="\n")
+    return int(before != after)
+
+
 def main() -> int:
     """Rewrite the page; return the exit code."""
     parser = argparse.ArgumentParser(description="write what validate prints into docs/ACCURACY.md")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the measured files")
     parser.add_argument("--only", default="", metavar="TEXT", help="rewrite only blocks whose command holds this text")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where a page differs")
     given = parser.parse_args()
+    before = {path: path.read_text(encoding="utf-8") for path in (PAGE, README)}
     page = PAGE.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as unpacked:
         folder = Path(unpacked)
@@ -57,9 +72,12 @@ def main() -> int:
             lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}" if given.only in found[2] else found[0],
             page,
         )
-    page = STAMP.sub(stamp(), page)
-    PAGE.write_text(page, encoding="utf-8")
-    README.write_text(with_headline(README.read_text(encoding="utf-8"), page), encoding="utf-8")
+    page = page if given.check else STAMP.sub(stamp(), page)
+    after = {path: with_headline(text, page) for path, text in (before | {PAGE: page}).items()}
+    if given.check:
+        return differences(before, after)
+    for path, text in after.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -16,6 +16,7 @@ from traincast.calibrate.runs import (
     assumed_frameworks,
     holds_memory,
     holds_steps,
+    is_fitted,
     is_full_layout,
     job_of_run,
     read_runs,
@@ -23,6 +24,7 @@ from traincast.calibrate.runs import (
 from traincast.calibrate.runs import run_of as run_of_row
 from traincast.calibrate.tables import Row, Skipped, Table, read_table
 from traincast.errors import ConfigError, FormatError, TraincastError
+from traincast.files import unpacked
 from traincast.job.frameworks import framework_names, framework_of_year, load_framework
 from traincast.job.resolve import resolve_job
 from traincast.shipped import shipped_rows
@@ -248,13 +250,13 @@ def test_a_full_layout_needs_every_column_and_pretraining():
 
 
 def test_every_row_is_a_run_or_skipped_with_a_reason():
-    rows = [row(), row(id="x-2", gpu="H900"), row(id="x-3", global_batch=None), row(id="xtuner-megatron-moe-010")]
+    rows = [row(), row(id="x-2", gpu="H900"), row(id="x-3", global_batch=None), row(id="nemo-automodel-008")]
     runs = read_runs(table(*map(common_row, rows)))
     assert [run.id for run in runs.rows] == ["x-1"]
     reasons = {each.id: each.reason for each in runs.skipped}
     assert "unknown GPU 'H900'" in reasons["x-2"]
     assert reasons["x-3"] == "the columns global_batch are empty"
-    assert reasons["xtuner-megatron-moe-010"].startswith("excluded: ")
+    assert reasons["nemo-automodel-008"].startswith("excluded: ")
     assert sum(map(is_full_layout, rows)) == 3
 
 
@@ -268,9 +270,28 @@ def test_columns_tell_the_kind_of_file():
 
 def test_remarks_have_a_status_and_a_reason():
     found = list(shipped_rows("runs/remarks.csv"))
-    # Left out of all figures; kept, but its columns or its run are doubtful; kept, with an effect no column tells.
-    assert all(each["status"] in ("exclude", "suspect", "unexplained") and len(each["reason"]) > 20 for each in found)
-    assert sum(each["status"] == "exclude" for each in found) == 16
+    # Left out of all figures; in all of them and in no fit; kept, but its columns or its run are doubtful; kept, with
+    # an effect no column tells.
+    statuses = ("exclude", "hard", "suspect", "unexplained")
+    assert all(each["status"] in statuses and len(each["reason"]) > 20 for each in found)
+
+
+def test_remarks_and_recipes_are_of_rows_that_exist():
+    names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv", "recipe_settings.csv")
+    rows = {name: {row.id for row in read_table(table_path(name)).rows} for name in names}
+    assert {each["id"] for each in shipped_rows("runs/remarks.csv")} <= rows["measured_training_runs.csv"]
+    assert rows["recipe_settings.csv"] <= rows["measured_training_runs.csv"]
+    listed = unpacked(table_path("nanotron_spoilt_ids.txt").read_bytes(), "ids").decode().splitlines()
+    spoilt = {line for line in listed if line.strip() and not line.startswith("#")}
+    assert spoilt
+    assert spoilt <= rows["nanotron_ultrascale_h100.csv"]
+
+
+def test_a_hard_run_is_in_all_figures_and_in_no_fit():
+    plain, hard = read_runs(table(*map(common_row, (row(), row(id="xtuner-megatron-moe-010"))))).rows
+    assert (is_fitted(plain), is_fitted(hard)) == (True, False)
+    assert hard.measured_s == plain.measured_s
+    assert labels_of([plain, hard])["fit"] == ("fitted to", "too far off")
 
 
 def test_rules_fill_in_what_is_empty_and_leave_what_is_said():

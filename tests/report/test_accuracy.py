@@ -33,7 +33,19 @@ FIGURES = [
 
 def test_the_document_keeps_its_keys(validation):
     document = json.loads(encode(validation_to_dict(validation)))
-    head = ["schema", *FIGURES, "skipped", "groups", "worst", "file", "kind", "quantity", "notes", "held_out"]
+    head = [
+        "schema",
+        *FIGURES,
+        "skipped",
+        "groups",
+        "counted_once",
+        "worst",
+        "file",
+        "kind",
+        "quantity",
+        "notes",
+        "held_out",
+    ]
     assert list(document) == head
     assert document["schema"] == "traincast.validation/1"
     assert (document["rows"], document["evaluated"]) == (12, 10)

@@ -88,7 +88,7 @@ class Request(Struct, frozen=True):
     cluster: ClusterLike | None = None
     """Cluster of all rows; each row's own by default."""
     leave_out: str | None = None
-    """A grouping: each of its groups is to be predicted by constants fitted to the others."""
+    """A grouping, of `MeasurementKind.leaves_out`: each group is to be predicted by constants fitted to the others."""
     progress: Callable[[int, int], None] | None = None
     """Told how many rows are predicted, and of how many."""
     kept: object = None
@@ -111,9 +111,11 @@ class MeasurementKind(Struct, frozen=True, kw_only=True):
     by: tuple[str, ...]
     """The groupings that `predict` gives."""
     leaves_out: tuple[str, ...] = ()
-    """Those of them that `predict` can leave out."""
+    """Those of them that `predict` can leave out; groups that share two as ``"source+chip"``."""
     shown: tuple[str, ...] = ()
     """Those of them that are shown where nothing else is asked for; all by default."""
+    counted_once: str | None = None
+    """The grouping over whose groups errors are averaged too, so that one with many rows counts as much as another."""
     commands: str = "traincast validate takes it"
     """Commands that take such a file."""
     takes_job: bool = False

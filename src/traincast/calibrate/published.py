@@ -203,8 +203,8 @@ def common_row(row: Row, columns: Sequence[str] | None = None) -> Row:
     for rule in published_rules():
         if rule.holds(cells, row.cells if columns is None else columns):
             cells |= rule.filled(cells)
-    if "exclude" not in cells and (reason := _excluded().get(row.id)) is not None:
-        cells["exclude"] = reason
+    if (remark := _remarks().get(row.id)) is not None:
+        cells = dict([remark]) | cells
     return replace(row, cells=cells)
 
 
@@ -215,10 +215,15 @@ def published_rules() -> tuple[Rule, ...]:
 
 
 @cache
-def _excluded() -> dict[str, str]:
-    """Return why single rows are left out of all figures, by id."""
+def _remarks() -> dict[str, tuple[str, str]]:
+    """Return the column that a remark on a single row fills and its reason, by id.
+
+    ``exclude``: what the row says is wrong or not enough. ``hard``: it is far off for a reason that no column tells;
+    nothing is fitted to it, and all figures count it.
+    """
     rows = shipped_rows("runs/remarks.csv")
-    return {row["id"]: f"excluded: {row['reason']}" for row in rows if row["status"] == "exclude"}
+    words = {"exclude": "excluded: ", "hard": ""}
+    return {row["id"]: (row["status"], words[row["status"]] + row["reason"]) for row in rows if row["status"] in words}
 
 
 def _fact(cells: Mapping[str, str], name: str) -> str:

@@ -11,6 +11,7 @@ again in every microbatch if they run at all, and tensor parallelism over nodes.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import combinations
 from os import PathLike
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from traincast.calibrate.kind import ClusterLike, FloatArray
 from traincast.calibrate.kinds.runs import memory_of_run
 from traincast.calibrate.published import read_measurements
 from traincast.calibrate.run_factors import Forecast, forecast_runs
-from traincast.calibrate.runs import MeasuredRun, precision_class, read_runs
+from traincast.calibrate.runs import HARD, MeasuredRun, precision_class, read_runs
 from traincast.calibrate.tables import Row, Skipped, Table, read_table
 from traincast.calibrate.validate import spearman
 from traincast.errors import CalibrationError, FormatError, TraincastError
@@ -76,6 +77,12 @@ class RankedGroup(Struct, frozen=True, kw_only=True):
         """How much longer the choice took than the best, as a fraction of the best."""
         return _measured(self.chosen) / _measured(self.best) - 1.0
 
+    @property
+    def random_regret(self) -> float:
+        """Mean regret of a choice at random among the layouts that forecasts chose among and that ran."""
+        ran = [each.measured_s for each in _open_to_choice(self.layouts) if each.measured_s is not None]
+        return float(np.mean(ran)) / _measured(self.best) - 1.0
+
 
 class RankingFigures(Struct, frozen=True, kw_only=True):
     """Figures over some groups; None where there is nothing to count."""
@@ -83,6 +90,8 @@ class RankingFigures(Struct, frozen=True, kw_only=True):
     source: str
     groups: int
     mean_regret: float
+    random_regret: float
+    """Mean regret of choosing at random."""
     p90_regret: float
     worst_regret: float
     crashed_choices: int
@@ -145,7 +154,10 @@ def rank_layouts(
     """
     table = read_measurements(Path(path), None if recipes is None else read_table(recipes))
     table, left_out = _without(table, leave_out)
-    runs, skipped = read_runs(table, cluster)
+    read, skipped = read_runs(table, cluster)
+    # What makes them slow stands in no column, so they are no repeats of what has the same columns.
+    runs = [run for run in read if HARD not in run.cells]
+    skipped += tuple(Skipped(run.id, run.cells[HARD]) for run in read if HARD in run.cells)
     groups = {key: found for key, found in _alternatives(runs).items() if len(found) > 1}
     if not groups:
         raise CalibrationError("no two rows differ in their layout alone: nothing can be ranked", rows=0, needed_rows=2)
@@ -285,6 +297,8 @@ def _column(layouts: Sequence[RankedLayout], name: str) -> FloatArray:
     return np.array([getattr(each, name) for each in layouts], np.float64)
 
 
+_MEDIAN_DIFFERENCE = 0.6745 * math.sqrt(2)
+"""Median absolute difference of two normal values of deviation 1."""
 _Paces = dict[tuple[str, str], float]
 """Logarithm of how much longer than on average the same layouts took in a session, by source and session."""
 
@@ -330,19 +344,20 @@ def _steps(runs: Sequence[MeasuredRun], paces: _Paces) -> FloatArray:
 
 
 def _noise_by_source(groups: Collection[_Layouts], paces: _Paces) -> dict[str, float]:
-    """Return the variance of the logarithm of a step between repeats, pooled over the layouts of each source."""
-    squares: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    """Return the variance of the logarithm of a step between repeats of a layout, by source.
+
+    It is that of a normal distribution with the median absolute difference of two repeats that was found, so that a few
+    runs that took many times as long do not speak for the others (the scale of differences of Rousseeuw and Croux,
+    1993, with the median for their quartile: pairs of repeats are few).
+    """
+    differences: defaultdict[str, list[float]] = defaultdict(list)
     for layouts in groups:
         for repeats in layouts.values():
             logs = np.log(_steps(repeats, paces))
-            if len(logs) > 1:
-                pooled = squares[repeats[0].groups["source"]]
-                pooled[0] += float(((logs - logs.mean()) ** 2).sum())
-                pooled[1] += len(logs) - 1
-    for source, pooled in squares.items():
-        # Each pace beyond the first was learnt from these repeats.
-        pooled[1] -= max(0, _told_apart({name: pace for name, pace in paces.items() if name[0] == source}) - 1)
-    return {source: total / freedom for source, (total, freedom) in squares.items() if freedom > 0}
+            differences[repeats[0].groups["source"]] += [abs(a - b) for a, b in combinations(logs.tolist(), 2)]
+    return {
+        source: (float(np.median(found)) / _MEDIAN_DIFFERENCE) ** 2 for source, found in differences.items() if found
+    }
 
 
 def _ceiling(layouts: Sequence[RankedLayout], noise: float | None) -> float | None:
@@ -366,6 +381,7 @@ def _figures(source: str, groups: Sequence[RankedGroup]) -> RankingFigures:
         source=source,
         groups=len(groups),
         mean_regret=float(regrets.mean()),
+        random_regret=float(np.mean([group.random_regret for group in groups])),
         p90_regret=float(np.quantile(regrets, 0.9)),
         worst_regret=float(regrets.max()),
         crashed_choices=sum(group.crashed_first > 0 for group in groups),

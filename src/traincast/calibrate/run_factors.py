@@ -183,20 +183,23 @@ def factors_of(sample: Sample) -> FactorTable:
 def without_each(
     rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], shipped: FactorTable, leave_out: str
 ) -> list[FactorTable]:
-    """Return for each run the factors of a fit that has not seen its group; others keep the shipped ones.
+    """Return for each run the factors of a fit that has not seen its group.
+
+    `leave_out` is a grouping of runs; of several with ``+`` between them a group is what shares all of them. Runs of a
+    group that the shipped factors were not fitted to keep those, whatever kind of run they are.
 
     Near the shipped factors the logarithm of a forecast is linear in theirs, so each fit is solved from the
     sensitivities of one simulation; the forecasts themselves are then simulated with what it gives.
     """
     sample = sample_of(rows, forecasts, shipped)
     seen_I = np.array(list(map(is_fitted, rows)))
-    names = np.array([row.groups[leave_out] for row in rows])
+    names = np.array([", ".join(row.groups[name] for name in leave_out.split("+")) for row in rows])
     older = {key: each for key, each in shipped.factors.items() if not is_found(key)}
     found = {
         name: FactorTable(older | dict(factors_of(sample.without(~seen_I | (names == name))).factors))
         for name in sorted(set(names[seen_I]))
     }
-    return [found[row.groups[leave_out]] if is_fitted(row) else shipped for row in rows]
+    return [found.get(str(name), shipped) for name in names]
 
 
 def _by_key(forecast: Forecast) -> dict[Key, float]:

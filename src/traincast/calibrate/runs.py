@@ -34,10 +34,13 @@ COLUMNS = {"model", "gpu", "num_gpus"}
 """What a file must name to be one of training runs."""
 LAYOUT_COLUMNS = {"layers", "hidden", "heads", "seq_len", "global_batch", "micro_batch", "gpu", "num_gpus", "tp", "pp"}
 """What a row must fill to have a full layout."""
-GROUPINGS = ("source", "family", "model", "gpu", "precision", "moe", "task", "framework", "layout")
-"""Every run has a group in each of them; ``family`` is (source, model, GPU family, precision)."""
+GROUPINGS = ("source", "family", "model", "gpu", "chip", "precision", "moe", "task", "framework", "layout")
+"""Every run has a group in each of them; ``family`` is (source, model, chip, precision), and a chip is a GPU whatever
+its memory and its links."""
 MEMORY_KINDS = ("allocated", "reserved", "device")
 """What a printed memory may be; the last where nothing says it."""
+HARD = "hard"
+"""Column with why a row is far off where no column tells it: such rows are in all figures and in no fit."""
 _STEP_METRICS = ("iter_time_s", "tokens_per_s_per_gpu", "samples_per_s_total", "sequences_per_s_total")
 BY_COST = "by-cost"
 """What the column ``stage_layers`` says of `layers_by_cost`."""
@@ -185,12 +188,13 @@ def groups_of(row: Row, gpu: str, request: JobRequest) -> Mapping[str, str]:
     source, model = row.cells.get("source", "unknown"), row.cells.get("model", "unknown")
     kind = precision_class(request.precision)
     # The first word: H100-SXM-80GB and H100-PCIe-80GB are both H100.
-    of_gpu = gpu.partition("-")[0] if not gpu.startswith("TPU") else gpu
+    chip = gpu.partition("-")[0] if not gpu.startswith("TPU") else gpu
     return {
         "source": source,
-        "family": f"{source}, {model}, {of_gpu}, {kind}",
+        "family": f"{source}, {model}, {chip}, {kind}",
         "model": model,
         "gpu": gpu,
+        "chip": chip,
         "precision": kind,
         "moe": "moe" if "experts" in row.cells else "dense",
         "task": row.cells.get("x_task", "pretrain"),
@@ -207,8 +211,11 @@ def precision_class(precision: str | None) -> str:
 
 
 def is_fitted(run: MeasuredRun) -> bool:
-    """Say whether the shipped factors were fitted to runs like this one: pretraining, with a full layout."""
-    return run.full_layout and "sweep" not in run.cells
+    """Say whether the shipped factors were fitted to runs like this one: pretraining, with a full layout.
+
+    Runs with a remark that they are hard are not, nor are those of a sweep over layouts.
+    """
+    return run.full_layout and "sweep" not in run.cells and HARD not in run.cells
 
 
 def assumed_framework(run: MeasuredRun) -> Note | None:

@@ -53,6 +53,18 @@ class GroupFigures(Struct, frozen=True):
     figures: Statistics
 
 
+class CountedOnce(Struct, frozen=True, kw_only=True):
+    """Figures in which every group by something counts once, however many rows it has."""
+
+    by: str
+    """What is told apart: ``"source"``."""
+    groups: int
+    median_abs_error: float
+    """Median over the groups of their median errors."""
+    interval_coverage: float | None
+    """Mean over the groups of their shares inside the predicted interval."""
+
+
 class HeldOut(Struct, frozen=True):
     """The figures where each group is predicted by constants that were not fitted to it.
 
@@ -63,6 +75,7 @@ class HeldOut(Struct, frozen=True):
     total: Statistics
     groups: tuple[GroupFigures, ...]
     skipped: tuple[Skipped, ...]
+    counted_once: CountedOnce | None = None
 
 
 class WorstRow(Struct, frozen=True):
@@ -94,6 +107,8 @@ class Validation(Struct, frozen=True, kw_only=True):
     predictions: Predictions
     held_out: HeldOut | None = None
     """The same with groups left out of the fit, where that was asked for."""
+    counted_once: CountedOnce | None = None
+    """The figures in which every source counts once, where rows have one."""
 
     def __repr__(self) -> str:
         """Say how far off predictions are, in a line."""
@@ -160,12 +175,30 @@ def validate(
         worst=_worst(found),
         notes=found.notes,
         predictions=found,
-        held_out=None if leave_out is None or without is None else _held_out(without, leave_out, chosen),
+        held_out=None if leave_out is None or without is None else _held_out(without, leave_out, chosen, of),
+        counted_once=_counted_once(found, of),
     )
 
 
-def _held_out(without: Predictions, leave_out: str, chosen: Sequence[str]) -> HeldOut:
-    return HeldOut(leave_out, _total(without), tuple(_groups(without, chosen)), without.skipped)
+def _held_out(without: Predictions, leave_out: str, chosen: Sequence[str], kind: MeasurementKind) -> HeldOut:
+    groups = tuple(_groups(without, chosen))
+    return HeldOut(leave_out, _total(without), groups, without.skipped, _counted_once(without, kind))
+
+
+def _counted_once(found: Predictions, kind: MeasurementKind) -> CountedOnce | None:
+    """Return the figures in which each group counts once; None where the kind has no such groups or only one."""
+    by = kind.counted_once
+    figures = [] if by is None else [each.figures for each in _groups(found, [by]) if each.by == by]
+    medians = [each.median_abs_error for each in figures if each.median_abs_error is not None]
+    inside = [each.interval_coverage for each in figures if each.interval_coverage is not None]
+    if by is None or len(medians) < 2:
+        return None
+    return CountedOnce(
+        by=by,
+        groups=len(medians),
+        median_abs_error=float(np.median(medians)),
+        interval_coverage=float(np.mean(inside)) if inside else None,
+    )
 
 
 def _together(paths: Sequence[str | PathLike[str]], recipes: str | PathLike[str] | None) -> Table:

@@ -271,7 +271,7 @@ def validation_to_dict(validation: "Validation") -> dict[str, Plain]:
 
 def _figures(of: "Validation | HeldOut") -> dict[str, object]:
     groups = [{"by": group.by, "name": group.name, **asdict(group.figures)} for group in of.groups]
-    return {**asdict(of.total), "skipped": of.skipped, "groups": groups}
+    return {**asdict(of.total), "skipped": of.skipped, "groups": groups, "counted_once": of.counted_once}
 
 
 def ranking_to_dict(ranking: "Ranking") -> dict[str, Plain]:

@@ -13,6 +13,7 @@ from traincast.calibrate.kind import KINDS, FloatArray, Grouping, Labels, Measur
 from traincast.calibrate.run_factors import Forecast, forecast_runs, without_each
 from traincast.calibrate.runs import GROUPINGS as LABELS
 from traincast.calibrate.runs import (
+    HARD,
     MeasuredRun,
     assumed_framework,
     assumed_frameworks,
@@ -36,7 +37,11 @@ from traincast.units import format_share
 BOARD = "board"
 """Grouping by what the accuracy page shows: pretraining runs with a full layout (``dense BF16/FP16`` ... ``MoE``),
 those without, adapters, and of sweeps over layouts the fastest repeats (``best``) and all others."""
-GROUPINGS = (BOARD, "moe", "precision", "gpu", "framework", "source", "task", "layout")
+FIT = "fit"
+"""Grouping by what the shipped factors know of a run: fitted to it, not fitted to its kind, or too far off (`HARD`)."""
+GROUPINGS = (BOARD, FIT, "moe", "precision", "gpu", "chip", "framework", "source", "task", "layout")
+LEAVES_OUT = ("family", "source", "chip", "source+chip", "framework", "model")
+"""What can be left out of the fit; of two, rows that share both."""
 MEMORY_GROUPINGS = ("source", "gpu", "model", "framework")
 ONE_DEVIATION = 0.68
 """Share of a normal distribution within one standard deviation."""
@@ -46,8 +51,8 @@ _OUTCOMES = {"ok": "ran", "crashed": "crashed"}
 def predict_steps(table: Table, request: Request) -> Predictions:
     """Return runs with the forecasts of their steps, in seconds; those without one are skipped with their reason.
 
-    The cluster of the request is that of every row; else each row's own, by its GPU. It can leave out ``family`` and
-    ``source``: the factors are then fitted again without each of them in turn.
+    The cluster of the request is that of every row; else each row's own, by its GPU. It can leave out groups by
+    `LEAVES_OUT`: the factors are then fitted again without each of them in turn.
     """
     runs, skipped = read_runs(table, request.cluster)
     rows = [run for run in runs if run.measured_s is not None]
@@ -100,7 +105,7 @@ def labels_of(runs: Sequence[MeasuredRun]) -> dict[str, tuple[str, ...]]:
     """Return the group of each run in each grouping of runs and in `BOARD`."""
     best = {run.id for run in fastest_repeats(runs)}
     labels = {name: tuple(run.groups[name] for run in runs) for name in LABELS}
-    return labels | {BOARD: tuple(_board(run, best) for run in runs)}
+    return labels | {BOARD: tuple(_board(run, best) for run in runs), FIT: tuple(map(_part_of_fit, runs))}
 
 
 def fastest_repeats(runs: Iterable[MeasuredRun]) -> tuple[MeasuredRun, ...]:
@@ -111,6 +116,12 @@ def fastest_repeats(runs: Iterable[MeasuredRun]) -> tuple[MeasuredRun, ...]:
         if name and run.measured_s is not None and (name not in best or run.measured_s < best[name][0]):
             best[name] = run.measured_s, run
     return tuple(run for _, run in best.values())
+
+
+def _part_of_fit(run: MeasuredRun) -> str:
+    if is_fitted(run):
+        return "fitted to"
+    return "too far off" if HARD in run.cells else "kind not fitted"
 
 
 def _board(run: MeasuredRun, best: set[str]) -> str:
@@ -291,8 +302,9 @@ KIND = KINDS.register("training-runs")(
         fits=holds_steps,
         predict=predict_steps,
         by=(*GROUPINGS, "family"),
-        leaves_out=("family", "source"),
-        shown=GROUPINGS[:1],
+        leaves_out=LEAVES_OUT,
+        shown=(BOARD, FIT),
+        counted_once="source",
     )
 )
 KINDS.register("memory-of-runs")(

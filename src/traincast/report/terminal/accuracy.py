@@ -13,7 +13,7 @@ from traincast.calibrate.collective_comparison import CollectiveComparison, Meas
 from traincast.calibrate.operator_calibration import FamilyResiduals, OperatorCalibration
 from traincast.calibrate.run_calibration import FittedRun, RunCalibration
 from traincast.calibrate.tables import Skipped
-from traincast.calibrate.validate import GroupFigures, HeldOut, Statistics, Validation, WorstRow
+from traincast.calibrate.validate import CountedOnce, GroupFigures, HeldOut, Statistics, Validation, WorstRow
 from traincast.estimate.operators.constants import FamilyConstants
 from traincast.hardware.cluster import RunFactor
 from traincast.report.terminal import layout as ui
@@ -57,6 +57,7 @@ def print_validation(validation: Validation) -> ui.View:
     )
     yield ui.heading("Error")
     yield _errors(total, validation.groups)
+    yield from _counted_once(validation.counted_once)
     if validation.held_out is not None:
         yield from _held_out(validation.held_out, validation)
     columns = _worst_columns(validation.path, validation.quantity)
@@ -81,11 +82,21 @@ def _errors(total: Statistics, groups: Sequence[GroupFigures]) -> RenderableType
     return ui.table((name, *(column.of(lambda line: line.figures) for column in known)), lines)
 
 
+def _counted_once(figures: CountedOnce | None) -> ui.View:
+    """Yield what the errors are where each source counts once, however many rows it has."""
+    if figures is not None:
+        inside = figures.interval_coverage
+        covered = "" if inside is None else f", {100 * inside:.0f} % inside the interval"
+        each = f"each of {figures.groups} {figures.by}s counted once"
+        yield ui.indented(f"{each}: median error {ui.error(figures.median_abs_error)}{covered}")
+
+
 def _held_out(held_out: HeldOut, validation: Validation) -> ui.View:
     """Yield the errors of constants that were not fitted to the rows, and why some rows have none."""
     if held_out.total.evaluated:
         yield ui.heading(f"Error where each group by {held_out.by} is left out of the fit")
         yield _errors(held_out.total, [group for group in held_out.groups if group.figures.evaluated])
+        yield from _counted_once(held_out.counted_once)
     known = set(validation.skipped)
     more = [row for row in held_out.skipped if row not in known]
     yield from _skipped(more, validation.path, f"Skipped where each group by {held_out.by} is left out")

@@ -10,10 +10,13 @@ _SOURCES: tuple[ui.Column[RankingFigures], ...] = (
     ui.column("", "source", words=True),
     ui.column("groups", "groups", ui.count),
     ui.column("mean", "mean_regret", ui.error),
+    ui.column("random", "random_regret", ui.error),
     ui.column("p90", "p90_regret", ui.error),
     ui.column("worst", "worst_regret", ui.error),
-    ui.column("rank corr.", "spearman", "{:.3f}".format),
-    ui.column("of at most", "ceiling", "{:.3f}".format),
+    ui.Column(
+        "rank corr.", lambda each: "-" if each.spearman is None else f"{each.spearman:.3f} of {each.large_groups}"
+    ),
+    ui.column("at most", "ceiling", "{:.3f}".format),
     ui.column("crashed", "crashed_choices", ui.count, spare=1),
 )
 
@@ -45,7 +48,9 @@ def print_ranking(ranking: Ranking) -> ui.View:
     yield ui.heading("Regret")
     yield ui.table(_SOURCES, [total, *ranking.sources])
     yield ui.indented(
-        f"rank correlation of groups with at least {MANY} layouts that ran, and what the noise of repeats allows; "
+        "random: mean regret of choosing at random among the same layouts; "
+        f"rank correlation: mean of how many groups with at least {MANY} layouts that ran, and what the noise of "
+        "repeats allows; "
         "crashed: groups whose first choice did not run, so that the next one counts"
     )
     if ranking.sessions:
