@@ -63,7 +63,7 @@ def test_figures_come_from_the_tables_with_groups_left_out():
     peer = (
         "7.4 % mean (1.1 % median) over 1,234 published runs, families left out; 7.4 % mean with sources and chips left"
     )
-    assert f"| **traincast** | {peer} left out (M) | yes |" in written
+    assert f"| **traincast** | {peer} out (M) | yes |" in written
     assert "old" not in written
     assert headline.with_headline(written, PAGE) == written
 
