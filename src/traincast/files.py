@@ -12,11 +12,14 @@ import os
 import re
 import stat
 import tomllib
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -248,6 +251,21 @@ def parse_json(text: str, shown: str) -> object:
         raise FormatError(f"is not JSON: {error.msg}", shown, error.lineno) from error
     except (RecursionError, ValueError) as error:
         raise FormatError("is not JSON that can be read: nested too deeply or a number too long", shown) from error
+
+
+@contextmanager
+def warnings_of_python(action: Literal["error", "ignore"]) -> Iterator[None]:
+    """Ignore what Python says of a text that it parses, such as an unknown escape, or make an error of it.
+
+    The filters of warnings are those of the whole process: two threads that changed them at the same time would leave
+    them changed.
+    """
+    with _FILTERS, warnings.catch_warnings():
+        warnings.simplefilter(action)
+        yield
+
+
+_FILTERS = Lock()
 
 
 def _reason(error: OSError) -> str:

@@ -90,7 +90,7 @@ def _owned(
 ) -> tuple[tuple[_Claims, _Claims], FloatArray, IntArray]:
     """Return what a rank's operations claim, transferring and waiting, and who owns the instants between borders."""
     # A step is broken down, and then explained: of the last one the owners are kept.
-    last = _last[0] if _last else None
+    last = next(iter(tuple(_last)), None)
     if last is None or last.timeline is not timeline or last.row_N is not program.row_N or last.step_s != step_s:
         last = _Last(timeline, program.row_N, step_s, {})
         _last[:] = [last] if len(program) <= _REMEMBERED_OPS else []

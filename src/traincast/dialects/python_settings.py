@@ -5,14 +5,13 @@ that makes it (``cfg = llama3_70b_pretrain_config()``) with its keywords. What i
 """
 
 import ast
-import warnings
 from pathlib import Path
 
 from msgspec import Struct, field
 
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
-from traincast.files import read_text
+from traincast.files import read_text, warnings_of_python
 from traincast.units import brief
 
 _NAMES = frozenset(("cfg", "config", "recipe", "conf"))
@@ -40,8 +39,7 @@ def read_python(path: Path) -> PythonSettings:
     """
     text = read_text(path)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings_of_python("ignore"):
             tree = ast.parse(text)
         nodes = sorted((each for each in ast.walk(tree) if isinstance(each, ast.Assign)), key=lambda node: node.lineno)
     except SyntaxError as error:

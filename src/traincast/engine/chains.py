@@ -41,6 +41,7 @@ class Visits:
 def run_chains(graph: Graph, duration_s_N: FloatArray) -> Times:
     """Return ready, start and end times, and how many operations ran, as `run_reference` does."""
     if "visits" not in graph.kept:
+        # Threads may find it at the same time: each finds the same.
         graph.kept["visits"] = _find_visits(graph)
     visits = graph.kept["visits"]
     if not isinstance(visits, Visits):

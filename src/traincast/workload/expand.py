@@ -72,7 +72,7 @@ def expand(
         *(getattr(workload.ops, name) for name in OpTable.__struct_fields__ if name not in _OF_ESTIMATES),
     )
     files = tuple(file.path for file in workload.inputs)
-    for known in _last if compute_factor_W is None else ():
+    for known in tuple(_last) if compute_factor_W is None else ():
         if len(asked) == len(known.asked) and all(map(is_, asked, known.asked)):
             return replace(known.program, ops=workload.ops.extended(known.added), files=files)
     program, added = _expanded(workload, plan, fold, tables, compute_factor_W)

@@ -10,13 +10,12 @@ import ast
 import gc
 import math
 import re
-import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from traincast.errors import FormatError
-from traincast.files import read_unpacked
+from traincast.files import read_unpacked, warnings_of_python
 from traincast.formats.echo.lines import (
     ALIASES,
     COMMUNICATIONS,
@@ -334,8 +333,7 @@ def _list_of_strings(text: str | None) -> list[str]:
 def _any_list_of_strings(text: str) -> list[str]:
     """Read a list in which strings have escapes or double quotes."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # an unknown escape
+        with warnings_of_python("error"):  # an unknown escape
             found = ast.literal_eval(text)
     except (ValueError, SyntaxError, Warning, MemoryError, RecursionError):
         found = None

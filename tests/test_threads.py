@@ -1,0 +1,116 @@
+"""Threads that forecast at the same time get what each would get alone."""
+
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import traincast
+from support import rich_rows, write_aicb
+from traincast.engine import graph as graphs
+from traincast.engine import run
+from traincast.engine.graph import build_graph
+from traincast.files import warnings_of_python
+from traincast.report.json import to_json
+
+THREADS = 8
+
+
+@pytest.fixture
+def restless():
+    """Threads take turns after every few instructions."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def at_once(calls, times=1):
+    """Return what each call returns to each of the threads, all begun at another of them."""
+    shifted = [calls[turn % len(calls) :] + calls[: turn % len(calls)] for turn in range(THREADS)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = pool.map(lambda mine: [call() for _ in range(times) for call in mine], shifted)
+        return [each[-turn % len(calls) :] + each[: -turn % len(calls)] for turn, each in enumerate(found)]
+
+
+def program(seed, count=60):
+    """Return the arrays of a program; those of all seeds have one length."""
+    rng = np.random.default_rng(seed)
+    source_E = np.sort(rng.integers(0, count - 1, count)).astype(np.int32)
+    target_E = np.array([rng.integers(each + 1, count) for each in source_E], dtype=np.int32)
+    return rng.integers(0, 4, count).astype(np.int32), source_E, target_E, np.full(count, -1, dtype=np.int32)
+
+
+def columns(graph):
+    return [getattr(graph, name).tolist() for name in ("next_N", "edge_ptr_N1", "edge_dst_E", "waits_N")]
+
+
+def test_a_graph_asked_for_while_another_is_built_is_its_own(monkeypatch):
+    mine, other = program(1), program(2)
+    expected = columns(graphs._built(*mine))
+    asked = build_graph(*mine)
+    same = np.array_equal
+
+    def interrupted(one, two):
+        found = same(one, two)
+        monkeypatch.setattr(np, "array_equal", same)
+        build_graph(*other)
+        return found
+
+    monkeypatch.setattr(np, "array_equal", interrupted)
+    assert build_graph(*(each.copy() for each in mine)) is asked
+    assert columns(asked) == expected
+
+
+@pytest.mark.usefixtures("restless")
+def test_graphs_of_threads_are_their_own():
+    programs = [program(seed) for seed in range(5)]
+    expected = [columns(graphs._built(*each)) for each in programs]
+    durations = np.linspace(0.0, 1.0, 60)
+    steps = [float(run(graphs._built(*each), durations)[2].max()) for each in programs]
+
+    def call(arrays):
+        graph = build_graph(*(each.copy() for each in arrays))
+        return columns(graph), float(run(graph, durations)[2].max())
+
+    for found in at_once([lambda arrays=each: call(arrays) for each in programs], times=20):
+        assert found == list(zip(expected, steps, strict=True)) * 20
+
+
+@pytest.mark.usefixtures("restless")
+def test_eight_threads_are_as_one(tmp_path):
+    write_aicb(tmp_path / "work.txt", rich_rows(), tp=2, pp=2, ga=4, gpus=8)
+    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_length": 1024}
+    calls = [
+        lambda: to_json(traincast.predict(**job, cluster="h100", tp=2, pp=2)),
+        lambda: to_json(traincast.predict(**job, cluster="a100", tp=1, pp=4, allow_oom=True)),
+        lambda: to_json(traincast.simulate(tmp_path / "work.txt", cluster="h100")),
+        lambda: [each.layout for each in traincast.plan(**job, cluster="h100", top=2).best],
+    ]
+    alone = [call() for call in calls]
+    for found in at_once(calls):
+        assert found == alone
+
+
+def test_threads_that_read_python_leave_the_filters_of_warnings():
+    before = list(warnings.filters)
+    entered, first_ends = threading.Event(), threading.Event()
+
+    def hold(action, until):
+        with warnings_of_python(action):
+            entered.set()
+            until.wait(0.2)
+
+    first = threading.Thread(target=hold, args=("error", first_ends))
+    first.start()
+    entered.wait()
+    second = threading.Thread(target=hold, args=("ignore", threading.Event()))
+    second.start()
+    first.join(0.05)
+    first_ends.set()
+    first.join()
+    second.join()
+    assert warnings.filters == before
