@@ -12,7 +12,7 @@ from traincast import api
 from traincast.analysis.critical_path import critical_path
 from traincast.engine.graph import build_graph
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.kineto.communication import meaning, operation_of
+from traincast.formats.kineto.communication import library_kernel, meaning, operation_of
 from traincast.formats.kineto.grammar import Communicated, Document, read_trace
 from traincast.formats.kineto.step import chosen, cut, marks
 from traincast.formats.open import identify
@@ -546,3 +546,107 @@ def test_a_trace_without_the_calls_of_the_runtime_is_read(tmp_path):
     writer.work("second", None, 100, 120)
     (found,) = simulate(writer.write(tmp_path / "t.json")).gpu_time
     assert (found.compute_s, found.comm_s, found.total_s) == pytest.approx((70 * US, 20 * US, 110 * US))
+
+
+# --- kernels of libraries that leave no arguments in a trace
+
+SAID = [
+    ("void deep_ep::internode::dispatch<false, 8, false, 8>(int4*, float*)", Operation.ALL_TO_ALL, Group.EP),
+    ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8, 2, 16, 24>(int4*)", Operation.ALL_TO_ALL, Group.EP),
+    ("void deep_ep::intranode::cached_notify_dispatch<8>(int const*, int)", Operation.ALL_TO_ALL, Group.EP),
+    ("void deep_ep::internode_ll::dispatch<true, false, 7168>(void*)", Operation.ALL_TO_ALL, Group.EP),
+    ("void hybrid_ep::dispatch_kernel<unsigned short, 4>(hybrid_ep::param_t)", Operation.ALL_TO_ALL, Group.EP),
+    ("EpCombineIntraNodeKernel_bf16", Operation.ALL_TO_ALL, Group.EP),
+    ("nccl_ep_jit_ht_combine", Operation.ALL_TO_ALL, Group.EP),
+    ("void userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<4>(int, int)", Operation.REDUCE_SCATTER, Group.TP),
+    ("void userbuffers_fp16_sum_inplace_gpu_mc_ag<8>(int, int)", Operation.ALL_GATHER, Group.TP),
+    ("kuserbuffers_pushsendrecv(int*, int*, int4*, int4*, int)", Operation.SEND_RECV, Group.TP),
+    (
+        "void (anonymous namespace)::one_shot_all_reduce_kernel<c10::BFloat16, 16, 8>()",
+        Operation.ALL_REDUCE,
+        Group.NONE,
+    ),
+    (
+        "two_shot_all_reduce_kernel<c10::BFloat16, 16, 8, true, false>(c10::BFloat16**)",
+        Operation.REDUCE_SCATTER,
+        Group.NONE,
+    ),
+    ("multimem_all_gather_kernel<16>(char*, char*)", Operation.ALL_GATHER, Group.NONE),
+    ("void mscclpp::collective::allreduceFullmesh<(ReduceOp)0, __half>(__half*)", Operation.ALL_REDUCE, Group.NONE),
+    ("void alltoall_on_stream_kernel<int>(int, int*, int const*)", Operation.ALL_TO_ALL, Group.NONE),
+    ("ncclDevKernel_Generic(ncclDevComm*)", Operation.NONE, Group.NONE),
+    (
+        "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        Operation.REDUCE_SCATTER,
+        Group.NONE,
+    ),
+]
+LOCAL = [
+    "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)",
+    "void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>(long const*, int*)",
+    "void deep_ep::elastic::combine_reduce_epilogue_impl<4>(int4*)",
+    "void hybrid_ep::scan<256>(bool const*)",
+    "kuserbuffers_inc(int*)",
+    "void at::native::reduce_kernel<512, 1>()",
+    "void dpsk::grouped_gemm::cuda::fp8_ptp128c::GemmKernel()",
+    "void moe_permute_kernel<__nv_bfloat16>()",
+]
+
+
+@pytest.mark.parametrize(("kernel", "operation", "group"), SAID)
+def test_names_of_kernels_tell_what_libraries_exchange_and_for_whom(kernel, operation, group):
+    found = library_kernel(kernel)
+    assert (found.operation, found.group) == (operation, group)
+
+
+@pytest.mark.parametrize("kernel", LOCAL)
+def test_what_a_library_computes_for_its_exchange_is_computation(kernel):
+    assert library_kernel(kernel) is None
+
+
+def test_exchanges_of_experts_without_arguments_are_ep_and_their_overlap_is_told(tmp_path):
+    """A dispatch of 100 us of which a GEMM of 60 us beside it covers 50."""
+    writer = Writer(0, 8)
+    writer.work("void deep_ep::internode::dispatch<false, 8, false, 8>(int4*)", 0, 10, 110, stream=27)
+    writer.work("gemm", 5, 60, 120)
+    writer.work("Memcpy PtoP (Device -> Device)", 8, 130, 140, stream=30, cat="gpu_memcpy")
+    result = simulate(writer.write(tmp_path / "rank-0.json"))
+    assert result.breakdown_s["exposed_ep"] == pytest.approx(50 * US)
+    assert result.breakdown_s["exposed_tp"] == pytest.approx(10 * US)
+    assert result.breakdown_s["compute"] == pytest.approx(60 * US)
+    (times,) = result.gpu_time
+    assert times.comm_s == pytest.approx(110 * US)
+    assert "count 1 as tp and 1 as ep" in next(
+        each.text for each in result.assumptions if each.code == "groups-not-said"
+    )
+
+
+def test_annotations_tell_the_passes_of_two_microbatches_that_overlap(tmp_path):
+    """The main thread marks passes while another thread launches; the engine of gradients counts first."""
+    writer = Writer(0, 1)
+    marks = (
+        ("1F1B", 0, 500),
+        ("attn(F)", 10, 100),
+        ("mlp(B)", 100, 200),
+        ("mlp(W)", 200, 300),
+        ("forward_step", 300, 400),
+    )
+    for name, start, end in marks:
+        writer.event("user_annotation", name, start, end, MAIN)
+    writer.op("autograd::engine::evaluate_function: MulBackward0", 320, 360, AUTOGRAD)
+    launches = {"f": 20, "b": 150, "w": 250, "forward": 310, "engine": 330, "other": 450}
+    for name, at in launches.items():
+        writer.work(name, at, at + 5, at + 15, tid=AUTOGRAD)
+    trace = read_trace(writer.write(tmp_path / "rank-0.json"))
+    step = cut(trace, 0, None)
+    phases = {
+        trace.names[name]: Phase(phase) for name, phase in zip(trace.gpu.name_G[step.at_G], step.phase_G, strict=True)
+    }
+    assert phases == {
+        "f": Phase.FORWARD,
+        "b": Phase.BACKWARD,
+        "w": Phase.WEIGHT_GRADIENT,
+        "forward": Phase.FORWARD,
+        "engine": Phase.BACKWARD,
+        "other": Phase.FORWARD,
+    }

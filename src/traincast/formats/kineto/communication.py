@@ -1,5 +1,9 @@
 """What the communication of a trace means: operations, sizes, and groups with their members.
 
+Kernels are known by their names: those of NCCL say what they do, and most have their arguments in the trace; those of
+other libraries (``data/formats/communication_kernels.csv``) tell at least for whom they exchange, such as the experts'
+for DeepEP.
+
 Sources: torch/csrc/distributed/c10d (ProcessGroupNCCL.cpp, ParamCommsUtils.hpp) and torch/csrc/profiler/util.cpp of
 PyTorch: names of collectives, elements counted on one rank, lists of more than 30 ranks cut short with dots;
 NVIDIA/nccl, src/device/generate.py, and ROCm/rccl: names of kernels (``ncclDevKernel_AllReduce_Sum_bf16_RING_LL``,
@@ -7,22 +11,20 @@ NVIDIA/nccl, src/device/generate.py, and ROCm/rccl: names of kernels (``ncclDevK
 """
 
 import re
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from traincast.formats.kineto.grammar import Communicated, Document, whole
-from traincast.workload.words import Operation
-
-_KERNEL = re.compile(
-    r"nccl|rccl|cross_device_reduce|(?:one_shot|two_shot|multimem)_all_(?:reduce|gather)", re.IGNORECASE
-)
-"""Kernels that communicate, as TraceLens tells them (TraceLens/util.py), and those of PyTorch's symmetric memory."""
+from traincast.shipped import shipped_rows
+from traincast.workload.words import Group, Operation
 
 _NAMED: tuple[tuple[str, Operation], ...] = (
     ("allreduce", Operation.ALL_REDUCE),
     ("reducescatter", Operation.REDUCE_SCATTER),
     ("allgather", Operation.ALL_GATHER),
+    ("fcollect", Operation.ALL_GATHER),
     ("alltoall", Operation.ALL_TO_ALL),
     ("broadcast", Operation.BROADCAST),
     ("barrier", Operation.ALL_REDUCE),
@@ -49,9 +51,38 @@ _GATHERED = frozenset({Operation.ALL_GATHER, Operation.GATHER})
 _LONGEST = 10
 
 
-def communicates(kernel: str) -> bool:
-    """Tell by its name whether a kernel communicates."""
-    return _KERNEL.search(kernel) is not None
+class LibraryKernel(NamedTuple):
+    """What the name of a kernel tells of its communication."""
+
+    library: str
+    operation: Operation
+    """`Operation.NONE` where the name does not tell."""
+    group: Group
+    """For whom the library communicates; `Group.NONE` where it does for anyone."""
+
+
+@cache
+def _libraries() -> tuple[tuple[re.Pattern[str], LibraryKernel], ...]:
+    """Return the kernels of libraries that communicate, by patterns of names; the first that fits counts."""
+    return tuple(
+        (
+            re.compile(row["pattern"], re.IGNORECASE),
+            LibraryKernel(
+                row["library"],
+                Operation[row["operation"].upper() or "NONE"],
+                Group[row["group"].upper() or "NONE"],
+            ),
+        )
+        for row in shipped_rows("formats/communication_kernels.csv")
+    )
+
+
+def library_kernel(name: str) -> LibraryKernel | None:
+    """Return what the name of a kernel that communicates tells; None where it is not known to communicate."""
+    found = next((kernel for pattern, kernel in _libraries() if pattern.search(name)), None)
+    if found is None or found.operation is not Operation.NONE:
+        return found
+    return found._replace(operation=operation_of(name))
 
 
 def operation_of(name: str) -> Operation:
@@ -82,12 +113,19 @@ class Communication(Struct, frozen=True):
     source: int | None = None
     """Of a message, where it is known."""
     target: int | None = None
+    kind: Group = Group.NONE
+    """For whom it is, where only the kernel's library tells that."""
 
 
 def meaning(said: Communicated | None, kernel: str, document: Document, rank: int) -> Communication:
     """Return what a communication of a rank is, by its arguments, its kernel and what the trace says of its groups."""
     if said is None:
-        return Communication(operation_of(kernel), None)
+        known = library_kernel(kernel)
+        return (
+            Communication(Operation.NONE, None)
+            if known is None
+            else Communication(known.operation, None, kind=known.group)
+        )
     name = str(said.collective or "")
     operation = operation_of(name)
     operation = operation_of(kernel) if operation is Operation.NONE else operation

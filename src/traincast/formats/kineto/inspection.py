@@ -8,7 +8,7 @@ import numpy as np
 
 from traincast.diagnostics import Note, Notebook
 from traincast.formats.contract import Inspection, Total
-from traincast.formats.kineto.communication import GroupOfRanks, world_size
+from traincast.formats.kineto.communication import Communication, world_size
 from traincast.formats.kineto.grammar import US_PER_S, Trace, read_trace
 from traincast.formats.kineto.match import Found, communications
 from traincast.formats.kineto.operators import with_operators
@@ -18,6 +18,7 @@ from traincast.formats.kineto.step import RankStep, Task, chosen, cut, marks
 from traincast.formats.values import shown
 from traincast.job.options import LayoutOptions
 from traincast.workload.recorded_groups import group_named
+from traincast.workload.words import Group
 
 
 def inspect_file(path: Path) -> Inspection:
@@ -79,7 +80,7 @@ def _totals(step: RankStep, own: list[Found]) -> Iterator[Total]:
         key, size = ("compute", "copy" if task is Task.COPY else "kernel"), step.trace.gpu.size_bytes_G[step.at_G[at]]
         if task is Task.COMMUNICATION:
             said = what_of[at]
-            key, size = (_named(said.group), said.operation.name.lower()), said.size_bytes or 0
+            key, size = (_named(said), said.operation.name.lower()), said.size_bytes or 0
         sizes[key] += max(int(size), 0)
         count[key] += 1
         seconds[key] += float(time_s[at])  # type: ignore[assignment]
@@ -88,9 +89,10 @@ def _totals(step: RankStep, own: list[Found]) -> Iterator[Total]:
         yield Total(group=group, what=what, count=count[key], size_bytes=sizes[key], time_s=seconds[key])
 
 
-def _named(group: GroupOfRanks | None) -> str:
+def _named(said: Communication) -> str:
+    group = said.group
     if group is None:
-        return "unknown"
+        return "unknown" if said.kind is Group.NONE else said.kind.name.lower()
     kind = group_named(group.purpose)
     return shown(group.purpose or group.name)[1:-1] if kind is None else kind.name.lower()
 

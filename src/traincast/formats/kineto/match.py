@@ -8,7 +8,7 @@ Letters: J ends of what ranks did together.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from traincast.diagnostics import Notebook
 from traincast.formats.kineto.communication import Communication, GroupOfRanks, meaning, world_size
 from traincast.formats.kineto.step import RankStep, Task
 from traincast.units import counted
-from traincast.workload.words import UNEQUAL, Operation
+from traincast.workload.words import UNEQUAL, Group, Operation
 
 END_TOGETHER = frozenset({Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operation.ALL_TO_ALL})
 """Collectives that no member leaves before all have come."""
@@ -87,8 +87,15 @@ def with_supposed_groups(
         notes.assume("groups-not-said", text, None)
     else:
         text = f"{counted(lacking, 'communication says', 'communications say')} no process group; each keeps its time"
-        notes.assume("groups-not-said", f"{text} and waits for no other rank", None)
+        notes.assume("groups-not-said", f"{text} and waits for no other rank{_told_by_names(silent.values())}", None)
     return result
+
+
+def _told_by_names(silent: Iterable[Sequence[Found]]) -> str:
+    """Return for whom communications are whose kernels alone tell it: a clause; empty where none does."""
+    kinds = Counter(each.what.kind for own in silent for each in own if each.what.kind is not Group.NONE)
+    told = (f"{count:,} as {kind.name.lower()}" for kind, count in sorted(kinds.items()))
+    return f"; by the names of their kernels they count {joined}" if (joined := " and ".join(told)) else ""
 
 
 def together(found: Mapping[int, Sequence[Found]], notes: Notebook) -> Together:

@@ -183,6 +183,8 @@ class _Writer:
     def _kind(self, what: Communication) -> Group:
         if what.group is not None:
             return self.kinds.kind_of[self.name_of[what.group]]
+        if what.kind is not Group.NONE:
+            return what.kind
         return Group.PP if what.operation is Operation.SEND_RECV else Group.WORLD
 
     def _op(

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.kineto.communication import communicates
+from traincast.formats.kineto.communication import library_kernel
 from traincast.formats.kineto.events import Work
 from traincast.formats.kineto.grammar import Trace
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
@@ -25,6 +25,13 @@ _MARK = re.compile(r"ProfilerStep#[0-9]{1,15}")
 _COPIES = re.compile(r"__amd_rocclr_(?:copy|fill)Buffer|^(?:hip|cuda)?Mem(?:cpy|set)", re.IGNORECASE)
 """Kernels that are copies and sets: older versions of ROCm run them as kernels (TraceLens/util.py)."""
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
+_MARKED = (
+    (Phase.FORWARD, re.compile(r"\(F\)$|^(?:forward|fwd)(?:[-_ ]|$)", re.IGNORECASE)),
+    (Phase.BACKWARD, re.compile(r"\(B\)$|^(?:backward|bwd)(?:[-_ ]|$)", re.IGNORECASE)),
+    (Phase.WEIGHT_GRADIENT, re.compile(r"\(W\)$|^(?:wgrad|weight[-_ ]grad)", re.IGNORECASE)),
+)
+"""What annotations of a program call its passes: ``attn(F)``, ``mlp(B)`` and ``mlp(W)`` where a schedule overlaps two
+microbatches (deepseek-ai/profile-data, train.json), ``forward_step`` and ``backward_step`` of Megatron-LM."""
 _OPTIMIZER = re.compile(r"Optimizer\.step#|optimizer\.step|clip_grad")
 
 
@@ -194,22 +201,54 @@ def _launch_us(trace: Trace, call_G: IntArray) -> FloatArray:
 def _tasks(trace: Trace, at: IntArray) -> tuple[Task, ...]:
     kind_of = {name: _task(trace.names[name]) for name in np.unique(trace.gpu.name_G[at]).tolist()}
     pairs = zip(trace.gpu.kind_G[at].tolist(), trace.gpu.name_G[at].tolist(), strict=True)
-    return tuple(kind_of[name] if kind == Work.KERNEL else Task.COPY for kind, name in pairs)
+    return tuple(
+        Task.COPY if kind != Work.KERNEL and kind_of[name] is Task.COMPUTE else kind_of[name] for kind, name in pairs
+    )
 
 
 def _task(kernel: str) -> Task:
-    if communicates(kernel):
+    if library_kernel(kernel) is not None:
         return Task.COMMUNICATION
     return Task.COPY if _COPIES.search(kernel) else Task.COMPUTE
 
 
 def _phases(trace: Trace, call_G: IntArray) -> IntArray:
-    """Return the phase of each piece of work, by the operators inside which the host launched it."""
-    phase_G = np.full(len(call_G), Phase.FORWARD)
+    """Return the phase of each piece of work, by the operators inside which the host launched it.
+
+    What PyTorch's engine of gradients launches is of the backward pass, whoever annotates it as what, but for weight
+    gradients, which run apart from it only where a program says so.
+    """
+    phase_G = _annotated(trace, call_G)
     for phase, pattern in ((Phase.BACKWARD, _BACKWARD), (Phase.STEP, _OPTIMIZER)):
-        names = [at for at, name in enumerate(trace.names) if pattern.search(name)]
-        phase_G[_inside(trace, call_G, np.flatnonzero(np.isin(trace.host.name_H, names)))] = phase
+        inside_G = _inside(trace, call_G, _rows_named(trace, pattern))
+        phase_G[inside_G & ((phase_G != Phase.WEIGHT_GRADIENT) | (phase == Phase.STEP))] = phase
     return phase_G
+
+
+def _annotated(trace: Trace, call_G: IntArray) -> IntArray:
+    """Return the phase of each piece of work by the innermost annotation of a pass that was open at its launch.
+
+    Annotations of any thread count: the host's main thread waits in its annotation while another one runs the pass.
+    """
+    calls, host = trace.calls, trace.host
+    order = np.argsort(calls.start_us_C, kind="stable")
+    start_us = calls.start_us_C[order]
+    phase_C = np.full(len(start_us), Phase.FORWARD)
+    found = [(int(row), phase) for phase, pattern in _MARKED for row in _rows_named(trace, pattern)]
+    # Annotations nest, so that of those open at a launch the innermost began last.
+    for row, phase in sorted(found, key=lambda each: (host.start_us_H[each[0]], -host.time_us_H[each[0]])):
+        begin_us = host.start_us_H[row]
+        first, last = np.searchsorted(start_us, (begin_us, begin_us + host.time_us_H[row]))
+        phase_C[order[first:last]] = phase
+    phase_G = np.full(len(call_G), Phase.FORWARD)
+    phase_G[call_G >= 0] = phase_C[call_G[call_G >= 0]]
+    return phase_G
+
+
+def _rows_named(trace: Trace, pattern: re.Pattern[str]) -> IntArray:
+    """Return the operators of the host whose names a pattern finds."""
+    names = [at for at, name in enumerate(trace.names) if pattern.search(name)]
+    return np.flatnonzero(np.isin(trace.host.name_H, names))
 
 
 def _inside(trace: Trace, call_G: IntArray, rows: IntArray) -> BoolArray:
