@@ -184,7 +184,7 @@ def predict(
             raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
     found = _job_under(source, said_of_job(of_job), like, strict=strict)
     said = found.cluster if isinstance(found, Draft) else None
-    named = cluster or said or by_options
+    named = next((each for each in (cluster, said, by_options) if each is not None), None)
     assumed = isinstance(found, Draft) and found.cluster_assumed and named is said
     return recorded_forecast(found, choose(chosen, named, engine, cluster_assumed=assumed), allow_oom=allow_oom)
 
@@ -321,7 +321,7 @@ def _run_for(
 
     if isinstance(source, (str, PathLike)) and is_result(source):
         record = load_record(source)
-        chosen = choose(options, options.cluster or record.cluster, engine)
+        chosen = choose(options, record.cluster if options.cluster is None else options.cluster, engine)
         if record.command == "predict":
             return run_of_job(record.draft(), chosen, writer)
         layout = record.options.layout if options.layout == LayoutOptions() else options.layout
@@ -330,7 +330,7 @@ def _run_for(
         if options.layout != LayoutOptions():
             raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
         said = source.cluster if isinstance(source, Draft) else None
-        return run_of_job(source, choose(options, options.cluster or said, engine), writer)
+        return run_of_job(source, choose(options, said if options.cluster is None else options.cluster, engine), writer)
     workload = source if isinstance(source, Workload) else read(source, options.layout, recorded=writer.as_traced)
     if writer.needs_job:
         raise FormatError(

@@ -82,7 +82,7 @@ def plan(
 
     draft, options = _asked(job, like, words, strict=strict)
     request, notes, named = requested(draft)
-    chosen = choose(StepOptions(), given := cluster or named, engine)
+    chosen = choose(StepOptions(), given := named if cluster is None else cluster, engine)
     if chosen.cluster_assumed:
         notes = (Note("cluster-default", f"no cluster was given; taken as {DEFAULT_CLUSTER}"), *notes)
     _check_prices(options.get("gpu_hour_price"), [chosen.setting.cluster.name])

@@ -68,8 +68,8 @@ class Draft(Struct, frozen=True, kw_only=True):
         settled = {f"assumed-{name.replace('_', '-')}" for name in over.fields}
         return replace(
             self,
-            model=over.model or self.model,
-            cluster=over.cluster or self.cluster,
+            model=self.model if over.model is None else over.model,
+            cluster=self.cluster if over.cluster is None else over.cluster,
             cluster_assumed=self.cluster_assumed and over.cluster is None,
             inputs=(*self.inputs, *over.inputs),
             fields={**self.fields, **over.fields},

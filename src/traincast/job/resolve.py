@@ -220,7 +220,9 @@ def _pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: in
         mtp_stage = None if request.pipeline_layout is None else parse_layout(request.pipeline_layout).mtp_stage
     else:
         vpp = request.vpp or _default_vpp(request, decided, pp, microbatches)
-    schedule = request.schedule or ("interleaved" if vpp > 1 else "1f1b")
+    schedule = request.schedule
+    if schedule is None:
+        schedule = "interleaved" if vpp > 1 else "1f1b"
     if pp == 1 and SCHEDULES.get(schedule) is not None:
         schedule = "gpipe" if schedule == "gpipe" else "1f1b"
     if given is None:

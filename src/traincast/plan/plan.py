@@ -10,6 +10,7 @@ from traincast.diagnostics import Note, part
 from traincast.errors import InfeasibleError
 from traincast.estimate.memory import chance_of_oom, usable_bytes
 from traincast.estimate.memory.fits import WARNED_ABOVE
+from traincast.job.feasible import check_choices
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.job import Job, JobRequest
 from traincast.job.resolve import resolve_job
@@ -24,6 +25,7 @@ from traincast.plan.pareto import pareto
 from traincast.plan.screen import Screen, Screened
 from traincast.plan.sensitivity import sensitivities
 from traincast.plan.space import Space
+from traincast.schedules.plan import SCHEDULES
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import Result
@@ -43,7 +45,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     TraincastError
         If the request cannot be run at all.
     """
-    options = options or PlanOptions()
+    options, request = options or PlanOptions(), _checked(request)
     usable = usable_bytes(setting.cluster.gpu.memory_bytes)
     limit = usable * (1 - options.headroom) if options.headroom is not None else safe_bytes(usable)
     space = _space(request, setting, options)
@@ -88,6 +90,14 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         assumptions=tuple(_assumptions(request, space, usable, limit)),
         warnings=(),
     )
+
+
+def _checked(request: JobRequest) -> JobRequest:
+    """Return a request with every choice in its one spelling; refuse names that no job may have, as a forecast does."""
+    found = check_choices(request)
+    if found.schedule is not None:
+        SCHEDULES.get(found.schedule)
+    return found
 
 
 def _space(request: JobRequest, setting: Setting, options: PlanOptions) -> Space:

@@ -85,7 +85,7 @@ def choose(
         files += named_file(options.constants.name, (), CONSTANTS)
     if isinstance(cluster, Cluster):
         return Chosen(Setting.of(options, cluster, engine), cluster_assumed, tuple(files))
-    found = load_cluster(cluster or DEFAULT_CLUSTER)
+    found = load_cluster(DEFAULT_CLUSTER if cluster is None else cluster)
     if cluster is not None:
         files += named_file(fspath(cluster), cluster_names(), "cluster")
     if found.fabric is not None and found.fabric.file is not None:
