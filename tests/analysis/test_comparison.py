@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traincast import predict
 from traincast.analysis.comparison import Difference, Side, Unmatched, compare, logged_side
+from traincast.analysis.part_words import PASSES, common_part
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.training_log.grammar import parse
 from training_logs import megatron_line, megatron_world, torchtitan_line
@@ -141,3 +143,65 @@ def test_a_log_of_rates_alone_needs_the_job():
         logged_side(log, "mine", {})
     side = logged_side(log, "mine", {"global_batch": 64, "seq_length": 8192, "gpus": 64})
     assert side.step_s == pytest.approx(64 * 8192 / 64 / 6000)
+
+
+# --- one vocabulary of parts
+
+
+def test_a_forecast_and_timers_of_passes_have_parts_in_common():
+    """Megatron-LM's timers contain what a forecast tells apart, so that both say the whole."""
+    parts = {"layers forward": 1.0, "layers weight gradient": 0.5, "tp all_reduce": 0.25, "host launches": 0.125}
+    forecast = Side(
+        name="f", what="simulated", step_s=9.0, end_s={0: 9.0},
+        part_s={0: parts | {"optimizer": 2.0, "send_forward": 1.0}},
+        wait_s={0: {"tp all_reduce": 0.125, "send_forward": 0.5}},
+    )  # fmt: skip
+    timers = {"forward_step": 1.5, "backward_step": 3.0, "optimizer_step": 2.5, "recv_forward": 4.0, "get_batch": 0.5}
+    measured = Side(name="m", what="measured", step_s=10.0, end_s={0: 10.0}, part_s={0: timers})
+    found = compare(forecast, measured)
+    assert found.parts == {
+        PASSES: Difference(1.875, 4.5),
+        "optimizer": Difference(2.0, 2.5),
+        "pp": Difference(1.0, 4.0),
+    }
+    assert found.only_a == NONE
+    assert found.only_b == Unmatched((), {0: {"host": 0.5}})
+    assert compare(measured, forecast).parts == {
+        name: Difference(each.b_s, each.a_s) for name, each in found.parts.items()
+    }
+
+
+def test_a_forecast_and_a_profilers_trace_have_passes_and_groups_in_common():
+    forecast = Side(
+        name="f", what="simulated", step_s=9.0, end_s={0: 9.0},
+        part_s={0: {"layers backward": 1.0, "layers recompute": 0.5, "ep all_to_all": 0.25, "host launches": 0.125}},
+    )  # fmt: skip
+    traced = {"backward": 1.25, "weight_gradient": 0.25, "ep": 0.5, "host_gap": 0.25, "copy": 0.125}
+    found = compare(forecast, Side(name="m", what="measured", step_s=10.0, end_s={0: 10.0}, part_s={0: traced}))
+    assert found.parts == {
+        "backward": Difference(1.5, 1.5),
+        "ep": Difference(0.25, 0.5),
+        "host": Difference(0.125, 0.25),
+    }
+
+
+def test_two_forecasts_keep_their_own_words():
+    a, b = (
+        Side(name=name, what="simulated", step_s=1.0, end_s={0: 1.0}, part_s={0: {part: 1.0, "layers forward": 2.0}})
+        for name, part in (("a", "dp all_reduce"), ("b", "dp reduce_scatter"))
+    )
+    assert set(compare(a, b).parts) == {"layers forward"}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"model": "llama3-8b", "tp": 2, "pp": 2, "cp": 2, "recompute": "full"},
+        {"model": "mixtral-8x7b", "tp": 2, "ep": 8},
+        {"model": "llama3-8b", "zero": 3, "framework": "torchtitan-2025"},
+    ],
+)
+def test_every_part_of_a_forecast_is_one_that_measurements_know(job):
+    found = predict(**job, cluster="h100", gpus=32, global_batch=32, seq_length=4096)
+    known = {"forward", "backward", "optimizer", "host", "tp", "cp", "ep", "dp", "pp", "emb"}
+    assert {common_part(each.part, whole_passes=False) for each in found.parts} <= known

@@ -9,7 +9,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from traincast.analysis.part_words import common_part, in_common_words, times_whole_passes
 from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
@@ -207,7 +209,10 @@ def compare(a: Side, b: Side) -> Comparison:
     """Compare two steps.
 
     Relative differences are shares of `a`. Ranks are in rising order, parts in the order in which they first occur.
+    Where a measured side names other parts than the other side does, both speak of the parts that all sides know
+    (`traincast.analysis.part_words`).
     """
+    a, b = _in_one_vocabulary(a, b)
     common = sorted(a.end_s.keys() & b.end_s.keys())
     return Comparison(
         a=a,
@@ -221,6 +226,24 @@ def compare(a: Side, b: Side) -> Comparison:
         only_a=_unmatched(a, b, common),
         only_b=_unmatched(b, a, common),
     )
+
+
+def _in_one_vocabulary(a: Side, b: Side) -> tuple[Side, Side]:
+    """Return two sides whose parts have the same names as far as they mean the same."""
+    a_names, b_names = ({name for known in side.part_s.values() for name in known} for side in (a, b))
+    whole = times_whole_passes(a_names | b_names)
+    alone = ({common_part(name, whole_passes=whole) for name in own} for own in (a_names - b_names, b_names - a_names))
+    if (a.what, b.what) == ("simulated", "simulated") or set.isdisjoint(*alone):
+        return a, b
+    first, second = (
+        replace(
+            side,
+            part_s=in_common_words(side.part_s, whole_passes=whole),
+            wait_s=in_common_words(side.wait_s, whole_passes=whole),
+        )
+        for side in (a, b)
+    )
+    return first, second
 
 
 def _both(a_s: Mapping[str, float], b_s: Mapping[str, float]) -> dict[str, Difference]:
