@@ -22,7 +22,7 @@ from traincast.names import known_names
 
 
 class TraincastError(Exception):
-    """Any error that traincast raises on purpose; ``exit_code`` is the shell's view of it.
+    """Any error that traincast raises on purpose; ``exit_code`` and ``code`` are the shell's view of it.
 
     Examples
     --------
@@ -35,6 +35,8 @@ class TraincastError(Exception):
     """
 
     exit_code = 1
+    code = "run"
+    """Its kind, as the document ``traincast.error/1`` has it."""
 
 
 class FormatError(TraincastError):
@@ -59,6 +61,8 @@ class FormatError(TraincastError):
     examples/kernels_a100.csv
     """
 
+    code = "format"
+
     def __init__(self, message: str, path: str, line: int | None = None) -> None:
         self.message, self.path, self.line = message, path, line
         place = path if line is None else f"{path}:{line}"
@@ -78,6 +82,8 @@ class ConfigError(TraincastError):
     tp: is 'eight'; it must be a whole number | tp
     """
 
+    code = "config"
+
     def __init__(self, message: str, field: str | None = None) -> None:
         self.field = field
         super().__init__(message if field is None else f"{field}: {message}")
@@ -95,6 +101,8 @@ class UnknownNameError(ConfigError):
     ...     print(error.name, "h100" in error.known)
     h10 True
     """
+
+    code = "unknown_name"
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(known)
@@ -129,6 +137,7 @@ class InfeasibleError(TraincastError):
     """
 
     exit_code = 3
+    code = "infeasible"
 
     def __init__(
         self,
@@ -159,6 +168,8 @@ class ProgramError(TraincastError):
     plan 1f1b lacks 1 parts: F of virtual stage 1, microbatch 0
     """
 
+    code = "program"
+
 
 class DeadlockError(ProgramError):
     """Operations that wait for each other for ever; ``ops`` are their indices.
@@ -176,6 +187,8 @@ class DeadlockError(ProgramError):
     ...     print(error.ops)
     (2, 4)
     """
+
+    code = "deadlock"
 
     def __init__(self, message: str, ops: Iterable[int] = ()) -> None:
         self.ops = tuple(ops)
@@ -204,6 +217,8 @@ class CalibrationError(TraincastError):
     0 1
     """
 
+    code = "calibration"
+
     def __init__(self, message: str, *, rows: int | None = None, needed_rows: int | None = None) -> None:
         self.rows, self.needed_rows = rows, needed_rows
         super().__init__(message)
@@ -221,3 +236,5 @@ class MeasurementError(TraincastError):
     ...     print("no GPU here, no PyTorch, or no such folder")
     no GPU here, no PyTorch, or no such folder
     """
+
+    code = "measurement"

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from io import StringIO
 from types import FrameType
 
 import click
@@ -20,9 +19,9 @@ from click.shell_completion import CompletionItem
 
 from traincast import __version__
 from traincast.cli import shells
+from traincast.cli.ending import StoppedError, end, is_stop
 from traincast.cli.manner import SILENT_ABOUT_ITSELF, with_manner
-from traincast.cli.terminal import complain, whole_output
-from traincast.errors import TraincastError
+from traincast.cli.terminal import whole_output
 from traincast.names import find_name, known_names
 
 _NEW_OBJECTS = 500_000
@@ -122,67 +121,18 @@ def main(arguments: list[str] | None = None) -> None:
         with _stoppable(), whole_output():
             code = cli.main(args=arguments, prog_name="traincast", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
-    except click.ClickException as error:
-        wrong_usage = StringIO()
-        error.show(wrong_usage)
-        complain(wrong_usage.getvalue().rstrip("\n") + _notes(error))
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        complain("interrupted")
-        sys.exit(130)
-    except _StoppedError as stop:
-        complain(str(stop))
-        sys.exit(stop.exit_code)
     except BrokenPipeError:
         # The reader of our output has gone; it wants to hear no more.
         sys.exit(1)
-    except TraincastError as error:
-        _fail(str(error) + _notes(error), error.exit_code)
-    except MemoryError as error:
-        _fail(f"not enough memory for this{f': {error}' if str(error) else ''}", 1)
-    except OSError as error:
-        _fail(_of_system(error), 1)
-    except Exception as error:
-        _fail(_internal(error), 1)
-
-
-def _notes(error: Exception) -> str:
-    """Return what may be the cause of an error (`BaseException.add_note`), a line each below its message."""
-    return "".join(f"\nnote: {note}" for note in getattr(error, "__notes__", ()))
-
-
-def _of_system(error: OSError) -> str:
-    """Return what the system refused, and on which file; without a file it is nothing that a user can mend."""
-    if error.filename is None or error.strerror is None:
-        return _internal(error)
-    return f"{os.fsdecode(error.filename)}: {error.strerror}"
-
-
-def _internal(error: Exception) -> str:
-    return (
-        f"internal error: {type(error).__name__}: {error}; this is a fault of traincast: run it again with "
-        "TRAINCAST_DEBUG=1 for the details, and report them with the input"
-    )
-
-
-def _fail(message: str, code: int) -> None:
-    if os.environ.get("TRAINCAST_DEBUG"):
-        raise  # noqa: PLE0704 - called from an except clause
-    complain(f"error: {message}")
-    sys.exit(code)
-
-
-class _StoppedError(BaseException):
-    """The process was told to stop; no handler of errors is to catch it, but every ``finally`` runs."""
-
-    def __init__(self, number: int) -> None:
-        self.exit_code = 128 + number
-        super().__init__("interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
+    except (click.ClickException, click.Abort, KeyboardInterrupt, StoppedError, Exception) as error:
+        if os.environ.get("TRAINCAST_DEBUG") and not is_stop(error):
+            raise
+        sys.exit(end(error, sys.argv[1:] if arguments is None else arguments))
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Raise `_StoppedError` in the body when a signal says to stop, so that temporary files are taken away.
+    """Raise `StoppedError` in the body when a signal says to stop, so that temporary files are taken away.
 
     A signal that the process was started to ignore (``nohup``) stays ignored. Outside the main thread nothing is
     changed: Python has no handlers there.
@@ -205,4 +155,4 @@ def _stop(number: int, _: FrameType | None) -> None:
     # A second signal must not break off the tidying that the first one began.
     for each in _STOPS:
         signal.signal(each, signal.SIG_IGN)
-    raise _StoppedError(number)
+    raise StoppedError(number)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from traincast.model.model import Model
     from traincast.plan.answer import Choice, Plan
     from traincast.plan.several import Plans
+    from traincast.report.failure import Failure
 
 
 class _Interval(TypedDict):
@@ -316,6 +317,11 @@ def operator_calibration_to_dict(calibration: "OperatorCalibration") -> dict[str
         **_fields(calibration, ("constants", "residuals", "skipped")),
     }
     return _document("operator_calibration", document)
+
+
+def failure_to_dict(failure: "Failure") -> dict[str, Plain]:
+    """Return why a command failed as the document ``traincast.error/1``."""
+    return _document("error", failure)
 
 
 def encode(document: Mapping[str, Plain]) -> bytes:
