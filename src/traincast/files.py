@@ -4,8 +4,10 @@ Every reader comes through here, so that a link to an endless device, a pipe tha
 file that expands to gigabytes or a document of a million nested tables is refused before it is read.
 """
 
+import csv
 import errno
 import hashlib
+import io
 import json
 import math
 import os
@@ -15,7 +17,7 @@ import tomllib
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -29,8 +31,20 @@ from traincast.units import format_size
 MOST_BYTES = 2**28
 """Largest workload, trace or result; those that are known have some megabytes."""
 
-MOST_TRACE_BYTES = 2**37
-"""Largest trace that is read in pieces, and the most that it expands to."""
+MOST_TRACE_BYTES = 2**34
+"""Largest trace that is read in pieces, and the most that it expands to: some four minutes of reading."""
+
+MOST_ROWS = 2**22
+"""Rows of a table that is read as a whole, packed or not: a row takes some hundreds of bytes."""
+
+MOST_UNPACKED_BYTES = 2**30
+"""Bytes of the columns of a table that is packed in a format of its own."""
+
+MOST_EXPANSION = 100
+"""How many times its size a packed file may have unpacked; traces have 10 to 40."""
+
+FREE_BYTES = 2**24
+"""Up to so many bytes unpacked no expansion is too much: reading them costs nothing."""
 
 MOST_DOCUMENT_BYTES = 4 * 2**20
 """Largest TOML or JSON document that describes something; the longest config.json known has 0.1 MB."""
@@ -159,9 +173,10 @@ def _chunks(path: Path, size: int, most: int) -> Iterator[bytes]:
 
 def _inflated(chunks: Iterable[bytes], shown: str, most: int) -> Iterator[bytes]:
     """Yield what the pieces of a gzip file hold (errors as `unpacked`)."""
-    inner, size = None, 0
+    inner, size, packed = None, 0, 0
     try:
         for chunk in chunks:
+            packed += len(chunk)
             # Zeros may fill up what follows a member.
             data = chunk if inner else chunk.lstrip(b"\0")
             while data:
@@ -171,13 +186,64 @@ def _inflated(chunks: Iterable[bytes], shown: str, most: int) -> Iterator[bytes]
                 if inner.eof:
                     data, inner = inner.unused_data.lstrip(b"\0"), None
                 size += len(piece)
-                if size > most:
-                    raise FormatError(f"expands to more than {format_size(most)}, the limit", shown)
+                _check_expansion(shown, packed, size, most)
                 yield piece
     except zlib.error as error:
         raise FormatError(f"is no whole gzip file: {error}", shown) from None
     if inner:
         raise FormatError("is no whole gzip file: it ends too early", shown)
+
+
+def _check_expansion(shown: str, packed: int, size: int, most: int) -> None:
+    """Refuse what expands to more bytes than are read, or to more than any file that somebody means."""
+    if size > most:
+        raise FormatError(f"expands to more than {format_size(most)}, the limit", shown)
+    if size > max(FREE_BYTES, MOST_EXPANSION * packed):
+        text = f"expands to more than {MOST_EXPANSION} times its size; unpack it yourself if it is meant"
+        raise FormatError(text, shown)
+
+
+def check_unpacked(shown: str, *, rows: int = 0, size_bytes: int = 0) -> None:
+    """Refuse a table of more rows or bytes than are read, before it is unpacked.
+
+    Parameters
+    ----------
+    shown : str
+        Its path, for messages.
+    rows : int
+        Rows that it says it has.
+    size_bytes : int
+        Bytes that it has when unpacked.
+
+    Raises
+    ------
+    FormatError
+        With the number, the limit, and what to do.
+    """
+    if rows > MOST_ROWS:
+        raise FormatError(f"has {rows:,} rows; {MOST_ROWS:,} is the limit: cut it to fewer", shown)
+    if size_bytes > MOST_UNPACKED_BYTES:
+        text = f"has more than {format_size(MOST_UNPACKED_BYTES)} unpacked, the limit; cut it to fewer rows"
+        raise FormatError(text, shown)
+
+
+def csv_rows(text: str, shown: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV text, the header first, each with its 1-based last line; lines may end in any way.
+
+    Raises
+    ------
+    FormatError
+        If it has too many rows, or one of them is no row of a CSV; with its line.
+    """
+    plain = text.replace("\r\n", "\n").replace("\r", "\n")
+    check_unpacked(shown, rows=plain.count("\n") - plain.endswith("\n"))
+    # strict: a quote that is never closed is an error, not one long cell.
+    rows = csv.reader(io.StringIO(plain, newline=""), strict=True)
+    try:
+        for row in rows:
+            yield rows.line_num, row
+    except csv.Error as error:
+        raise FormatError(f"is not CSV: {error}", shown, rows.line_num) from None
 
 
 def unpacked_head(data: bytes, most: int) -> bytes:
@@ -265,7 +331,27 @@ def warnings_of_python(action: Literal["error", "ignore"]) -> Iterator[None]:
         yield
 
 
-_FILTERS = Lock()
+_FILTERS, _STDERR = Lock(), Lock()
+
+
+@contextmanager
+def without_stderr() -> Iterator[None]:
+    """Keep what a library writes to the standard error stream itself, such as how it gave up, off the terminal."""
+    with _STDERR:
+        try:
+            kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        except OSError:
+            # The process has no such stream.
+            yield
+            return
+        try:
+            os.dup2(nothing, 2)
+            yield
+        finally:
+            with suppress(OSError):
+                os.dup2(kept, 2)
+            os.close(kept)
+            os.close(nothing)
 
 
 def _reason(error: OSError) -> str:

@@ -1,6 +1,5 @@
 """Kinds of measurements that predictions can be held against: how a file shows its kind, and what predicts its rows."""
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -15,6 +14,7 @@ from traincast.calibrate.published import in_common_schema
 from traincast.calibrate.tables import Skipped, Table, head_of, is_training_log, read_table
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
+from traincast.files import csv_rows
 from traincast.formats.recognise import Known, Teller
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
@@ -145,7 +145,10 @@ def _nccl_log(path: Path, head: str) -> Known | None:
 
 def _kind_of_table(head: str) -> MeasurementKind | None:
     """Return the kind of a table by the line of its columns."""
-    first = next(csv.reader(head.splitlines()[:1]), [])
+    try:
+        _, first = next(csv_rows("".join(head.splitlines()[:1]), ""), (1, []))
+    except FormatError:
+        return None
     columns = tuple(name.strip().lower() for name in first)
     return kind_of(in_common_schema(Table("", columns, ())).columns)
 

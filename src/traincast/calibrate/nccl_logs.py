@@ -21,7 +21,7 @@ from traincast.workload.words import operation_named
 
 # mpirun --tag-output and srun --label mark each line; a mark can stand inside a line, too, where
 # a process wrote the line in two pieces.
-_MARK = re.compile(r"\[[^\[\]\s]*\d+,\d+\]<std(?:out|err)>:?|^\s*\d+:(?=\s)", re.MULTILINE)
+_MARK = re.compile(r"\[[^\[\]\s,]*+(?<=\d),\d+\]<std(?:out|err)>:?|^[ \t]*+\d++:(?=\s)", re.MULTILINE)
 _BINARY = re.compile(
     r"(?<![a-z_])(all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|reduce|sendrecv|gather|scatter|hypercube)_perf"
 )

@@ -1,8 +1,7 @@
 """Measurements as a table of texts: named columns in any order, each row with its line in the file."""
 
-import csv
-import io
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
@@ -15,7 +14,7 @@ from msgspec.structs import fields, replace
 from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
 from traincast.diagnostics import advanced
 from traincast.errors import ConfigError, FormatError, TraincastError
-from traincast.files import MOST_TRACE_BYTES, decoded, read_head, read_unpacked, unpacked_head
+from traincast.files import MOST_TRACE_BYTES, csv_rows, decoded, read_head, read_unpacked, unpacked_head
 from traincast.formats.training_log import TRAINING_LOG
 from traincast.units import RANGES, Range, is_number, plain_number, quoted, range_of
 
@@ -179,30 +178,24 @@ def read_table(path: Path) -> Table:
     if is_nccl_log(text):
         rows = tuple(Row(shown, line, cells) for line, cells in read_nccl_log(text, shown))
         return Table(shown, tuple(dict.fromkeys(name for row in rows for name in row.cells)), rows)
-    # strict: a quote that is never closed is an error, not one long cell.
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        columns = tuple(name.strip().lower() for name in next(lines, None) or ())
-        if not any(columns):
-            raise FormatError("the file is empty", shown, 1)
-        twice = next((name for name in columns if name and columns.count(name) > 1), None)
-        if twice is not None:
-            raise FormatError(f"the header names the column {twice} twice", shown, 1)
-        found = tuple(_rows(lines, columns, shown))
-    except csv.Error as error:
-        raise FormatError(f"is not CSV: {error}", shown, lines.line_num) from None
+    lines = csv_rows(text, shown)
+    columns = tuple(name.strip().lower() for name in next(lines, (1, []))[1])
+    if not any(columns):
+        raise FormatError("the file is empty", shown, 1)
+    twice = next((name for name, times in Counter(filter(None, columns)).items() if times > 1), None)
+    if twice is not None:
+        raise FormatError(f"the header names the column {twice} twice", shown, 1)
+    found = tuple(_rows(lines, columns, shown))
     rows = tuple(row for row in found if isinstance(row, Row))
     damaged = tuple(row for row in found if isinstance(row, Skipped))
     if not rows:
         what = f"no whole row; {damaged[0].reason}" if damaged else "no rows"
-        raise FormatError(f"the file has {what}", shown, lines.line_num)
+        raise FormatError(f"the file has {what}", shown, max(1, len(text.splitlines())))
     return Table(shown, columns, rows, damaged)
 
 
-def _rows(lines: Iterator[list[str]], columns: tuple[str, ...], shown: str) -> Iterator[Row | Skipped]:
-    # csv.reader counts physical lines; a row is named by its last one.
-    for cells in lines:
-        line = getattr(lines, "line_num", 0)
+def _rows(lines: Iterator[tuple[int, list[str]]], columns: tuple[str, ...], shown: str) -> Iterator[Row | Skipped]:
+    for line, cells in lines:
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(columns):

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.errors import FormatError, UnknownNameError
-from traincast.files import read_text
+from traincast.files import csv_rows, read_text
 from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.hardware.gpu import Gpu
 from traincast.shipped import shipped_text
@@ -205,9 +205,17 @@ def shipped_constants() -> OperatorConstants:
     return OperatorConstants(tuple(read_constants(rows)), tuple(read_corrections(corrections)))
 
 
-def read_constants(text: str) -> list[FamilyConstants]:
+def read_constants(text: str, shown: str = "operator constants") -> list[FamilyConstants]:
     """Return the rows of a CSV whose columns are the fields of `FamilyConstants`; an empty cell is the default."""
-    return [from_row(row, FamilyConstants) for row in csv.DictReader(io.StringIO(text))]
+    rows = csv_rows(text, shown)
+    _, names = next(rows, (1, []))
+    found = []
+    for line, row in rows:
+        if row and len(row) != len(names):
+            raise FormatError(f"the row has {len(row)} cells, the header {len(names)}", shown, line)
+        if row:
+            found.append(from_row(dict(zip(names, row, strict=True)), FamilyConstants))
+    return found
 
 
 def load_constants(path: str) -> list[FamilyConstants]:
@@ -228,7 +236,7 @@ def constants_of_text(text: str, path: str) -> list[FamilyConstants]:
     if not {"gpu", "family", "dtype"} <= set(header) <= set(known):
         raise FormatError(f"is no file of operator constants; its columns must be among {', '.join(known)}", path, 1)
     try:
-        rows = read_constants(text)
+        rows = read_constants(text, path)
     except (msgspec.ValidationError, ValueError, TypeError) as error:
         raise FormatError(f"a number cannot be read: {error}", path) from None
     for row in rows:

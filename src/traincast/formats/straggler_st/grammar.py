@@ -3,8 +3,6 @@
 Letters: N operations of all ranks and steps.
 """
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,9 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.errors import FormatError
-from traincast.files import read_bytes, read_text
+from traincast.files import csv_rows, read_bytes, read_text
 from traincast.formats.straggler_st import COLUMNS
+from traincast.formats.straggler_st.parquet import is_parquet, read_columns
 from traincast.names import known_names
 from traincast.units import counted, quoted
 from traincast.workload.ops import FloatArray, IntArray
@@ -36,7 +35,6 @@ AFTER = (
 """What follows the last backward pass, in this order."""
 TYPES = (*COMPUTE, *MESSAGES, *SHARDED, *AFTER)
 SIZES = ("dp_size", "pp_size", "tp_size", "dsp_size", "vpp_size", "world_size")
-_MOST_BYTES = 2**31
 _WHOLE = tuple(name for name in COLUMNS if name not in ("optype", "start_ts", "duration"))
 _LARGEST = {"dp_rank": 2**20, "stage": 2**10, "rank": 2**20, "seq_id": 2**24, "mc": 2**10, "mb_id": 2**24}
 
@@ -78,8 +76,8 @@ def read_table(path: Path) -> Table:
     FormatError
         If a column is missing, a value is no number or out of range, or a type of operation is not known.
     """
-    data = read_bytes(path, _MOST_BYTES)
-    packed = data.startswith(b"PAR1")
+    data = read_bytes(path)
+    packed = is_parquet(data)
     raw = _parquet(data, str(path)) if packed else _csv(data, str(path))
     count = len(raw["optype"])
     if not count:
@@ -96,24 +94,29 @@ def read_table(path: Path) -> Table:
 
 
 def _parquet(data: bytes, shown: str) -> dict[str, Sequence[Any]]:
-    try:
-        import polars
-    except ImportError:
-        text = "is a Parquet file, which needs polars: pip install 'traincast[frames]', or convert it to CSV"
-        raise FormatError(text, shown) from None
-    try:
-        frame = polars.read_parquet(io.BytesIO(data), use_pyarrow=False)
-    except Exception as error:
-        raise FormatError(f"cannot be read as Parquet: {str(error).splitlines()[0]}", shown) from None
-    _check_columns(frame.columns, shown)
-    return {
-        name: frame[name].cast(polars.String).to_list() if name == "optype" else frame[name].to_numpy()
-        for name in COLUMNS
-    }
+    columns = read_columns(data, COLUMNS, shown)
+    found: dict[str, Sequence[Any]] = {}
+    for name in COLUMNS:
+        try:
+            found[name] = _names_of(columns[name]) if name == "optype" else columns[name].to_numpy()
+        except Exception as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise FormatError(f"column {name} cannot be read: {reason}", shown) from None
+    return found
+
+
+def _names_of(column: Any) -> Sequence[str]:  # noqa: ANN401
+    """Return a column of polars as texts, of which those that are equal are one: one alone may have a megabyte."""
+    import polars
+
+    texts = column.cast(polars.String).fill_null("None")
+    known = texts.unique().to_list()
+    places = texts.replace_strict(known, list(range(len(known))), return_dtype=polars.Int64)
+    return [known[place] for place in places.to_list()]
 
 
 def _csv(data: bytes, shown: str) -> dict[str, Sequence[Any]]:
-    rows = list(csv.reader(io.StringIO(data.decode("utf-8-sig", errors="replace"))))
+    rows = [row for _, row in csv_rows(data.decode("utf-8-sig", errors="replace"), shown)]
     names = [name.strip() for name in rows[0]] if rows else []
     _check_columns(names, shown)
     body = rows[1:]
