@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from calibrate_logs import nccl_log
+from traincast.report.documents import schema
 
 
 @pytest.fixture
@@ -101,6 +103,7 @@ def test_calibrate_prints_residuals_and_writes_a_profile(call, log, tmp_path):
     document = json.loads(call("validate", log, "--cluster", profile, "--json")[1])
     fitted = json.loads(call("calibrate", log, "--cluster", "a100", "--json")[1])
     assert fitted["schema"] == "traincast.calibration/1"
+    Draft202012Validator(schema("calibration")).validate(fitted)
     assert fitted["residuals"][0]["after"]["median_abs_error"] == document["median_abs_error"]
     assert document["median_abs_error"] < fitted["residuals"][0]["before"]["median_abs_error"]
 
@@ -126,9 +129,9 @@ def test_a_profile_with_tables_says_that_times_were_measured(call, log, tmp_path
 
 
 def test_an_option_is_no_group_to_leave_out(call, log):
-    code, out, err = call("validate", log, "--cv", "--json")
+    code, out, err = call("validate", log, "--cv", "--plain")
     assert (code, out) == (2, "")
-    assert "'--json' is an option; say what is left out, such as ranks or gpu" in err
+    assert "'--plain' is an option; say what is left out, such as ranks or gpu" in err
 
 
 def test_collective_on_an_ideal_cluster_runs_no_algorithm(call):

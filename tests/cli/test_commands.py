@@ -142,6 +142,7 @@ COMMANDS["measure"] = (
 ) | {"--minutes", "--spread", "--script"}
 COMMANDS["validate"] |= {"--ranking", "--leave-out"}
 COMMANDS["completion"] = {"shell"}
+COMMANDS["schema"] = {"document"}
 COMMANDS["man"] = set()
 RUN = {"--tokens", "--gpu-hour-price", "--currency", "--gpu-power", "--pue", "--grid-intensity"}
 COMMANDS["predict"] |= RUN
@@ -173,7 +174,7 @@ COMMANDS["plan"] = (
     ),
     *("--explain", "--from", "--goodput", *RUN),
 }
-for name in COMMANDS.keys() - {"completion", "man"}:
+for name in COMMANDS.keys() - {"schema", "completion", "man"}:
     COMMANDS[name] = COMMANDS[name] | {"--plain", "--verbose", "--quiet"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 
@@ -191,7 +192,7 @@ def test_the_commands_and_options_are_these():
 def test_help_names_every_option(call, words):
     code, out, err = call(*words, "--help")
     assert (code, err) == (0, "")
-    arguments = {"shell", "spec", "files", "names", "file", "a", "b", "op", "family", "words"}
+    arguments = {"shell", "document", "spec", "files", "names", "file", "a", "b", "op", "family", "words"}
     wanted = COMMANDS[words[0]] - arguments if words else set(COMMANDS)
     assert all(each in out for each in wanted)
     assert call(*words, "-h")[1] == out

@@ -26,6 +26,7 @@ WRONG = {
     "init": ("no_such_folder/job.toml",),
     "models": ("no-such-model",),
     "clusters": ("no-such-cluster",),
+    "schema": ("no-such-document",),
     "completion": ("no-such-shell",),
     "man": ("what",),
 }

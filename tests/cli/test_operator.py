@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from traincast import api
 from traincast.estimate.operators.families import FAMILIES
+from traincast.report.documents import schema
 
 GEMM = ("operator", "gemm", "--m", 8192, "--n", 8192, "--k", 8192)
 ATTENTION = ("operator", "attention", "--batch", 1, "--seq", 4096, "--keys", 4096, "--heads", 8, "--kv-heads", 8,
@@ -117,6 +119,7 @@ def test_calibrate_writes_a_profile_that_operator_takes(call, timings, tmp_path)
     assert (base["confidence"], mine["confidence"]) == ("low", "medium")
     document = json.loads(call("calibrate", timings, "--gpu", "mi300x", "--json")[1])
     assert document["schema"] == "traincast.operator_calibration/1"
+    Draft202012Validator(schema("operator_calibration")).validate(document)
     assert document["residuals"][0]["after"]["median_abs_error"] < 0.05
     assert document["residuals"][0]["held_out"]["evaluated"] == 20
     assert document["constants"][0]["confidence"] == "medium"

@@ -44,6 +44,7 @@ _COMMANDS = {
     "init": "Write a commented job file.",
     "models": "The models that are known, with their parameters and FLOPs.",
     "clusters": "The clusters that are known, and where their numbers come from.",
+    "schema": "The JSON Schema of a document of --json.",
     "completion": "The script that completes commands, options and names in a shell.",
     "man": "The manual page.",
 }

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 _KEY = "traincast.manner"
-SILENT_ABOUT_ITSELF = ("completion", "man")
+SILENT_ABOUT_ITSELF = ("schema", "completion", "man")
 """Commands whose output is a document for another program."""
 
 

@@ -75,6 +75,13 @@ def _contract() -> type[msgspec.Struct]:
 
 
 _Document = _contract()
+
+
+def result_document() -> type[msgspec.Struct]:
+    """Return ``traincast.result/1`` as a type, but for its key ``schema``."""
+    return _Document
+
+
 RESULT_KEYS = ("schema", *_Document.__struct_fields__)
 """Every key of ``traincast.result/1``, in order."""
 

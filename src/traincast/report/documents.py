@@ -1,0 +1,218 @@
+"""The documents of ``--json`` by name, as types: their JSON Schemas are made from them (``traincast schema``)."""
+
+from collections.abc import Callable, Mapping
+
+from traincast.errors import UnknownNameError
+from traincast.report.json_schema import Shape, fields_of, schema_of
+from traincast.report.plain import Plain
+
+_EITHER = float | None
+_DIFFERENCE = Shape(more=dict.fromkeys(("a", "b", "difference", "relative"), _EITHER))
+
+
+def _result() -> Shape:
+    from traincast.report.json import result_document
+
+    return Shape((result_document(),))
+
+
+def _plan() -> Shape:
+    """Of several plans keys that differ are null, and each plan is a document of its own."""
+    from traincast.diagnostics import Note
+    from traincast.plan.answer import Choice, Plan
+    from traincast.plan.changes import Start
+    from traincast.plan.several import Refusal
+
+    lists = ("best", "pareto")
+    choice = Shape(
+        (Choice,),
+        ("result",),
+        {
+            "text": str,
+            "step_s": float,
+            "tokens_per_s": float,
+            "limits": [Shape(more={"part": str, "share": float})],
+            "result": Shape(_result().of, more={"schema": str}),
+        },
+    )
+    start = fields_of(Start)
+    had = {
+        "had_step_s": _EITHER,
+        "had_peak_bytes": _EITHER,
+        "had_layout": (start["layout"], None),
+        "changes": start["changes"],
+        "together": start["together"],
+    }
+    own = {name: each for name, each in fields_of(Plan).items() if name not in (*lists, "start", "asked")} | had
+    either = {name: (each, None) for name, each in own.items()}
+    shared = {"best": [choice], "pareto": [choice], "refused": tuple[Refusal, ...], "version": str}
+    notes = {"assumptions": tuple[Note, ...], "warnings": tuple[Note, ...]}
+    one = Shape(more={"schema": str, **own, **shared, "plans": [Shape()]})
+    return Shape(more={**either, **shared, **notes, "plans": [one]})
+
+
+def _comparison() -> Shape:
+    from traincast.analysis.comparison import Side
+
+    unwritten = ("step_s", "end_s", "part_s", "wait_s", "breakdown_s", "gpu_tdp_w")
+    side, by_name = Shape((Side,), unwritten), Shape(values=_DIFFERENCE)
+    parts = [Shape(more={"rank": int, "part": str, "time_s": _EITHER})]
+    only = Shape(more={"ranks": tuple[int, ...], "parts": parts})
+    return Shape(
+        more={
+            "a": side,
+            "b": side,
+            "step_s": _DIFFERENCE,
+            "breakdown_s": (by_name, None),
+            "parts_s": by_name,
+            "waits_s": by_name,
+            "ranks": [Shape(more={"rank": int, "end_s": _DIFFERENCE, "parts_s": by_name})],
+            "only_a": only,
+            "only_b": only,
+        }
+    )
+
+
+def _collective_comparison() -> Shape:
+    from traincast.calibrate.collective_comparison import CollectiveComparison, MeasuredPair
+
+    both = Shape(more={"a": float, "b": float})
+    pair = Shape((MeasuredPair,), ("a_s", "b_s"), {"time_s": _DIFFERENCE, "busbw_bytes_per_s": both})
+    return Shape((CollectiveComparison,), more={"median_relative": float, "pairs": [pair]})
+
+
+def _inspection() -> Shape:
+    from traincast.analysis.gpu_time import GpuTime
+    from traincast.formats.contract import Inspection
+
+    return Shape((Inspection,), ("recorded",), {"gpu_time": tuple[GpuTime, ...]})
+
+
+def _conversion() -> Shape:
+    from traincast.formats.writer import Conversion
+
+    return Shape((Conversion,))
+
+
+def _clusters() -> Shape:
+    from traincast.hardware.cluster import Cluster
+
+    source = Shape(more={"number": str, "source": str})
+    return Shape(more={"clusters": [Shape((Cluster,), more={"sources": [source]})]})
+
+
+def _models() -> Shape:
+    from traincast.model.counts import Parameters, TokenFlops
+    from traincast.model.model import Model
+
+    totals = Shape((Parameters,), more=dict.fromkeys(("total", "active", "computed", "trained"), int))
+    training = dict.fromkeys(("training_per_token", "lora_per_token"), float)
+    flops = Shape(more={"seq_length": int, **training, "forward_per_token": TokenFlops})
+    return Shape(more={"models": [Shape((Model,), more={"parameters": totals, "flops": flops})]})
+
+
+def _simai() -> Shape:
+    from traincast.estimate.simai.price import SimaiLayout
+    from traincast.estimate.simai.total import SimaiReport
+    from traincast.files import InputFile
+
+    step = {"iteration_time_s": float, "breakdown_s": dict[str, float], "parallel": dict[str, int | str]}
+    simulated = Shape(more={**step, "cluster": str | None})
+    layout = Shape((SimaiLayout,), more={"dp": int})
+    return Shape(
+        (SimaiReport,),
+        more={"layout": layout, "simulated": simulated, "inputs": tuple[InputFile, ...], "version": str},
+    )
+
+
+def _collective() -> Shape:
+    from traincast.estimate.collective_table import CollectiveTable
+
+    return Shape((CollectiveTable,))
+
+
+def _operator() -> Shape:
+    from traincast.diagnostics import Note
+    from traincast.estimate.operators.cost import OperatorTime
+    from traincast.workload.ops import OperatorCall
+
+    more = {"options": dict[str, object], "terms": dict[str, float], "bytes": float}
+    return Shape((OperatorCall, OperatorTime), ("bytes_moved",), {**more, "gpu": str, "assumptions": tuple[Note, ...]})
+
+
+def _validation() -> Shape:
+    from traincast.calibrate.validate import GroupFigures, HeldOut, Statistics, Validation
+
+    figures, own = fields_of(HeldOut), fields_of(Validation)
+    group = Shape((GroupFigures, Statistics), ("figures",))
+    totals = {"skipped": figures["skipped"], "groups": [group], "counted_once": figures["counted_once"]}
+    held_out = Shape((Statistics,), more={"by": str, **totals})
+    kept = {name: own[name] for name in ("worst", "kind", "quantity", "notes")}
+    return Shape((Statistics,), more={**totals, **kept, "file": str, "held_out": (held_out, None)})
+
+
+def _ranking() -> Shape:
+    from traincast.calibrate.ranking import RankedGroup, Ranking
+
+    return Shape((Ranking,), ("path",), {"file": str, "groups": [Shape((RankedGroup,), more={"regret": float})]})
+
+
+def _calibration() -> Shape:
+    from traincast.calibrate.cluster_calibration import Calibration
+
+    return Shape((Calibration,), more={"base": str})
+
+
+def _run_calibration() -> Shape:
+    from traincast.calibrate.run_calibration import RunCalibration
+    from traincast.hardware.cluster import RunFactor
+
+    return Shape((RunCalibration,), ("of_passes",), {"base": str, "factors": tuple[RunFactor, ...]})
+
+
+def _operator_calibration() -> Shape:
+    from traincast.calibrate.operator_calibration import OperatorCalibration
+
+    return Shape((OperatorCalibration,), more={"gpu": str})
+
+
+def _error() -> Shape:
+    from traincast.report.failure import Failure
+
+    return Shape((Failure,))
+
+
+DOCUMENTS: Mapping[str, tuple[str, Callable[[], Shape]]] = {
+    "result": ("predict, simulate, report: a step; result.json", _result),
+    "plan": ("plan: layouts with their results; plan.json", _plan),
+    "comparison": ("compare: two steps", _comparison),
+    "collective_comparison": ("compare: measured collectives of two files", _collective_comparison),
+    "inspection": ("inspect: what a file is", _inspection),
+    "conversion": ("convert: what was written", _conversion),
+    "simai": ("simulate --pricing simai: SimAI's own sum", _simai),
+    "collective": ("collective: its cost over sizes", _collective),
+    "operator": ("operator: its cost", _operator),
+    "validation": ("validate: error statistics", _validation),
+    "ranking": ("validate --ranking: how well forecasts choose", _ranking),
+    "calibration": ("calibrate: constants of collectives", _calibration),
+    "operator_calibration": ("calibrate: constants of operators", _operator_calibration),
+    "run_calibration": ("calibrate: what whole runs taught", _run_calibration),
+    "clusters": ("clusters: what is known", _clusters),
+    "models": ("models: what is known", _models),
+    "error": ("every command: why it failed", _error),
+}
+"""Name of a document, ``traincast.NAME/1``, to what prints it and its type."""
+
+
+def schema(name: str) -> dict[str, Plain]:
+    """Return the JSON Schema of a document by its name, with ``traincast.`` and version or without.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such document.
+    """
+    found = name.removeprefix("traincast.").partition("/")[0].replace("-", "_")
+    if found not in DOCUMENTS:
+        raise UnknownNameError("document", name, DOCUMENTS)
+    return schema_of(DOCUMENTS[found][1](), found)
