@@ -176,7 +176,7 @@ def test_a_long_run_tells_its_size_and_how_far_it_is(tmp_path, monkeypatch):
 
 
 def test_lines_on_stderr_have_the_time_left(capsys, monkeypatch):
-    seconds = iter([0.0, 0.0, 5.0, 6.0, 20.0])
+    seconds = iter([0.0, 0.0, 5.0, 6.0, 15.0])
     monkeypatch.setattr("traincast.cli.terminal.monotonic", lambda: next(seconds))
     with announced(quiet=False):
         announce("scheduling much")
@@ -184,7 +184,7 @@ def test_lines_on_stderr_have_the_time_left(capsys, monkeypatch):
             advanced(share)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "scheduling much\n25% done, about 15 s left\n50% done, about 20 s left\n"
+    assert captured.err == "scheduling much\n25 % done, about 15 s left\n50 % done, about 5 s left\n"
     with announced(quiet=True):
         announce("scheduling much")
     assert capsys.readouterr().err == ""

@@ -366,9 +366,16 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
-def format_share(share: float, digits: int = 1) -> str:
-    """Write a fraction for people as a percentage: ``13.8 %``."""
-    return f"{100 * share:.{digits}f} %"
+def format_share(share: float, digits: int | None = 1, sign: str = "") -> str:
+    """Write a fraction for people as a percentage: ``13.8 %``; with the sign ``"+"`` as ``+13.8 %``.
+
+    It has so many digits after the point; with None two significant digits, and whole percents above ten.
+    """
+    percent = 100 * share
+    if digits is None:
+        magnitude = math.floor(math.log10(abs(percent))) if percent else 0
+        digits = max(0, 1 - magnitude)
+    return f"{percent:{sign}.{digits}f} %"
 
 
 def _digits(value: float) -> str:

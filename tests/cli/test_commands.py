@@ -106,7 +106,18 @@ COMMANDS = {
             "--gpus-used-per-node",
             "--strict",
         ),
-        *("--busbw", "--slow", "--unfold", "--constants", "--allow-oom", "--out", "--report", "--json", "--quiet"),
+        *(
+            "--busbw",
+            "--slow",
+            "--unfold",
+            "--constants",
+            "--allow-oom",
+            "--fail-on-oom-risk",
+            "--out",
+            "--report",
+            "--json",
+            "--quiet",
+        ),
         *("--fp8-recipe", "--fp8-attention", "--bf16-first-last", "--first-last-layers-bf16"),
         *("--cuda-graph-impl", "--cuda-graph-scope", "--moe-dispatcher", "--moe-paged-stash"),
         *("--moe-a2a-overlap", "--overlap-moe-expert-parallel-comm", "--moe-shared-expert-overlap"),
@@ -137,7 +148,7 @@ COMMANDS = {
 COMMANDS["measure"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
-    - {"--unfold", "--constants", "--allow-oom", "--report", "--json", "--analysis", "--what-if"}
+    - {"--unfold", "--constants", "--allow-oom", "--fail-on-oom-risk", "--report", "--json", "--analysis", "--what-if"}
     - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose"}
 ) | {"--minutes", "--spread", "--script"}
 COMMANDS["validate"] |= {"--ranking", "--leave-out"}
@@ -152,7 +163,7 @@ COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet
 COMMANDS["plan"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--busbw", "--slow", "--unfold", "--constants"}
-    - {"--allow-oom", "--report", "--analysis", "--what-if", "--gpus-used-per-node"}
+    - {"--allow-oom", "--fail-on-oom-risk", "--report", "--analysis", "--what-if", "--gpus-used-per-node"}
     - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose"}
 ) | {
     *(

@@ -15,7 +15,7 @@ from traincast.analysis.part_words import common_part, in_common_words, times_wh
 from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
-from traincast.units import counted, format_time
+from traincast.units import counted, format_share, format_time
 
 if TYPE_CHECKING:
     from traincast.formats.training_log.grammar import TrainingLog
@@ -200,7 +200,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Say how the two steps differ, in a line."""
-        relative = f"{self.step.relative:+.1%}" if self.step.relative is not None else "new"
+        relative = format_share(self.step.relative, 1, "+") if self.step.relative is not None else "new"
         a, b = (f"{PurePath(side.name).name} {format_time(side.step_s)}" for side in (self.a, self.b))
         return f"<Comparison: {a}, {b} ({relative})>"
 

@@ -22,7 +22,7 @@ from traincast.diagnostics import announce
 from traincast.errors import CalibrationError
 from traincast.hardware.cluster import Cluster, Measured, MeasuredTable
 from traincast.hardware.clusters import cluster_table
-from traincast.units import counted
+from traincast.units import counted, format_share
 
 _ANNOUNCED_ROWS = 5_000
 _ROWS_PER_S = 1400
@@ -172,7 +172,7 @@ def _worse_bands(residuals: Sequence[Residuals]) -> Iterator[str]:
 
 
 def _percent(error: float | None) -> str:
-    return "-" if error is None else f"{100 * error:.1f} %"
+    return "-" if error is None else format_share(error)
 
 
 def cluster_toml(cluster: Cluster, comments: Sequence[str] = ()) -> str:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from traincast.calibrate.collectives import collectives_of
 from traincast.calibrate.tables import Skipped, read_table
 from traincast.errors import CalibrationError
+from traincast.units import format_share
 from traincast.workload.words import bus_factor, operation_named
 
 _Key = tuple[str, int, int, int]
@@ -50,7 +51,7 @@ class CollectiveComparison(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Say how the two differ, in a line."""
-        off = f"{self.median_relative:+.1%} in the median" if self.pairs else "nothing in common"
+        off = f"{format_share(self.median_relative, 1, '+')} in the median" if self.pairs else "nothing in common"
         return f"<CollectiveComparison: {self.b} against {self.a}, {off}>"
 
     @property

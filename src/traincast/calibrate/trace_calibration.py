@@ -38,6 +38,7 @@ from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
 from traincast.simulation.recorded import DEFAULT_CLUSTER, decide
 from traincast.simulation.step import Setting
+from traincast.units import format_share
 from traincast.workload.ops import FloatArray
 
 NOISE = 0.02
@@ -236,7 +237,7 @@ def _doubts(passes: Sequence[FittedRun], job: Job) -> Iterator[Note]:
     """Yield what looks wrong with a calibration."""
     error = median(abs(each.after_s / each.measured_s - 1) for each in passes)
     if error > DOUBTFUL:
-        text = f"the measured passes are still {error:.0%} off in the median with factors"
+        text = f"the measured passes are still {format_share(error, 0)} off in the median with factors"
         yield Note("calibration-doubtful", f"{text}: the job is hardly the one that was traced")
     if job.precision == "fp16":
         text = "an update in fp16 is skipped where gradients overflow; memory optimizer step may be of a skipped one"

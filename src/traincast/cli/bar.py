@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
+from time import monotonic
+
+from traincast.cli.time_left import TimeLeft
 
 PATIENCE_S = 2.0
 """Work that is shorter than this shows nothing."""
@@ -24,7 +27,6 @@ def late_bar(what: str) -> Iterator[Tell]:
         TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
-        TimeRemainingColumn,
     )
 
     bar = Progress(
@@ -32,18 +34,21 @@ def late_bar(what: str) -> Iterator[Tell]:
         BarColumn(bar_width=24),
         TaskProgressColumn(),
         TimeElapsedColumn(),
-        TextColumn("gone,"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
+        TextColumn("gone{task.fields[left]}", markup=False),
         console=Console(stderr=True),
         transient=True,
     )
-    task = bar.add_task(what, total=None)
+    left, task = TimeLeft(monotonic()), bar.add_task(what, total=None, left="")
+
+    def tell(doing: str, done: float, total: float | None) -> None:
+        said = left.text(monotonic(), done / total) if total else ""
+        bar.update(task, description=doing, completed=done, total=total, left=said)
+
     begun = Timer(PATIENCE_S, bar.start)
     begun.daemon = True
     begun.start()
     try:
-        yield lambda doing, done, total: bar.update(task, description=doing, completed=done, total=total)
+        yield tell
     finally:
         begun.cancel()
         begun.join()

@@ -27,6 +27,12 @@ from traincast.job.options import StepOptions, changed_options
 @try_options
 @run_options
 @click.option("--allow-oom", is_flag=True, help="Simulate a job that is refused because it does not fit into memory.")
+@click.option(
+    "--fail-on-oom-risk",
+    type=click.FloatRange(0, 1),
+    metavar="P",
+    help="Refuse (exit code 3) a job whose chance of running out of memory is above this share, such as 0.1.",
+)
 @output_options
 def command(
     words: tuple[str, ...],
@@ -34,6 +40,7 @@ def command(
     cluster: str | None,
     strict: bool,
     allow_oom: bool,
+    fail_on_oom_risk: float | None,
     out: Path | None,
     further: tuple[str, ...],
     as_json: bool,
@@ -52,6 +59,7 @@ def command(
     """
     from traincast import api
     from traincast.report.files import write_directory
+    from traincast.simulation.memory_risk import check_oom_risk
 
     check_reports(out, further)
     with wrong_usage():
@@ -66,5 +74,7 @@ def command(
         allow_oom = allow_oom or record.allow_oom
     with naming_unknown_flags(draft), announced(quiet=quiet), progress("predicting", quiet=quiet or as_json):
         result = api.predict(draft, options=options, allow_oom=allow_oom)
+        if fail_on_oom_risk is not None:
+            check_oom_risk(result, fail_on_oom_risk)
         written = write_directory(result, out, further=further) if out else []
     show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from traincast.cli.manner import manner
+from traincast.cli.time_left import TimeLeft
 from traincast.errors import TraincastError
 from traincast.report.plain import printable, shown
 
@@ -28,10 +29,10 @@ _STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """What JSON may say as it is and a terminal may obey: DEL, C1 controls, marks of the writing direction."""
 _LONGEST_MESSAGE = 6000
 """Characters; the longest sound messages list some hundred known names."""
+_LEAST_TOLD = 0.1
+"""Least share that is told."""
 _EVERY_S = 2.0
 """Least time between two lines about long work."""
-_TOLD_FROM = 0.1
-"""Share behind from which the time left can be told from the time that it took."""
 
 
 class OutputError(TraincastError):
@@ -204,18 +205,17 @@ def announced(*, quiet: bool) -> Iterator[None]:
         return
     from traincast.diagnostics import listening
 
-    start_s = last_s = monotonic()
-    said = ""
+    last_s = monotonic()
+    left, said = TimeLeft(last_s), ""
 
     def tell(what: str, share: float) -> None:
-        nonlocal start_s, last_s, said
+        nonlocal left, last_s, said
         now_s = monotonic()
         if what != said:
             complain(what)
-            start_s, last_s, said = now_s, now_s, what
-        elif now_s - last_s >= _EVERY_S and _TOLD_FROM <= share < 1:
-            left_s = (now_s - start_s) * (1 - share) / share
-            complain(f"{share:.0%} done, about {left_s:.0f} s left")
+            left, last_s, said = TimeLeft(now_s), now_s, what
+        elif now_s - last_s >= _EVERY_S and _LEAST_TOLD <= share < 1:
+            complain(f"{int(100 * share)} % done{left.text(now_s, share)}")
             last_s = now_s
 
     with listening(tell):
@@ -229,17 +229,18 @@ def rated(what: str, units: str, *, quiet: bool) -> Iterator[Callable[[int, int]
     Yields what is told how many are done, and of how many; the rate is of what is done since the first time.
     """
     last_s = monotonic()
-    first: tuple[int, float] | None = None
+    first: tuple[int, TimeLeft, float] | None = None
 
     def tell(done: int, total: int) -> None:
         nonlocal first, last_s
         now_s = monotonic()
         if first is None:
-            first = done, now_s
+            first = done, TimeLeft(now_s), now_s
         if quiet or now_s - last_s < _EVERY_S or done in (first[0], total):
             return
-        rate = (done - first[0]) / (now_s - first[1])
-        complain(f"{done:,} of {total:,} {units}, {rate:.3g} a second, about {(total - done) / rate:.0f} s left")
+        rate = (done - first[0]) / (now_s - first[2])
+        left = first[1].text(now_s, (done - first[0]) / (total - first[0]))
+        complain(f"{done:,} of {total:,} {units}, {rate:.3g} a second{left}")
         last_s = now_s
 
     if not quiet:

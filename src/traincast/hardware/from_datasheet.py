@@ -11,7 +11,7 @@ from msgspec.structs import fields, replace
 from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.gpu import Gpu
-from traincast.units import format_rate
+from traincast.units import format_rate, format_share
 
 NIC_SHARE = 0.95
 """What a collective gets of a network card's line rate: 48.5 of 50 GB/s (ConnectX-7) and 23.5 of 25 GB/s
@@ -63,8 +63,10 @@ def cluster_from_datasheet(
     share = intra.bandwidth_bytes_per_s / _rate(gpu)
     text = (
         f"no collectives were measured on {gpu.name}, so its cluster is built from the {source}: nodes of {node}, "
-        f"links of {format_rate(_rate(gpu))} inside a node of which collectives reach {share:.0%} as on {name}, "
-        f"{format_rate(nic)} of network card for each GPU, of which they reach {NIC_SHARE:.0%}; latencies as on "
+        f"links of {format_rate(_rate(gpu))} inside a node of which collectives reach "
+        f"{format_share(share, 0)} as on {name}, "
+        f"{format_rate(nic)} of network card for each GPU, of which they reach "
+        f"{format_share(NIC_SHARE, 0)}; latencies as on "
         + (name if name == _LIKE_OTHERS else f"{name} and {_LIKE_OTHERS}")
     )
     return Cluster(

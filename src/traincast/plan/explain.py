@@ -17,7 +17,7 @@ from traincast.plan.screen import Screen, Screened
 from traincast.schedules.check import plan_of
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
-from traincast.units import format_size, format_time
+from traincast.units import format_share, format_size, format_time
 
 if TYPE_CHECKING:
     from traincast.plan.answer import Choice
@@ -122,7 +122,7 @@ def _slower(shown: str, best: Finalist, chosen: "Choice") -> tuple[str, str]:
         return f"{begin} the layout to run", "best"
     if behind <= -_NOTICED:
         return (
-            f"{begin} {-100 * behind:.1f} % faster than the layout to run, and outside the space of this plan",
+            f"{begin} {format_share(-behind)} faster than the layout to run, and outside the space of this plan",
             "best",
         )
     if behind <= 0:
@@ -134,7 +134,7 @@ def _slower(shown: str, best: Finalist, chosen: "Choice") -> tuple[str, str]:
     lost = [f"{name} +{format_time(size)}" for size, name in sorted(parts, reverse=True)[:_SHOWN] if size > least]
     won = [f"{name} -{format_time(-size)}" for size, name in sorted(parts)[:_SHOWN] if size < -least]
     text = (
-        f"{shown}: the best such layout, {best.layout.text}, takes {format_time(best.step_s)}, {100 * behind:.1f} % "
+        f"{shown}: the best such layout, {best.layout.text}, takes {format_time(best.step_s)}, {format_share(behind)} "
         f"longer ({', '.join([*lost, *won])})"
     )
     return text, "slower"

@@ -4,6 +4,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from traincast.units import format_share
+
 
 class Layout(Struct, frozen=True, kw_only=True):
     """How a job is laid out and executed; the fields are those of `traincast.job.job.JobRequest`, all decided."""
@@ -76,7 +78,7 @@ class Layout(Struct, frozen=True, kw_only=True):
         more += [self.schedule] if self.pp > 1 else []
         more += ["exchanges with experts overlapped"] if self.moe_a2a_overlap else []
         more += [self.recomputed] if self.recompute != "none" else []
-        more += [f"optimizer offloaded {100 * self.offload_optimizer:.3g} %"] if self.offload_optimizer else []
+        more += [f"optimizer offloaded {format_share(self.offload_optimizer, None)}"] if self.offload_optimizer else []
         more += [f"activations of {self.offload_activations} layers offloaded"] if self.offload_activations else []
         more += [
             f"ZeRO-{self.zero}" + (f" over {self.shard}" if self.zero > 0 and self.shard < self.dp * self.cp else "")

@@ -53,10 +53,10 @@ def _shared_links(step: Step) -> Iterator[Note]:
         f"{_named(kinds)} groups share links between nodes: slowed {factor:.2f}x on {bottleneck}"
         for (factor, bottleneck), kinds in alike.items()
     ]
-    share = {(each.kind, each.other): 100 * each.share for each in step.settled.shared}
+    share = {(each.kind, each.other): each.share for each in step.settled.shared}
     pairs = [
-        f"{_named([kind, other])} groups communicate at the same time, {share[kind, other]:.2g} % and "
-        f"{share[other, kind]:.2g} % of their transfers between nodes: then they are slowed "
+        f"{_named([kind, other])} groups communicate at the same time, {format_share(share[kind, other], None)} and "
+        f"{format_share(share[other, kind], None)} of their transfers between nodes: then they are slowed "
         f"another {each.factor:.2f}x by contention on {each.bottleneck}"
         for each in step.settled.shared
         if (kind := each.kind) < (other := each.other)
@@ -155,7 +155,7 @@ def _overlap(step: Step) -> Iterator[Note]:
     longer = settled.timeline.step_s / settled.alone_step_s - 1
     last = 100 * settled.residual
     text = (
-        f"overlapped work takes longer (slowdown at full overlap: {shown}): +{longer:.2%} on the step, "
+        f"overlapped work takes longer (slowdown at full overlap: {shown}): +{format_share(longer, 2)} on the step, "
         f"found in {counted(settled.rounds, 'round')} of simulation; the last round changed the step by "
         f"{f'{last:.4f}' if last >= 1e-4 else 'less than 0.0001'} %"
     )
@@ -224,10 +224,10 @@ def _unused_rates(step: Step) -> Iterator[Note]:
 def _far_from_measured(step: Step) -> Iterator[Note]:
     """Warn where the simulated step is not the measured one."""
     measured, step_s = step.workload.measured, step.timeline.step_s
-    if measured is None or abs(step_s / measured.step_s - 1) <= _FAR:
+    if measured is None or abs(off := step_s / measured.step_s - 1) <= _FAR:
         return
     text = (
-        f"the simulated step of {step_s:.3f} s is {100 * (step_s / measured.step_s - 1):+.0f} % off the measured "
+        f"the simulated step of {step_s:.3f} s is {format_share(off, 0, '+')} off the measured "
         f"{measured.step_s:.3f} s: what was not traced had to be assumed"
     )
     yield Note("far-from-measured", text)

@@ -16,7 +16,7 @@ from traincast.estimate.memory.stage import StageMemory, stage_memory
 from traincast.job.job import Job
 from traincast.schedules.plan import SchedulePlan
 from traincast.shipped import shipped_toml
-from traincast.units import format_size
+from traincast.units import format_share, format_size
 
 VISIBLE = 0.989
 """Memory that programs can use over the size that is sold, in powers of two: an "80 GB" A100 or H100 shows 79.1 of
@@ -28,6 +28,9 @@ the IPCC gives to chances (Mastrandrea et al. 2010, Guidance note on treatment o
 
 WARNED_ABOVE = 0.1
 """Chance of not fitting beyond which a job runs with a warning: below it, not fitting is very unlikely."""
+
+CERTAIN = 0.99
+"""Chance beyond which something is as good as certain; no number tells such chances apart."""
 
 _GIB = 2**30
 _GIB_PER_GB = _GIB / 1e9
@@ -78,8 +81,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
         judged = "does not fit" if self.refused else "may not fit"
         return (
             f"the job {judged}: {need} (most of it: {parts}); chance of running out of memory "
-            f"{_percent(self.chance_of_oom)}, as two of three measured runs are within "
-            f"{_percent(memory_deviation())} of the memory model{self._freed}"
+            f"{shown_chance(self.chance_of_oom)}, as two of three measured runs are within "
+            f"{format_share(memory_deviation(), 0)} of the memory model{self._freed}"
         )
 
     @property
@@ -148,6 +151,6 @@ def _gib(size_bytes: float) -> str:
     return f"{size_bytes / _GIB:,.1f} GiB"
 
 
-def _percent(share: float) -> str:
+def shown_chance(chance: float) -> str:
     """Write a chance for people; nothing is certain."""
-    return f"{min(100 * share, 99):.0f} %"
+    return "above 99 %" if chance > CERTAIN else "below 1 %" if chance < 1 - CERTAIN else format_share(chance, 0)

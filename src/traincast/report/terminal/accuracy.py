@@ -40,7 +40,7 @@ _ERRORS: tuple[ui.Column[Statistics], ...] = (
     ui.column("rank corr.", "spearman", "{:.3f}".format),
 )
 _INTERVAL: ui.Column[Statistics] = ui.Column(
-    "in 90 %", lambda each: "-" if each.interval_coverage is None else f"{100 * each.interval_coverage:.0f} %"
+    "in 90 %", lambda each: "-" if each.interval_coverage is None else format_share(each.interval_coverage, 0)
 )
 """How many measurements lie in their interval, where intervals were predicted."""
 
@@ -86,7 +86,7 @@ def _counted_once(figures: CountedOnce | None) -> ui.View:
     """Yield what the errors are where each source counts once, however many rows it has."""
     if figures is not None:
         inside = figures.interval_coverage
-        covered = "" if inside is None else f", {100 * inside:.0f} % inside the interval"
+        covered = "" if inside is None else f", {format_share(inside, 0)} inside the interval"
         each = f"each of {figures.groups} {figures.by}s counted once"
         yield ui.indented(f"{each}: median error {ui.error(figures.median_abs_error)}{covered}")
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.comparison import utilisation
+from traincast.simulation.memory_risk import memory_risk
 from traincast.simulation.result import Result
 from traincast.units import format_count, format_share, format_time
 
@@ -16,7 +17,7 @@ Fact = tuple[str, str]
 
 def facts(result: Result) -> ui.View:
     """Yield what is known of a step beside its time."""
-    parts = (_job, _layout, _measured, _interval, _rates, _spread, _goodput)
+    parts = (_job, _layout, _memory, _measured, _interval, _rates, _spread, _goodput)
     yield ui.facts([fact for part in parts for fact in part(result)])
 
 
@@ -56,19 +57,26 @@ def _nodes(cluster: dict[str, object]) -> str:
     return f": {ui.number(nodes, 'node')} of {each} {gpu}"
 
 
+def _memory(result: Result) -> Iterator[Fact]:
+    """Memory of the stage that needs most, and whether that fits."""
+    risk = memory_risk(result)
+    if risk is not None:
+        yield "memory", risk.text
+
+
 def _measured(result: Result) -> Iterator[Fact]:
     if result.measured_s is None:
         return
     difference = result.iteration_time_s / result.measured_s - 1 if result.measured_s else 0.0
     side = "above" if difference >= 0 else "below"
-    yield "measured", f"{format_time(result.measured_s)}; the simulation is {100 * abs(difference):.1f} % {side}"
+    yield "measured", f"{format_time(result.measured_s)}; the simulation is {format_share(abs(difference))} {side}"
 
 
 def _interval(result: Result) -> Iterator[Fact]:
     if result.interval is None:
         return
     low, high = (format_time(result.interval[key]) for key in ("low_s", "high_s"))
-    yield "interval", f"{low} to {high} ({100 * result.interval['level']:.0f} %)"
+    yield "interval", f"{low} to {high} ({format_share(result.interval['level'], 0)})"
 
 
 def _rates(result: Result) -> Iterator[Fact]:

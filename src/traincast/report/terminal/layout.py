@@ -167,13 +167,13 @@ def spaced(name: str) -> str:
 
 def share(part: float, whole: float) -> str:
     """Return a part of a whole as ``"84.6 %"``; a little is never shown as nothing."""
-    percent = 100 * part / whole if whole else 0.0
-    return "<0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %"
+    found = part / whole if whole else 0.0
+    return "<0.1 %" if 0 < found < 0.0005 else format_share(found)
 
 
 def error(fraction: float | None, sign: str = "") -> str:
     """Return an error as ``"12.3 %"``, with the sign ``"+"`` as ``"+12.3 %"``; ``"-"`` where there is none."""
-    return "-" if fraction is None else f"{100 * fraction:{sign}.1f} %"
+    return "-" if fraction is None else format_share(fraction, 1, sign)
 
 
 def bias(fraction: float | None) -> str:
@@ -399,7 +399,7 @@ def legend(kind: str, numbers: Sequence[int], hidden: Sequence[range]) -> View:
     if len(told) > _LEGENDS:
         told = [f"... {kind}s like the two above and below them"]
     for line in told:
-        yield indented(f"{line}, within {100 * ALIKE:.0f} % of the step", "dim")
+        yield indented(f"{line}, within {format_share(ALIKE, 0)} of the step", "dim")
 
 
 def diagnostics(
