@@ -63,6 +63,31 @@ def _bytes(content: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
+def constant(content: bytes, rng: random.Random) -> bytes:
+    """Return a long file of one piece again and again, perhaps after the beginning of a sound one, perhaps packed.
+
+    What reads it in time or memory that grows faster than the file shows it here.
+    """
+    piece = rng.choice(PIECES).encode()
+    # Packed, a little file is a large one.
+    packed = rng.random() < 0.4
+    size = 1 << rng.randrange(12, 26 if packed else 19)
+    kept = content[: rng.randrange(len(content) + 1)] if rng.random() < 0.6 else b""
+    if kept and rng.random() < 0.5:
+        lines = kept.splitlines(keepends=True)
+        piece = rng.choice(lines)
+    many = kept + piece * (size // len(piece))
+    return gzip.compress(many, 1) if packed else many
+
+
+PIECES = (
+    *"\n \t\r0a_,;.:-+=/*#()[]{}<>\"'\\|@$%&!?~^\0",
+    *("\r\n", "a ", "a,", "0,", "0.", "-0", "a=", "a: b\n", "- a\n", "a = 1\n", "[a]\n", "${", "$((", "\\\n", '"a", '),
+    *("[1,0]<stdout>", "1:", "{}", "{},", "[],", "0 0 a\n", "a\n\n", " #", "# a\n", "(a)*1"),
+)
+"""What constant files are made of."""
+
+
 def _replace(text: str, found: list[re.Match[str]], rng: random.Random, new: Callable[[str], str]) -> str:
     if not found:
         return text + value(rng)

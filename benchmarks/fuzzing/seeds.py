@@ -4,12 +4,16 @@ They are written here or taken from ``examples/``; their numbers are made up whe
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from fuzzing.case import ROOT, Seed
 from fuzzing.measured import MEASURED
+from traincast.formats.straggler_st import COLUMNS
 from traincast.shipped import shipped_text
 
 _EXAMPLES = ROOT / "examples"
@@ -656,6 +660,73 @@ def _options() -> list[Seed]:
     ]
 
 
+def _straggler_rows(steps: int, microbatches: int) -> list[dict[str, object]]:
+    """Return a trace of two stages whose every operation takes 10 ms."""
+    rows: list[dict[str, object]] = []
+    for step in range(steps):
+        for stage in range(2):
+            at = 100.0 * step + 0.01 * stage
+            names = [("forward-compute", each) for each in range(microbatches)]
+            names += [("backward-compute", each) for each in range(microbatches)]
+            for name, microbatch in [*names, ("optimizer", -1)]:
+                mine = (0, stage, stage, step, name, at, 0.01, 0, 0 if microbatch >= 0 else -1, microbatch)
+                rows.append(dict(zip(COLUMNS, mine, strict=True)))
+                at += 0.01
+    return rows
+
+
+_TO_PARQUET = """
+import io, json, sys, polars
+columns, copies = json.load(sys.stdin)
+if copies > 1:
+    columns = {name: polars.repeat(values[0], copies, eager=True) for name, values in columns.items()}
+polars.DataFrame(columns).write_parquet(sys.stdout.buffer)
+"""
+
+
+def _parquet(rows: list[dict[str, object]], copies: int = 1) -> bytes:
+    """Return rows as Parquet, or the first one many times; nothing without polars.
+
+    Another process writes it: once polars has threads here, it does not work in a forked worker.
+    """
+    if find_spec("polars") is None:
+        return b""
+    columns = {name: [row[name] for row in rows] for name in COLUMNS}
+    told = json.dumps([columns, copies]).encode()
+    return subprocess.run([sys.executable, "-c", _TO_PARQUET], input=told, capture_output=True, check=True).stdout
+
+
+def _stragglers() -> list[Seed]:
+    rows = _straggler_rows(2, 2)
+    text = "\n".join([",".join(COLUMNS), *(",".join(map(str, row.values())) for row in rows), ""])
+    found = [Seed({"trace.csv": _text(text)}, _straggler_commands("trace.csv"))]
+    if packed := _parquet(rows):
+        found.append(Seed({"trace.parquet": packed}, _straggler_commands("trace.parquet")))
+    return found
+
+
+def _straggler_commands(name: str) -> tuple[tuple[str, ...], ...]:
+    return ("simulate", name, "--cluster", "h100", "--json"), ("inspect", name)
+
+
+def _constant() -> list[Seed]:
+    """Return what every other kind reads, to be made long and constant, and tables of many equal rows."""
+    return [seed for kind, make in SEEDS.items() if kind != CONSTANT for seed in make() if seed.targets]
+
+
+EQUAL_ROWS = (1, 1000, 10**5, 10**6, 10**7)
+"""Rows of the Parquet files that hold one row again and again."""
+
+
+@cache
+def equal_rows(rows: int) -> bytes:
+    """Return a Parquet file of one row many times; nothing without polars."""
+    return _parquet(_straggler_rows(1, 1), rows)
+
+
+CONSTANT = "constant"
+"""The kind whose files are long and say one thing again and again."""
+
 SEEDS: dict[str, Callable[[], list[Seed]]] = {
     "aicb": _aicb,
     "aicb-physical": _physical,
@@ -672,6 +743,8 @@ SEEDS: dict[str, Callable[[], list[Seed]]] = {
     "pasted": _pasted,
     "measured": _measured,
     "result": _results,
+    "straggler": _stragglers,
     "options": _options,
+    CONSTANT: _constant,
 }
 """Kind of input to the function that makes its sound examples."""

@@ -1,7 +1,11 @@
 """Every point gets one row, in order, whatever its neighbours do; what is journalled is not run again."""
 
+import errno
+import os
+
 import pytest
 
+import traincast
 from sweep_work import work
 from traincast.errors import ConfigError, FormatError
 from traincast.sweep.executors import WorkerLostError
@@ -114,6 +118,78 @@ def test_a_journal_belongs_to_one_sweep_at_a_time(tmp_path):
         Journal(tmp_path / "journal", HEADING)
     first.close()
     Journal(tmp_path / "journal", HEADING).close()
+
+
+def test_a_restart_leaves_the_journal_of_a_sweep_that_runs(tmp_path):
+    pytest.importorskip("fcntl")
+    path, rows = tmp_path / "journal", [{"status": "ok", "step_s": 2.0}]
+    first = Journal(path, HEADING)
+    first.add(0, rows)
+    with pytest.raises(ConfigError, match="belongs to a sweep that is running"):
+        Journal(path, HEADING, restart=True)
+    first.close()
+    last = Journal(path, HEADING)
+    last.close()
+    assert last.rows_of == {0: rows}
+
+
+def test_a_restart_begins_anew_and_the_end_takes_only_its_own_journal_away(tmp_path):
+    path = tmp_path / "journal"
+    first = Journal(path, HEADING)
+    first.add(0, [{"status": "ok", "step_s": 2.0}])
+    first.close()
+    again = Journal(path, Heading(fingerprint="that", version="1", points=6, chunk=2), restart=True)
+    assert again.rows_of == {}
+    path.rename(tmp_path / "moved")
+    other = Journal(path, HEADING)
+    again.close(remove=True)
+    assert path.exists()
+    other.close(remove=True)
+    assert not path.exists()
+
+
+def test_a_live_sweep_keeps_its_journal_beside_a_restart(tmp_path):
+    pytest.importorskip("fcntl")
+    table = tmp_path / "table.csv"
+    told = []
+
+    def beside(done, _):
+        told.append(done)
+        with pytest.raises(ConfigError, match="belongs to a sweep that is running"):
+            traincast.sweep(**LIVE, out=table, restart=True)
+
+    assert traincast.sweep(**LIVE, out=table, tell=beside) == {"ok": 2}
+    assert told
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+LIVE = {
+    "model": "llama3-8b",
+    "cluster": "h100",
+    "gpus": 8,
+    "global_batch": 8,
+    "seq_length": 512,
+    "tp": [1, 2],
+    "workers": 1,
+}
+
+
+def test_a_full_disk_is_said_in_words_and_what_is_done_stays(tmp_path, monkeypatch):
+    path = tmp_path / "journal"
+    journal = Journal(path, HEADING)
+    journal.add(0, [{"status": "ok", "step_s": 2.0}])
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match=r"journal: cannot be written: No space left on device; what it holds"):
+        journal.add(1, [{"status": "ok", "step_s": 3.0}])
+    journal.close()
+    monkeypatch.undo()
+    last = Journal(path, HEADING)
+    last.close()
+    assert 0 in last.rows_of
 
 
 @pytest.mark.parametrize("content", [b"no journal\n", b'{"schema": 3}\n', b"\xff\xfe\n"])

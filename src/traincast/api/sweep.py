@@ -147,7 +147,5 @@ def _nothing(table: str, told: Mapping[str, Sequence[str]]) -> str:
 def _journal(table: Path, asked: Spec, work: PointWork, *, restart: bool) -> Journal:
     """Return the journal beside a table, begun anew where that is asked for."""
     record = table.with_name(f"{table.name}.journal")
-    if restart:
-        record.unlink(missing_ok=True)
     heading = Heading(fingerprint=asked.fingerprint, version=__version__, points=len(asked), chunk=work.chunk)
-    return Journal(record, heading)
+    return Journal(record, heading, restart=restart)

@@ -33,7 +33,7 @@ _REFERENCE = re.compile(r"^\$\{([\w.]+)\}$")
 _PRECISION = ("mixed_precision", "trainer.plugins", "trainer.precision")
 _NOTHING = ("", "None", "null", "[]", "none", "~")
 _TYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16", "uint8": "fp8"}
-_SIZE = re.compile(r"^(.*?\d+(?:p\d+)?b(?:_a\d+b)?)(?:_.*)?$")
+_SIZE = re.compile(r"^(.*?(?<!\d)\d++(?:p\d++)?b(?:_a\d++b)?)(?:_.*)?$")
 
 
 def draft_of_bridge(words: Sequence[str], *, strict: bool = False) -> Draft:

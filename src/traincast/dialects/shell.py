@@ -20,7 +20,7 @@ _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)(\+?)=(.*)$", re.DOTALL)
 _ARRAY = re.compile(r"^[A-Za-z_]\w*\+?=\((?![(\[])")
 _VARIABLE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::?-([^{}]*))?\}|\$([A-Za-z_]\w*|\d)")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
-_TERM = re.compile(r"\s*([*/]?)\s*(\w+)")
+_TERM = re.compile(r"(?<!\s)\s*+([*/]?)\s*+(\w++)")
 _SIGNS: Mapping[str, Callable[[int, int], int]] = {"*": int.__mul__, "/": int.__floordiv__}
 _WHOLE = re.compile(r"^\$\{\w+(?:\[[@*]\])?(?::?-[^{}]*)?\}$|^\$(?:[A-Za-z_]\w*|\d)$")
 _FORWARDED = frozenset(("$@", "${@}", "$*", "${@:1}", "${@:2}"))

@@ -6,6 +6,7 @@ rows. A line is whole or, at the end of a journal whose writer was killed, cut o
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,8 +40,17 @@ class _Line(msgspec.Struct, frozen=True):
 class Journal:
     """The journal of a sweep that runs; nobody else writes to it meanwhile."""
 
-    def __init__(self, path: Path, heading: Heading) -> None:
+    def __init__(self, path: Path, heading: Heading, *, restart: bool = False) -> None:
         """Open a journal, or begin it where there is none.
+
+        Parameters
+        ----------
+        path : Path
+            The journal.
+        heading : Heading
+            Of which sweep it is.
+        restart : bool
+            Forget what it holds, once nobody else has it.
 
         Raises
         ------
@@ -50,12 +60,10 @@ class Journal:
             If it is no journal.
         """
         self.path, self.rows_of = path, {}
+        self._stream = _locked(path)
         try:
-            self._stream: BinaryIO = path.open("ab")
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
-        try:
-            _lock(self._stream, path)
+            if restart:
+                self._stream.truncate(0)
             self._read(heading)
         except BaseException:
             self._stream.close()
@@ -71,14 +79,23 @@ class Journal:
 
     def close(self, *, remove: bool = False) -> None:
         """Close it; take it away where what it held is elsewhere."""
-        if remove:
-            self.path.unlink(missing_ok=True)
-        self._stream.close()
+        with suppress(OSError):
+            if remove and _is_of(self.path, self._stream):
+                self.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._stream.close()
 
     def _append(self, line: bytes) -> None:
-        self._stream.write(line + b"\n")
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+        try:
+            left = memoryview(line + b"\n")
+            while left:
+                left = left[self._stream.write(left) :]
+            os.fsync(self._stream.fileno())
+        except OSError as error:
+            text = (
+                f"cannot be written: {error.strerror or error}; what it holds so far stays, and the sweep goes on there"
+            )
+            raise ConfigError(text, str(self.path)) from None
 
     def _read(self, heading: Heading) -> None:
         data = b"".join(chunks_of(self.path, 2**20, MOST_TRACE_BYTES))
@@ -108,6 +125,33 @@ def _otherwise(found: Heading, heading: Heading) -> str:
     else:
         what = f"has chunks of {found.chunk} points, not of {heading.chunk}"
     return f"{what}; --restart begins anew"
+
+
+def _locked(path: Path) -> BinaryIO:
+    """Return a journal, open and ours alone (errors as `Journal`)."""
+    while True:
+        try:
+            # Unbuffered: what could not be written is not tried again when it is closed.
+            stream = path.open("ab", buffering=0)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+        try:
+            _lock(stream, path)
+            # Whoever had the lock may have taken the file away before letting go of it.
+            if _is_of(path, stream):
+                return stream
+        except BaseException:
+            stream.close()
+            raise
+        stream.close()
+
+
+def _is_of(path: Path, stream: BinaryIO) -> bool:
+    """Return whether what stands at a path is the file that is open."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(stream.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(stream: BinaryIO, path: Path) -> None:
