@@ -184,7 +184,7 @@ def test_lines_on_stderr_have_the_time_left(capsys, monkeypatch):
             advanced(share)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "scheduling much\n25 % done, about 15 s left\n50 % done, about 5 s left\n"
+    assert captured.err == "scheduling much\n25 % done, about 15 s left\n50 % done, about 8 s left\n"
     with announced(quiet=True):
         announce("scheduling much")
     assert capsys.readouterr().err == ""

@@ -18,6 +18,7 @@ from traincast.job.job import JobRequest
 from traincast.model.load import load_model
 from traincast.report.json import result_from_json, to_json
 from traincast.shipped import shipped_text
+from traincast.units import format_share
 
 ALONE = [name for name in gpu_names() if preset_of(load_gpu(name)) is None]
 JOB = JobRequest(model=load_model("llama3-8b"), gpus=8, tp=4, seq_length=1024, global_batch=8, zero=1)
@@ -65,7 +66,9 @@ def test_links_stay_below_the_datasheet_and_every_number_has_a_source(name):
     assert said == {path for path in sources if path.startswith(("intra.", "inter."))}
     assert all("no measured collectives" in sources[path] for path in said)
     rate = gpu.host_bytes_per_s if gpu.link_kind == "pcie" else gpu.link_bytes_per_s
-    assert f"collectives reach {cluster.intra.bandwidth_bytes_per_s / rate:.0%} as on" in cluster.assumed[0]
+    assert (
+        f"collectives reach {format_share(cluster.intra.bandwidth_bytes_per_s / rate, 0)} as on" in cluster.assumed[0]
+    )
     assert (cluster.nccl is None) == (gpu.nccl_row is None)
 
 
