@@ -1,6 +1,8 @@
 """What the user names is opened only where it is a regular file of a bounded size."""
 
 import gzip
+import io
+import json
 import os
 import random
 import re
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import traincast
+from traincast import files
 from traincast.calibrate.tables import read_table
+from traincast.cli.terminal import print_json
 from traincast.dialects import draft_like
 from traincast.errors import FormatError, TraincastError
 from traincast.estimate.operators.constants import load_constants
@@ -172,3 +176,25 @@ def test_a_toml_number_that_no_float_holds_is_refused():
     with pytest.raises(FormatError, match="out of range"):
         parse_toml("a = 1\nb = 1e400", "x.toml")
     assert parse_toml("a = inf\nb = 1e300", "x.toml") == {"a": float("inf"), "b": 1e300}
+
+
+def test_a_file_that_has_nothing_to_give_yet_is_empty(tmp_path, monkeypatch):
+    """Of /proc/kmsg and its kin a read returns None, for they are opened so that nobody waits."""
+    path = tmp_path / "file"
+    path.write_bytes(b"some")
+
+    class Silent(io.BytesIO):
+        def read(self, *_):
+            return None
+
+    monkeypatch.setattr(os, "fdopen", lambda handle, *_: os.close(handle) or Silent())
+    assert files.read_head(path, 4) == b""
+    assert files.read_bytes(path) == b""
+    assert b"".join(files.chunks_of(path, 4)) == b""
+
+
+def test_a_document_goes_to_a_stream_of_text_alone(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stdout", stream)
+    print_json({"schema": "traincast.models/1"})
+    assert json.loads(stream.getvalue())["schema"] == "traincast.models/1"

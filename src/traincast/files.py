@@ -74,7 +74,8 @@ def read_head(path: Path, count: int, most: int = MOST_BYTES) -> bytes:
     try:
         with os.fdopen(_opened(path, most), "rb") as stream:
             # What looks like a file may still not give its bytes: /proc/self/mem, a disk that fails.
-            return stream.read(count)
+            # A file of /proc that has nothing to give yet gives None.
+            return stream.read(count) or b""
     except OSError as error:
         raise FormatError(f"cannot be read: {_reason(error)}", str(path)) from None
 

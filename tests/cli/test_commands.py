@@ -292,7 +292,9 @@ def test_of_many_files_the_first_and_last_are_shown(call, file):
     every = call("inspect", traces, "--all")[1]
     assert [int(rank) for rank in re.findall(r"^  rank (\d)", every, re.MULTILINE)] == list(range(8))
     assert "--all" not in every
-    assert call("inspect", traces, "--json")[1].count("traincast.inspection/1") == 8
+    document = json.loads(call("inspect", traces, "--json")[1])
+    assert document["schema"] == "traincast.inspections/1"
+    assert [each["schema"] for each in document["files"]] == ["traincast.inspection/1"] * 8
     two = call("inspect", traces / "*rank[02]_*")[1]
     assert two.startswith("2 files: traces of 2 ranks of 8 by the file names\n")
     assert call("inspect", file, file, file, file)[1].startswith("4 files\n")

@@ -32,6 +32,7 @@ PRINTED = {
     "inspection": [("inspect", f"examples/{name}") for name in (
         "neusight_gpt2_large_dp.tsv", "aicb_scaled_512gpu.txt", "llama3_70b_512gpu.toml", "training_runs.csv",
     )] + [("inspect", "examples/megatron_rank0_pp2.txt")],
+    "inspections": [("inspect", TRACES), ("inspect", "examples/training_runs.csv", "examples/training_runs.csv")],
     "conversion": [("convert", "job.toml", "job.txt", "--to", "aicb")],
     "simai": [("simulate", "examples/aicb_scaled_512gpu.txt", "--pricing", "simai")],
     "collective": [("collective", "all_reduce", "--gpus", "16", "--cluster", "h100")],

@@ -157,7 +157,12 @@ def print_json(document: Mapping[str, Any]) -> None:
     text = encode(document).decode("utf-8")
     escaped = _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     sys.stdout.flush()
-    sys.stdout.buffer.write(escaped.encode("utf-8"))
+    # A stream that somebody has put in its place may take text alone.
+    stream = getattr(sys.stdout, "buffer", None)
+    if stream is None:
+        sys.stdout.write(escaped)
+    else:
+        stream.write(escaped.encode("utf-8"))
 
 
 def show_result(

@@ -4,15 +4,13 @@ Letters: N operations, R simulated ranks, T template operations, G groups.
 Source of the form: RFC 4180, with a bare newline at the end of a line.
 """
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from traincast.files import InputFile
 from traincast.report.files import file_report
 from traincast.report.operations import choose_ranks, described, pieces, simulated
-from traincast.report.plain import encodable, spreadsheet_cell
+from traincast.report.plain import csv_line, encodable
 from traincast.simulation.result import Result
 from traincast.workload.words import Provenance
 
@@ -75,7 +73,7 @@ class _Cells(NamedTuple):
         places = zip(ops.file_T.tolist(), ops.line_T.tolist(), strict=True)
         source_T = [_source(file, line, inputs) for file, line in places]
         provenance_T = [Provenance(each).name.lower() for each in ops.provenance_T.tolist()]
-        front_T = list(map(_joined, described(ops)))
+        front_T = list(map(csv_line, described(ops)))
         return cls(front_T, provenance_T, source_T, [str(len(group.members)) for group in program.groups] + [""])
 
 
@@ -116,7 +114,7 @@ def _source(file: int, line: int, inputs: Sequence[InputFile]) -> str:
     """Return the cell of a place; nothing where there is none (alone in its row it would be quoted)."""
     if not 0 <= file < len(inputs):
         return ""
-    return _joined([f"{inputs[file].path}:{line}" if line else inputs[file].path])
+    return csv_line([f"{inputs[file].path}:{line}" if line else inputs[file].path])
 
 
 def _known(values: "IntArray") -> list[str]:
@@ -131,19 +129,10 @@ def predictions_csv(validation: "Validation") -> bytes:
     used at all is left out.
     """
     found, quantity = validation.predictions, validation.quantity
-    lines = [_joined(["id", f"measured_{quantity}", f"predicted_{quantity}", "error", *found.details])]
+    lines = [csv_line(["id", f"measured_{quantity}", f"predicted_{quantity}", "error", *found.details])]
     values = zip(found.ids, found.measured.tolist(), found.predicted.tolist(), strict=True)
     for position, (name, measured, predicted) in enumerate(values):
         # NaN is the only number that differs from itself.
         forecast = ["", ""] if predicted != predicted else [predicted, predicted / measured - 1.0]  # noqa: PLR0124
-        lines.append(_joined([name, measured, *forecast, *(column[position] for column in found.details.values())]))
+        lines.append(csv_line([name, measured, *forecast, *(column[position] for column in found.details.values())]))
     return encodable("".join(f"{line}\n" for line in lines)).encode()
-
-
-def _joined(cells: Iterable[object]) -> str:
-    """Return the cells of a line, with text that is no formula in a spreadsheet."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(
-        [spreadsheet_cell(cell) if isinstance(cell, str) else cell for cell in cells]
-    )
-    return text.getvalue()

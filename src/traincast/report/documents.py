@@ -88,6 +88,11 @@ def _inspection() -> Shape:
     return Shape((Inspection,), ("recorded",), {"gpu_time": tuple[GpuTime, ...]})
 
 
+def _inspections() -> Shape:
+    one = _inspection()
+    return Shape(more={"files": [Shape(one.of, one.without, {"schema": str, **one.more})]})
+
+
 def _conversion() -> Shape:
     from traincast.formats.writer import Conversion
 
@@ -188,6 +193,7 @@ DOCUMENTS: Mapping[str, tuple[str, Callable[[], Shape]]] = {
     "comparison": ("compare: two steps", _comparison),
     "collective_comparison": ("compare: measured collectives of two files", _collective_comparison),
     "inspection": ("inspect: what a file is", _inspection),
+    "inspections": ("inspect: what several files are", _inspections),
     "conversion": ("convert: what was written", _conversion),
     "simai": ("simulate --pricing simai: SimAI's own sum", _simai),
     "collective": ("collective: its cost over sizes", _collective),

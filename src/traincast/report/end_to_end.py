@@ -15,7 +15,7 @@ from traincast.analysis.breakdown import exposed_seconds, last_rank
 from traincast.estimate.simai.total import SimaiReport, SimaiRow
 from traincast.report.files import file_report
 from traincast.report.operations import simulated
-from traincast.report.plain import encodable
+from traincast.report.plain import csv_line, encodable
 from traincast.simulation.result import Result
 from traincast.workload.words import Group, Kind, Operation, Phase, bus_factor
 
@@ -72,12 +72,17 @@ def end_to_end_csv(name: str, run: str, summary_s: Mapping[str, float], lines: I
     total_s = summary_s["total"]
     shares = [f"{_us(summary_s[key])} ({_share(summary_s[key], total_s)}%)" for key in SUMMARY if key != "total"]
     yield ", ".join(("File name", *SUMMARY.values()))
-    yield ", ".join((name.replace(",", " "), *shares, _us(total_s)))
-    yield ",".join(("layer_name", run, *_HEADINGS))
+    yield ", ".join((_cell(name), *shares, _us(total_s)))
+    yield ",".join(("layer_name", _cell(run), *_HEADINGS))
     for line in lines:
         cells = list(map(_us, (*line.compute_s, *(each.exposed_s for each in line.communications))))
         cells += [cell for each in line.communications for cell in _bandwidths(each)]
-        yield ",".join((line.name.replace(",", " "), run, *cells))
+        yield ",".join((_cell(line.name), _cell(run), *cells))
+
+
+def _cell(name: str) -> str:
+    """Return a name as one cell, for who splits a line at each comma as for a spreadsheet."""
+    return csv_line([" ".join(name.replace(",", " ").replace('"', " ").splitlines())])
 
 
 def _bandwidths(each: Communication) -> tuple[str, str, str]:

@@ -205,6 +205,11 @@ def inspection_to_dict(inspection: "Inspection") -> dict[str, Plain]:
     return _document("inspection", {**_fields(inspection, without=("recorded",)), "gpu_time": gpu_time})
 
 
+def inspections_to_dict(inspections: Iterable["Inspection"]) -> dict[str, Plain]:
+    """Return what several files are as the document ``traincast.inspections/1``."""
+    return _document("inspections", {"files": [inspection_to_dict(each) for each in inspections]})
+
+
 def conversion_to_dict(conversion: "Conversion") -> dict[str, Plain]:
     """Return what was written as the document ``traincast.conversion/1``."""
     return _document("conversion", conversion)

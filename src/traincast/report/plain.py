@@ -1,8 +1,10 @@
 """Turn results into plain values, and text from files into text that is safe to write."""
 
+import csv
+import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 
 from traincast.errors import TraincastError
@@ -81,3 +83,14 @@ def spreadsheet_cell(text: str) -> str:
     Source: OWASP, "CSV Injection" (owasp.org/www-community/attacks/CSV_Injection).
     """
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def csv_line(cells: Iterable[object]) -> str:
+    """Return a line of a CSV without its end: None is empty, and no text is a formula in a spreadsheet.
+
+    Every table that is written goes through here, for names in it come from files that others wrote.
+    """
+    text = io.StringIO()
+    safe = (spreadsheet_cell(encodable(cell)) if isinstance(cell, str) else cell for cell in cells)
+    csv.writer(text, lineterminator="").writerow(safe)
+    return text.getvalue()

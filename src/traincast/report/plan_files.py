@@ -1,7 +1,5 @@
 """The files of a plan: the document, a table, a picture, and the best layout in the words of what runs it."""
 
-import csv
-import io
 import re
 from html import escape
 from pathlib import Path
@@ -11,7 +9,7 @@ from traincast.plan.several import Plans
 from traincast.report.files import write_files
 from traincast.report.json import encode, plan_to_dict
 from traincast.report.layouts import LAYOUT_FILES
-from traincast.report.plain import encodable, spreadsheet_cell
+from traincast.report.plain import csv_line
 
 _COLUMNS = (
     *("gpus", "tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "microbatches", "schedule"),
@@ -42,9 +40,7 @@ def write_plan(plan: Plan | Plans, out: Path) -> list[Path]:
 
 def plan_csv(plan: Plan | Plans) -> str:
     """Return the layouts of a plan as a table, one a line."""
-    stream = io.StringIO()
-    rows = csv.writer(stream, lineterminator="\n")
-    rows.writerow(("model", "cluster", *_COLUMNS, *_FIGURES, *_RUN, "mfu", "tied", "pareto", "limited_by"))
+    lines = [csv_line(("model", "cluster", *_COLUMNS, *_FIGURES, *_RUN, "mfu", "tied", "pareto", "limited_by"))]
     kept = {each.identity for each in plan.pareto}
     for each in plan.shown:
         layout = [_cell(getattr(each.layout, name)) for name in _COLUMNS]
@@ -52,9 +48,8 @@ def plan_csv(plan: Plan | Plans) -> str:
         run = [_cell(getattr(each.training, name, None)) for name in _RUN]
         limit = next((part for part, _ in each.limits), "")
         marks = (int(each.tied), int(each.identity in kept), limit)
-        names = (spreadsheet_cell(encodable(name)) for name in (each.model, each.cluster))
-        rows.writerow((*names, *layout, *figures, *run, _cell(each.result.mfu), *marks))
-    return stream.getvalue()
+        lines.append(csv_line((each.model, each.cluster, *layout, *figures, *run, _cell(each.result.mfu), *marks)))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _cell(value: object) -> object:

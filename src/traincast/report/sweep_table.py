@@ -1,6 +1,5 @@
 """The rows of a sweep as one file: CSV, or Parquet (extra ``frames``)."""
 
-import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from traincast import __version__
 from traincast.errors import ConfigError
 from traincast.report.files import write_whole
-from traincast.report.plain import encodable, spreadsheet_cell
+from traincast.report.plain import csv_line, encodable
 from traincast.sweep.rows import Row
 from traincast.sweep.spec import Point, Spec
 
@@ -76,11 +75,7 @@ def _cell(value: object) -> Cell:
 
 
 def _csv(names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(["" if cell is None else spreadsheet_cell(str(cell)) for cell in row] for row in rows)
-    return text.getvalue().encode()
+    return "".join(f"{csv_line(row)}\n" for row in (names, *rows)).encode()
 
 
 def _parquet(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bytes:

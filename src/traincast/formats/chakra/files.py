@@ -14,7 +14,7 @@ from traincast.formats.chakra.groups import Groups, groups_of
 from traincast.formats.chakra.sniff import looks_like_groups
 from traincast.units import counted, format_size
 
-_NAME = re.compile(r"(?P<prefix>.*?)\.?(?P<rank>\d+)\.et(?:\.gz)?")
+_NAME = re.compile(r"(?P<prefix>.*?)\.?(?<!\d)(?P<rank>\d++)\.et(?:\.gz)?")
 _HEAD_BYTES = 4096
 _LONG_BYTES = 2**25
 """Bytes of traces from which reading them is announced."""
