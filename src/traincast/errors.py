@@ -16,7 +16,10 @@ A message says what is wrong, where, and what to do about it. The command line
 prints it alone, without a traceback, and ends with ``exit_code``.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Self
 
 from traincast.names import known_names
 
@@ -37,6 +40,26 @@ class TraincastError(Exception):
     exit_code = 1
     code = "run"
     """Its kind, as the document ``traincast.error/1`` has it."""
+    flags: Mapping[str, str] = MappingProxyType({})
+    """Words of Python in the message, such as ``allow_oom=True``, to what is typed in a shell: ``--allow-oom``."""
+
+    def typed(self, **flags: str) -> Self:
+        """Return this error, whose words of Python, such as ``allow_oom=True``, are these flags on the command line."""
+        words = [(each[0], each[1], each[2]) for each in re.finditer(r"\b(\w+)=([^\s;,):]+)", str(self))]
+        self.flags = {
+            word: flags[name] if value in ("True", "...") else f"{flags[name]} {value}"
+            for word, name, value in words
+            if name in flags
+        }
+        return self
+
+    @property
+    def in_shell(self) -> str:
+        """The message as the command line prints it."""
+        text = str(self)
+        for word, flag in self.flags.items():
+            text = text.replace(word, flag)
+        return text
 
 
 class FormatError(TraincastError):

@@ -1,6 +1,7 @@
 """Keywords of Python are the words of the command line."""
 
 import inspect
+import re
 from itertools import chain
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import traincast
 from traincast import api
 from traincast.api.estimates import SIZE_ALIASES
 from traincast.api.planning import PLAN_WORDS
-from traincast.cli.main import cli
-from traincast.errors import ConfigError, UnknownNameError
+from traincast.cli.main import cli, main
+from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
 from traincast.job.draft import Draft
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
@@ -80,7 +81,7 @@ def test_every_flag_is_a_keyword(name):
 
 
 def test_every_command_has_its_function():
-    others = {"report": "save_result", "init": None, "completion": None, "man": None}
+    others = {"report": "save_result", "init": None, "schema": None, "completion": None, "man": None}
     assert {*COMMANDS, *others} == {*cli.list_commands(None)}
     assert all(hasattr(traincast, name) for name in COMMANDS)
 
@@ -223,3 +224,45 @@ def test_a_plan_takes_the_words_of_jobs_and_of_plans():
         traincast.plan(**said, spase="full")
     with pytest.raises(ConfigError, match="job: is decided"):
         traincast.plan(resolve_job(Draft(model="llama3-8b", fields=FIELDS).request(), traincast.clusters(["h100"])[0]))
+
+
+@pytest.mark.parametrize("lacking", ["model", "gpus", "seq_length", "global_batch"])
+def test_what_is_missing_is_said_in_the_words_of_who_asks(lacking, capsys):
+    job = {"model": "llama3-8b", "gpus": 8, "seq_length": 1024, "global_batch": 8}
+    words = [word for name, value in job.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    at = words.index(f"--{lacking.replace('_', '-')}")
+    with pytest.raises(ConfigError, match=rf"^{lacking}: is missing; give {lacking}=\.\.\.") as wrong:
+        traincast.predict(**{name: value for name, value in job.items() if name != lacking})
+    assert "--" not in str(wrong.value)
+    with pytest.raises(SystemExit):
+        main(["predict", *words[:at], *words[at + 2 :]])
+    said = capsys.readouterr().err
+    assert f"{lacking}: is missing; give {words[at]}, or" in said
+    assert "=..." not in said
+
+
+def test_what_is_refused_is_said_in_the_words_of_who_asks(capsys):
+    job = {"model": "llama3-70b", "cluster": "h100", "gpus": 8, "global_batch": 8, "seq_length": 8192}
+    words = [word for name, value in job.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    for ask, command, keyword, flag in (
+        (traincast.predict, "predict", "allow_oom=True", "--allow-oom"),
+        (traincast.plan, "plan", "allow_offload=True", "--allow-offload"),
+    ):
+        with pytest.raises(InfeasibleError, match=keyword) as wrong:
+            ask(**job)
+        assert "--" not in str(wrong.value)
+        with pytest.raises(SystemExit):
+            main([command, *words])
+        said = capsys.readouterr().err
+        assert flag in said
+        assert not re.search(r"\w=", said)
+
+
+def test_a_misspelt_model_is_told_before_what_is_missing(capsys):
+    with pytest.raises(UnknownNameError, match="lama3-8b"):
+        traincast.predict(model="lama3-8b")
+    for command in ("predict", "plan"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--model", "lama3-8b"])
+        assert ended.value.code == 1
+        assert "unknown model 'lama3-8b'; " in capsys.readouterr().err

@@ -272,7 +272,7 @@ def test_a_tokenizer_tells_its_vocabulary_or_it_is_assumed():
         ("--tensor-model-parallel-size 0", "--tensor-model-parallel-size: is 0; it must be a whole number from 1 to"),
         ("--recompute-granularity some", "known: full, selective"),
         ("", "model: is missing"),
-        ("--num-layers 2 --hidden-size 8 --num-attention-heads 1 --seq-length 8", "gpus: is missing; give --gpus"),
+        ("--num-layers 2 --hidden-size 8 --num-attention-heads 1 --seq-length 8", "gpus: is missing; give gpus="),
     ],
 )
 def test_a_wrong_flag_is_named(words, message):

@@ -89,9 +89,9 @@ def test_a_file_that_is_none(tmp_path):
 
 
 def test_what_is_missing_is_asked_for_by_its_flag():
-    with pytest.raises(ConfigError, match="model: is missing; give --model"):
+    with pytest.raises(ConfigError, match="model: is missing; give model="):
         Draft().request()
-    with pytest.raises(ConfigError, match="seq_length: is missing; give --seq-length"):
+    with pytest.raises(ConfigError, match="seq_length: is missing; give seq_length="):
         Draft(model="llama3-8b", fields={"gpus": 8}).request()
 
 

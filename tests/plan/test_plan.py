@@ -1,5 +1,7 @@
 """Plans: the layout that is chosen, against every layout of a space simulated, and what the command says."""
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
@@ -93,8 +95,15 @@ def test_more_headroom_needs_less_memory():
 
 
 def test_what_cannot_fit_says_so_with_its_numbers():
-    with pytest.raises(InfeasibleError, match=r"none of .* layouts of llama3-70b on 8 GPUs"):
-        api.plan(request_of("llama3-70b", 8, 16), H100, fix={"tp": 8})
+    with pytest.raises(InfeasibleError, match=r"none of .* layouts of llama3-70b on 8 GPUs") as refused:
+        api.plan(request_of("llama3-70b", 8, 16), H100, fix={"tp": (4, 8)})
+    text, needed = str(refused.value), refused.value.needed_bytes
+    nearest = re.findall(r"(TP\d PP\d) \S[^;]* needs ([\d.]+) GiB, over by ([\d.]+) GiB", text)
+    assert len(nearest) == len({degrees for degrees, *_ in nearest}) == 3
+    assert float(nearest[0][1]) == pytest.approx(needed / 2**30, rel=1e-3)
+    assert [float(peak) for _, peak, _ in nearest] == sorted(float(peak) for _, peak, _ in nearest)
+    for _, peak, over in nearest:
+        assert float(peak) - float(over) == pytest.approx(refused.value.limit_bytes / 2**30, rel=1e-3)
     with pytest.raises(InfeasibleError, match=r"no layout .* 16 GPUs"):
         api.plan(request_of(), H100, fix={"tp": 3})
 

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from traincast import api
 from traincast.cli.main import main
-from traincast.errors import InfeasibleError
+from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.memory import chance_of_oom
-from traincast.simulation.memory_risk import MemoryRisk, check_oom_risk, memory_risk
+from traincast.simulation.memory_risk import MemoryRisk, checked_oom_risk, memory_risk
 
 GIB = 2**30
 JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "global_batch": 16, "seq_length": 8192}
@@ -50,10 +50,12 @@ def test_the_stage_that_needs_most_decides(result):
 
 def test_a_limit_refuses_what_is_above_it_alone(result):
     chance = memory_risk(result).chance_of_oom
-    check_oom_risk(result, chance)
+    assert checked_oom_risk(result, chance) is checked_oom_risk(result, None) is result
     with pytest.raises(InfeasibleError, match=r"above the \d+(\.\d+)? % that is allowed: stage \d needs") as refused:
-        check_oom_risk(result, 0.99 * chance)
+        checked_oom_risk(result, 0.99 * chance)
     assert refused.value.needed_bytes == memory_risk(result).peak_bytes
+    with pytest.raises(ConfigError, match="from 0 to 1"):
+        checked_oom_risk(result, 1.5)
     assert refused.value.limit_bytes == memory_risk(result).usable_bytes
 
 

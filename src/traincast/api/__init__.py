@@ -61,6 +61,7 @@ from traincast.job.training_run import run_terms
 from traincast.job.words import JOB_WORDS, RUN_WORDS, SIMULATE_WORDS, STEP_WORDS, said_of_job, sorted_out, takes
 from traincast.report.files import refuse_existing, write_directory, write_files, write_whole
 from traincast.report.json import result_from_json
+from traincast.simulation.memory_risk import checked_oom_risk
 from traincast.simulation.recorded import (
     DEFAULT_CLUSTER,
     choose,
@@ -135,6 +136,7 @@ def predict(
     like: str | None = None,
     strict: bool = False,
     allow_oom: bool = False,
+    fail_on_oom_risk: float | None = None,
     engine: str = "auto",
     **words: Any,  # noqa: ANN401
 ) -> Result:
@@ -155,6 +157,8 @@ def predict(
         Refuse pasted flags that are unknown, and another world size than the launcher's.
     allow_oom : bool
         Simulate even a job that is very unlikely to fit into memory; a warning says so.
+    fail_on_oom_risk : float, optional
+        Refuse a job whose chance of running out of memory is above this, from 0 to 1.
     **words
         The words of the flags, such as ``tp=8`` or ``slow={7: 1.3}``: the fields of `JobRequest` and `StepOptions`.
 
@@ -186,7 +190,8 @@ def predict(
     said = found.cluster if isinstance(found, Draft) else None
     named = next((each for each in (cluster, said, by_options) if each is not None), None)
     assumed = isinstance(found, Draft) and found.cluster_assumed and named is said
-    return recorded_forecast(found, choose(chosen, named, engine, cluster_assumed=assumed), allow_oom=allow_oom)
+    result = recorded_forecast(found, choose(chosen, named, engine, cluster_assumed=assumed), allow_oom=allow_oom)
+    return checked_oom_risk(result, fail_on_oom_risk)
 
 
 def _one_of(options: StepOptions | None, said: Mapping[str, Any]) -> None:

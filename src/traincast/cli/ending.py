@@ -62,7 +62,7 @@ def _end_of(error: BaseException) -> _End:
         return _End("interrupted", getattr(error, "exit_code", 130), text, text)
     match error:
         case TraincastError():
-            return _failed(error.code, str(error), error.exit_code)
+            return _failed(error.code, error.in_shell, error.exit_code)
         case MemoryError():
             return _failed("out_of_memory", f"not enough memory for this{f': {error}' if str(error) else ''}")
         case OSError() if error.filename is not None and error.strerror is not None:

@@ -102,7 +102,9 @@ def job_of(
     with naming_unknown_flags(draft):
         missing = draft.missing()
         if missing is not None and missing not in decided:
-            raise click.UsageError(f"{missing}: {draft.hint(missing)}")
+            # A name that is misspelt is told before what is not there yet.
+            draft.loaded_model()
+            raise click.UsageError(draft.lacks(missing).in_shell)
     return draft
 
 

@@ -59,7 +59,6 @@ def command(
     """
     from traincast import api
     from traincast.report.files import write_directory
-    from traincast.simulation.memory_risk import check_oom_risk
 
     check_reports(out, further)
     with wrong_usage():
@@ -73,8 +72,6 @@ def command(
         options = changed_options(record.options, **said)
         allow_oom = allow_oom or record.allow_oom
     with naming_unknown_flags(draft), announced(quiet=quiet), progress("predicting", quiet=quiet or as_json):
-        result = api.predict(draft, options=options, allow_oom=allow_oom)
-        if fail_on_oom_risk is not None:
-            check_oom_risk(result, fail_on_oom_risk)
+        result = api.predict(draft, options=options, allow_oom=allow_oom, fail_on_oom_risk=fail_on_oom_risk)
         written = write_directory(result, out, further=further) if out else []
     show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)

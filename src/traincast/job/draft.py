@@ -87,10 +87,21 @@ class Draft(Struct, frozen=True, kw_only=True):
         text = f"--gpus {gpus} is taken, but the launcher starts {self.launched} ranks ({self.whys['gpus']})"
         return (Note("gpus-of-launcher", text),)
 
-    def hint(self, missing: str) -> str:
-        """Return what to do about a field that is missing."""
+    def lacks(self, missing: str) -> ConfigError:
+        """Return the error of a field that is missing, with what to do about it."""
         why = self.whys.get(missing)
-        return f"is missing{f' ({why})' if why else ''}; give {flag_of(missing)}, or set it in the job file"
+        text = f"is missing{f' ({why})' if why else ''}; give {missing}=..., or set it in the job file"
+        return ConfigError(text, missing).typed(**{missing: flag_of(missing)})
+
+    def loaded_model(self) -> Model | None:
+        """Return the model; None where none is given.
+
+        Raises
+        ------
+        FormatError, UnknownNameError
+            If it cannot be read or is not known.
+        """
+        return load_model(self.model) if isinstance(self.model, str) else self.model
 
     def missing(self) -> str | None:
         """Return the first field that a job must have and that was not given and does not follow, or None."""
@@ -118,10 +129,8 @@ class Draft(Struct, frozen=True, kw_only=True):
         InfeasibleError
             If degrees of a framework do not fit the GPUs.
         """
+        model = self.loaded_model()
         missing = self.missing()
-        if missing is not None:
-            raise ConfigError(self.hint(missing), missing)
-        model = load_model(self.model) if isinstance(self.model, str) else self.model
-        if model is None:
-            raise ConfigError(self.hint("model"), "model")
+        if missing is not None or model is None:
+            raise self.lacks(missing or "model")
         return JobRequest(model=model, **self._finished(model))

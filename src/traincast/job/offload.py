@@ -56,9 +56,9 @@ def decide_offload(
         raise ConfigError(f"is {share:g}; it is a share of the optimizer's states, from 0 to 1", "offload_optimizer")
     if request.offload_parameters and zero < 3:
         raise InfeasibleError(
-            f"offload_parameters needs sharded parameters (zero 3), not zero {zero}: give --zero 3, or offload the "
-            "optimizer alone (--offload-optimizer 1)"
-        )
+            f"offload_parameters needs sharded parameters (zero 3), not zero {zero}: give zero=3, or offload the "
+            "optimizer alone (offload_optimizer=1)"
+        ).typed(zero="--zero", offload_optimizer="--offload-optimizer")
     if request.offload_parameters and share < 1:
         if request.offload_optimizer is not None:
             raise ConfigError(f"is {share:g}, but offload_parameters takes the optimizer along: 1", "offload_optimizer")

@@ -52,7 +52,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     screen = Screen(space, setting, limit)
     screened = screen.run()
     if not screened.layouts:
-        raise InfeasibleError(_nothing_fits(request, screened, limit))
+        raise _nothing_fits(request, screened, limit, usable, screen.lightest(_NEAREST))
 
     def simulate(layout: Layout) -> tuple[Result, JobStep]:
         job = resolve_job(replace(request, **layout.request()), setting.cluster)
@@ -61,7 +61,8 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     with part(0.3, 0.9):
         finalists = simulated(screened, simulate, options.finalists)
     if not finalists:
-        raise InfeasibleError("none of the best layouts of the screen can be run; give --space full, or fix less")
+        text = "none of the best layouts of the screen can be run; give space=full, or fix less"
+        raise InfeasibleError(text).typed(space="--space")
     choices = chosen_first(_choices(finalists, usable, options, setting))
     best = choices[0]
     before = None if had is None else forecast_step(had, setting, allow_oom=True)
@@ -127,6 +128,8 @@ def safe_bytes(usable: float) -> float:
     return low
 
 
+_NEAREST = 3
+"""Layouts that are named where none fits."""
 _LONGER = 0.005
 """By how much the step of a layout may be longer that is preferred for what it hangs on, as a share of the fastest."""
 
@@ -204,8 +207,22 @@ def _assumptions(request: JobRequest, space: Space, usable: float, limit: float)
     return found
 
 
-def _nothing_fits(request: JobRequest, screened: Screened, limit: float) -> str:
-    return (
-        f"none of {counted(screened.evaluated, 'layout')} of {request.model.name} on {counted(request.gpus, 'GPU')} "
-        f"needs less than {format_size(limit)}; use more GPUs, a smaller global batch, --allow-offload, or --space full"
+def _nothing_fits(
+    request: JobRequest, screened: Screened, limit: float, usable: float, nearest: Sequence[tuple[float, Layout]]
+) -> InfeasibleError:
+    """Return the error of a space in which nothing fits: the layouts that are nearest to it, and by how much they miss.
+
+    `nearest` are layouts with their bytes, the least first.
+    """
+    least = nearest[0][0]
+    missed = "; ".join(
+        f"{layout.text} needs {format_size(peak)}, over by {format_size(peak - limit)}" for peak, layout in nearest
     )
+    kept = f" ({format_size(usable)} usable, of which {format_share(1 - limit / usable, None)} stays free)"
+    text = (
+        f"none of {counted(screened.evaluated, 'layout')} of {request.model.name} on {counted(request.gpus, 'GPU')} "
+        f"fits into {format_size(limit)}{kept if limit < usable else ''}; nearest: {missed}; use more GPUs, a smaller "
+        "global batch, less headroom=..., allow_offload=True, or space=full"
+    )
+    flags = {"headroom": "--headroom", "allow_offload": "--allow-offload", "space": "--space"}
+    return InfeasibleError(text, needed_bytes=least, limit_bytes=limit).typed(**flags)

@@ -117,6 +117,19 @@ class Screen:
         seconds = time.perf_counter() - begin
         return Screened(frontier.evaluated, frontier.feasible, seconds, layouts, step_s, peak_bytes)
 
+    def lightest(self, count: int) -> list[tuple[float, Layout]]:
+        """Return the layouts that need least memory, with their bytes, of each set of degrees one."""
+        found = []
+        for block in self.blocks():
+            for part in block.parts():
+                place = int(part.peak_bytes.argmin())
+                found.append((float(part.peak_bytes.min()), block.layout(part.light(), place)))
+        least: dict[tuple[int, ...], tuple[float, Layout]] = {}
+        for each in sorted(found, key=lambda each: each[0]):
+            layout = each[1]
+            least.setdefault((layout.tp, layout.cp, layout.pp, layout.ep, layout.etp), each)
+        return list(least.values())[:count]
+
     def blocks(self) -> Iterator[Block]:
         """Yield the space block by block."""
         self.places = Places(self.setting.network)

@@ -91,11 +91,11 @@ def _warnings(
     verdict = fits(job, plan, cluster.gpu.memory_bytes, cluster.gpus_per_node, memory, host.memory_bytes)
     if verdict.refused and not allow_oom:
         raise InfeasibleError(
-            f"{verdict.text}; --allow-oom simulates all the same",
+            f"{verdict.text}; allow_oom=True simulates all the same",
             needed_bytes=verdict.peak_bytes,
             limit_bytes=verdict.usable_bytes,
             stage=verdict.stage,
-        )
+        ).typed(allow_oom="--allow-oom")
     found += _host_memory(job, host, memory, allow_oom=allow_oom)
     if verdict.doubtful:
         found.append(Note("out-of-memory" if verdict.refused else "may-run-out-of-memory", verdict.text))
@@ -117,8 +117,8 @@ def _host_memory(job: Job, host: Host, memory: Sequence[StageMemory], *, allow_o
     )
     if not allow_oom:
         raise InfeasibleError(
-            f"{text}; --allow-oom simulates all the same", needed_bytes=needed, limit_bytes=host.memory_bytes
-        )
+            f"{text}; allow_oom=True simulates all the same", needed_bytes=needed, limit_bytes=host.memory_bytes
+        ).typed(allow_oom="--allow-oom")
     yield Note("host-out-of-memory", text)
 
 

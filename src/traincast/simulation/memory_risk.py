@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from traincast.errors import InfeasibleError
+from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.memory.fits import CERTAIN, REFUSED_ABOVE, WARNED_ABOVE, shown_chance
 from traincast.simulation.result import Result
 from traincast.units import format_share
@@ -54,17 +54,23 @@ def memory_risk(result: Result) -> MemoryRisk | None:
     return max(known, key=lambda each: each.peak_bytes, default=None)
 
 
-def check_oom_risk(result: Result, most: float) -> None:
-    """Refuse a forecast whose chance of running out of memory is above `most`, a share.
+def checked_oom_risk(result: Result, most: float | None) -> Result:
+    """Return a forecast; refuse it where its chance of running out of memory is above `most`, a share.
 
     Raises
     ------
+    ConfigError
+        If `most` is no share.
     InfeasibleError
         With what the stage needs and can use.
     """
+    if most is None:
+        return result
+    if not 0 <= most <= 1:
+        raise ConfigError(f"is {most:g}; it must be a chance from 0 to 1", "fail_on_oom_risk")
     risk = memory_risk(result)
     if risk is None or risk.chance_of_oom <= most:
-        return
+        return result
     left = f"{abs(risk.usable_bytes - risk.peak_bytes) / _GIB:,.1f} GiB"
     side = f"over by {left}" if risk.peak_bytes > risk.usable_bytes else f"{left} to spare"
     text = (
