@@ -1,18 +1,22 @@
 """The clock that a power limit allows: bounds, monotonicity, and what it is for the chips that were measured."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from traincast.estimate.clocks import gemm_slowdown
+from traincast.estimate.clocks import gemm_slowdown, power_limited, power_notes
 from traincast.estimate.factors import FactorTable
 from traincast.estimate.program import OperatorSeconds
 from traincast.hardware.clusters import gpu_named
-from traincast.hardware.gpu import generations, load_gpu
+from traincast.hardware.dtypes import ELEMENT_TYPES, PRECISIONS
+from traincast.hardware.gpu import generations, gpu_names, load_gpu, said_of
 from traincast.workload.ops import OperatorCall
 
 KNOWN = [name for name, each in generations().items() if each.gemm_pj_per_flop is not None]
+THROTTLED = [each for each in gpu_names() if load_gpu(each).architecture in KNOWN and load_gpu(each).tdp_w]
 POWER_W = st.floats(50, 5000)
 
 
@@ -26,23 +30,78 @@ def test_more_power_is_never_slower(architecture, one_w, other_w):
     assert more <= less
 
 
-@given(st.sampled_from(KNOWN), st.floats(1, 10), st.floats(1e13, 1e16))
-def test_power_beyond_what_the_full_clock_takes_changes_nothing(architecture, times, peak):
-    generation = generations()[architecture]
-    full_w = generation.gemm_pj_per_flop * 1e-12 * peak
-    assert gemm_slowdown(chip(architecture, full_w * times, peak)) == pytest.approx(generation.timed_clock)
+@given(st.sampled_from(THROTTLED), st.floats(1, 10))
+def test_power_beyond_what_the_full_clock_takes_changes_nothing(name, times):
+    gpu = load_gpu(name)
+    full_w = gpu.generation.gemm_pj_per_flop * 1e-12 * gpu.bf16_dense_flops_per_s
+    assert gemm_slowdown(replace(gpu, tdp_w=full_w * times)) == pytest.approx(gpu.generation.timed_clock)
 
 
-@given(st.sampled_from(KNOWN), st.floats(0.05, 0.5), st.floats(1e13, 1e16))
-def test_the_rate_of_a_limited_chip_is_its_power_over_the_energy_of_a_flop(architecture, share, peak):
-    """Whatever its peak: a GEMM that would reach all of it takes the energy of its FLOP over the limit."""
-    generation = generations()[architecture]
-    limit_w = share * generation.gemm_pj_per_flop * 1e-12 * peak
-    rate = peak * generation.timed_clock / gemm_slowdown(chip(architecture, limit_w, peak))
-    assert rate == pytest.approx(limit_w / (generation.gemm_pj_per_flop * 1e-12))
-    assert gemm_slowdown(chip(architecture, limit_w / 2, peak)) == pytest.approx(
-        2 * gemm_slowdown(chip(architecture, limit_w, peak))
-    )
+@given(st.sampled_from(THROTTLED), st.floats(0.05, 0.5), st.floats(1, 10))
+def test_the_rate_of_a_limited_chip_is_its_power_over_the_energy_of_a_flop(name, share, more):
+    """A GEMM that would reach all of the peak takes the energy of its FLOP over the limit, whatever a peak says."""
+    sheet = load_gpu(name)
+    pj, peak = sheet.generation.gemm_pj_per_flop, sheet.bf16_dense_flops_per_s
+    limit_w = share * pj * 1e-12 * peak
+    for gpu in (replace(sheet, tdp_w=limit_w), replace(sheet, tdp_w=limit_w, bf16_dense_flops_per_s=peak * more)):
+        reached = power_limited(gpu).bf16_dense_flops_per_s * sheet.generation.timed_clock / gemm_slowdown(gpu)
+        assert reached == pytest.approx(limit_w / (pj * 1e-12))
+        assert gemm_slowdown(replace(gpu, tdp_w=limit_w / 2)) == pytest.approx(2 * gemm_slowdown(gpu))
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_a_gpu_as_its_datasheet_says_has_all_of_its_peaks(name):
+    gpu = load_gpu(name)
+    assert power_limited(gpu) is gpu
+    assert not list(power_notes(gpu))
+
+
+RISING = (0.3, 0.7, 0.9, 0.99, 1.0, 1.01, 1.1, 1.3, 2.0, 10.0)
+
+
+@pytest.mark.parametrize("name", [*gpu_names(), "its own"])
+def test_no_higher_rate_of_a_gpu_is_slower(name):
+    """Each rate alone and all peaks together, for GEMMs of all sizes and all types, and what is not throttled."""
+    gpu = load_gpu(name) if name in gpu_names() else replace(load_gpu("gb300"), name="Abacus")
+    peaks = [each for each in said_of(gpu) if each.endswith("_dense_flops_per_s")]
+    dtypes = [each for each in PRECISIONS if gpu.has_peak(each) and _takes(each, gpu)]
+    calls = [
+        OperatorCall(family="gemm", shape=(size, size, 1024), dtype=dtype)
+        for dtype in dtypes
+        for size in (16, 512, 8192)
+    ]
+    calls += [OperatorCall(family="norm", shape=(4096, 4096), dtype="bf16")]
+    alone = [[each] for each in (*peaks, "hbm_bytes_per_s", "tdp_w") if getattr(gpu, each)]
+    for changed in (*alone, peaks):
+        _never_slower(gpu, changed, calls)
+
+
+def _takes(dtype, gpu):
+    return not ELEMENT_TYPES[dtype].small_blocks or dtype in gpu.generation.scaled_blocks
+
+
+def _never_slower(gpu, changed, calls):
+    before = [math.inf] * len(calls)
+    for factor in RISING:
+        faster = replace(gpu, **{each: getattr(gpu, each) * factor for each in changed})
+        seconds = OperatorSeconds(faster, FactorTable().for_job(faster, "nanotron-2024"))
+        now = [seconds.of(each) for each in calls]
+        assert all(one <= two * (1 + 1e-12) for one, two in zip(now, before, strict=True)), (changed, factor)
+        before = now
+
+
+def _limited_tflops(gpu):
+    energy_pj = gpu.generation.gemm_pj_per_flop * gpu.bf16_dense_flops_per_s / gpu.fp8_dense_flops_per_s
+    return gpu.tdp_w / energy_pj
+
+
+def test_a_peak_that_the_power_limit_eats_says_so_in_numbers():
+    gpu = load_gpu("gb300")
+    more = replace(gpu, fp8_dense_flops_per_s=2 * gpu.fp8_dense_flops_per_s)
+    (note,) = power_notes(more)
+    stated, limited = 2 * gpu.fp8_dense_flops_per_s / 1e12, _limited_tflops(gpu)
+    assert f"of {gpu.tdp_w:g} W holds fp8 GEMMs of a step to {limited:.4g} of the {stated:.4g} TFLOP/s" in note
+    assert not list(power_notes(replace(more, tdp_w=10 * gpu.tdp_w)))
 
 
 @pytest.mark.parametrize("without", [{"tdp_w": None}, {"bf16_dense_flops_per_s": None}, {"architecture": "tpu"}])

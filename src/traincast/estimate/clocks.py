@@ -4,23 +4,78 @@ Long GEMMs draw more than most GPUs may: the limiter lowers the clock until the 
 the limit. A kernel is timed alone for less than that, a step runs for seconds. At voltages near their least, a FLOP
 takes the same energy at every clock, and so::
 
-    clock    = min(1, limit / (energy of a FLOP * peak))       share of the clock at which the peak is stated
-    slowdown = clock of the timings / clock
+    limited rate = limit / energy of a FLOP                    that the power limit sustains
+    clock        = min(1, limited rate / datasheet's peak)     share of the clock at which the peak is stated
+    slowdown     = clock of the timings / clock
 
 The energy is that of all a GPU draws while it runs long GEMMs, one value a generation, of bf16; in 8 and 4 bits it is
-as much less as the peak is higher. The clock is that of all GEMMs of a step, small ones too, as a layer is shorter than
-what the limiter averages over. Values and what they rest on: `data/gpus/generations.csv`, docs/measured.md.
+as much less as the peak of the datasheet is higher. The clock is that of all GEMMs of a step, small ones too, as a
+layer is shorter than what the limiter averages over. Values and what they rest on: `data/gpus/generations.csv`,
+docs/measured.md.
+
+Another peak than the datasheet's leaves the energy of a FLOP and the clock of the rest as they are: GEMMs reach it up
+to the limited rate of their own type, or to what the part reaches by its datasheet (`power_limited`). So a higher peak
+may gain nothing, and never loses.
 """
 
-from traincast.hardware.gpu import Gpu
+from collections.abc import Iterator
 
-_PICO = 1e-12
+from msgspec.structs import replace
+
+from traincast.hardware.dtypes import PEAK_OF_DTYPE
+from traincast.hardware.gpu import Gpu, find_gpu, gpu_names, load_gpu
+
+_PICO, _TERA = 1e-12, 1e12
+_BF16 = "bf16_dense_flops_per_s"
+_PEAKS = tuple(dict.fromkeys(f"{each}_dense_flops_per_s" for each in PEAK_OF_DTYPE.values()))
 
 
 def gemm_slowdown(gpu: Gpu) -> float:
     """Return how much longer GEMMs take in a step than timed alone; 1 where power or energy of a GPU are not known."""
-    generation = gpu.generation
-    if generation.gemm_pj_per_flop is None or gpu.tdp_w is None or gpu.bf16_dense_flops_per_s is None:
+    limited = _limited_rates(gpu)
+    if _BF16 not in limited:
         return 1.0
-    full_w = generation.gemm_pj_per_flop * _PICO * gpu.bf16_dense_flops_per_s
-    return generation.timed_clock / min(1.0, gpu.tdp_w / full_w)
+    sheet = find_gpu(gpu.name)
+    full = limited[_BF16] if sheet is None else sheet.bf16_dense_flops_per_s
+    return gpu.generation.timed_clock * max(1.0, (full or 0.0) / limited[_BF16])
+
+
+def power_limited(gpu: Gpu) -> Gpu:
+    """Return a GPU with the peaks that its GEMMs reach before `gemm_slowdown`; that of a datasheet has its own."""
+    sheet, found = find_gpu(gpu.name), {}
+    for name, limited in _limited_rates(gpu).items():
+        stated, peak = (None if sheet is None else getattr(sheet, name)), getattr(gpu, name)
+        if sheet is None:
+            found[name] = min(peak, limited)
+        elif stated is not None and peak != stated:
+            found[name] = max(stated, limited) if peak >= limited else peak * max(1.0, stated / limited)
+    return replace(gpu, **found) if found else gpu
+
+
+def power_notes(gpu: Gpu) -> Iterator[str]:
+    """Say of each peak that is higher than the datasheet's what the power limit leaves of it in GEMMs of a step."""
+    sheet = find_gpu(gpu.name)
+    for name, limited in _limited_rates(gpu).items():
+        peak, stated = getattr(gpu, name), (None if sheet is None else getattr(sheet, name))
+        if peak > max(limited, stated or 0.0):
+            kind = name.removesuffix("_dense_flops_per_s")
+            yield (
+                f"the power limit of {gpu.tdp_w:g} W holds {kind} GEMMs of a step to {limited / _TERA:.4g} of the "
+                f"{peak / _TERA:.4g} TFLOP/s that gpu.{name} says; a higher gpu.tdp_w allows more"
+            )
+
+
+def _limited_rates(gpu: Gpu) -> dict[str, float]:
+    """Return the FLOP per second that the power limit sustains, by the name of each peak that the GPU has."""
+    energy = gpu.generation.gemm_pj_per_flop
+    like = find_gpu(gpu.name) or _of_generation(gpu.architecture)
+    if energy is None or gpu.tdp_w is None or like is None or gpu.bf16_dense_flops_per_s is None:
+        return {}
+    bf16 = gpu.tdp_w / (energy * _PICO)
+    base = like.bf16_dense_flops_per_s or gpu.bf16_dense_flops_per_s
+    return {name: bf16 * (getattr(like, name) or getattr(gpu, name)) / base for name in _PEAKS if getattr(gpu, name)}
+
+
+def _of_generation(architecture: str) -> Gpu | None:
+    """Return the first GPU of a generation, for what a FLOP takes in each type beside bf16."""
+    return next((each for each in map(load_gpu, gpu_names()) if each.architecture == architecture), None)

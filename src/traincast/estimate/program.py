@@ -16,8 +16,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.errors import ProgramError
+from traincast.estimate.clocks import power_limited
 from traincast.estimate.collectives.cost import CollectiveCost, estimate_collective
-from traincast.estimate.factors import CostFactors
+from traincast.estimate.factors import CostFactors, is_throttled
 from traincast.estimate.measured import cost_class, measured_class
 from traincast.estimate.operators.cost import OperatorTime, estimate_operator
 from traincast.fabric.placement import Placement, placement_of
@@ -51,7 +52,9 @@ class OperatorSeconds(Struct):
     def alone(self, call: OperatorCall) -> tuple[OperatorTime, str]:
         """Return its time by itself and its class of work."""
         if call not in self._known:
-            self._known[call] = estimate_operator(call, self.gpu, self.factors.constants), cost_class(call)
+            name = cost_class(call)
+            gpu = power_limited(self.gpu) if is_throttled(name) else self.gpu
+            self._known[call] = estimate_operator(call, gpu, self.factors.constants), name
         return self._known[call]
 
     def of(self, call: OperatorCall, count: float = 1.0) -> float:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
+from traincast.estimate.clocks import power_notes
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, FactorTable, factors_on, host_class, with_factors
 from traincast.estimate.measured import constants_notes, in_pass, measured_constants, unmeasured
 from traincast.estimate.offload import offload_notes, ranks_of_host, with_offload
@@ -67,6 +68,7 @@ def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> J
             *notes,
             *constants_notes(setting.constants, cluster.gpu),
             *offload_notes(job, cluster.gpu, cluster.ranks_per_node),
+            *(Note("power-limit", text) for text in power_notes(cluster.gpu)),
         ),
         warnings=(*workload.warnings, *doubts),
     )
