@@ -158,7 +158,7 @@ def test_deep_and_long_json_is_refused(text):
 SOURCE = Path(traincast.__file__).parent
 SHIPPED = re.compile(r"^from importlib(?: import |\.)resources|\bSHIPPED\b|Path\(__file__\)", re.MULTILINE)
 PAST_THE_GUARD = re.compile(
-    r"\.read_bytes\(|\.open\((?!\"[wa]b\")|(?<![\w.])open\(|json\.load\(|tomllib\.load\(|gzip\.(?:open|decompress)"
+    r"\.read_bytes\(|\.open\((?!\"[wax]b\")|(?<![\w.])open\(|json\.load\(|tomllib\.load\(|gzip\.(?:open|decompress)"
 )
 
 

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+import traincast
+
 SPEC = """
 [base.batch]
 seq_length = 4096
@@ -67,16 +69,37 @@ def test_every_point_has_a_row_that_predict_agrees_with(table, call):
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
 def test_a_sweep_that_is_killed_goes_on_and_writes_the_same_bytes(spec, tmp_path, table):
     out, journal = tmp_path / "found.csv", tmp_path / "found.csv.journal"
-    with subprocess.Popen(words(spec, out, "--workers", "1", "--quiet"), stderr=subprocess.DEVNULL) as killed:
+    with subprocess.Popen(words(spec, out, "--workers", "1", "--quiet"), stderr=subprocess.PIPE) as killed:
         while not (journal.exists() and journal.read_bytes().count(b"\n") >= 2):
             assert killed.poll() is None
             time.sleep(0.01)
         os.kill(killed.pid, signal.SIGKILL)
+        assert killed.stderr.read() == b""
     assert not out.exists()
     assert journal.exists()
     done = subprocess.run(words(spec, out), check=True, capture_output=True, encoding="utf-8")
     assert "48 points, 24 refused" in done.stdout
     assert out.read_bytes() == table.read_bytes()
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_anything_runs(spec, tmp_path, call):
+    (tmp_path / "folder.csv").mkdir()
+    for out, message in (
+        ("folder.csv", "is a directory"),
+        ("no/found.csv", "is not there"),
+        ("found.txt", "must end in"),
+    ):
+        code, printed, told = call("sweep", spec, "--out", tmp_path / out, "--workers", 1)
+        assert (code, printed) == (1, "")
+        assert message in told
+        assert "running" not in told
+
+
+def test_a_name_as_long_as_any_may_be_is_a_table(tmp_path):
+    table = tmp_path / ("a" * 251 + ".csv")
+    job = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "global_batch": 8, "seq_length": 512}
+    assert traincast.sweep(**job, tp=[1], workers=1, out=table) == {"ok": 1}
+    assert [path.name for path in tmp_path.iterdir()] == [table.name]
 
 
 PLANS = """

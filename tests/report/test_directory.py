@@ -1,11 +1,13 @@
+import errno
 import io
+import secrets
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from traincast.errors import ConfigError, TraincastError, UnknownNameError
-from traincast.report.files import REPORTS, FileReport, write_directory
+from traincast.report.files import REPORTS, FileReport, check_writable, write_directory, write_whole
 
 ALL = ["ops.csv", "report.html", "result.json", "trace.json.gz"]
 
@@ -96,3 +98,73 @@ def test_the_same_bytes_every_time(result, name):
     REPORTS.get(name).write(result, first)
     REPORTS.get(name).write(result, second)
     assert first.getvalue() == second.getvalue() != b""
+
+
+@pytest.mark.parametrize("failing", range(len(ALL)))
+def test_a_failure_leaves_what_an_earlier_run_wrote(result, tmp_path, monkeypatch, failing):
+    """Whichever file cannot be moved into its place, all of the earlier run are as they were, and no other is there."""
+    out = tmp_path / "out"
+    write_directory(result, out)
+    (out / "report.html").unlink()
+    for path in out.iterdir():
+        path.write_text(f"earlier {path.name}")
+    before = {path.name: path.read_text() for path in out.iterdir()}
+    real, refused = Path.replace, ALL[failing]
+
+    def replace_but_one(self, target):
+        if Path(target) == out / refused and self.parent.name.startswith(".traincast-"):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace_but_one)
+    with pytest.raises(TraincastError, match=rf"{refused} cannot be written: Operation not permitted"):
+        write_directory(result, out)
+    assert {path.name: path.read_text() for path in out.iterdir()} == before
+
+
+def test_files_are_kept_where_the_file_system_has_no_links(result, tmp_path, monkeypatch):
+    def no_links(*_):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(Path, "hardlink_to", no_links)
+    test_a_failure_leaves_what_an_earlier_run_wrote(result, tmp_path, monkeypatch, len(ALL) - 1)
+
+
+def test_of_a_link_the_file_that_it_leads_to_is_written(tmp_path):
+    real, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    link.symlink_to(real)
+    for content in (b"one", b"two"):
+        write_whole(link, content)
+        assert link.is_symlink()
+        assert real.read_bytes() == content
+    assert contents(tmp_path) == ["link.csv", "real.csv"]
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    with pytest.raises(ConfigError, match="circle cannot be written"):
+        write_whole(circle, b"")
+
+
+def test_a_name_as_long_as_any_may_be_is_written(tmp_path):
+    path = tmp_path / ("a" * 251 + ".csv")
+    write_whole(path, [b"a", b"b"])
+    assert path.read_bytes() == b"ab"
+
+
+def test_a_temporary_file_is_nobody_elses(tmp_path, monkeypatch):
+    """One that is there already is not written to, whatever it is."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
+    (tmp_path / ".traincast-guessed").symlink_to(victim)
+    with pytest.raises(ConfigError, match="File exists"):
+        write_whole(tmp_path / "out.csv", b"theirs")
+    assert victim.read_bytes() == b"mine"
+    assert contents(tmp_path) == [".traincast-guessed", "victim"]
+
+
+def test_what_could_not_be_written_is_refused_beforehand(tmp_path):
+    (tmp_path / "folder.csv").mkdir()
+    for path, message in ((tmp_path / "folder.csv", "is a directory"), (tmp_path / "no" / "t.csv", "is not there")):
+        with pytest.raises(ConfigError, match=message):
+            check_writable(path)
+    check_writable(tmp_path / "table.csv")

@@ -1,5 +1,7 @@
 """Many jobs in one run that can be stopped and gone on with."""
 
+import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -144,8 +146,15 @@ def _nothing(table: str, told: Mapping[str, Sequence[str]]) -> str:
     return f"{table} has no point that is ok: of {counted(total, 'point')} {counts}; the first: {most[0]}"
 
 
+_LONGEST_NAME_BYTES = 255
+"""Of a file in its folder."""
+
+
 def _journal(table: Path, asked: Spec, work: PointWork, *, restart: bool) -> Journal:
     """Return the journal beside a table, begun anew where that is asked for."""
-    record = table.with_name(f"{table.name}.journal")
+    name = f"{table.name}.journal"
+    if len(os.fsencode(name)) > _LONGEST_NAME_BYTES:
+        name = f"{hashlib.sha256(os.fsencode(name)).hexdigest()}.journal"
+    record = table.with_name(name)
     heading = Heading(fingerprint=asked.fingerprint, version=__version__, points=len(asked), chunk=work.chunk)
     return Journal(record, heading, restart=restart)

@@ -364,7 +364,7 @@ def model_from_columns(row: Mapping[str, str]) -> Model:
         columns), or a column is no number.
     """
     # A release that some tables print with the name is none of the model's.
-    name = re.sub(r"\s*\(\d\d\.\d\d[.\d]*\)$", "", (row.get("model") or "").strip())
+    name = re.sub(r"(?<!\s)\s*+\(\d\d\.\d\d[.\d]*\)$", "", (row.get("model") or "").strip())
     for pattern, kind in _not_described().items():
         if re.search(pattern, name, re.IGNORECASE):
             raise ConfigError(f"{name} is a {kind}, which is not described", "model")

@@ -26,7 +26,9 @@ def command(spec: Path, out: Path, on: str, workers: int | None, restart: bool, 
     cluster costs for an hour. With work = "plan" every point is a plan, made as [plan] says.
     """
     from traincast.api.sweep import sweep
+    from traincast.report.sweep_table import check_table
 
+    check_table(out)
     with rated(f"running the points of {spec}", "points", quiet=quiet) as tell:
         counts = sweep(spec, out, on=on, workers=workers, restart=restart, tell=tell)
     if not quiet:

@@ -285,7 +285,7 @@ class Rows:
         writer.writeheader()
         writer.writerows(self.found.values())
         try:
-            handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+            handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".traincast-")
             with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
                 file.write(text.getvalue())
             Path(temporary).chmod(0o644)

@@ -1,8 +1,9 @@
 """Files that are written whole or not at all: the reports of a result, and single ones."""
 
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -86,7 +87,7 @@ def write_directory(
             if target.is_dir():
                 raise ConfigError(f"{target} is a directory; a report of that name cannot be written")
         staged = [_write(report, result, staging) for report in reports]
-        _publish(staged, targets)
+        _publish(staged, targets, staging)
     return targets
 
 
@@ -152,19 +153,42 @@ def _write(report: FileReport, result: Result, directory: Path) -> Path:
     return path
 
 
-def _publish(staged: Sequence[Path], targets: Sequence[Path]) -> None:
-    """Move files into place; if one cannot be moved, those before it go too."""
+def _publish(staged: Sequence[Path], targets: Sequence[Path], staging: Path) -> None:
+    """Move files into place; if one cannot be moved, what stood in the place of those before it comes back."""
+    before = staging / ".before"
     done: list[Path] = []
     try:
-        for source, target in zip(staged, targets, strict=True):
+        before.mkdir()
+        for place, (source, target) in enumerate(zip(staged, targets, strict=True)):
+            if target.is_symlink() or target.exists():
+                _keep(target, before / str(place))
             source.replace(target)
             done.append(target)
     except OSError as error:
         raise TraincastError(f"{targets[len(done)]} cannot be written: {error.strerror or error}") from error
     finally:
         if len(done) < len(targets):
-            for target in done:
-                target.unlink(missing_ok=True)
+            for place, target in enumerate(done):
+                with suppress(OSError):
+                    _put_back(before / str(place), target)
+
+
+def _keep(path: Path, kept: Path) -> None:
+    """Keep a file under another name, too, without copying it where the file system can."""
+    import shutil
+
+    try:
+        kept.hardlink_to(path)
+    except OSError:
+        shutil.copy2(path, kept, follow_symlinks=False)
+
+
+def _put_back(kept: Path, path: Path) -> None:
+    """Put back what was kept of a file; take the file away where nothing was."""
+    if kept.is_symlink() or kept.exists():
+        kept.replace(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_files(out: Path, files: Iterable[tuple[str, Iterable[bytes]]], *, force: bool = False) -> list[Path]:
@@ -195,7 +219,7 @@ def write_files(out: Path, files: Iterable[tuple[str, Iterable[bytes]]], *, forc
             if not force:
                 refuse_existing(target)
             target.parent.mkdir(parents=True, exist_ok=True)
-        _publish(staged, targets)
+        _publish(staged, targets, staging)
     return targets
 
 
@@ -224,7 +248,8 @@ def _stored(path: Path, content: Iterable[bytes]) -> Path:
 def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file through a temporary one beside it; an existing file is replaced in one step.
 
-    A device or pipe, such as ``/dev/null``, is written to as it is: replacing it would take it away.
+    Of a symbolic link the file that it leads to is replaced. A device or pipe, such as ``/dev/null``, is written to as
+    it is: replacing it would take it away.
 
     Raises
     ------
@@ -233,15 +258,39 @@ def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a directory; name a file for the output")
-    is_device = path.exists() and not path.is_file()
-    target = path if is_device else path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    pieces = [content] if isinstance(content, bytes) else content
     try:
-        with target.open("wb") as stream:
-            stream.writelines([content] if isinstance(content, bytes) else content)
-        if not is_device:
-            target.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from None
-    finally:
-        if not is_device:
-            target.unlink(missing_ok=True)
+        if path.exists() and not path.is_file():
+            with path.open("wb") as device:
+                device.writelines(pieces)
+            return
+        target = path.resolve() if path.is_symlink() else path
+        temporary = target.with_name(f".traincast-{secrets.token_hex(8)}")
+        # "x": the file is ours from the beginning, whoever else may write to the folder.
+        stream = temporary.open("xb")
+        try:
+            with stream:
+                stream.writelines(pieces)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (OSError, RuntimeError) as error:
+        # A circle of links is a RuntimeError.
+        raise ConfigError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that `write_whole` could not write, before the work that it is for.
+
+    Raises
+    ------
+    ConfigError
+        If it is a directory, its folder is not there, or nothing may be written there.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory; name a file for the output")
+    target = path.resolve() if path.is_symlink() else path
+    if not target.parent.is_dir():
+        raise ConfigError(f"{path} cannot be written: the folder {target.parent} is not there")
+    if not os.access(target.parent, os.W_OK):
+        raise ConfigError(f"{path} cannot be written: nothing may be written to {target.parent}")

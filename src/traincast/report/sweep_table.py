@@ -7,7 +7,7 @@ from typing import Any
 
 from traincast import __version__
 from traincast.errors import ConfigError
-from traincast.report.files import write_whole
+from traincast.report.files import check_writable, write_whole
 from traincast.report.plain import csv_line, encodable
 from traincast.sweep.rows import Row
 from traincast.sweep.spec import Point, Spec
@@ -56,12 +56,13 @@ def check_table(path: Path) -> Path:
     Raises
     ------
     ConfigError
-        If its ending is neither .csv nor .parquet, or polars is not there for the latter.
+        If its ending is neither .csv nor .parquet, polars is not there for the latter, or it cannot be written.
     """
     if path.suffix not in (".csv", ".parquet"):
         raise ConfigError("must end in .csv or .parquet", str(path))
     if path.suffix == ".parquet":
         _polars()
+    check_writable(path)
     return path
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from threading import Thread
 from types import ModuleType
 
@@ -54,7 +55,8 @@ class LocalPool:
         """Stop the processes."""
         for process in list((self._pool._processes or {}).values()):
             process.kill()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        # Waited for: a thread of the pool that is left at the end of this process meets what is closed already.
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _submitted(self, points: Sequence[Point]) -> Future[list[Row]]:
         """Hand a chunk to the pool, which starts its processes here, as they are needed."""
@@ -62,8 +64,23 @@ class LocalPool:
             return self._pool.submit(self._work, points)
 
     def _made(self) -> ProcessPoolExecutor:
+        _start_tracker()
         context = multiprocessing.get_context(_METHOD)
         return ProcessPoolExecutor(self.workers, mp_context=context, initializer=_leave_with_parent)
+
+
+def _start_tracker() -> None:
+    """Start what cleans up after this process, should it be killed, so that it does it without a word."""
+    if os.name != "posix":
+        return
+    sys.warnoptions.append(_QUIET_TRACKER)
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.remove(_QUIET_TRACKER)
+
+
+_QUIET_TRACKER = "ignore:resource_tracker:UserWarning"
 
 
 class _NoMain:
