@@ -9,6 +9,7 @@ number in SI units, a text with its unit, or either of them with its source::
     bandwidth_bytes_per_s = "200Gb/s"
     hop_latency_s = { value = 9e-6, source = "our nccl-tests of May" }
 
+What was made from a number that is said follows it, unless it is said too (`traincast.hardware.overrides`).
 A file that says neither a base nor links describes a GPU in ``[gpu]``, and its links follow from the datasheet.
 """
 
@@ -36,6 +37,7 @@ from traincast.hardware.cluster import (
 from traincast.hardware.fabric import fabric_of, fabric_values
 from traincast.hardware.from_datasheet import cluster_from_datasheet, with_domain, with_nic
 from traincast.hardware.gpu import Gpu, filled, find_datasheet, gpu_names, load_gpu, said_of
+from traincast.hardware.overrides import described, followed
 from traincast.tables import Shelf, Value, as_table, built, read_table
 
 T = TypeVar("T", MeasuredTable, RunFactor)
@@ -159,6 +161,24 @@ def cluster_table(cluster: Cluster) -> dict[str, Any]:
     return table if cluster.measured is None else table | {"measured": as_table(cluster.measured.tables)}
 
 
+def with_field(cluster: Cluster, path: str, value: object, shown: str) -> Cluster:
+    """Return a cluster with another value of one field, as a cluster file would say it of one that it builds on.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        As `load_cluster`.
+    """
+    section, dot, key = path.partition(".")
+    table: dict[str, Any] = as_table(cluster, leave_out=("sources", "measured"))
+    table[section] = {**table.get(section, {}), key: value} if dot else value
+    values = _values(table, shown, Path())
+    if path in values and section != "fabric":
+        values |= followed(cluster, {path: values[path]})
+    # Measured times are of the links that they were measured on.
+    return replace(_cluster_of(values, shown), measured=cluster.measured)
+
+
 def _cluster_of(values: dict[str, Value], shown: str) -> Cluster:
     """Return the cluster that checked values make up."""
     measured = values.pop("measured", None)
@@ -218,7 +238,12 @@ def _read(given: str | Path) -> dict[str, Value]:
     shown = str(given)
     values = {} if base is None else _read(base)
     values["name"] = Value(given.stem if isinstance(given, Path) else given)
-    values |= _values(table, shown, Path(shown).parent)
+    own = _values(table, shown, Path(shown).parent)
+    if base is not None:
+        values |= followed(_preset(base), own)
+        text = described(_preset(base), own)
+        values |= {"description": Value(text)} if text else {}
+    values |= own
     if base is not None and find_datasheet(str(values["gpu.name"].value)) is None:
         sheet = _preset(base).gpu
         taken = {f"gpu.{name}": Value(getattr(sheet, name), f"as in {base}") for name in _OF_DATASHEETS}

@@ -13,8 +13,7 @@ from msgspec.structs import fields, replace
 
 from traincast.errors import ConfigError, TraincastError
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.clusters import cluster_from_table, cluster_table, load_cluster
-from traincast.hardware.from_datasheet import with_nic
+from traincast.hardware.clusters import load_cluster, with_field
 from traincast.job.changes import FieldEdit, WorkEdit, parse_change
 from traincast.job.job import JOB_FIELDS
 from traincast.job.options import LayoutOptions
@@ -125,7 +124,7 @@ def _of_setting(setting: Setting, change: FieldEdit) -> Setting | None:
 
 def _other_cluster(cluster: Cluster, change: FieldEdit) -> Cluster | None:
     """Return a cluster with a change; None where it is of something else."""
-    section, dot, key = change.name.partition(".")
+    section, dot, _ = change.name.partition(".")
     if change.name == "cluster":
         return load_cluster(change.value)
     rate_of = find_name(change.name, (_NIC, _NVLINK))
@@ -133,7 +132,7 @@ def _other_cluster(cluster: Cluster, change: FieldEdit) -> Cluster | None:
         make = _other_nic if rate_of == _NIC else _other_links
         return make(cluster, parse_rate(change.value))
     of_cluster = section in _SECTIONS if dot else section in _OF_CLUSTER
-    return _other_field(cluster, section, key, change.value) if of_cluster else None
+    return _other_field(cluster, change.name, _plain(change.value)) if of_cluster else None
 
 
 def _of_fields(change: FieldEdit) -> dict[str, Any]:
@@ -163,7 +162,7 @@ def _plain(text: str) -> Any:  # noqa: ANN401
 def _other_nic(cluster: Cluster, rate: float) -> Cluster:
     """Return a cluster with network cards of another line rate; a network that is told link by link keeps its own."""
     if cluster.fabric is None:
-        return with_nic(cluster, rate)
+        return _other_field(cluster, "gpu.nic_bytes_per_s", rate)
     raise ConfigError(
         f"the network of {cluster.name} is described by [fabric]; change a field of it, such as "
         "fabric.link_bytes_per_s=...",
@@ -173,25 +172,12 @@ def _other_nic(cluster: Cluster, rate: float) -> Cluster:
 
 def _other_links(cluster: Cluster, rate: float) -> Cluster:
     """Return a cluster whose links inside a node have another rate, with the share of it that is reached now."""
-    known = cluster.gpu.link_bytes_per_s
-    if not known:
-        raise ConfigError(
-            f"the link rate of {cluster.gpu.name} is not known; change intra.bandwidth_bytes_per_s", "what_if"
-        )
-    link, ratio = cluster.intra, rate / known
-    scaled = {
-        each: getattr(link, each) * ratio
-        for each in ("bandwidth_bytes_per_s", "pair_bandwidth_bytes_per_s", "halves_bandwidth_bytes_per_s")
-        if getattr(link, each) is not None
-    }
-    return replace(cluster, intra=replace(link, **scaled), gpu=replace(cluster.gpu, link_bytes_per_s=rate))
+    if cluster.gpu.link_bytes_per_s:
+        return _other_field(cluster, "gpu.link_bytes_per_s", rate)
+    text = f"the link rate of {cluster.gpu.name} is not known; change intra.bandwidth_bytes_per_s"
+    raise ConfigError(text, "what_if")
 
 
-def _other_field(cluster: Cluster, section: str, key: str, value: str) -> Cluster:
-    """Return a cluster with another value of one field, as a cluster file would say it."""
-    table = cluster_table(cluster)
-    if key:
-        table[section] = {**table.get(section, {}), key: _plain(value)}
-    else:
-        table[section] = _plain(value)
-    return cluster_from_table(table, f"--what-if {section}{'.' if key else ''}{key}={value}")
+def _other_field(cluster: Cluster, path: str, value: object) -> Cluster:
+    """Return a cluster with another value of one field, and what follows from it."""
+    return with_field(cluster, path, value, f"--what-if {path}={value}")
