@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -90,3 +91,29 @@ def test_wrong_cases_are_named(call, words, code, said):
     found, out, err = call(*SEVERAL, "--model", "llama3-8b", "--cluster", "h100", *words)
     assert (found, out) == (code, "")
     assert said in err
+
+
+def test_a_table_of_models_marks_and_says_what_differs_alone(call):
+    words = ("--cluster", "h100", "--global-batch", "16", "--seq-length", "2048", "--cp", "1", "--max-pp", "1")
+    models = ("--model", "llama3-8b", "--model", "llama3.2-1b")
+    code, out, _ = call("plan", *models, "--gpus", "16", *words)
+    assert code == 0
+    assert "the most tokens/s" not in out, "there is one case of each model"
+    for title in re.findall(r"Also in the Pareto set.*", out):
+        assert re.search(r"of llama3(-8b|\.2-1b)$", title)
+    assert not re.search(r"^ *\* .*$", out, re.MULTILINE) or "(* in the Pareto set" in out
+    several = call("plan", *models, "--gpus", "8,16", *words)[1]
+    assert several.count("the most tokens/s") == 2
+    brief = call("plan", *models, "--gpus", "8,16", *words, "--quiet")[1].splitlines()
+    assert len(brief) == 4
+    assert all(re.match(r"llama3\S+ on \d+ GPUs of h100: TP\d .*; step .*; memory .* usable$", line) for line in brief)
+
+
+def test_the_layout_to_run_is_marked_wherever_it_stands(call):
+    out = call("plan", "--model", "llama3-8b", "--gpus", "16", "--cluster", "h100", "--global-batch", "16")[1]
+    layout = re.search(r"^Run (.*)$", out, re.MULTILINE)[1].split(",")[0]
+    tables = re.split(r"^(Layouts|Less memory)", out, flags=re.MULTILINE)[2::2]
+    marked = [re.findall(r"^ *> .*$", table, re.MULTILINE) for table in tables]
+    assert len(tables) >= 1
+    assert all(len(each) <= 1 for each in marked)
+    assert layout in marked[0][0]

@@ -9,7 +9,7 @@ import click
 from traincast.cli.cases import runs_options
 from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags
 from traincast.cli.options import in_range, run_fields, with_options, wrong_usage
-from traincast.cli.terminal import announced, console, counted, print_json, print_line, progress
+from traincast.cli.terminal import announced, console, counted, print_document, print_json, print_line, progress
 from traincast.errors import ConfigError
 from traincast.job.draft import Draft
 from traincast.job.training_run import run_terms
@@ -61,7 +61,7 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
 @runs_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the plan and its layouts there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON and nothing else.")
-@click.option("--quiet", is_flag=True, help="Print no progress.")
+@click.option("--quiet", is_flag=True, help="Print the layout to run in a line, and else nothing but errors.")
 def command(
     words: tuple[str, ...],
     like: str | None,
@@ -88,7 +88,7 @@ def command(
     """
     from traincast.report.json import plan_to_dict
     from traincast.report.plan_files import write_plan
-    from traincast.report.terminal.plans import show_plan
+    from traincast.report.terminal.plans import brief_lines, show_plan
 
     most = {name: values.pop(f"max_{name}") for name in _LIMITED}
     if start is not None and words:
@@ -114,7 +114,10 @@ def command(
         written = write_plan(found, out) if out else []
     if as_json:
         print_json(plan_to_dict(found))
-    elif not quiet:
+    elif quiet:
+        for line in brief_lines(found):
+            print_document(line)
+    else:
         show_plan(console(), found)
         for path in written:
             print_line(f"wrote {path}")

@@ -15,8 +15,16 @@ def _most_lost(choice: Choice) -> str:
     return "-" if found is None else f"{found[0].removeprefix('exposed_')} {format_share(found[1])}"
 
 
+def _columns(chosen: Choice) -> tuple[ui.Column[Choice], ...]:
+    """Return the columns of a table of layouts; the one to run is marked wherever it stands."""
+
+    def mark(each: Choice) -> str:
+        return ">" if each.identity == chosen.identity else "=" if each.tied else ""
+
+    return (ui.Column("", mark), *_COLUMNS)
+
+
 _COLUMNS: tuple[ui.Column[Choice], ...] = (
-    ui.Column("", lambda each: "=" if each.tied else ""),
     ui.column("step", "step_s", format_time),
     ui.column("MFU", "result.mfu", format_share),
     ui.column("memory", "peak_bytes", format_size),
@@ -63,9 +71,9 @@ def print_plan(plan: Plan) -> ui.View:
             f"{plan.ties} layouts (=) are too close for the forecast to tell which is fastest; the one with the fewest "
             "kinds of groups between nodes comes first, then the one with the most free memory"
         )
-    yield from ui.section("Layouts", _COLUMNS, plan.best)
+    yield from ui.section("Layouts (> the one to run)", _columns(chosen), plan.best)
     if len(plan.pareto) > 1:
-        yield from ui.section("Less memory, longer step", _COLUMNS, plan.pareto)
+        yield from ui.section("Less memory, longer step", _columns(chosen), plan.pareto)
     yield from picture(plan)
     yield from training_run(chosen.training)
     yield from changes(plan)

@@ -27,32 +27,42 @@ def show_plan(console: Console, plan: Plan | Plans) -> None:
         print_plans(console, plan)
 
 
+def brief_lines(plan: Plan | Plans) -> list[str]:
+    """Return the layout to run of a plan, or of each, in a line: what a script reads."""
+    plans = (plan,) if isinstance(plan, Plan) else plan.plans
+    lines = []
+    for one in plans:
+        best = one.best[0]
+        case = "" if isinstance(plan, Plan) else f"{_case(one.model, one.gpus, one.cluster)}: "
+        memory = f"{format_size(best.peak_bytes)} of {format_size(best.usable_bytes)} usable"
+        lines.append(f"{case}{best.layout.text}; step {format_time(best.step_s)}; memory {memory}")
+    return lines
+
+
 @ui.printed
 def print_plans(plans: Plans) -> ui.View:
     """Print the layout to run of every case, which of them wins in what, and what none beats."""
     best, kept = plans.best, {each.identity for each in plans.pareto}
     for model in dict.fromkeys(each.model for each in best):
         alike = [each for each in best if each.model == model]
-        yield ui.text(f"{model}: {_winners(alike)}", "bold")
+        if len(alike) > 1:
+            yield ui.text(f"{model}: {_winners(alike)}", "bold")
     totals = [sum(getattr(plan, name) for plan in plans.plans) for name in ("evaluated", "simulated")]
     seconds = sum(plan.screen_s for plan in plans.plans)
     yield ui.text(
         f"{counted(len(plans.plans), 'plan')}: {totals[0]:,} layouts estimated in {format_time(seconds)}, the best "
         f"{totals[1]:,} simulated"
     )
-    yield from ui.section(
-        f"The layout to run of each (* in the Pareto set of {_axes(best)})", _columns(best, kept), best
-    )
+    # A mark that all have tells nothing.
+    kept = kept if any(each.identity not in kept for each in best) else set()
+    marked = f" (* in the Pareto set of {_axes(best)})" if kept else ""
+    yield from ui.section(f"The layout to run of each{marked}", _columns(best, kept), best)
     if plans.refused:
         yield ui.heading("Cannot be run")
         for case in plans.refused:
             yield ui.hanging("-", f"{_case(case.model, case.gpus, case.cluster)}: {case.reason}")
     more = [each for each in plans.pareto if each.identity not in {one.identity for one in best}]
-    if more:
-        shown = more[:_MOST_SHOWN]
-        yield from ui.section("Also in the Pareto set", _columns(shown, kept), shown)
-        if len(more) > len(shown):
-            yield ui.indented(f"... and {len(more) - len(shown)} more (--json and --out have all)", "dim")
+    yield from _also(more, several=len({each.model for each in best}) > 1)
     yield from picture(plans)
     runs = [(f"{_case(each.model, each.layout.gpus, each.cluster)}", each.training) for each in best if each.training]
     yield from training_runs_of(runs)
@@ -66,6 +76,17 @@ def print_plans(plans: Plans) -> ui.View:
                 yield ui.hanging("-", f"{_case(plan.model, plan.gpus, plan.cluster)}: {answer.text}{change}")
     yield from ui.diagnostics("Assumptions", plans.assumptions)
     yield from ui.diagnostics("Warnings", plans.warnings, "yellow")
+
+
+def _also(more: Sequence[Choice], *, several: bool) -> ui.View:
+    """Yield what else is in the Pareto sets, of each model a table."""
+    for model in dict.fromkeys(each.model for each in more):
+        found = [each for each in more if each.model == model]
+        shown = found[:_MOST_SHOWN]
+        title = f"Also in the Pareto set of {model}" if several else "Also in the Pareto set"
+        yield from ui.section(title, _columns(shown, set()), shown)
+        if len(found) > len(shown):
+            yield ui.indented(f"... and {len(found) - len(shown)} more (--json and --out have all)", "dim")
 
 
 def _case(model: str, gpus: int | None, cluster: str) -> str:
