@@ -49,6 +49,18 @@ def known_names(name: str, known: Iterable[str]) -> str:
     return f"known: {listed}{meant}"
 
 
+def names_with(part: str, known: Iterable[str]) -> list[str]:
+    """Return the known names that have a part in them.
+
+    Examples
+    --------
+    >>> names_with("LLAMA 3", ["llama2-7b", "llama3-8b", "codellama3"])
+    ['llama3-8b', 'codellama3']
+    """
+    wanted = plain(part)
+    return [each for each in known if wanted and wanted in plain(each)]
+
+
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Return the known names that are most like what was typed, the most like it first.
 

@@ -3,8 +3,12 @@
 import json
 import re
 
+import pytest
+
+from traincast.hardware.clusters import cluster_names
 from traincast.model.counts import model_flops_per_token, parameters
 from traincast.model.load import load_model, model_names
+from traincast.names import find_name, plain
 
 
 def test_every_built_in_model_is_listed_with_its_parameters(call):
@@ -62,3 +66,26 @@ def test_mistakes_are_one_line(call, tmp_path):
     code, out, err = call("models", tmp_path)
     assert (code, out) == (1, "")
     assert err.startswith(f"error: {tmp_path / 'config.json'}:1: is not JSON")
+
+
+@pytest.mark.parametrize(("command", "known"), [("models", model_names()), ("clusters", cluster_names())])
+def test_a_part_of_names_lists_all_that_have_it(command, known, call):
+    parts = {name[at : at + 3].strip("-_.") for name in known[::7] for at in (0, 3)}
+    checked = 0
+    for part in sorted(part for part in parts if len(part) > 1 and find_name(part, known) is None):
+        code, out, err = call(command, part.upper())
+        assert code == 0
+        hits = [name for name in known if plain(part) in plain(name)]
+        found = {name for name in known if re.search(rf"^ *{re.escape(name)}\b", out, re.MULTILINE)}
+        assert (err, len(found) > 0) == ("", len(hits) > 0)
+        assert set(hits) <= found
+        checked += 1
+    assert checked >= 3
+
+
+def test_a_search_is_a_document_too_and_a_word_of_no_name_is_refused(call):
+    found = json.loads(call("models", "llama", "gpt2-xl", "--json")[1])["models"]
+    assert [each["name"] for each in found] == [*(name for name in model_names() if "llama" in name), "gpt2-xl"]
+    code, out, err = call("models", "llama", "no such thing")
+    assert (code, out) == (1, "")
+    assert "unknown model 'no such thing'" in err

@@ -1,20 +1,24 @@
 """What a user names: clusters, models, and jobs that are described in a file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike, fspath
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.gpu import gpu_names
 from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
 from traincast.job.job_file import read_job_file
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
+from traincast.names import names_with
 
+T = TypeVar("T")
 StrPath = str | PathLike[str]
 
 
@@ -46,6 +50,52 @@ def models(names: Sequence[str] = ()) -> list[Model]:
     (80, 8192)
     """
     return list(map(load_model, names or model_names()))
+
+
+def search_clusters(words: Sequence[str]) -> tuple[list[Cluster], bool]:
+    """Return the clusters that are named; for a word that names none those that have it in their name or their GPU's.
+
+    The second value says whether every word was a name.
+
+    Examples
+    --------
+    >>> import traincast.api
+    >>> found, exact = traincast.api.search_clusters(["gb300"])
+    >>> [each.name for each in found], exact
+    (['gb300'], True)
+    """
+    found, exact = _searched(words, load_cluster, [*cluster_names(), *gpu_names()])
+    return list({each.name: each for each in found}.values()), exact
+
+
+def search_models(words: Sequence[str]) -> tuple[list[Model], bool]:
+    """Return the models that are named; for a word that names none those that have it in their name.
+
+    The second value says whether every word was a name.
+
+    Examples
+    --------
+    >>> import traincast.api
+    >>> found, exact = traincast.api.search_models(["mixtral"])
+    >>> [each.name for each in found], exact
+    (['mixtral-8x7b', 'mixtral-8x22b'], False)
+    """
+    return _searched(words, load_model, model_names())
+
+
+def _searched(words: Sequence[str], load: Callable[[str], T], known: Sequence[str]) -> tuple[list[T], bool]:
+    found: dict[str, T] = {}
+    exact = True
+    for word in words:
+        try:
+            found[word] = load(word)
+        except UnknownNameError:
+            hits = names_with(word, known)
+            if not hits:
+                raise
+            exact = False
+            found |= {each: load(each) for each in hits}
+    return list(found.values()), exact
 
 
 def described(path: StrPath) -> Draft:

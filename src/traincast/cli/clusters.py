@@ -12,11 +12,12 @@ from traincast.cli.terminal import console, print_json
 def command(names: tuple[str, ...], as_json: bool) -> None:
     """List the clusters that are known, and where their numbers come from.
 
-    With NAMES (presets, GPUs or TOML files) print every number of these clusters with its unit and source.
+    With NAMES (presets, GPUs or TOML files) print every number of these clusters with its unit and source. A
+    word that is part of names, such as mi3, lists those that have it.
     """
     from traincast import api
 
-    known = api.clusters(names)
+    known, exact = api.search_clusters(names) if names else (api.clusters(), False)
     if as_json:
         from traincast.report.json import clusters_to_dict
 
@@ -24,7 +25,7 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
         return
     from traincast.report.terminal.catalog import print_cluster_numbers, print_clusters
 
-    if names:
+    if exact:
         print_cluster_numbers(console(), known)
     else:
-        print_clusters(console(), known)
+        print_clusters(console(), known, every=not names)

@@ -22,11 +22,11 @@ def command(names: tuple[str, ...], seq_length: int, as_json: bool) -> None:
     """List the built-in models with their parameter counts.
 
     With NAMES (built-in models, config.json files of Hugging Face, TOML files) print the parameters and FLOPs of
-    these by part, and where the numbers come from.
+    these by part, and where the numbers come from. A word that is part of names, such as llama, lists those.
     """
     from traincast import api
 
-    known = api.models(names)
+    known, exact = api.search_models(names) if names else (api.models(), False)
     if as_json:
         from traincast.report.json import models_to_dict
 
@@ -34,7 +34,7 @@ def command(names: tuple[str, ...], seq_length: int, as_json: bool) -> None:
         return
     from traincast.report.terminal.catalog import print_model_counts, print_models
 
-    if names:
+    if exact:
         print_model_counts(console(), known, seq_length)
     else:
         print_models(console(), known)

@@ -26,8 +26,8 @@ _LINKS: tuple[ui.Column[tuple[str, Link]], ...] = (
 
 
 @ui.printed
-def print_clusters(clusters: Sequence[Cluster]) -> ui.View:
-    """Print a block per cluster: its GPU and its links."""
+def print_clusters(clusters: Sequence[Cluster], *, every: bool = True) -> ui.View:
+    """Print a block per cluster: its GPU and its links; after every one the GPUs that have none."""
     for position, cluster in enumerate(clusters):
         yield _title(cluster, position)
         yield ui.indented(f"{cluster.gpus_per_node} x {_gpu(cluster.gpu)} per node")
@@ -35,9 +35,10 @@ def print_clusters(clusters: Sequence[Cluster]) -> ui.View:
             yield ui.indented("communication takes no time")
         else:
             yield ui.table(_LINKS, (("inside a node", cluster.intra), ("between nodes", cluster.inter)))
-    known = {cluster.gpu.name for cluster in clusters}
-    others = ", ".join(name for name in gpu_names() if name not in known)
-    yield ui.text(f"\nAlso clusters, built from the datasheet of their GPU: {others}")
+    if every:
+        known = {cluster.gpu.name for cluster in clusters}
+        others = ", ".join(name for name in gpu_names() if name not in known)
+        yield ui.text(f"\nAlso clusters, built from the datasheet of their GPU: {others}")
     yield ui.text("\ntraincast clusters NAME... shows every number with its source", "dim")
 
 
