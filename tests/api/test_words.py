@@ -77,7 +77,7 @@ def test_every_flag_is_a_keyword(name):
     for field, names in flags_of(command):
         assert names - known - WORDS.get(name, set()) <= apart, field
         # Completion shows each flag under its first name, or that of its field.
-        assert name == "operator" or ({field, *names}) & {*known, *apart, "stack"}, field
+        assert name == "operator" or ({field, *names}) & {*known, *apart}, field
 
 
 def test_every_command_has_its_function():
@@ -86,19 +86,12 @@ def test_every_command_has_its_function():
     assert all(hasattr(traincast, name) for name in COMMANDS)
 
 
-def test_old_words_are_taken():
-    table = traincast.collective("all_reduce", sizes="1MiB", gpus=16, cluster="h100")
-    assert table == traincast.collective("all_reduce", "1MiB", gpus=16, cluster="h100")
+def test_short_words_are_taken():
     sizes = {"batch": 1, "keys": 1024, "heads": 8, "kv_heads": 8, "v_dim": 64}
     short = traincast.operator("attention", "h100", seq=1024, head_dim=64, **sizes)
     assert short == traincast.operator("attention", "h100", queries=1024, qk_dim=64, **sizes)
     with pytest.raises(ConfigError, match="seq: is the same as queries"):
         traincast.operator("attention", "h100", queries=1024, seq=1024, qk_dim=64, **sizes)
-    file = "examples/all_reduce_a100.csv"
-    held_out = traincast.validate(file, "a100", by="op, ranks", leave_out="ranks").held_out
-    assert held_out == traincast.validate(file, "a100", ["op", "ranks"], cv="ranks").held_out
-    with pytest.raises(ConfigError, match="leave_out: is the old name of cv"):
-        traincast.validate(file, "a100", cv="ranks", leave_out="ranks")
 
 
 def test_a_calibration_takes_what_is_fitted_as_the_command_does():

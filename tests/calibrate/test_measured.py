@@ -64,7 +64,7 @@ def test_a_table_does_not_tell_what_is_left_out(file, tmp_path):
     path.write_text(api.calibrate(file, "a100", table=True).profile())
     bare = tmp_path / "bare.toml"
     bare.write_text(api.calibrate(file, "a100").profile())
-    with_tables, without = (traincast.validate(file, str(each), leave_out="ranks").held_out for each in (path, bare))
+    with_tables, without = (traincast.validate(file, str(each), cv="ranks").held_out for each in (path, bare))
     assert with_tables.total == without.total
 
 

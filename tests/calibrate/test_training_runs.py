@@ -56,8 +56,8 @@ def test_the_board_shows_kinds_of_runs_apart(plain):
         traincast.validate(plain.path, by=["no-such"])
 
 
-def test_groups_can_be_chosen_and_frameworks_by_their_old_name(file):
-    found = traincast.validate(file, by=["stack", "gpu", "precision"])
+def test_groups_can_be_chosen(file):
+    found = traincast.validate(file, by=["framework", "gpu", "precision"])
     names = {(group.by, group.name): group.figures.evaluated for group in found.groups}
     assert names["framework", "torchtitan-2025"] + names.get(("framework", "torchtitan-eager-2024"), 0) == 1
     assert names["precision", "fp8"] == 3

@@ -95,7 +95,7 @@ COMMANDS = {
         *("--recompute-granularity", "--recompute-method", "--recompute-modules", "--precision-aware-optimizer"),
         *("--use-precision-aware-optimizer", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
         *("--exp-avg-sq-dtype",),
-        *("--framework", "--stack", "--year", "--task", "--lora-rank", "--lora-targets", "--packed-length"),
+        *("--framework", "--year", "--task", "--lora-rank", "--lora-targets", "--packed-length"),
         *("--expert-imbalance", "--vocab-multiple"),
         *("--make-vocab-size-divisible-by", "--network", "--network-seeds", "--overlap-slowdown"),
         *(
@@ -207,6 +207,11 @@ def test_help_names_every_option(call, words):
     wanted = COMMANDS[words[0]] - arguments if words else set(COMMANDS)
     assert all(each in out for each in wanted)
     assert call(*words, "-h")[1] == out
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
+def test_no_option_is_there_for_an_earlier_name(call, words):
+    assert not re.search(r"\b(old|earlier|former) name|deprecated", call(*words, "--help")[1], re.IGNORECASE)
 
 
 def test_version(call):

@@ -125,8 +125,6 @@ def test_pasted_flags_are_the_same_job_as_our_own(call):
         (("--model", "llama3-8b", "--gpus", 8, "--seq-length", 64), 2, "global_batch: is missing"),
         ((*SMALL, "--model", "llama9"), 1, "unknown model 'llama9'; known: "),
         ((*SMALL, "--framework", "abc"), 1, "unknown framework 'abc'; known: "),
-        ((*SMALL, "--stack", "abc"), 1, "unknown framework 'abc'; known: "),
-        ((*SMALL, "--stack", "eager", "--framework", "nanotron-2024"), 2, "--stack: is 'eager', and framework, as"),
         ((*SMALL, "--cluster", "abc"), 1, "unknown cluster 'abc'; known: "),
         ((*SMALL, "--gpus", 12), 3, "12 GPUs do not divide into tp 4 x pp 2"),
         ((*SMALL, "--global-batch", 7), 3, "a global batch of 7 sequences does not divide"),

@@ -1,16 +1,11 @@
 """Named frameworks are complete and sourced; a file may build on one; every number in it is checked."""
 
 import pytest
-from msgspec.structs import fields, replace
+from msgspec.structs import fields
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
-from traincast.job.draft import Draft
 from traincast.job.frameworks import DEFAULT_FRAMEWORK, Framework, framework_names, framework_of_year, load_framework
-from traincast.job.job import JobRequest
-from traincast.job.job_file import read_job_file
-from traincast.job.resolve import resolve_job
-from traincast.model.load import load_model
 from traincast.model.recompute import RECOMPUTE
 
 _REQUIRED = """
@@ -112,31 +107,3 @@ def test_an_unknown_name_lists_the_known_ones_and_broken_toml_its_line(tmp_path)
         load_framework(str(file))
     with pytest.raises(FormatError, match="cannot be read"):
         load_framework(str(tmp_path / "absent.toml"))
-
-
-def test_its_old_name_is_accepted_in_a_job_file_and_in_python(tmp_path):
-    file = tmp_path / "job.toml"
-    file.write_text('[software]\nstack = "eager"\n')
-    draft = read_job_file(str(file))
-    assert draft.fields == {"framework": "eager"}
-    assert draft.under(Draft(fields={"stack": "nanotron-2024"})).fields == {"framework": "nanotron-2024"}
-    said = {"model": load_model("gpt2"), "gpus": 1, "seq_length": 1024, "global_batch": 1}
-    assert JobRequest(**said, stack="eager") == JobRequest(**said, framework="eager", stack="eager")
-    assert resolve_job(replace(JobRequest(**said, stack="eager"), gpus=1)).framework.name == "eager"
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        lambda both, path: (
-            path.write_text("[software]\n" + "".join(f'{key} = "{both[key]}"\n' for key in both))
-            and read_job_file(str(path))
-        ),
-        lambda both, _: Draft(fields=both),
-        lambda both, _: JobRequest(model=load_model("gpt2"), gpus=1, seq_length=1024, global_batch=1, **both),
-    ],
-)
-def test_both_names_may_not_differ(given, tmp_path):
-    given({"stack": "eager", "framework": "eager"}, tmp_path / "job.toml")
-    with pytest.raises(ConfigError, match="stack: is 'eager', and framework, as it is called now, is 'nanotron-2024'"):
-        given({"stack": "eager", "framework": "nanotron-2024"}, tmp_path / "job.toml")

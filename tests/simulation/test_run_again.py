@@ -146,16 +146,6 @@ def test_pasted_flags_and_decided_jobs_are_run_again():
     again(api.predict(job_of(gpus=8, pp=2, vpp=2)))
 
 
-def test_old_results_that_say_stack_are_run_again():
-    for job in (request(framework="torchtitan-2025"), job_of(gpus=8, tp=2)):
-        data = to_json(api.predict(job, "h100"))
-        old = json.loads(data)
-        said = old["run"]["job"]["software"] if "job" in old["run"] else old["run"]["decided_job"]
-        said["stack"] = said.pop("framework")
-        found = traincast.run_again(result_from_json(json.dumps(old).encode(), "result.json"))
-        assert to_json(found) == data
-
-
 @pytest.mark.parametrize(
     ("files", "options"),
     [

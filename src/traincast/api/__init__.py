@@ -37,8 +37,6 @@ from traincast.api.named import clusters as clusters
 from traincast.api.named import described as described
 from traincast.api.named import job_under as _job_under
 from traincast.api.named import models as models
-from traincast.api.named import search_clusters as search_clusters
-from traincast.api.named import search_models as search_models
 from traincast.api.planning import plan as plan
 from traincast.api.planning import plans as plans
 from traincast.diagnostics import Note

@@ -31,8 +31,6 @@ def collective(
     nodes: int | None = None,
     cluster: StrPath | Cluster | None = None,
     algorithm: str | None = None,
-    *,
-    sizes: int | str | tuple[int, int] | None = None,
 ) -> CollectiveTable:
     """Return the cost of one collective over a range of sizes.
 
@@ -51,8 +49,6 @@ def collective(
         Cluster; the default cluster, as an assumption, where it is not given.
     algorithm : str, optional
         The algorithm, whatever a library would choose; the cheapest of those by default.
-    sizes : optional
-        Old name of `size`.
 
     Examples
     --------
@@ -63,8 +59,7 @@ def collective(
     """
     known = load_cluster(cluster or DEFAULT_CLUSTER)
     known = with_used_gpus(known, known.ranks_per_node)
-    said = size if sizes is None else sizes
-    said = parse_size_range(said) if isinstance(said, str) else said
+    said = parse_size_range(size) if isinstance(size, str) else size
     first, last = (said, said) if isinstance(said, int) else said
     placement = members_on(known.ranks_per_node if gpus is None else gpus, nodes, known.ranks_per_node)
     table = collective_table(operation_named(operation), doubling(first, last), placement, known, algorithm)

@@ -69,7 +69,6 @@ def validate(
     job: StrPath | Draft | None = None,
     recipes: StrPath | None = None,
     progress: Callable[[int, int], None] | None = None,
-    leave_out: str | None = None,
 ) -> "Validation":
     """Predict every measurement in a file and say how far off the predictions are.
 
@@ -94,8 +93,6 @@ def validate(
         says itself wins.
     progress : callable, optional
         Told how many rows are predicted, and of how many.
-    leave_out : str, optional
-        Old name of `cv`.
 
     Examples
     --------
@@ -106,11 +103,9 @@ def validate(
     """
     from traincast.calibrate.validate import validate as validate_file
 
-    if cv is not None and leave_out is not None:
-        raise ConfigError("is the old name of cv; give one of them", "leave_out")
-    job, groups = _draft(job), cv if leave_out is None else leave_out
+    job = _draft(job)
     shown = [name.strip() for name in by.split(",")] if isinstance(by, str) else by
-    return validate_file(expand(path), cluster, shown, groups, kind=kind, job=job, recipes=recipes, progress=progress)
+    return validate_file(expand(path), cluster, shown, cv, kind=kind, job=job, recipes=recipes, progress=progress)
 
 
 @overload

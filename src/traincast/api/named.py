@@ -59,8 +59,7 @@ def search_clusters(words: Sequence[str]) -> tuple[list[Cluster], bool]:
 
     Examples
     --------
-    >>> import traincast.api
-    >>> found, exact = traincast.api.search_clusters(["gb300"])
+    >>> found, exact = search_clusters(["gb300"])
     >>> [each.name for each in found], exact
     (['gb300'], True)
     """
@@ -75,8 +74,7 @@ def search_models(words: Sequence[str]) -> tuple[list[Model], bool]:
 
     Examples
     --------
-    >>> import traincast.api
-    >>> found, exact = traincast.api.search_models(["mixtral"])
+    >>> found, exact = search_models(["mixtral"])
     >>> [each.name for each in found], exact
     (['mixtral-8x7b', 'mixtral-8x22b'], False)
     """

@@ -14,7 +14,6 @@ from traincast.calibrate.tables import Skipped, Table, read_table
 from traincast.diagnostics import Note, announce
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.job.draft import Draft
-from traincast.job.job import OLD_NAMES
 from traincast.names import known_names
 from traincast.units import counted, format_share
 
@@ -240,7 +239,6 @@ def _kind(table: Table) -> MeasurementKind:
 
 def _groupings(kind: MeasurementKind, by: Sequence[str], leave_out: str | None) -> tuple[str, ...]:
     """Return the groupings to show, after a look at whether the kind has what is asked for."""
-    by = ["+".join(OLD_NAMES.get(name, name) for name in each.split("+")) for each in by]
     unknown = next((name for each in by for name in each.split("+") if name not in kind.by), None)
     if unknown is not None:
         raise ConfigError(f"{kind.title} cannot be grouped by {unknown!r}; {known_names(unknown, kind.by)}", "by")

@@ -15,9 +15,9 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
     With NAMES (presets, GPUs or TOML files) print every number of these clusters with its unit and source. A
     word that is part of names, such as mi3, lists those that have it.
     """
-    from traincast import api
+    from traincast.api.named import clusters, search_clusters
 
-    known, exact = api.search_clusters(names) if names else (api.clusters(), False)
+    known, exact = search_clusters(names) if names else (clusters(), False)
     if as_json:
         from traincast.report.json import clusters_to_dict
 

@@ -14,7 +14,6 @@ from traincast.dialects import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
 from traincast.job.flags import JOB_FLAGS, Flag
-from traincast.job.job import OLD_NAMES, under_new_names
 from traincast.schedules.plan import SCHEDULES
 
 if TYPE_CHECKING:
@@ -62,10 +61,6 @@ def _job_options(*, several: bool) -> list[Callable[[F], F]]:
             help=f"Preset, GPU or TOML file.{more}",
         ),
         click.option("--strict", is_flag=True, help=_STRICT),
-        *(
-            click.option(f"--{old}", old, metavar="NAME", help=f"Old name of --{new}.")
-            for old, new in OLD_NAMES.items()
-        ),
         *((_several if several and flag.field in _SEVERAL else _option)(flag) for flag in JOB_FLAGS),
     ]
 
@@ -136,11 +131,7 @@ def recorded_job(record: "RunRecord") -> Draft:
 
 def _said(cluster: str | None, values: Mapping[str, Any]) -> Draft:
     """Return what the options say."""
-    names = (*(flag.field for flag in JOB_FLAGS), *OLD_NAMES)
-    try:
-        given = under_new_names({name: values[name] for name in names if values.get(name) is not None})
-    except ConfigError as error:
-        raise click.UsageError(f"--{error}") from None
+    given = {flag.field: values[flag.field] for flag in JOB_FLAGS if values.get(flag.field) is not None}
     model = given.pop("model", None)
     return Draft(model=model, cluster=cluster, fields=given)
 

@@ -24,9 +24,9 @@ def command(names: tuple[str, ...], seq_length: int, as_json: bool) -> None:
     With NAMES (built-in models, config.json files of Hugging Face, TOML files) print the parameters and FLOPs of
     these by part, and where the numbers come from. A word that is part of names, such as llama, lists those.
     """
-    from traincast import api
+    from traincast.api.named import models, search_models
 
-    known, exact = api.search_models(names) if names else (api.models(), False)
+    known, exact = search_models(names) if names else (models(), False)
     if as_json:
         from traincast.report.json import models_to_dict
 

@@ -6,14 +6,14 @@ from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.files import InputFile
 from traincast.hardware.cluster import Cluster
 from traincast.job.flags import flag_of
-from traincast.job.job import JobRequest, under_new_names
+from traincast.job.job import JobRequest
 from traincast.model.load import load_model
 from traincast.model.model import Model
 
@@ -58,10 +58,6 @@ class Draft(Struct, frozen=True, kw_only=True):
     """The files that say it."""
     convert: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """Options of the writers of formats, by their name (``traincast convert``)."""
-
-    def __post_init__(self) -> None:
-        """Take fields under their old names."""
-        force_setattr(self, "fields", under_new_names(self.fields))
 
     def under(self, over: "Draft") -> "Draft":
         """Return this draft with everything that another one says instead, less the assumptions that it settles."""

@@ -6,14 +6,12 @@ decides the rest by framework and year and returns a `Job`, with every decision 
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import FieldInfo, force_setattr
+from msgspec.structs import FieldInfo
 from msgspec.structs import fields as fields_of
 
 from traincast.diagnostics import Note
-from traincast.errors import ConfigError
 from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.job.frameworks import Framework, MemoryPolicy
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
@@ -33,30 +31,6 @@ any number."""
 
 SHARP_GROUPS = ("dp", "dp_replica")
 """Groups whose collectives the switches of the network may reduce: one of them, as in Megatron-LM."""
-
-
-OLD_NAMES: Mapping[str, str] = MappingProxyType({"stack": "framework"})
-"""Keys that have another name now; job files, results, flags and keywords of Python may still have them."""
-
-
-def under_new_names(said: Mapping[str, Any], shown: str = "") -> dict[str, Any]:
-    """Return values by key, those of an old key under its new one.
-
-    Raises
-    ------
-    ConfigError
-        If both are there and differ.
-    """
-    found = dict(said)
-    for old, new in OLD_NAMES.items():
-        if old in found:
-            value = found.pop(old)
-            if found.setdefault(new, value) != value:
-                where = f" (in {shown})" if shown else ""
-                raise ConfigError(
-                    f"is {value!r}, and {new}, as it is called now, is {found[new]!r}; give {new} alone{where}", old
-                )
-    return found
 
 
 class JobRequest(Struct, frozen=True, kw_only=True):
@@ -197,20 +171,9 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     --overlap-cpu-optimizer-d2h-h2d)."""
     gpus_used_per_node: int | str | None = None
     """GPUs of each node that ranks are placed on: a number, ``auto`` or ``all`` (`traincast.fabric.placement`)."""
-    stack: str | Framework | None = None
-    """Old name of `framework`, which takes it over."""
-
-    def __post_init__(self) -> None:
-        """Take a framework under its old name."""
-        if self.stack is not None:
-            both = {"stack": self.stack} | ({"framework": self.framework} if self.framework else {})
-            force_setattr(self, "framework", under_new_names(both)["framework"])
-            force_setattr(self, "stack", None)
 
 
-JOB_FIELDS: Mapping[str, FieldInfo] = MappingProxyType(
-    {each.name: each for each in fields_of(JobRequest) if each.name not in OLD_NAMES}
-)
+JOB_FIELDS: Mapping[str, FieldInfo] = MappingProxyType({each.name: each for each in fields_of(JobRequest)})
 """What a job may say, by name."""
 
 

@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import input_of, read_toml
 from traincast.job.draft import Draft
-from traincast.job.job import JOB_FIELDS, under_new_names
+from traincast.job.job import JOB_FIELDS
 from traincast.model.load import find_model, model_over_base
 from traincast.model.model import Model
 from traincast.names import known_names
@@ -94,7 +94,7 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
             raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
         if section in ("model", "convert"):
             continue
-        for key, raw in (under_new_names(table, shown) if section == "software" else table).items():
+        for key, raw in table.items():
             place = f"{section}.{key}"
             if key not in SECTIONS[section]:
                 raise ConfigError(f"is unknown; {known_names(key, SECTIONS[section])} (in {shown})", place)

@@ -18,7 +18,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table, cluster_table
 from traincast.job.draft import Draft
 from traincast.job.frameworks import Framework, framework_from_table, framework_names, load_framework
-from traincast.job.job import JOB_FIELDS, Job, JobRequest, under_new_names
+from traincast.job.job import JOB_FIELDS, Job, JobRequest
 from traincast.job.job_file import SECTIONS, draft_of_table
 from traincast.job.options import LayoutOptions, SimulateOptions, make_options
 from traincast.model.table import model_from_table
@@ -167,7 +167,6 @@ def _job_table(job: JobRequest) -> dict[str, object]:
 def _job_of_table(table: Mapping[str, Any], shown: str) -> JobRequest | Job:
     if "decided_job" in table:
         said = _convert(table["decided_job"], dict[str, Any], "run.decided_job", shown)
-        said = under_new_names(said, shown)
         said["framework"] = _whole_framework(said.get("framework"))
         decided: Job = _convert(said, Job, "run.decided_job", shown)
         return decided

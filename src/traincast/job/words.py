@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from traincast.errors import ConfigError
 from traincast.job.draft import Draft
 from traincast.job.flags import JOB_FLAGS, LAYOUT_FLAGS, Flag, flag_of
-from traincast.job.job import JOB_FIELDS, OLD_NAMES
+from traincast.job.job import JOB_FIELDS
 from traincast.job.options import LayoutOptions, StepOptions
 from traincast.job.training_run import RunTerms
 from traincast.names import known_names, nearest
@@ -35,7 +35,7 @@ def _word(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
-JOB_WORDS = _words([*JOB_FIELDS, *OLD_NAMES], JOB_FLAGS)
+JOB_WORDS = _words(JOB_FIELDS, JOB_FLAGS)
 """What a job may say."""
 LAYOUT_WORDS = _words([*LayoutOptions.__struct_fields__], LAYOUT_FLAGS)
 """What may be said otherwise than a file does."""
