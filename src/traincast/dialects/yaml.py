@@ -247,7 +247,8 @@ def _without_comment(line: str) -> str:
 
 def _open_brackets(text: str) -> int:
     """Return how many more brackets open than close, those in quotations aside."""
-    bare = re.sub(r""""(?:[^"\\]|\\.)*"|(?<![\w])'(?:[^']|'')*'""", "", text)
+    # A quotation that is not closed yet runs to the end.
+    bare = re.sub(r""""(?:[^"\\]|\\.)*+(?:"|\Z)|(?<![\w])'(?:[^']|'')*'""", "", text)
     return sum(map(bare.count, _OPENING)) - sum(map(bare.count, _CLOSING))
 
 

@@ -111,7 +111,7 @@ class Journal:
             for line in lines[1:]:
                 done = msgspec.json.decode(line, type=_Line)
                 self.rows_of[done.chunk] = done.rows
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise FormatError(f"is no journal of a sweep ({error}); move it away", str(self.path)) from None
         if found != heading:
             raise ConfigError(_otherwise(found, heading), str(self.path))

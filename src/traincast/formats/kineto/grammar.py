@@ -28,7 +28,7 @@ from traincast.formats.kineto.events import (
     Loose,
     decode_events,
 )
-from traincast.formats.kineto.stream import EventStream, malformed, no_text
+from traincast.formats.kineto.stream import EventStream, malformed, no_text, too_deep
 from traincast.formats.values import shown
 from traincast.units import RANGES
 from traincast.workload.ops import FloatArray, IntArray
@@ -326,6 +326,8 @@ def _document(path: Path, outside: Sequence[tuple[int, bytes]]) -> Document:
     for offset, text in outside:
         try:
             said = msgspec.json.decode(text, type=Document)
+        except RecursionError:
+            raise too_deep(path, offset) from None
         except msgspec.ValidationError as error:
             raise FormatError(f"the object beside its events is none of a profiler: {error}", str(path)) from None
         except msgspec.DecodeError as error:

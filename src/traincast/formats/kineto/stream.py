@@ -113,6 +113,8 @@ class EventStream(Generic[E]):
         """Refuse text that no further text makes JSON."""
         try:
             msgspec.json.decode(self._buffer, type=list[msgspec.Raw])
+        except RecursionError:
+            raise too_deep(self.path, self._offset) from None
         except msgspec.DecodeError as error:
             if "truncated" not in str(error):
                 raise malformed(error, self.path, self._offset) from None
@@ -124,6 +126,8 @@ class EventStream(Generic[E]):
             events = self.decode(text)
         except UnicodeDecodeError:
             raise no_text(text, self.path, self._offset) from None
+        except RecursionError:
+            raise too_deep(self.path, self._offset) from None
         self._offset += cut + 1
         self._buffer = self._buffer[cut + 1 :]
         if not closed:
@@ -229,6 +233,11 @@ def no_text(data: bytes, path: Path, offset: int) -> FormatError:
     except UnicodeDecodeError as error:
         return FormatError(f"is not UTF-8 text: {error.reason} at byte {offset + error.start}", str(path))
     return FormatError(f"is not UTF-8 text at byte {offset}", str(path))
+
+
+def too_deep(path: Path, offset: int) -> FormatError:
+    """Return the error of what is nested deeper than can be read, somewhere after a byte of a file."""
+    return FormatError(f"is not JSON that can be read: nested too deeply after byte {offset}", str(path))
 
 
 def malformed(error: msgspec.DecodeError, path: Path, offset: int) -> FormatError:

@@ -41,7 +41,7 @@ MOST_LINES = 2**22
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAG = re.compile(r"\s*(\[(?:rank|default)\d+\]:|\d+:(?=\s)|\[\d+,\d+\]<\w+>:?|\[[\w.-]+-\d+\]|[\w.-]+/\d+(?=\s))")
 """How launchers mark the rank of a line: torchrun, srun --label, mpirun --tag-output, Kubernetes, NeMo-Run."""
-_STARTS = re.compile(r"Training starts at step|before the start of training step|-{10,} arguments -{10,}")
+_STARTS = re.compile(r"Training starts at step|before the start of training step|(?<!-)-{10,}+ arguments -{10,}")
 _SETTING = re.compile(rf"""[\s"']*({"|".join(FACTS.values())})["']?\s*(?:\.{{2,}}|[:=])\s*(\d{{1,12}})\s*,?\s*$""")
 _ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w*) \.{2,} (.*)$")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
