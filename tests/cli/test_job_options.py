@@ -1,12 +1,15 @@
 """The options of a job, and the command that writes a commented one."""
 
+import re
+from collections import Counter
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from traincast.cli.job_options import job_of, job_options
 from traincast.cli.main import cli
-from traincast.job.flags import JOB_FLAGS
+from traincast.job.flags import JOB_FLAGS, LAYOUT_FLAGS
 from traincast.job.job import SCHEDULES as BUILT_IN
 from traincast.job.job_file import TEMPLATE
 from traincast.schedules.plan import SCHEDULES as REGISTRY
@@ -82,3 +85,32 @@ def test_init_writes_a_job_once(tmp_path):
         runner.invoke(cli, ["init", str(file)], catch_exceptions=False)
     assert runner.invoke(cli, ["init", "--force", str(file)]).exit_code == 0
     assert runner.invoke(cli, ["init"]).output == TEMPLATE
+
+
+SECTIONED = ("predict", "plan", "simulate", "measure")
+
+
+def sections_of(text):
+    """Return the lines of each section of a help text."""
+    parts = re.split(r"^([A-Z][a-z -]+):$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("command", SECTIONED)
+def test_help_has_every_option_once_in_the_section_of_its_subject(command, call):
+    shown = sections_of(call(command, "--help")[1])
+    assert max(len(re.findall(r"^  -", text, re.MULTILINE)) for text in shown.values()) <= 25
+    assert list(shown)[-1] == "Output"
+    names = [re.findall(r"^  (-\S+?)[ ,/\n]", text, re.MULTILINE) for text in shown.values()]
+    context = cli.make_context("traincast", [], resilient_parsing=True)
+    params = cli.get_command(context, command).params
+    assert sum(map(len, names)) == sum(isinstance(each, click.Option) for each in params) + 1, "and --help"
+    assert len({name for of in names for name in of}) == sum(map(len, names))
+    flags = LAYOUT_FLAGS if command == "simulate" else JOB_FLAGS
+    assert all(flag.names[0] in shown[flag.section] for flag in flags)
+
+
+def test_every_flag_of_a_job_has_a_subject():
+    by_section = Counter(flag.section for flag in JOB_FLAGS)
+    assert 5 <= len(by_section) <= 10
+    assert min(by_section.values()) >= 4

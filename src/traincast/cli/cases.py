@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import click
 
 from traincast.cli.options import GOODPUT, PRICE, RUN_OPTIONS, usage, with_options
+from traincast.cli.sections import WHOLE_RUN, in_section
 from traincast.errors import ConfigError
 from traincast.units import checked_field, is_number, plain_number, quoted
 
@@ -59,4 +60,5 @@ _PRICES = click.option(
 
 def runs_options(function: F) -> F:
     """Add the options of a whole run, with prices that may differ by cluster: pairs of its name and a price."""
-    return with_options([_PRICES if each is PRICE else each for each in (*RUN_OPTIONS, GOODPUT)], function)
+    options = [_PRICES if each is PRICE else each for each in (*RUN_OPTIONS, GOODPUT)]
+    return with_options(in_section(WHOLE_RUN, options), function)

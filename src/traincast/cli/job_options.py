@@ -10,6 +10,7 @@ import click
 from traincast.cli.cases import gpu_counts
 from traincast.cli.completion import known
 from traincast.cli.options import Name, in_range, schedule_option, tokens, with_options
+from traincast.cli.sections import in_section
 from traincast.dialects import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
@@ -61,7 +62,11 @@ def _job_options(*, several: bool) -> list[Callable[[F], F]]:
             help=f"Preset, GPU or TOML file.{more}",
         ),
         click.option("--strict", is_flag=True, help=_STRICT),
-        *((_several if several and flag.field in _SEVERAL else _option)(flag) for flag in JOB_FLAGS),
+        *(
+            each
+            for flag in JOB_FLAGS
+            for each in in_section(flag.section, [(_several if several and flag.field in _SEVERAL else _option)(flag)])
+        ),
     ]
 
 

@@ -7,10 +7,11 @@ import click
 
 from traincast.cli.job_options import job_of, job_options, naming_unknown_flags
 from traincast.cli.options import in_range
+from traincast.cli.sections import SectionedCommand
 from traincast.cli.terminal import complain, print_line
 
 
-@click.command(name="measure")
+@click.command(name="measure", cls=SectionedCommand)
 @job_options
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write the times there, or go on there."

@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from traincast.cli.completion import FURTHER_REPORTS, known, one_of
+from traincast.cli.sections import OUTPUT, READING, SIMULATION, TRIED, WHOLE_RUN, in_section
 from traincast.errors import ConfigError
 from traincast.hardware.dtypes import DTYPE_BYTES
 from traincast.job.failures import Failures, parse_failures
@@ -275,6 +276,7 @@ def _many(
     return click.option(flag_of(field), field, multiple=True, type=read, callback=gathered, metavar=metavar, help=text)
 
 
+_LAYOUT = next(flag.section for flag in LAYOUT_FLAGS if flag.field == "tp")
 _STEP_OPTIONS = (
     _many(
         "busbw_bytes_per_s",
@@ -484,22 +486,22 @@ def with_options(options: Iterable[Callable[[F], F]], function: F) -> F:
 
 def step_options(function: F) -> F:
     """Add an option for every field of `StepOptions` that says how a step is simulated."""
-    return with_options(_STEP_OPTIONS, function)
+    return with_options(in_section(SIMULATION, _STEP_OPTIONS), function)
 
 
 def try_options(function: F) -> F:
     """Add ``--what-if``, ``--jitter``, ``--seeds`` and ``--goodput``: the fields of `StepOptions` beside a step."""
-    return with_options(_TRY_OPTIONS, function)
+    return with_options(in_section(TRIED, _TRY_OPTIONS), function)
 
 
 def run_options(function: F) -> F:
     """Add ``--tokens`` and all that is told of a whole run."""
-    return with_options(RUN_OPTIONS, function)
+    return with_options(in_section(WHOLE_RUN, RUN_OPTIONS), function)
 
 
 def whole_run_options(function: F) -> F:
     """Add ``--tokens``, all that is told of a whole run, and ``--goodput``, for commands without it otherwise."""
-    return with_options((*RUN_OPTIONS, GOODPUT), function)
+    return with_options(in_section(WHOLE_RUN, (*RUN_OPTIONS, GOODPUT)), function)
 
 
 def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -509,21 +511,26 @@ def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def output_options(function: F) -> F:
     """Add ``--out``, ``--json`` and ``--quiet``."""
-    return with_options(_OUTPUT_OPTIONS, function)
+    return with_options(in_section(OUTPUT, _OUTPUT_OPTIONS), function)
 
 
 def layout_options(function: F) -> F:
     """Add a flag for every layout degree, under its own name and Megatron-LM's."""
     flags = [
-        click.option(*flag.names, flag.field, type=in_range(flag.field, 1), metavar="N", help=flag.help)
+        each
         for flag in LAYOUT_FLAGS
+        for each in in_section(
+            flag.section,
+            [click.option(*flag.names, flag.field, type=in_range(flag.field, 1), metavar="N", help=flag.help)],
+        )
     ]
     return with_options(flags, function)
 
 
 def read_options(function: F) -> F:
     """Add every option that says how the files of a run are read: their degrees, schedule and what they leave out."""
-    return layout_options(schedule_option()(with_options(_READ_OPTIONS, function)))
+    said = (*in_section(_LAYOUT, [schedule_option()]), *in_section(READING, _READ_OPTIONS))
+    return layout_options(with_options(said, function))
 
 
 def schedule_option(kind: Name | None = None) -> Callable[[F], F]:

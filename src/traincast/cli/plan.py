@@ -9,6 +9,7 @@ import click
 from traincast.cli.cases import runs_options
 from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags
 from traincast.cli.options import in_range, run_fields, with_options, wrong_usage
+from traincast.cli.sections import SectionedCommand
 from traincast.cli.terminal import announced, console, counted, print_document, print_json, print_line, progress
 from traincast.errors import ConfigError
 from traincast.job.draft import Draft
@@ -35,7 +36,7 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
     )
 
 
-@click.command(name="plan")
+@click.command(name="plan", cls=SectionedCommand)
 @jobs_options
 @click.option(
     "--space", default="default", show_default=True, metavar="NAME", help="default, or full: all that can be run."

@@ -17,11 +17,12 @@ from traincast.cli.options import (
     try_options,
     wrong_usage,
 )
+from traincast.cli.sections import SectionedCommand
 from traincast.cli.terminal import announced, progress, show_result
 from traincast.job.options import StepOptions, changed_options
 
 
-@click.command(name="predict", context_settings={"ignore_unknown_options": False})
+@click.command(name="predict", cls=SectionedCommand, context_settings={"ignore_unknown_options": False})
 @job_options
 @step_options
 @try_options

@@ -21,11 +21,12 @@ from traincast.cli.options import (
     try_options,
     wrong_usage,
 )
+from traincast.cli.sections import SectionedCommand
 from traincast.cli.terminal import announced, console, print_json, progress, show_result
 from traincast.job.options import SimaiOverlap, SimulateOptions, changed_options, make_options
 
 
-@click.command(name="simulate")
+@click.command(name="simulate", cls=SectionedCommand)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--cluster",

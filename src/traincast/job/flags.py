@@ -47,6 +47,8 @@ class Flag(NamedTuple):
     least: int = 1
     """Smallest value of a count or number; the largest below, None: that of `traincast.units.range_of`."""
     most: int | None = None
+    section: str = ""
+    """Subject that it belongs to."""
 
 
 def _flags(of: str) -> Iterator[Flag]:
@@ -57,7 +59,7 @@ def _flags(of: str) -> Iterator[Flag]:
         field = row["field"]
         kind, choices = _kind(field, types.get(field, (int,)))
         least, most = int(row["least"] or 1), int(row["most"]) if row["most"] else None
-        yield Flag(field, tuple(row["names"].split()), kind, row["help"], choices, least, most)
+        yield Flag(field, tuple(row["names"].split()), kind, row["help"], choices, least, most, row["section"])
 
 
 def _kind(field: str, types: tuple[object, ...]) -> tuple[str, tuple[str, ...]]:
