@@ -1,8 +1,12 @@
 """The accelerators: every spelling of the data files, bounds of the datasheet values, refusals."""
 
+import csv
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+import traincast
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.cluster import INTRA_KINDS
 from traincast.hardware.clusters import cluster_names, load_cluster
@@ -117,3 +121,22 @@ def test_of_a_gpu_without_a_datasheet_only_what_is_said_is_known():
     ):
         with pytest.raises(ConfigError, match=rf"gpu\.{field}: is not known of 'Abacus'; give it"):
             ask()
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_a_name_with_its_generation_behind_it_is_found(name):
+    """As tables print it: ``A100-SXM (Ampere)``."""
+    gpu = load_gpu(name)
+    for title in (gpu.generation.title, gpu.architecture):
+        assert load_gpu(f"{name} ({title})") == gpu
+    assert find_gpu(f"{name} (per day)") is None
+
+
+def test_every_gpu_that_a_shipped_table_names_is_known():
+    named = {}
+    for path in Path(traincast.__file__).parent.joinpath("data").rglob("*.csv"):
+        rows = csv.DictReader(path.read_text("utf-8").splitlines())
+        if "gpu" in (rows.fieldnames or ()):
+            named[path] = {row["gpu"] for row in rows} - {"", "*"}
+    assert any(named.values())
+    assert not {each for names in named.values() for each in names if find_gpu(each) is None}

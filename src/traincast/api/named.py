@@ -22,8 +22,10 @@ T = TypeVar("T")
 StrPath = str | PathLike[str]
 
 
-def clusters(names: Sequence[str] = ()) -> list[Cluster]:
+def clusters(names: str | Sequence[str] = ()) -> list[Cluster]:
     """Return clusters by their names, presets or TOML files; every preset where none is given.
+
+    A string is one name.
 
     Examples
     --------
@@ -34,10 +36,14 @@ def clusters(names: Sequence[str] = ()) -> list[Cluster]:
     >>> len(traincast.clusters()) > 10
     True
     """
-    return list(map(load_cluster, names or cluster_names()))
+    return list(map(load_cluster, _several(names) or cluster_names()))
 
 
-def models(names: Sequence[str] = ()) -> list[Model]:
+def _several(names: str | Sequence[str]) -> Sequence[str]:
+    return (names,) if isinstance(names, str) else names
+
+
+def models(names: str | Sequence[str] = ()) -> list[Model]:
     """Return models by their names; every built-in model where none is given.
 
     A name is that of a built-in model, of a ``config.json`` of Hugging Face or a directory with one, or of a TOML file.
@@ -49,7 +55,7 @@ def models(names: Sequence[str] = ()) -> list[Model]:
     >>> model.layers, model.hidden
     (80, 8192)
     """
-    return list(map(load_model, names or model_names()))
+    return list(map(load_model, _several(names) or model_names()))
 
 
 def search_clusters(words: Sequence[str]) -> tuple[list[Cluster], bool]:

@@ -9,7 +9,7 @@ import click
 
 from traincast.cli.cases import gpu_counts
 from traincast.cli.completion import known
-from traincast.cli.options import Name, in_range, schedule_option, tokens, with_options
+from traincast.cli.options import Name, RecomputeName, in_range, schedule_option, tokens, with_options
 from traincast.cli.sections import in_section
 from traincast.dialects import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
@@ -187,7 +187,8 @@ def _option(flag: Flag) -> Callable[[F], F]:
         split, text = partial(_names, known=Name(flag.choices)), f"{flag.help[:-1]}; known: {choices}."
         return click.option(*flag.names, flag.field, metavar="A,B", callback=split, help=text)
     number = in_range(flag.field, flag.least, flag.most)
-    types: dict[str, Any] = {"tokens": tokens, "choice": Name(flag.choices), "count": number, "number": number}
+    choice = RecomputeName(flag.choices) if flag.field == "recompute" else Name(flag.choices)
+    types: dict[str, Any] = {"tokens": tokens, "choice": choice, "count": number, "number": number}
     metavar = {"text": "NAME|FILE", "count": "N", "tokens": "N", "number": "X"}.get(flag.kind)
     names = known(flag.field) if flag.field in ("model", "framework") else None
     return click.option(

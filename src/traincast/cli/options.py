@@ -80,6 +80,15 @@ class Name(_ChoiceType):
         return found
 
 
+class RecomputeName(Name):
+    """What is recomputed: a name, or ``selective:MODULE,...``."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name that is meant, with its modules, or complain as wrong usage."""
+        kind, colon, modules = value.partition(":")
+        return super().convert(kind, param, ctx) + colon + modules
+
+
 class InRange(_NumberType):
     """A number in a range, perhaps with ends of this option alone; outside it the usage is wrong."""
 

@@ -207,7 +207,7 @@ def gpu_names() -> list[str]:
 
 def find_datasheet(name: str) -> Datasheet | None:
     """Return the datasheet of a GPU by any spelling (``h100``, ``NVIDIA_H100_80GB_HBM3``); None: there is none."""
-    return _by_key().get(_key(name))
+    return _by_key().get(_key(name)) or _by_key().get(_key(_titled(name)))
 
 
 def find_gpu(name: str) -> Gpu | None:
@@ -262,6 +262,13 @@ def filled(gpu: Gpu, shown: str | None = None) -> Gpu:
         said.setdefault("fp16_dense_flops_per_s", said[both])
     base = sheet or gpu
     return replace(base, **(said | {"name": base.name}))
+
+
+def _titled(name: str) -> str:
+    """Return a name without the generation that tables write behind it: ``A100-SXM (Ampere)``."""
+    plain, bracket, title = name.rpartition("(")
+    known = {each.title.lower() for each in generations().values()} | set(generations())
+    return plain if bracket and title.strip(" )").lower() in known else name
 
 
 def _key(name: str) -> str:

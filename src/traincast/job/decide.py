@@ -14,7 +14,7 @@ from traincast.hardware.attention_kernels import check_kernel, kernel_instead
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.hardware.gpu import Gpu
-from traincast.job.feasible import check_gpu, check_sharding
+from traincast.job.feasible import check_gpu, check_sharding, precision_on
 from traincast.job.frameworks import Framework
 from traincast.job.job import JobRequest
 from traincast.job.optimizer_types import OptimizerTypes, optimizer_types
@@ -322,8 +322,11 @@ def decide_precision(request: JobRequest, decided: Decisions, gpu: Gpu | None) -
     if precision is None:
         precision = "bf16" if gpu is None or gpu.generation.bf16 else "fp16"
         decided.note("assumed-precision", f"precision is not given: {precision}")
-    check_gpu(precision, gpu)
-    return precision
+    found = precision_on(precision, gpu)
+    if gpu is not None and found != precision:
+        decided.note("precision-of-gpu", f"precision {precision}: {found}, the type of 4 bits that {gpu.name} has")
+    check_gpu(found, gpu)
+    return found
 
 
 def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:

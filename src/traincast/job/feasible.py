@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
-from traincast.hardware.dtypes import ELEMENT_TYPES, PRECISIONS
+from traincast.hardware.dtypes import ELEMENT_TYPES, FOUR_BIT, PEAK_OF_DTYPE, PRECISIONS
 from traincast.hardware.gpu import Gpu
 from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, RECOMPUTE_METHODS
 from traincast.job.job import SCHEDULES, SHARP_GROUPS, JobRequest
@@ -21,14 +21,14 @@ from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import TASKS
 from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS
 from traincast.model.model import Model
-from traincast.model.recompute import RECOMPUTE, spelled_modules
+from traincast.model.recompute import RECOMPUTE, spelled_modules, split_recompute
 from traincast.model.routing import ROUTINGS
 from traincast.names import find_name
 from traincast.registry import known_name
 from traincast.units import check_given
 
 CHOICES: Mapping[str, tuple[str, Iterable[str]]] = {
-    "precision": ("precision", PRECISIONS),
+    "precision": ("precision", (*PRECISIONS, FOUR_BIT)),
     "recompute": ("recomputation", RECOMPUTE),
     "recompute_method": ("method of recomputation", RECOMPUTE_METHODS),
     "attention_kernel": ("attention kernel", ATTENTION_KERNELS),
@@ -59,6 +59,7 @@ def check_choices(request: JobRequest) -> JobRequest:
     ConfigError
         With the field.
     """
+    request = _with_modules(request)
     spelled: dict[str, Any] = {
         field: known_name(kind, str(getattr(request, field)), known)
         for field, (kind, known) in CHOICES.items()
@@ -89,6 +90,20 @@ def check_choices(request: JobRequest) -> JobRequest:
     found = replace(request, **spelled)
     check_types(found)
     return found
+
+
+def _with_modules(request: JobRequest) -> JobRequest:
+    """Return a request with the modules that its recomputation names (``selective:mlp``) as such."""
+    if request.recompute is None:
+        return request
+    kind, modules = split_recompute(request.recompute)
+    if modules is None:
+        return request
+    said = request.recompute_modules
+    if said is not None and spelled_modules(said) != modules:
+        text = f"is {request.recompute}, and recompute_modules is {' '.join(said)}; name the modules once"
+        raise ConfigError(text, "recompute")
+    return replace(request, recompute=kind, recompute_modules=modules)
 
 
 def check_model(model: Model, *, tp: int, ep: int, etp: int) -> None:
@@ -191,6 +206,31 @@ def check_sharding(request: JobRequest, zero: int, replicas: int) -> None:
             f"shard {shard} does not divide the {replicas} ranks (dp x cp) that hold equal parameters; use "
             f"{_divisors(replicas)}"
         )
+
+
+def precision_on(precision: str, gpu: Gpu | None) -> str:
+    """Return the type that a precision stands for on a GPU: of ``fp4`` the one of 4 bits that its matrix units take.
+
+    Raises
+    ------
+    ConfigError
+        If it is ``fp4`` and no GPU is given.
+    InfeasibleError
+        If the GPU has no such type.
+    """
+    if precision != FOUR_BIT:
+        return precision
+    known = [each for each in PRECISIONS if PEAK_OF_DTYPE[each] == FOUR_BIT]
+    if gpu is None:
+        text = f"is {FOUR_BIT}, and no GPU says which type of 4 bits that is; use {' or '.join(known)}"
+        raise ConfigError(text, "precision")
+    found = next((each for each in gpu.generation.scaled_blocks if each in known and gpu.has_peak(each)), None)
+    if found is None:
+        raise InfeasibleError(
+            f"{gpu.name} ({gpu.architecture or 'unknown'}) has no matrix units for a type of 4 bits "
+            f"({' or '.join(known)}); use {'fp8' if gpu.has_peak('fp8') else 'bf16'}"
+        )
+    return found
 
 
 def check_gpu(precision: str, gpu: Gpu | None) -> None:

@@ -59,6 +59,24 @@ def spelled_modules(modules: Sequence[str]) -> tuple[str, ...]:
     return tuple(known_name("module to recompute", name, known_modules()) for name in modules)
 
 
+def split_recompute(text: str) -> tuple[str, tuple[str, ...] | None]:
+    """Return what is recomputed and the modules that are named with it: ``selective:mlp,moe_act``; None: none are.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If anything but ``selective`` has modules, or one of them is not known.
+    """
+    kind, colon, modules = text.partition(":")
+    if not colon:
+        return text, None
+    found = known_name("recomputation", kind.strip(), RECOMPUTE)
+    named = modules.replace(",", " ").replace("+", " ").split()
+    if found != "selective" or not named:
+        raise ConfigError(f"is {text!r}; only selective has modules, as in selective:mlp", "recompute")
+    return found, spelled_modules(named)
+
+
 def modules_of(model: Model, modules: Sequence[str]) -> tuple[str, ...]:
     """Return those of the named modules that a model has, in the order of `known_modules`.
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
-from traincast.job.feasible import check_gpu, check_model
+from traincast.job.feasible import check_gpu, check_model, precision_on
 from traincast.job.frameworks import CP_KINDS, Framework
 from traincast.job.job import SCHEDULES, JobRequest
 from traincast.job.layers import Split, split_layers
@@ -316,10 +316,11 @@ class Space(Struct, frozen=True, kw_only=True):
         found = []
         for name in self.among("precision", PRECISIONS if self.full else (default,)):
             try:
-                check_gpu(name, gpu)
+                known = precision_on(name, gpu)
+                check_gpu(known, gpu)
             except InfeasibleError:
                 continue
-            found.append(name)
+            found.append(known)
         return tuple(found)
 
     def _context_kinds(self, degrees: Degrees) -> tuple[str, ...]:
