@@ -13,6 +13,7 @@ from traincast import files
 from traincast.calibrate.tables import read_table as read_measurements
 from traincast.errors import FormatError, TraincastError
 from traincast.estimate.operators.constants import constants_of_text
+from traincast.formats.kineto.grammar import read_trace
 from traincast.formats.straggler_st.grammar import read_table
 from traincast.formats.straggler_st.parquet import check_size
 
@@ -139,3 +140,13 @@ def test_what_packs_as_traces_do_is_read(tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(text.encode()))
     assert files.read_unpacked(path).decode() == text
     assert io.BytesIO(b"".join(files.chunks_of(path, 2**12))).read().decode() == text
+
+
+def test_a_profiler_trace_of_too_many_events_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_ROWS", 99)
+    kernel = '{"ph": "X", "cat": "kernel", "name": "a", "ts": %d, "dur": 1, "args": {"stream": 7, "device": 0}}'
+    events = ",".join(kernel % (2 * each) for each in range(100))
+    path = tmp_path / "trace.json"
+    path.write_text(f'{{"schemaVersion": 1, "traceEvents": [{events}]}}')
+    with pytest.raises(FormatError, match=r"has 100 or more events of GPU and host; 99 is the limit: cut it to fewer"):
+        read_trace(path)

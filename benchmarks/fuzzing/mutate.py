@@ -71,7 +71,7 @@ def constant(content: bytes, rng: random.Random) -> bytes:
     piece = rng.choice(PIECES).encode()
     # Packed, a little file is a large one.
     packed = rng.random() < 0.4
-    size = 1 << rng.randrange(12, 26 if packed else 19)
+    size = 1 << rng.randrange(12, 25 if packed else 19)
     kept = content[: rng.randrange(len(content) + 1)] if rng.random() < 0.6 else b""
     if kept and rng.random() < 0.5:
         lines = kept.splitlines(keepends=True)

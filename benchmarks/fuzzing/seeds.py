@@ -630,6 +630,8 @@ def _options() -> list[Seed]:
         ("report", "result.json"),
         ("compare", "result.json", "result.json"),
         ("models",),
+        ("schema",),
+        ("schema", "result"),
         ("models", "gpt2", "--json"),
         ("clusters",),
         ("clusters", "h100", "--json"),

@@ -204,7 +204,7 @@ def _check_expansion(shown: str, packed: int, size: int, most: int) -> None:
         raise FormatError(text, shown)
 
 
-def check_unpacked(shown: str, *, rows: int = 0, size_bytes: int = 0) -> None:
+def check_unpacked(shown: str, *, rows: int = 0, size_bytes: int = 0, called: str = "rows") -> None:
     """Refuse a table of more rows or bytes than are read, before it is unpacked.
 
     Parameters
@@ -215,6 +215,8 @@ def check_unpacked(shown: str, *, rows: int = 0, size_bytes: int = 0) -> None:
         Rows that it says it has.
     size_bytes : int
         Bytes that it has when unpacked.
+    called : str
+        What its rows are.
 
     Raises
     ------
@@ -222,7 +224,7 @@ def check_unpacked(shown: str, *, rows: int = 0, size_bytes: int = 0) -> None:
         With the number, the limit, and what to do.
     """
     if rows > MOST_ROWS:
-        raise FormatError(f"has {rows:,} rows; {MOST_ROWS:,} is the limit: cut it to fewer", shown)
+        raise FormatError(f"has {rows:,} {called}; {MOST_ROWS:,} is the limit: cut it to fewer", shown)
     if size_bytes > MOST_UNPACKED_BYTES:
         text = f"has more than {format_size(MOST_UNPACKED_BYTES)} unpacked, the limit; cut it to fewer rows"
         raise FormatError(text, shown)

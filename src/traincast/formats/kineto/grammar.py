@@ -20,6 +20,7 @@ from msgspec.structs import FieldInfo
 from msgspec.structs import fields as fields_of
 
 from traincast.errors import FormatError
+from traincast.files import check_unpacked
 from traincast.formats.kineto.events import (
     TABLE_OF,
     TABLES,
@@ -184,6 +185,8 @@ class _Reader:
     def __init__(self) -> None:
         self.names, self.communicated, self.comms, self.shapes, self.threads = (_Numbers() for _ in range(5))
         self.parts: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
+        self.kept = 0
+        """Events that have become rows."""
 
     def add(self, events: Sequence[Any], first: int) -> None:
         """Take the next events, of which the first has that index."""
@@ -191,6 +194,7 @@ class _Reader:
         for number, table in enumerate(TABLES):
             at = np.flatnonzero(table_I == number)
             if len(at):
+                self.kept += len(at)
                 columns: _Columns = getattr(self, f"_{table}")([events[each] for each in at.tolist()])
                 for name, values in (columns | {"event": first + at}).items():
                     self.parts[table, name].append(_column(values, _dtype(name)))
@@ -298,6 +302,7 @@ def read_trace(path: Path) -> Trace:
     stream = EventStream(path, decode_events)
     for piece in stream.pieces():
         reader.add(piece.events, piece.first)
+        check_unpacked(str(path), rows=reader.kept, called="or more events of GPU and host")
         events = piece.first + len(piece.events)
     gpu, calls = reader.table("gpu", GpuWork), reader.table("calls", RuntimeCalls)
     host, waits = reader.table("host", HostOperators), reader.table("waits", StreamWaits)
