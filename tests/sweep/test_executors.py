@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -45,6 +46,17 @@ def test_a_worker_that_dies_is_lost_and_another_takes_its_place(executor):
     assert isinstance(error, WorkerLostError)
     executor.start(1, points("run"))
     assert executor.done() == (1, [{"status": "ok", "step_s": 0.0}])
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_pool_that_is_closed_leaves_no_thread_to_the_end_of_the_process(finished):
+    before = set(threading.enumerate())
+    pool = EXECUTORS.get("local")(work, 1, "")
+    pool.start(0, points("run"))
+    if finished:
+        pool.done()
+    pool.close()
+    assert set(threading.enumerate()) <= before
 
 
 def test_this_machine_has_no_address():
