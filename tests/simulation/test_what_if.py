@@ -92,6 +92,17 @@ def test_a_change_that_changes_nothing_is_said():
     assert len(told) == 1 and told[0].startswith("nic_bandwidth=800Gb/s: ") and "recorded times" in told[0]
 
 
+@pytest.mark.parametrize("gpus", [8, 64])
+def test_links_that_change_nothing_name_what_limits(gpus):
+    """Twice the rate of cards that a ring over NVLink does not fill, or that nothing crosses."""
+    job = Draft(model="llama3-8b", cluster="h100", fields={"gpus": gpus, "seq_length": 4096, "global_batch": 64})
+    result = traincast.predict(job, options=traincast.StepOptions(what_if=("nic_bandwidth=800Gb/s",)))
+    told = [note.text for note in result.warnings if note.code == "what-if-unused"]
+    limits = {8: "nothing communicates between nodes", 64: "dp is limited by the links of a GPU inside its node (326"}
+    assert len(told) == 1
+    assert limits[gpus] in told[0]
+
+
 def test_forms():
     assert parse_change("TP-comm * 0.5") == WorkEdit(work="tp_comm", factor=0.5)
     assert parse_change("stage3.own=Peers") == WorkEdit(work="own", stage=3)

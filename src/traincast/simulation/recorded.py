@@ -26,6 +26,7 @@ from traincast.job.training_run import RunTerms
 from traincast.model.load import load_model, model_names
 from traincast.names import known_names
 from traincast.schedules.check import plan_of
+from traincast.simulation.limits import what_limits
 from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result
 from traincast.simulation.simulate import simulate, timed
 from traincast.simulation.step import Setting, Step
@@ -243,6 +244,9 @@ def _with_what_ifs(result: Result, setting: Setting, rerun: Rerun) -> Result:
     why = ""
     if any(each.algorithm == MEASURED for each in result.collectives):
         why = "; recorded times of communication stay whatever the cluster (--comm model estimates them)"
+    else:
+        limits = dict.fromkeys(what_limits(each, result.collectives, setting.cluster) for each in idle)
+        why = "".join(f"; {each}" for each in limits if each)
     text = f"{', '.join(idle)}: this changes nothing of the step{why}"
     warnings = (*result.warnings, Note("what-if-unused", text)) if idle else result.warnings
     return replace(result, what_if=found, warnings=warnings)

@@ -163,7 +163,20 @@ def latency_s(traffic: Traffic, cluster: Cluster) -> float:
 
 def seconds_per_byte(traffic: Traffic, cluster: Cluster) -> float:
     """Return what each byte of the size costs: the slowest level, for levels work at the same time."""
-    intra, inter, copy_rate = cluster.intra, cluster.inter, cluster.gpu.copy_bytes_per_s
+    copy_rate = cluster.gpu.copy_bytes_per_s
+    slowest = max(load / rate for _, load, rate in _levels(traffic, cluster))
+    return slowest + (0.0 if copy_rate is None else traffic.copy_load / copy_rate)
+
+
+def slowest_level(traffic: Traffic, cluster: Cluster) -> tuple[str, float]:
+    """Return what limits the rate of a traffic, in words, and the rate of that in bytes per second."""
+    name, _, rate = max(_levels(traffic, cluster), key=lambda each: each[1] / each[2])
+    return name, rate
+
+
+def _levels(traffic: Traffic, cluster: Cluster) -> list[tuple[str, float, float]]:
+    """Return each level that may limit a traffic: its name, what it carries for each byte of the size, its rate."""
+    intra, inter = cluster.intra, cluster.inter
     rate, port_load = rate_inside(traffic.members, cluster), traffic.port_load
     if intra.kind in STRAIGHT:
         # Links lead from rank to rank: only those count that are used.
@@ -173,14 +186,17 @@ def seconds_per_byte(traffic: Traffic, cluster: Cluster) -> float:
         rate *= shape_of(cluster).switch_share * (switch_efficiency(cluster) or 1.0)
     if intra.kind == "pcie" and port_load:
         port_load += shape_of(cluster).pcie_copy_share * traffic.copy_load
-    levels = [port_load / rate, traffic.nic_load / inter.bandwidth_bytes_per_s]
+    levels = [
+        ("the links of a GPU inside its node", port_load, rate),
+        ("the network card of a GPU", traffic.nic_load, inter.bandwidth_bytes_per_s),
+    ]
     limits = (
-        (traffic.node_load, inter.node_bandwidth_bytes_per_s),
-        (traffic.inside_load, intra.node_bandwidth_bytes_per_s),
-        (traffic.halves_load, halves_rate(traffic.members, cluster)),
+        ("the network cards of a node together", traffic.node_load, inter.node_bandwidth_bytes_per_s),
+        ("the links of a node together", traffic.inside_load, intra.node_bandwidth_bytes_per_s),
+        ("the links between the halves of a node", traffic.halves_load, halves_rate(traffic.members, cluster)),
     )
-    levels += [load / limit for load, limit in limits if limit is not None]
-    return max(levels) + (0.0 if copy_rate is None else traffic.copy_load / copy_rate)
+    levels += [(name, load, limit) for name, load, limit in limits if limit is not None]
+    return levels
 
 
 def rate_inside(members: int, cluster: Cluster) -> float:
