@@ -1,5 +1,6 @@
 """Keywords of Python are the words of the command line."""
 
+import ast
 import inspect
 import re
 from itertools import chain
@@ -259,3 +260,24 @@ def test_a_misspelt_model_is_told_before_what_is_missing(capsys):
             main([command, "--model", "lama3-8b"])
         assert ended.value.code == 1
         assert "unknown model 'lama3-8b'; " in capsys.readouterr().err
+
+
+def test_no_error_of_the_library_speaks_of_flags():
+    flag = re.compile(r"(?<![\w-])--[a-z]")
+    # Those speak of what only the command line does, or of a script that it writes.
+    apart = {"cli", "dialects", "measure"}
+    files = {"report/files.py", "report/sides.py", "formats/echo/read.py"}
+    root = Path(traincast.__file__).parent
+    checked = 0
+    for path in root.rglob("*.py"):
+        place = path.relative_to(root)
+        if place.parts[0] in apart or place.as_posix() in files:
+            continue
+        for found in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise)):
+            words = {word.value for call in ast.walk(found) if isinstance(call, ast.keyword) for word in [call.value]
+                     if isinstance(word, ast.Constant)}  # fmt: skip
+            texts = [each.value for each in ast.walk(found) if isinstance(each, ast.Constant)]
+            said = [text for text in texts if isinstance(text, str) and text not in words and flag.search(text)]
+            assert not said or said == ["--"], (path, found.lineno)
+            checked += 1
+    assert checked > 500

@@ -131,7 +131,7 @@ def test_a_run_that_is_another_is_told_of(job, log):
 
 
 def test_what_cannot_be_fitted_is_refused(job, log, tmp_path):
-    with pytest.raises(CalibrationError, match="--job"):
+    with pytest.raises(CalibrationError, match="give the job that it is of"):
         api.calibrate_runs(log(1.0), "h100")
     broken = tmp_path / "empty.log"
     broken.write_text(megatron_settings(seq_length=4096) + "\n")
@@ -153,7 +153,7 @@ def test_a_log_is_validated_with_its_job(job, log):
     assert found.total.interval_coverage in (0.0, 1.0)
     assert [note.code for note in found.notes] == ["warm-up"]
     assert api.validate(log(step_s), job=read_job_file(str(job()))).total.interval_coverage == 1.0
-    with pytest.raises(CalibrationError, match="--job"):
+    with pytest.raises(CalibrationError, match="give the job that it is of"):
         api.validate(log(step_s))
 
 

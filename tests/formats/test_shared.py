@@ -115,7 +115,7 @@ def test_the_user_asks_for_replicas_or_for_ranks(options, dp):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"dp": 3, "gpus": 48}, "f: --gpus 48 contradicts dp 3 x tp 2 x cp 3 x pp 4 = 72; change"),
+        ({"dp": 3, "gpus": 48}, "f: gpus=48 contradicts dp 3 x tp 2 x cp 3 x pp 4 = 72; change"),
         ({"gpus": 25}, "f: 25 ranks do not divide into tp 2 x cp 3 x pp 4 = 24; 1 would be left over"),
         ({"gpus": 1}, "f: 1 rank does not divide into .* = 24; 1 would be left over"),
     ],

@@ -43,7 +43,7 @@ def read_log_runs(
         log = read_log(Path(row.cells[LOG_COLUMN]))
         draft = job or draft_of_log(log)
         if draft is None:
-            raise ConfigError("the log does not say what was trained; give the job (--job JOB)")
+            raise ConfigError("the log does not say what was trained; give the job that it is of")
         said = cluster or draft.cluster
         request, where = draft.request(), load_cluster(said or DEFAULT_CLUSTER)
         notes = [note for note in draft.notes if note.code == "job-from-log"]

@@ -139,7 +139,8 @@ def calibrate_runs(
     """
     if is_trace(paths[0]):
         if job is None:
-            raise ConfigError(f"{paths[0]} is a trace: give the job that ran, with its layout (--job JOB)")
+            text = f"{paths[0]} is a trace: give the job that ran, with its layout, job=..."
+            raise ConfigError(text).typed(job="--job")
         return calibrate_trace(paths, job, cluster)
     return run_calibration.calibrate_runs(paths, cluster, job)
 

@@ -143,9 +143,9 @@ def _check_hops(flows: int, graph: FabricGraph, patterns: Sequence[str]) -> None
         parts = f" x {graph.queue_pairs:,} queue pairs" if graph.queue_pairs > 1 else ""
         raise InfeasibleError(
             f"{flows:,} flows ({', '.join(patterns)}){parts} over up to {graph.longest:,} links each are {hops:,} hops "
-            f"to solve, above the limit of {MOST_HOPS:,}; use smaller groups or fewer queue pairs, or --network "
-            "analytical, with which nothing shares links"
-        )
+            f"to solve, above the limit of {MOST_HOPS:,}; use smaller groups or fewer queue pairs, or "
+            "network=analytical, with which nothing shares links"
+        ).typed(network="--network")
 
 
 def _slowdown(together: float, alone: float, link: int, graph: FabricGraph) -> Slowdown:

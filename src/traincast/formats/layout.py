@@ -27,9 +27,9 @@ def asked_dp(options: LayoutOptions, degrees: Mapping[str, int], path: str) -> i
     world = options.dp * prod(degrees.values())
     if options.gpus not in (None, world):
         raise InfeasibleError(
-            f"{path}: --gpus {options.gpus} contradicts dp {options.dp} x {_shown(degrees)} = {world}; change --gpus "
+            f"{path}: gpus={options.gpus} contradicts dp {options.dp} x {_shown(degrees)} = {world}; change the GPUs "
             "or a degree"
-        )
+        ).typed(gpus="--gpus")
     return options.dp
 
 
@@ -39,7 +39,7 @@ def replicas(world: int, degrees: Mapping[str, int], path: str) -> int:
     if world % replica:
         raise InfeasibleError(
             f"{path}: {counted(world, 'rank does', 'ranks do')} not divide into {_shown(degrees)} = {replica}; "
-            f"{world % replica} would be left over (change --gpus or a degree)"
+            f"{world % replica} would be left over (change the GPUs or a degree)"
         )
     return world // replica
 

@@ -3,6 +3,7 @@
 Expected values are those that SimAI 1.6 itself printed for these files and machines.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -298,15 +299,15 @@ def test_efficiency_is_that_of_the_last_size():
 @pytest.mark.parametrize(
     ("header", "flags"),
     [
-        ("MICRO", "--tp and --pp"),
-        ("HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8 checkpoints: 0", "--pp"),
-        ("HYBRID_DLRM model_parallel_NPU_group: 8 pp: 1 all_gpus: 8", "--tp and --pp"),
-        ("HYBRID_TRANSFORMER model_parallel_NPU_group: 8 pp: 0 all_gpus: 8", "--pp"),
+        ("MICRO", "tp=... and pp=..."),
+        ("HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8 checkpoints: 0", "pp=..."),
+        ("HYBRID_DLRM model_parallel_NPU_group: 8 pp: 1 all_gpus: 8", "tp=... and pp=..."),
+        ("HYBRID_TRANSFORMER model_parallel_NPU_group: 8 pp: 0 all_gpus: 8", "pp=..."),
     ],
 )
 def test_a_crash_of_simai_is_a_message(tmp_path, header, flags):
     path = write_text(tmp_path / "x.txt", header, [row("x", (0, "ALLREDUCE", 8 * MIB), QUIET, QUIET)])
-    with pytest.raises(ConfigError, match=f"divides by zero.*give {flags}$"):
+    with pytest.raises(ConfigError, match=f"divides by zero.*give {re.escape(flags)}$"):
         add_up(path, gpus=8)
     assert add_up(path, gpus=8, tp=8, pp=1).tp_s > 0
 
@@ -315,21 +316,21 @@ def test_ep_is_needed_where_rows_name_it(tmp_path):
     path = write_text(
         tmp_path / "x.txt", header_of(tp=1, pp=1, all_gpus=8), [row("x", (0, "ALLTOALL_EP", 8 * MIB), QUIET, QUIET)]
     )
-    with pytest.raises(ConfigError, match="give --ep"):
+    with pytest.raises(ConfigError, match=r"give ep=\.\.\."):
         add_up(path)
     assert add_up(path, ep=8).ep_s > 0
 
 
 def test_the_world_must_be_known(tmp_path):
     path = write_text(tmp_path / "x.txt", header_of(tp=8, pp=1), [row("x")])
-    with pytest.raises(ConfigError, match="--gpus"):
+    with pytest.raises(ConfigError, match=r"gpus=\.\.\."):
         add_up(path)
 
 
 def test_what_simai_does_with_odd_files_is_said(tmp_path):
     rows = [row("x", 2**31, QUIET, QUIET), row("y", 5000, QUIET, QUIET)]
     path = write_text(tmp_path / "x.txt", header_of(tp=2, pp=2, all_gpus=7, pp_comm=2**31), rows, count=1)
-    with pytest.raises(ConfigError, match="--pp-comm"):
+    with pytest.raises(ConfigError, match="pp_comm="):
         add_up(path)
     report = add_up(path, pp_message_bytes=2**31 - 1)
     assert set(codes(report)) == {*("simai-dp", "simai-vpp", "simai-ga", "simai-rows", "simai-long-compute")}

@@ -357,7 +357,7 @@ def test_virtual_stages_share_the_layers_in_order(make):
 
 @pytest.mark.parametrize("keys", [{"vpp": 3}, {"vpp": 10**6}])
 def test_more_virtual_stages_than_layers_are_infeasible(make, keys):
-    with pytest.raises(InfeasibleError, match=r"w.txt: vpp \d+ is more than the 2 layers .*--vpp 2") as caught:
+    with pytest.raises(InfeasibleError, match=r"w.txt: vpp \d+ is more than the 2 layers .*vpp=2") as caught:
         make(STEP, keys={**WORLD, **keys})
     assert caught.value.exit_code == 3
     with pytest.raises(InfeasibleError, match="vpp"):
@@ -371,7 +371,7 @@ def test_more_virtual_stages_than_layers_are_infeasible(make, keys):
         ({"gpus": 4}, ["4 ranks", "4 would be left over"]),
         ({"pp": 5}, ["32 ranks", "pp 5", "2 would be left over"]),
         ({"ep": 3}, ["etp 2 x ep 3", "8 ranks of a stage"]),
-        ({"gpus": 32, "dp": 3}, ["--gpus 32", "dp 3", "24"]),
+        ({"gpus": 32, "dp": 3}, ["gpus=32", "dp 3", "24"]),
         ({"gpus": 10**9}, ["1000000000 ranks", "limit"]),
         ({"pp": 999_999, "dp": 1, "tp": 1, "ep": 1}, ["999999 stages", "limit"]),
         ({"microbatches": 10**9}, ["1000000000 microbatches", "limit"]),

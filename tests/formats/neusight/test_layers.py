@@ -105,8 +105,8 @@ def test_the_user_names_the_layer_and_its_first_gradient_row_is_taken_along():
 @pytest.mark.parametrize(
     ("rows", "options", "words"),
     [
-        (PLAIN, {"layers": 2}, "--layer-block FIRST:LAST"),
-        (PLAIN, {"layer_block": "gelu:add"}, "give --layers too"),
+        (PLAIN, {"layers": 2}, "layer_block=FIRST:LAST"),
+        (PLAIN, {"layer_block": "gelu:add"}, "give layers=..., too"),
         (PLAIN, {"layers": 2, "layer_block": "gelu:sub"}, "no row 'sub'"),
         (PLAIN, {"layers": 2, "layer_block": "add:gelu"}, "stands before"),
         (bert_rows(3), {"layers": 2}, "lists 3 layers; give 3 or more"),

@@ -67,13 +67,14 @@ def layout_of(file: AicbFile, options: LayoutOptions, remarks: Remarks) -> Simai
     missing = [name for name in ("tp", "pp", *(["ep"] if experts else [])) if not known[name]]
     if missing:
         why = "its header does not give" if read else f"with policy {header.policy} it does not read"
-        flags = " and ".join(f"--{name}" for name in missing)
+        words = " and ".join(f"{name}=..." for name in missing)
         raise ConfigError(
-            f"{file.path}: SimAI-Analytical divides by zero here, because {why} {', '.join(missing)}; give {flags}"
-        )
+            f"{file.path}: SimAI-Analytical divides by zero here, because {why} {', '.join(missing)}; give {words}"
+        ).typed(**{name: f"--{name}" for name in missing})
     gpus = options.gpus or header.all_gpus
     if not gpus:
-        raise ConfigError(f"{file.path}: SimAI-Analytical is told the world size on its command line; give --gpus")
+        text = f"{file.path}: SimAI-Analytical is told the world size on its command line; give gpus=..."
+        raise ConfigError(text).typed(gpus="--gpus")
     layout = SimaiLayout(
         gpus=gpus,
         tp=known["tp"] or 1,
@@ -95,8 +96,8 @@ def message_bytes(file: AicbFile, options: LayoutOptions) -> int:
     size = (file.header.pp_message_bytes or 0) if size is None else size
     if size > _LARGEST_MESSAGE:
         raise ConfigError(
-            f"{file.path}: SimAI-Analytical stops at a pp_comm of {size} bytes, above 2^31 - 1; give --pp-comm"
-        )
+            f"{file.path}: SimAI-Analytical stops at a pp_comm of {size} bytes, above 2^31 - 1; give pp_comm=..."
+        ).typed(pp_comm="--pp-comm")
     return size
 
 

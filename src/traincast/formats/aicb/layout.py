@@ -219,8 +219,8 @@ def _virtual_stages(header: Header, options: LayoutOptions, pp: int, layers: int
     if vpp > max(1, layers):
         raise InfeasibleError(
             f"{notes.path}: vpp {vpp} is more than the {counted(layers, 'layer')} of a stage; "
-            f"use --vpp {max(1, layers)}{' or less' if layers > 1 else ''}"
-        )
+            f"use vpp={max(1, layers)}{' or less' if layers > 1 else ''}"
+        ).typed(vpp="--vpp")
     if vpp > 1 and layers % vpp:
         notes.warn("uneven-chunks", f"{layers} layers do not divide into {vpp} virtual stages; the first ones get more")
     return vpp

@@ -97,14 +97,15 @@ def _stages(file: PhysicalFile, steps: Steps, options: LayoutOptions, sizes: dic
     sections = len(file.sections)
     if sections > 1:
         if options.pp not in (None, sections):
-            raise FormatError(f"describes {sections} pipeline stages; --pp {options.pp} is another number", file.path)
+            text = f"describes {sections} pipeline stages; pp={options.pp} is another number"
+            raise FormatError(text, file.path).typed(pp="--pp")
         return sections
     sends = bool(steps.passes[0].messages)
     written = sizes.get(Group.PP, 1)
     if sends and max(written, options.pp or 1) == 1:
         row = steps.passes[0].messages[0]
-        text = "sends messages to another stage, and nothing says how many stages there are; give --pp"
-        raise FormatError(text, file.path, row.line)
+        text = "sends messages to another stage, and nothing says how many stages there are; give pp=..."
+        raise FormatError(text, file.path, row.line).typed(pp="--pp")
     if written == 1 and options.pp is not None:
         return options.pp
     return _degree("pp", options.pp, written, notes)
@@ -212,7 +213,7 @@ def _takes_times(file: PhysicalFile, steps: Steps, options: LayoutOptions) -> bo
     known = bool(rows) and all(row.time_s is not None for row in rows)
     if options.comm == "measured" and not known:
         lacking = next((row.line for row in rows if row.time_s is None), None)
-        raise FormatError("has no measured times to take (--comm measured)", file.path, lacking)
+        raise FormatError("has no times to take with comm=measured", file.path, lacking).typed(comm="--comm")
     return known and options.comm != "model"
 
 

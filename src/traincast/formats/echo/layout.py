@@ -220,5 +220,5 @@ def _check_stages(run: Run, layout: Parallel, notes: Notebook) -> None:
             said = f"says it is of stage {stage}" if stage is not None else "was traced"
             raise InfeasibleError(
                 f"{notes.path}: rank {rank} {said}, but tp {layout.tp} x cp {layout.cp} x pp {layout.pp} x dp "
-                f"{layout.dp} puts it on {where}; give the degrees that the run had (--tp, --pp, --dp)"
+                f"{layout.dp} puts it on {where}; give the degrees that the run had (tp, pp, dp)"
             )

@@ -96,15 +96,15 @@ def arrange(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> list
         If no layer is found, fewer are wanted than there are, or one cannot be repeated.
     """
     if options.layer_block is not None and options.layers is None:
-        raise ConfigError("says which rows --layers repeats; give --layers too", "layer_block")
+        raise ConfigError("says which rows are repeated; give layers=..., too", "layer_block").typed(layers="--layers")
     found = find_layers(file) if options.layer_block is None else _named_layer(file, *options.block_ends)
     if found is None:
         if options.layers is not None and options.layers > 1:
             raise ConfigError(
                 f"no row of {file.path} names a layer (such as transformer_h_0_ln_1); "
-                "give --layer-block FIRST:LAST with the names of the first and last row of a layer",
+                "give layer_block=FIRST:LAST with the names of the first and last row of a layer",
                 "layers",
-            )
+            ).typed(layer_block="--layer-block")
         return [(index, -1) for index in range(len(file.rows))]
     listed = len(found.starts)
     if options.layers is None:
