@@ -86,7 +86,7 @@ def test_eight_threads_are_as_one(tmp_path):
     job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_length": 1024}
     calls = [
         lambda: to_json(traincast.predict(**job, cluster="h100", tp=2, pp=2)),
-        lambda: to_json(traincast.predict(**job, cluster="a100", tp=1, pp=4, allow_oom=True)),
+        lambda: to_json(traincast.predict(**job, cluster="a100", tp=1, pp=2, allow_oom=True)),
         lambda: to_json(traincast.simulate(tmp_path / "work.txt", cluster="h100")),
         lambda: [each.layout for each in traincast.plan(**job, cluster="h100", top=2).best],
     ]
