@@ -92,7 +92,8 @@ def test_a_preset_names_an_nccl_and_an_architecture_that_are_known(name):
 def test_a_preset_is_of_a_gpu_with_a_datasheet_and_of_its_architecture(name):
     """A name that no datasheet has would lose its peaks, its kernels' constants and its factors without a word."""
     gpu = load_cluster(name).gpu
-    assert gpu == replace(load_gpu(gpu.name), copy_bytes_per_s=gpu.copy_bytes_per_s)
+    own = {each: getattr(gpu, each) for each in ("copy_bytes_per_s", "nic_bytes_per_s")}
+    assert gpu == replace(load_gpu(gpu.name), **own)
     assert cluster_for(gpu.name).gpu.name == gpu.name
 
 

@@ -94,3 +94,22 @@ def test_a_cluster_that_says_every_number_itself_agrees():
     assert numbers(cluster_from_table(cluster_table(faster), "whole")) == numbers(faster)
     assert faster.measured == h100.measured
     assert numbers(replace(faster, name="other")) == numbers(faster)
+
+
+def test_a_preset_of_another_card_is_the_one_with_that_card(tmp_path):
+    """B300's network is that of H100 and B200 with twice the line rate."""
+    card = load_cluster("b300").gpu.nic_bytes_per_s
+    rates = ("inter.bandwidth_bytes_per_s", "inter.node_bandwidth_bytes_per_s")
+    for base in ("h100", "b200"):
+        for cluster in (overridden(tmp_path, base, {"gpu.nic_bytes_per_s": card}),
+                        what_if(load_cluster(base), "nic_bandwidth=800Gb/s")):  # fmt: skip
+            assert [numbers(cluster)[each] for each in rates] == pytest.approx([97e9, 700e9])
+
+
+@pytest.mark.parametrize("base", PRESETS)
+def test_a_faster_card_never_limits_what_nothing_limited(base):
+    cluster = load_cluster(base)
+    for factor in (0.9, 1.02, 1.5):
+        other = what_if(cluster, f"gpu.nic_bytes_per_s={cluster.gpu.nic_bytes_per_s * factor}")
+        assert other.inter.bandwidth_bytes_per_s == pytest.approx(factor * cluster.inter.bandwidth_bytes_per_s)
+        assert (other.inter.node_bandwidth_bytes_per_s is None) == (cluster.inter.node_bandwidth_bytes_per_s is None)

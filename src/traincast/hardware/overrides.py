@@ -7,14 +7,14 @@ the network follows what one gets and how many there are, the links inside a nod
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import replace
-
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.from_datasheet import with_nic
+from traincast.hardware.from_datasheet import NIC_SHARE
 from traincast.tables import Value
 
 _NIC, _SIZE = "gpu.nic_bytes_per_s", "gpus_per_node"
 _RATE, _NODE = "bandwidth_bytes_per_s", "node_bandwidth_bytes_per_s"
+_LEAST_SHARE = 0.8
+"""Less of a card's line rate than that is the rate of another card."""
 _PARTS = (_NODE, "pair_bandwidth_bytes_per_s", "halves_bandwidth_bytes_per_s")
 
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {
@@ -31,11 +31,15 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = {
 def followed(base: Cluster, said: Mapping[str, Value]) -> dict[str, Value]:
     """Return the numbers of a cluster that follow from those that are said of it, by field path, with their sources.
 
-    A network card's line rate says what a rank and a node get of it as for any cluster with another card
-    (`traincast.hardware.from_datasheet.with_nic`); the rest keeps its ratio.
+    A network card's line rate says what a rank gets of it, by the share that is reached now; the rest keeps its ratio.
     """
     found: dict[str, Value] = {}
     sources, ratios = dict(base.sources), {path: _ratio(base, path, value.value) for path, value in said.items()}
+    if _NIC in said and f"inter.{_RATE}" not in said:
+        rate = said[_NIC].value * _card_share(base)
+        ratios[f"inter.{_RATE}"] = rate / base.inter.bandwidth_bytes_per_s
+        if rate != base.inter.bandwidth_bytes_per_s:
+            found[f"inter.{_RATE}"] = Value(rate, f"follows {_NIC}: {_card_share(base):.3g} of the card's line rate")
     for path, followers in _FOLLOWS.items():
         for each in followers if ratios.get(path, 1.0) != 1.0 else ():
             before = _number(base, each)
@@ -45,7 +49,13 @@ def followed(base: Cluster, said: Mapping[str, Value]) -> dict[str, Value]:
             ratios[each] = ratios.get(each, 1.0) * ratios[path]
             why = f"follows {path}: {ratios[each]:.4g} times that of {base.name}"
             found[each] = Value(before * ratios[each], f"{why} ({sources.get(each, 'not specified')})")
-    return found | (_of_card(base, said) if _NIC in said else {})
+    return found
+
+
+def _card_share(base: Cluster) -> float:
+    """Return what a rank gets of its card's line rate; the usual share where the links are of another card."""
+    share = base.inter.bandwidth_bytes_per_s / (base.gpu.nic_bytes_per_s or base.inter.bandwidth_bytes_per_s * 2)
+    return share if _LEAST_SHARE <= share <= 1 else NIC_SHARE
 
 
 def described(base: Cluster, said: Mapping[str, Value]) -> str:
@@ -53,19 +63,6 @@ def described(base: Cluster, said: Mapping[str, Value]) -> str:
     other = [path for path, (value, source) in said.items() if source is not None and value != _number(base, path)]
     more = f" and {len(other) - 3} more" if len(other) > 3 else ""
     return f"as {base.name} but for {', '.join(other[:3])}{more}" if other else ""
-
-
-def _of_card(base: Cluster, said: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what a rank and a node get of a network card of another line rate."""
-    size = said.get(_SIZE, Value(base.gpus_per_node)).value
-    inter = with_nic(replace(base, gpus_per_node=size, gpus_used_per_node=None), said[_NIC].value).inter
-    source = f"follows {_NIC}: the share of a line rate that collectives usually reach"
-    numbers = {f"inter.{each}": getattr(inter, each) for each in (_RATE, _NODE)}
-    return {
-        path: Value(value, source)
-        for path, value in numbers.items()
-        if path not in said and value is not None and value != _number(base, path)
-    }
 
 
 def _ratio(base: Cluster, path: str, value: Any) -> float:  # noqa: ANN401
