@@ -137,3 +137,56 @@ def test_a_stream_without_a_library_says_what_to_install(result, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match="frames need polars or pyarrow"):
         result.table("ranks").__arrow_c_stream__()
+
+
+@pytest.mark.parametrize("of", TABLES)
+def test_a_table_is_a_mapping_that_pandas_takes(result, of):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    table, columns = result.table(of), result.columns(of)
+    assert list(dict(table)) == list(table.keys()) == list(columns)
+    for frame in (pandas.DataFrame(table), pandas.DataFrame(dict(table)), table.to_pandas(), result.to_pandas(of)):
+        assert list(frame.columns) == list(columns)
+        assert len(frame) == len(table)
+        for name, column in columns.items():
+            assert (
+                frame[name].fillna(0).tolist() == pytest.approx(np.nan_to_num(column).tolist())
+                or column.dtype == object
+            )
+
+
+def test_a_table_goes_to_polars(result):
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    assert result.table("ranks").to_polars().equals(polars.DataFrame(result.table("ranks")))
+
+
+def test_frames_say_what_to_install(result, monkeypatch):
+    for name in ("pandas", "polars", "matplotlib"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match="pip install pandas"):
+        result.to_pandas()
+    with pytest.raises(ConfigError, match=r"pip install 'traincast\[frames\]'"):
+        result.frame()
+    with pytest.raises(ConfigError, match="pip install matplotlib"):
+        result.plot()
+
+
+class _Axes:
+    """What a picture draws, as matplotlib's axes are asked for it."""
+
+    def __init__(self):
+        self.bars = []
+
+    def barh(self, stages, width, left, color, label):
+        self.bars.append((stages, width, left, color, label))
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
+def test_a_picture_has_a_bar_for_each_stage_as_long_as_its_rank_takes(result):
+    axes = _Axes()
+    assert result.plot(axes) is axes
+    assert len({color for *_, color, _ in axes.bars}) == len(axes.bars)
+    *_, (stages, width, left, _, _) = axes.bars
+    assert stages == ["0", "1", "2", "3"]
+    assert [a + b for a, b in zip(left, width, strict=True)] == pytest.approx([result.iteration_time_s] * 4)

@@ -16,8 +16,8 @@ from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table, cluster_names, load_cluster
 from traincast.job.job import JobRequest
-from traincast.job.options import LayoutOptions, SimulateOptions, changed_options
-from traincast.job.record import record_to_table
+from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions, changed_options
+from traincast.job.record import RunRecord, record_from_table, record_to_table
 from traincast.model.load import load_model
 from traincast.report.json import result_from_json, to_json
 from traincast.simulation.recorded import record_of
@@ -268,3 +268,19 @@ def test_a_damaged_run_is_one_message_with_its_place(path, value, said):
     table[path[-1]] = value
     with pytest.raises(TraincastError, match=said):
         traincast.run_again(result_from_json(json.dumps(document).encode(), "result.json"))
+
+
+@pytest.mark.parametrize("name", [each.name for each in traincast.models()])
+def test_a_record_of_every_built_in_model_is_read_again(name):
+    record = RunRecord(
+        command="predict",
+        cluster=load_cluster("h100"),
+        options=StepOptions(),
+        job=JobRequest(model=load_model(name), gpus=8, seq_length=1024, global_batch=8),
+    )
+    table = json.loads(json.dumps(record_to_table(record)))
+    assert record_from_table(table, (), "result.json").job == record.job
+
+
+def test_a_model_without_all_optional_numbers_runs_again():
+    again(traincast.predict(model="deepseek-v2-lite", cluster="h200", gpus=64, ep=8, global_batch=64, seq_length=1024))

@@ -202,3 +202,9 @@ def test_what_is_no_journal_is_refused(tmp_path, content):
 def test_a_journal_that_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be written"):
         Journal(tmp_path / "nowhere" / "journal", HEADING)
+
+
+def test_progress_is_a_line_of_standard_error(capsys):
+    traincast.sweep(**LIVE, progress=True)
+    shown = capsys.readouterr().err.split("\r")
+    assert shown[-1] == "2 of 2 points\n"

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ def sweep(
     workers: int | None = None,
     restart: bool = False,
     tell: Tell | None = None,
+    progress: bool = False,
     **words: Any,
 ) -> dict[str, int] | Table:
     """Forecast or plan every point of a sweep, and write one table or return it.
@@ -63,6 +65,8 @@ def sweep(
         Forget what a stopped sweep of that table has done.
     tell : callable, optional
         Told how many points are done, and of how many.
+    progress : bool
+        Show that on standard error, in a line of a terminal or below the cell of a notebook.
     **words
         Words of `traincast.predict` over `spec`; lists vary: ``tp=[4, 8]``. Or its sections, such as ``base``.
 
@@ -84,7 +88,7 @@ def sweep(
     >>> found["parallel.tp"].tolist(), found["status"].tolist()
     ([4, 8], ['ok', 'ok'])
     """
-    asked = specified(spec, words)
+    asked, tell = specified(spec, words), tell or (_show if progress else None)
     name, _, address = on.partition("://")
     work, make = work_of(asked), EXECUTORS.get(name)
     if workers is not None and workers < 1:
@@ -95,6 +99,11 @@ def sweep(
             return _run(Path(made, "table"), asked, work, start, tell, restart=True, keep=_table)
     told = _run(check_table(Path(out)), asked, work, start, tell, restart=restart, keep=write_sweep)
     return _counted(str(out), told)
+
+
+def _show(done: int, of: int) -> None:
+    """Write how far a sweep is over what was written before; notebooks follow the carriage return, too."""
+    print(f"\r{done:,} of {counted(of, 'point')}", end="\n" if done == of else "", file=sys.stderr, flush=True)
 
 
 def _counted(table: str, told: Mapping[str, Sequence[str]]) -> dict[str, int]:

@@ -202,7 +202,8 @@ def _build(kind: type[T], table: Mapping[str, Any], prefix: str, shown: str) -> 
     for key, raw in table.items():
         path = f"{prefix}{key}"
         nested = _NESTED.get(kind, {}).get(key)
-        if isinstance(raw, tuple):
+        if isinstance(raw, tuple) or (raw is None and type(None) in get_args(known[key].type)):
+            # What a model lacks is null in a record of it.
             arguments[key] = raw
         elif nested is None:
             types = get_args(known[key].type) or (known[key].type,)

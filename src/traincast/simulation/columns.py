@@ -42,8 +42,10 @@ def columns_of(result: "Result", of: str = "operations") -> Columns:
     return table_of([each if isinstance(each, Mapping) else asdict(each) for each in getattr(result, of)]).columns
 
 
-class Table:
-    """Columns of one length; a stream of Arrow, which polars, pandas, pyarrow, DuckDB and others take as it is.
+class Table(dict[str, npt.NDArray[Any]]):
+    """Columns of one length by name, which pandas and polars take as they are; its length is that of a column.
+
+    For others it is a stream of Arrow.
 
     Arrow's PyCapsule interface is what these libraries are moving to: polars 2.0 dropped the dataframe interchange
     protocol, pandas 4.0 will. The stream itself is made by polars or pyarrow, one of which whoever reads it has; its
@@ -57,26 +59,36 @@ class Table:
     >>> ranks = traincast.simulate("examples/megatron_pp4_tp2").table("ranks")
     >>> len(ranks), ranks["rank"].tolist()
     (8, [0, 1, 2, 3, 4, 5, 6, 7])
+    >>> list(dict(ranks))[:3]
+    ['rank', 'stage', 'represents']
     """
 
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
+    def __missing__(self, name: str) -> npt.NDArray[Any]:
+        """Refuse a column that there is not: `UnknownNameError` names those there are."""
+        raise UnknownNameError("column", name, self)
 
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        """Return one column; `UnknownNameError` where there is none of that name."""
-        if name not in self.columns:
-            raise UnknownNameError("column", name, self.columns)
-        return self.columns[name]
+    @property
+    def columns(self) -> Columns:
+        """The columns as a plain dict."""
+        return dict(self)
+
+    def to_pandas(self) -> Any:  # noqa: ANN401 pandas need not be there
+        """Return a data frame of pandas; `ConfigError` where pandas is not installed."""
+        return _library("pandas", "pip install pandas").DataFrame(self.columns)
+
+    def to_polars(self) -> Any:  # noqa: ANN401 polars need not be there
+        """Return a data frame of polars; `ConfigError` where polars is not installed."""
+        return _library("polars", "pip install 'traincast[frames]'").DataFrame(_plain(self))
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values()), ()))
+        return len(next(iter(self.values()), ()))
 
     def __repr__(self) -> str:
-        return f"<Table: {counted(len(self), 'row')} of {', '.join(self.columns)}>"
+        return f"<Table: {counted(len(self), 'row')} of {', '.join(self)}>"
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return a capsule ``arrow_array_stream``; `ConfigError` where neither polars nor pyarrow is installed."""
-        return _made_by_a_library(self.columns).__arrow_c_stream__(requested_schema)
+        return _made_by_a_library(self).__arrow_c_stream__(requested_schema)
 
 
 def table_of(lines: Sequence[Mapping[str, Any]]) -> Table:
@@ -86,24 +98,20 @@ def table_of(lines: Sequence[Mapping[str, Any]]) -> Table:
     return Table({name: _column([line.get(name) for line in flat]) for name in names})
 
 
-def frame_of(result: "Result", of: str = "operations") -> Any:  # noqa: ANN401 polars need not be there
-    """Return one table of a result as a data frame of polars.
-
-    Raises
-    ------
-    ConfigError
-        If polars is not installed.
-    """
+def _library(name: str, install: str) -> Any:  # noqa: ANN401
     try:
-        import polars
+        return import_module(name)
     except ImportError:
-        raise ConfigError("data frames need polars: pip install 'traincast[frames]'") from None
-    return polars.DataFrame({name: _for_frames(column) for name, column in columns_of(result, of).items()})
+        raise ConfigError(f"data frames of {name} need it: {install}") from None
 
 
-def _made_by_a_library(columns: Columns) -> Any:  # noqa: ANN401
+def _plain(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    return {name: _for_frames(column) for name, column in columns.items()}
+
+
+def _made_by_a_library(columns: Mapping[str, npt.NDArray[Any]]) -> Any:  # noqa: ANN401
     """Return columns as a table of polars or pyarrow, first of one that is imported already."""
-    plain = {name: _for_frames(column) for name, column in columns.items()}
+    plain = _plain(columns)
     for name in sorted(("polars", "pyarrow"), key=lambda each: each not in sys.modules):
         try:
             library = import_module(name)

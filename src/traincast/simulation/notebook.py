@@ -23,6 +23,11 @@ _COLOURS = {"compute": "#4477aa", "bubble": "#999999", "other": "#bb9966"} | {
 """Of the owners of an instant of the step."""
 
 
+def colour_of(part: str) -> str:
+    """Return the colour of a part of the step, the same in every result."""
+    return _COLOURS.get(part, "#777777")
+
+
 def html_of(result: "Result") -> str:
     """Return a result as HTML without scripts and without anything to load."""
     return f"<div>{''.join(_parts(result))}</div>"
@@ -45,7 +50,7 @@ def _breakdown(part_s: Mapping[str, float], step_s: float) -> str:
     """Return the step as a bar of its parts, and a table of them in the colours of the bar."""
     segments, rows = [], []
     for name, time_s in part_s.items():
-        colour, share = _COLOURS.get(name, "#777777"), time_s / step_s
+        colour, share = colour_of(name), time_s / step_s
         cells = (name.replace("_", " "), format_time(time_s), format_share(share))
         segments.append(_SEGMENT.format(text=escape(f"{cells[0]} {cells[2]}"), colour=colour, width=100 * share))
         body = "".join(f"<td {_CELL}>{escape(cell)}</td>" for cell in cells)

@@ -255,16 +255,35 @@ class Result(Struct, frozen=True, kw_only=True):
         return columns_of(self, of)
 
     def table(self, of: str = "operations") -> "Table":
-        """Return one of its tables for data frames: ``polars.DataFrame(result.table("ranks"))``; see `columns`."""
+        """Return one of its tables for data frames: ``result.table("ranks").to_pandas()``; see `columns`."""
         from traincast.simulation.columns import Table, columns_of
 
         return Table(columns_of(self, of))
 
     def frame(self, of: str = "operations") -> Any:  # noqa: ANN401 polars need not be there
         """Return one of its tables as a data frame of polars (extra ``frames``); see `columns`."""
-        from traincast.simulation.columns import frame_of
+        return self.table(of).to_polars()
 
-        return frame_of(self, of)
+    def to_pandas(self, of: str = "operations") -> Any:  # noqa: ANN401 pandas need not be there
+        """Return one of its tables as a data frame of pandas; see `columns`."""
+        return self.table(of).to_pandas()
+
+    def plot(self, axes: Any = None) -> Any:  # noqa: ANN401 matplotlib need not be there
+        """Draw where the time of each stage goes, a bar a stage, and return the axes of matplotlib.
+
+        Parameters
+        ----------
+        axes : matplotlib.axes.Axes, optional
+            Where to draw; axes of a new figure by default.
+
+        Raises
+        ------
+        ConfigError
+            If matplotlib is not installed.
+        """
+        from traincast.simulation.picture import draw_stages
+
+        return draw_stages(self, axes)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of it."""
