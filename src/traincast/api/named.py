@@ -7,7 +7,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from traincast.errors import ConfigError, UnknownNameError
+from traincast.dialects import LIKES
+from traincast.dialects.recognise import draft_of_file
+from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.hardware.gpu import gpu_names
@@ -103,12 +105,12 @@ def _searched(words: Sequence[str], load: Callable[[str], T], known: Sequence[st
 
 
 def described(path: StrPath) -> Draft:
-    """Read a job file, or the job that the arguments of a training log describe.
+    """Read a job file, another framework's script or configuration file, or the arguments in a training log.
 
     Raises
     ------
     FormatError
-        If it can be read as neither.
+        If it can be read as none of them.
 
     Examples
     --------
@@ -117,13 +119,23 @@ def described(path: StrPath) -> Draft:
     >>> job.model, job.fields["gpus"], job.fields["tp"]
     ('llama3-70b', 512, 8)
     """
+    found = draft_of_file(Path(path))
+    if found is not None:
+        return found
     if Path(path).suffix != ".toml":
         from traincast.report.sides import job_of_log
 
         draft = job_of_log(Path(path))
         if draft is not None:
             return draft
-    return read_job_file(fspath(path))
+    try:
+        return read_job_file(fspath(path))
+    except FormatError:
+        if Path(path).suffix == ".toml" or not Path(path).is_file():
+            raise
+        known = ", ".join(LIKES)
+        text = f"is neither a job file nor a script or settings that tell whose they are; give like=... ({known})"
+        raise FormatError(text, fspath(path)).typed(like="--like") from None
 
 
 def job_under(

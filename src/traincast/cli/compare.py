@@ -44,6 +44,7 @@ def command(
     With --html both are simulated, results and measured traces again, and shown side by side in a browser.
     """
     from traincast import api
+    from traincast.dialects.recognise import told_as
 
     terms = run_fields(values)
     with wrong_usage():
@@ -60,7 +61,7 @@ def command(
             raise click.UsageError("--tokens is of a training run, and these are collectives")
         _collectives(a, b, as_json=as_json)
         return
-    if cluster is not None and b is not None and not any(each.suffix == ".toml" for each in (a, b)):
+    if cluster is not None and b is not None and not any(each.suffix == ".toml" or told_as(each) for each in (a, b)):
         raise click.UsageError("--cluster is where a job runs, and neither A nor B is a job file")
     if html is not None:
         _page(a, b, cluster, html)

@@ -11,7 +11,8 @@ from traincast.cli.cases import gpu_counts
 from traincast.cli.completion import known
 from traincast.cli.options import Name, RecomputeName, in_range, schedule_option, tokens, with_options
 from traincast.cli.sections import in_section
-from traincast.dialects import LIKES, draft_like, likely_framework
+from traincast.dialects import LIKES, likely_framework
+from traincast.dialects.recognise import draft_of_words
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
 from traincast.job.flags import JOB_FLAGS, Flag
@@ -144,7 +145,7 @@ def _said(cluster: str | None, values: Mapping[str, Any]) -> Draft:
 def _found(words: Sequence[str], like: str | None, *, strict: bool) -> Draft:
     """Return what a job file or pasted flags say."""
     if like is not None:
-        return draft_like(like, words, strict=strict)
+        return draft_of_words(like, list(words), strict=strict)
     if len(words) > 1 or any(word.startswith("-") for word in words):
         like = likely_framework(words)
         raise click.UsageError(f"{' '.join(words[:3])!r} is not one job file; for pasted flags give --like {like}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from traincast.dialects.recognise import HUGGING_FACE, WHAT, told_as
 from traincast.errors import FormatError
 from traincast.files import parse_json, parse_toml, read_head, read_text, unpacked_head
 from traincast.formats.busbw import looks_like_busbw, read_busbw
@@ -104,13 +105,21 @@ def recognise(path: Path, further: Sequence[Teller] = ()) -> Known | None:
         return None
     head = data.decode("utf-8-sig", errors="replace")
     if path.suffix == ".toml":
-        return _toml(path)
+        return _job_of_another(path) or _toml(path)
     if '"traceEvents"' in head and head.lstrip().startswith("{"):
         return _TRACE
     if head.lstrip().startswith("{") and (document := _document(path)) is not None:
         return document
-    told = next((known for fits, known in _TOLD if fits(head)), None)
+    told = next((known for fits, known in _TOLD if fits(head)), None) or _job_of_another(path)
     return told or next((known for tell in further if (known := tell(path, head)) is not None), None)
+
+
+def _job_of_another(path: Path) -> Known | None:
+    """Tell a launch script, recipe or configuration file of another framework."""
+    like = told_as(path)
+    if like is None or like == HUGGING_FACE:
+        return None
+    return Known(like, WHAT[like], "traincast predict takes it")
 
 
 def described(path: Path, further: Sequence[Teller] = ()) -> Inspection | None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from traincast.analysis.breakdown import step_breakdown
 from traincast.analysis.comparison import Side, logged_side, measured_side
+from traincast.dialects.recognise import draft_of_file
 from traincast.errors import FormatError
 from traincast.files import input_of, read_bytes, read_head
 from traincast.formats.contract import FileKind
@@ -68,6 +69,8 @@ def _opened(path: Path, read: Callable[[Path], Workload], predict: Callable[[Dra
     # A folder that a simulation wrote to holds other files too; what it says is its result.
     if written.is_file():
         return result_from_json(read_bytes(written), str(written))
+    if path.is_file() and (described := draft_of_file(path)) is not None:
+        return predict(described)
     if path.suffix == ".toml":
         return predict(read_job_file(str(path)))
     kind = _kind(path)
