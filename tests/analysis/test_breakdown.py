@@ -7,7 +7,7 @@ import pytest
 
 from support import collective, compute, wait
 from traincast import api
-from traincast.analysis.breakdown import exposed_seconds, last_rank, rank_breakdown, step_breakdown
+from traincast.analysis.breakdown import exposed_seconds, last_rank, rank_breakdown
 from traincast.simulation.result import BREAKDOWN_KEYS
 from traincast.workload.ops import Op, table_of
 from traincast.workload.program import Program, Timeline
@@ -237,7 +237,6 @@ def test_what_of_each_operation_is_exposed():
 
 
 @pytest.mark.parametrize(("first_s", "second_s", "index"), [(0.25, 0.5, 1), (0.5, 0.25, 0), (0.5, 0.5, 0)])
-def test_a_step_is_broken_down_as_the_lowest_rank_that_ends_last(first_s, second_s, index):
+def test_the_last_rank_is_the_lowest_of_those_that_end_last(first_s, second_s, index):
     program, timeline = ran((COMPUTE, 0, 0, second_s), before=[(comm(Group.TP), 0, 0, first_s)])
     assert last_rank(program, timeline) == index
-    assert step_breakdown(program, timeline)["compute" if index else "exposed_tp"] == 0.5

@@ -33,12 +33,18 @@ _EXPOSED_OF_GROUP = {
     Group.WORLD: "exposed_dp",
     Group.MP: "other",
 }
-_EXPOSED = ("exposed_tp", "exposed_cp", "exposed_ep", "exposed_pp", "exposed_dp")
-_TRANSFER = {name: 1 + place for place, name in enumerate(_EXPOSED)}
-_BUBBLE = 1 + len(_EXPOSED)
-_WAIT = {name: _BUBBLE + 1 + place for place, name in enumerate(_EXPOSED)}
+EXPOSED = ("exposed_tp", "exposed_cp", "exposed_ep", "exposed_pp", "exposed_dp")
+"""The owners of transfers, in the order in which they count."""
+_TRANSFER = {name: 1 + place for place, name in enumerate(EXPOSED)}
+_BUBBLE = 1 + len(EXPOSED)
+_WAIT = {name: _BUBBLE + 1 + place for place, name in enumerate(EXPOSED)}
 _NOBODY = 2 * _BUBBLE
-_NAME_OF_OWNER = ("compute", *_EXPOSED, "bubble", *_EXPOSED, "other")
+_NAME_OF_OWNER = ("compute", *EXPOSED, "bubble", *EXPOSED, "other")
+
+
+def groups_of_part(part: str) -> tuple[Group, ...]:
+    """Return the kinds of groups whose transfers a part of the breakdown has; none for a part of no communication."""
+    return tuple(group for group, name in _EXPOSED_OF_GROUP.items() if name == part and name in EXPOSED)
 
 
 class RankBreakdown(Struct, frozen=True):
@@ -148,11 +154,6 @@ def is_waiting(owner_B: IntArray) -> BoolArray:
     return waits_B
 
 
-def step_breakdown(program: Program, timeline: Timeline) -> dict[str, float]:
-    """Return the breakdown of a step: that of the lowest rank among those that end last."""
-    return rank_breakdown(program, timeline, last_rank(program, timeline), timeline.step_s).breakdown_s
-
-
 def last_rank(program: Program, timeline: Timeline) -> int:
     """Return the index of the lowest simulated rank among those that end last."""
     ends = [float(timeline.end_s_N[program.rank_slice(index)].max(initial=0.0)) for index in range(len(program.rank_R))]
@@ -165,6 +166,11 @@ def last_of_stages(program: Program, timeline: Timeline) -> dict[int, int]:
     order = sorted(range(len(ends)), key=lambda index: (ends[index], -index))
     last = {int(program.stage_R[index]): index for index in order}
     return {stage: last[stage] for stage in sorted(last)}
+
+
+def transfer_owners(program: Program) -> IntArray:
+    """Return who owns each operation's transfer, [N]: 0 is computation, then `EXPOSED` in its order."""
+    return _owners(program, program.row_N)[0]
 
 
 def _owners(program: Program, row_N: IntArray) -> tuple[IntArray, IntArray]:

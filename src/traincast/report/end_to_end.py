@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 from msgspec import Struct, field
 
-from traincast.analysis.breakdown import exposed_seconds, last_rank
+from traincast.analysis.breakdown import exposed_seconds, last_rank, rank_breakdown
 from traincast.estimate.simai.total import SimaiReport, SimaiRow
 from traincast.report.files import file_report
 from traincast.report.operations import simulated
@@ -154,10 +154,11 @@ def write_end_to_end(result: Result, stream: BinaryIO) -> None:
         sums.communications[column] = sums.communications[column].plus(
             Communication(time_s, exposed_s, size, bus_bytes)
         )
+    parts = rank_breakdown(program, timeline, index, timeline.step_s).breakdown_s
     of_experts_s = float(exposed_N[ops.group_T[row_N] == Group.EDP].sum())
     name = Path(result.inputs[0].path).name if result.inputs else "traincast"
     table = [sums.line(name) for (_, _, name), sums in sorted(lines.items(), key=lambda item: item[0][:2])]
-    stream.write(_bytes(end_to_end_csv(name, "traincast", _summary(result, of_experts_s), table)))
+    stream.write(_bytes(end_to_end_csv(name, "traincast", _summary(result, parts, of_experts_s), table)))
 
 
 class _Sums(Struct):
@@ -180,9 +181,11 @@ def _column(phase: Phase, group: Group, kind: Kind) -> int:
     return _WEIGHT_GRAD if group in _REPLICAS else _FORWARD
 
 
-def _summary(result: Result, expert_s: float) -> dict[str, float]:
-    """Return the numbers of `SUMMARY`, in seconds; `expert_s` is what expert data parallel groups are exposed."""
-    parts = result.breakdown_s
+def _summary(result: Result, parts: Mapping[str, float], expert_s: float) -> dict[str, float]:
+    """Return the numbers of `SUMMARY`, in seconds, of a rank's breakdown.
+
+    `expert_s` is what expert data parallel groups are exposed.
+    """
     expert_s = min(expert_s, parts["exposed_dp"])
     found = {
         "dp": parts["exposed_dp"] - expert_s,

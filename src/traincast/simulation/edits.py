@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from traincast.analysis.breakdown import groups_of_part
 from traincast.errors import ConfigError
 from traincast.job.changes import GROUPS, OPERATION, WorkEdit
 from traincast.names import known_names
@@ -29,7 +30,8 @@ _KINDS: Mapping[str, tuple[Kind, ...]] = {
     "comm": (Kind.COLLECTIVE, Kind.SEND, Kind.RECV),
 }
 _PHASES = {phase.name.lower(): phase for phase in Phase}
-_GROUPS = {f"{name}_comm": Group[name.upper()] for name in GROUPS}
+_GROUPS = {f"{name}_comm": groups_of_part(f"exposed_{name}") or (Group[name.upper()],) for name in GROUPS}
+"""The kinds of groups that a change of communication is about: all that the part of the breakdown has of that name."""
 
 
 def ranks_apart(edits: Sequence[WorkEdit]) -> frozenset[int]:
@@ -72,7 +74,7 @@ def _work(program: Program, edit: WorkEdit) -> BoolArray:
             known = known_names(name, sorted(set(ops.name_T)))
             raise ConfigError(f"no operation is called {name!r}; {known}", "what_if")
     elif edit.work in _GROUPS:
-        chosen_T = (ops.group_T == _GROUPS[edit.work]) & np.isin(ops.kind_T, _KINDS["comm"])
+        chosen_T = np.isin(ops.group_T, _GROUPS[edit.work]) & np.isin(ops.kind_T, _KINDS["comm"])
     elif edit.work in _PHASES:
         chosen_T = (ops.phase_T == _PHASES[edit.work]) & (ops.kind_T == Kind.COMPUTE)
     else:

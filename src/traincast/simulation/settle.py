@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.engine import run
 from traincast.engine.graph import Graph
 from traincast.estimate.contention import SharedNetwork
 from traincast.hardware.cluster import Cluster
 from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
-from traincast.workload.ops import FloatArray
+from traincast.workload.ops import BoolArray, FloatArray
 from traincast.workload.program import Timeline
 from traincast.workload.words import Group
 
@@ -106,6 +107,18 @@ class Loop(Struct):
             duration_N = _as_long_as_its_rendezvous(graph, duration_N, self.alone_s_N)
         timeline = Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=duration_N)
         return Settled(timeline, alone_step_s, rounds, residual, shared)
+
+    def step_without(self, graph: Graph, engine: str, settled: Settled, gone_N: BoolArray) -> float:
+        """Return the step in seconds if some transfers took no time, and slowed nothing down.
+
+        What else is overlapped is settled again, for one round.
+        """
+        duration_N = np.where(gone_N, 0.0, settled.timeline.duration_s_N)
+        _, start_N, end_N = run(graph, duration_N, engine)
+        if settled.rounds:
+            longer_N, _ = replace(self, alone_s_N=np.where(gone_N, 0.0, self.alone_s_N))._lengthened(start_N, end_N)
+            _, _, end_N = run(graph, np.where(gone_N, 0.0, longer_N), engine)
+        return float(end_N.max(initial=0.0))
 
     def _lengthened(self, start_N: FloatArray, end_N: FloatArray) -> tuple[FloatArray, tuple[SharedLinks, ...]]:
         """Return the durations that some times ask for, and which kinds share links in them."""

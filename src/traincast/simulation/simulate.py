@@ -1,15 +1,18 @@
 """Simulate a workload: its step, and the account of where the time went."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from msgspec.structs import replace
 
 from traincast import __version__
-from traincast.analysis.breakdown import rank_breakdown
+from traincast.analysis.breakdown import RankBreakdown, last_rank, rank_breakdown
 from traincast.analysis.diagnosis import causes as find_causes
 from traincast.analysis.gpu_intervals import gpu_times
 from traincast.analysis.slowdown import Replays, StepOps, slowdowns
 from traincast.analysis.stragglers import SAME_LOAD, find_stragglers
 from traincast.analysis.summary import Cause, Slowdowns
+from traincast.analysis.whole_step import competing, whole_step
 from traincast.diagnostics import Note
 from traincast.engine import run
 from traincast.estimate.factors import CostFactors
@@ -75,14 +78,21 @@ def _with_compute(workload: Workload, setting: Setting) -> Workload:
 def account(step: Step) -> Result:
     """Say of a step that ran where its time went."""
     workload, parallel = step.workload, step.workload.parallel
-    ranks, step_s = _ranks(step), step.timeline.step_s
+    owned = _owned(step)
+    ranks = _ranks(step, owned)
     stragglers, unlisted = _stragglers(step)
     slowdown, causes = _diagnosed(step)
-    last = min((rank for rank in ranks if rank.end_s == step_s), key=lambda rank: rank.rank)
+    where = whole_step(
+        step.program,
+        step.timeline,
+        owned,
+        last_rank(step.program, step.timeline),
+        step.without,
+    )
     degrees = {name: getattr(parallel, name) for name in ("world_size", "dp", "tp", "pp", "vpp", "cp", "ep")}
     return Result(
-        iteration_time_s=step_s,
-        breakdown_s=last.breakdown_s,
+        iteration_time_s=step.timeline.step_s,
+        breakdown_s={key: where.breakdown_s[key] for key in BREAKDOWN_KEYS},
         ranks=ranks,
         parallel={
             **degrees,
@@ -93,7 +103,7 @@ def account(step: Step) -> Result:
         collectives=_collectives(step),
         inputs=workload.inputs,
         cluster=_cluster(step.setting.cluster, parallel.world_size),
-        assumptions=workload.assumptions + assumed(step),
+        assumptions=workload.assumptions + assumed(step) + competing(where, step.timeline.step_s),
         warnings=workload.warnings + suspicious(step) + unlisted,
         stragglers=stragglers,
         slowdown=slowdown,
@@ -130,11 +140,17 @@ def _parts(step: Step, measured: MeasuredRun | None) -> tuple[PartResult, ...]:
     return tuple(results)
 
 
-def _ranks(step: Step) -> tuple[RankResult, ...]:
+def _owned(step: Step) -> dict[int, RankBreakdown]:
+    """Return the breakdown of every simulated rank, by its index."""
+    program, timeline = step.program, step.timeline
+    return {index: rank_breakdown(program, timeline, index, timeline.step_s) for index in range(len(program.rank_R))}
+
+
+def _ranks(step: Step, breakdowns: Mapping[int, RankBreakdown]) -> tuple[RankResult, ...]:
     program, timeline, measured = step.program, step.timeline, step.workload.measured
-    step_s, results = timeline.step_s, []
+    results = []
     for index, rank in enumerate(program.rank_R.tolist()):
-        owned = rank_breakdown(program, timeline, index, step_s)
+        owned = breakdowns[index]
         results.append(
             RankResult(
                 rank=rank,

@@ -36,7 +36,7 @@ from traincast.simulation.settle import Loop, Settled
 from traincast.units import counted, format_size
 from traincast.workload.expand import expand
 from traincast.workload.groups import Fold, GroupTable, fold, rank_groups, unfolded
-from traincast.workload.ops import FloatArray, IntArray, distinct
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 from traincast.workload.recorded_program import recorded_tables
 from traincast.workload.words import Group
@@ -109,6 +109,12 @@ class Step(Struct, frozen=True):
     rate_notes: tuple[Note, ...]
     """What the fabric's own rate means for the costs."""
     settled: Settled
+    loop: Loop
+    """What lengthened its durations."""
+
+    def without(self, gone_N: BoolArray) -> float:
+        """Return the step in seconds if some transfers, [N], took no time."""
+        return self.loop.step_without(self.layout.graph, self.setting.engine, self.settled, gone_N)
 
     @property
     def workload(self) -> Workload:
@@ -214,7 +220,7 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
         raise DeadlockError(f"{error}; {names}", error.ops) from None
     advanced(0.75)
     known = replace(program, ops=replace(program.ops, provenance_T=costs.provenance_T))
-    return Step(layout, known, costs, contention, network.rate_notes, settled)
+    return Step(layout, known, costs, contention, network.rate_notes, settled, loop)
 
 
 def _program(

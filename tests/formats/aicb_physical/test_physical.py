@@ -126,7 +126,7 @@ def test_a_section_for_each_stage_is_a_pipeline(tmp_path, stages):
     pass_s = (one.iteration_time_s - sum(e.time_s for e in one.collectives if e.group == "dp")) / 2
     # A pipeline of P equal stages takes M + P - 1 times the passes of a microbatch, and its messages.
     assert result.iteration_time_s > (5 + stages - 1) * pass_s * 0.98
-    assert result.breakdown_s["bubble"] > 0
+    assert max(rank.breakdown_s["bubble"] for rank in result.ranks) > 0
 
 
 def test_one_stage_stands_for_all_that_the_pp_group_counts(tmp_path):
