@@ -3,8 +3,7 @@
     python studies/accuracy.py [--data DIR] [--only TEXT] [--check]
 
 DIR holds the measured files, packed or not; `studies/data` by default. Each block of the page that follows a
-line such as ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there, and one after
-``<!-- python studies/errors.py -->`` by what the study prints. ``--check`` writes nothing: it shows where the page
+line such as ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there. ``--check`` writes nothing: it shows where the page
 differs from what is printed now, and ends with 1 then.
 """
 
@@ -24,15 +23,13 @@ from traincast import __version__
 
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
 STAMP = re.compile(r"`python \w+/accuracy\.py`, .*\.$", re.MULTILINE)
-BLOCK = re.compile(r"(<!-- ((?:validate|python studies/) ?[^\n]*) -->\n```text\n).*?(```\n)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (validate [^\n]*) -->\n```text\n).*?(```\n)", re.DOTALL)
 
 
 def printed(command: str, folder: Path) -> str:
     """Return what a command prints when it is run in a folder."""
-    words = command.split()
-    run = [str(PAGE.parent.parent / words[1]), *words[2:]] if words[0] == "python" else ["-m", "traincast.cli", *words]
     done = subprocess.run(
-        [sys.executable, *run],
+        [sys.executable, "-m", "traincast.cli", *command.split()],
         cwd=folder,
         env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
         capture_output=True,

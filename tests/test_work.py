@@ -93,7 +93,7 @@ def test_a_network_of_too_many_links_is_not_built(tmp_path, monkeypatch, fabric,
 def test_flows_of_too_many_hops_are_not_made(tmp_path, monkeypatch, fabric, pattern, members):
     graph = build_fabric(cluster_with(tmp_path, fabric), members)
     monkeypatch.setattr("traincast.fabric.contention.flows_of", lambda *_: pytest.fail("they were made"))
-    with pytest.raises(InfeasibleError, match=r"hops to solve, above the limit of 33,554,432; .*--network analytical"):
+    with pytest.raises(InfeasibleError, match=r"hops to solve, above the limit of 33,554,432; .*network=analytical"):
         network_factor(pattern, [np.arange(members)], graph)
 
 

@@ -382,7 +382,8 @@ def test_a_typed_bus_bandwidth_goes_before_that_of_a_file(call, file, tmp_path):
     typed = step("--busbw", rates, "--busbw", "TP=1GB/s")
     assert typed == step("--busbw", "tp=1GB/s", "--busbw", rates)
     assert typed["exposed_tp"] > 2 * filed["exposed_tp"] > 0
-    assert typed["exposed_dp"] == pytest.approx(filed["exposed_dp"])
+    # What is exposed of it depends on what it has to run beside.
+    assert typed["exposed_dp"] == pytest.approx(filed["exposed_dp"], rel=0.05)
 
 
 def test_flags_change_what_they_say(call, file):

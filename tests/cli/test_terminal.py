@@ -288,4 +288,5 @@ def test_one_module_writes_to_the_terminal():
         if writes.search(example.sub("", path.read_text("utf-8")))
     }
     # What times a job's operators is written out as a script, too, for a machine without traincast.
-    assert found == {"cli/terminal.py", "measure/run.py"}
+    # A sweep in Python shows how far it is where it is asked to.
+    assert found == {"cli/terminal.py", "measure/run.py", "api/sweep.py"}

@@ -133,7 +133,7 @@ def test_a_model_is_described_where_none_is_named():
     )
     assert model.attention.head_dim == 128
     other = draft_like("maxtext", ["decoder_block=deepseek", "per_device_batch_size=1"])
-    assert "decoder_block 'deepseek' without a model_name" in other.hint("model")
+    assert "decoder_block 'deepseek' without a model_name" in str(other.lacks("model"))
     beside = draft_like("maxtext", [*LAUNCH, "base_num_decoder_layers=4"])
     assert (
         "base_num_decoder_layers are not read beside model_name llama3-8b"

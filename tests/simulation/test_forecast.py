@@ -150,7 +150,7 @@ def test_json_has_the_keys_of_the_contract():
 
 def test_a_job_that_does_not_fit_is_refused_with_what_is_missing():
     job = job_of("llama3-70b", **TOO_LARGE, seq_length=8192)
-    with pytest.raises(InfeasibleError, match="--allow-oom simulates all the same") as refused:
+    with pytest.raises(InfeasibleError, match="allow_oom=True simulates all the same") as refused:
         forecast(job, H100)
     assert re.search(r"[\d.]+ [GT]iB", str(refused.value))
     allowed = forecast(job, H100, allow_oom=True)

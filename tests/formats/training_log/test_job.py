@@ -112,7 +112,7 @@ def test_a_log_without_arguments_says_no_job(tmp_path):
     bare = tmp_path / "bare.log"
     bare.write_text(megatron_line(1, 1000.0) + "\n")
     assert draft_of_log(read_log(bare)) is None
-    with pytest.raises(CalibrationError, match="--job"):
+    with pytest.raises(CalibrationError, match="give the job that it is of"):
         api.calibrate_runs(bare, "h100")
     with pytest.raises(FormatError, match="give a job file"):
         api.predict(bare, "h100")
