@@ -3,8 +3,8 @@
     python studies/accuracy.py [--data DIR] [--only TEXT] [--check]
 
 DIR holds the measured files, packed or not; `studies/data` by default. Each block of the page that follows a
-line such as ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there. ``--check`` writes nothing: it shows where the page
-differs from what is printed now, and ends with 1 then.
+line such as ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there. ``--check`` writes
+nothing: it shows where the page differs from what is printed now, and ends with 1 then.
 """
 
 import argparse
