@@ -107,7 +107,7 @@ def test_torchtitan_is_told_when_parameters_are_gathered_again(plan, tmp_path, r
 
 
 def test_what_a_framework_cannot_be_told_is_a_comment(plan):
-    layout = replace(plan.best[0].layout, tp=2, pp=2, vpp=2, dp=4, schedule="dualpipe_v", zero=1)
+    layout = replace(plan.best[0].layout, tp=2, pp=2, vpp=2, dp=4, shard=4, schedule="dualpipe_v", zero=1)
     choice = replace(plan.best[0], layout=layout)
     for write in (megatron_flags, bridge_overrides):
         assert "# schedule dualpipe_v" in write(plan, choice)

@@ -5,6 +5,7 @@ here says `traincast.dialects.flags`.
 Source: Megatron-LM, megatron/training/arguments.py (core 0.12 to 0.15).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from traincast.dialects.megatron_hybrid import Hybrid, hybrid_of
 from traincast.dialects.megatron_model import described_model
 from traincast.errors import InfeasibleError
 from traincast.job.draft import Draft
+from traincast.job.frameworks import GRAPH_SCOPES
 from traincast.job.job import SHARP_GROUPS
 from traincast.job.pipeline_layout import layout_of, parse_layout
 from traincast.model.model import Model
@@ -90,11 +92,21 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
     _offloading(pasted, fields)
     fields["grad_reduce_bytes"] = gradient_bytes(pasted)
     fields["precision_aware_optimizer"] = pasted.is_on("use-precision-aware-optimizer")
-    if pasted.is_on("enable-cuda-graph") or pasted.is_on("external-cuda-graph"):
-        fields["cuda_graphs"] = True
-    if "cuda-graph-impl" in pasted and pasted.text("cuda-graph-impl") != "none":
-        fields["cuda_graphs"] = True
+    fields |= _graphs(pasted)
     return fields
+
+
+def _graphs(pasted: Pasted) -> dict[str, Any]:
+    """Return whether CUDA graphs are captured, and of which modules; those of a whole layer have no name of their own.
+
+    Source: Megatron-LM, megatron/core/transformer/transformer_config.py (cuda_graph_impl, cuda_graph_scope).
+    """
+    impl = pasted.text("cuda-graph-impl") if "cuda-graph-impl" in pasted else "none"
+    if impl == "none" and not (pasted.is_on("enable-cuda-graph") or pasted.is_on("external-cuda-graph")):
+        return {}
+    said = (word for flag in ("cuda-graph-scope", "cuda-graph-modules") for word in pasted.flags.get(flag, ()))
+    scope = tuple(name for word in said for name in re.split(r"[\[\],\s]+", word) if name in GRAPH_SCOPES)
+    return {"cuda_graphs": True, **({"cuda_graph_scope": scope} if scope else {})}
 
 
 def _pipeline(pasted: Pasted, fields: dict[str, Any], model: Model | None) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from traincast.job.job import JOB_FIELDS
+from traincast.hardware.clusters import load_cluster
+from traincast.job.job import JOB_FIELDS, Job
 from traincast.job.job_file import SECTIONS
+from traincast.job.resolve import resolve_job
 from traincast.plan.answer import Choice, Plan
 from traincast.plan.layout import Layout
 
@@ -21,7 +23,12 @@ _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 _CP = {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"}
 _FLEX = ("deepep", "hybridep")
 _FP8_RECIPE = {"fp8": "delayed", "fp8_block": "blockwise", "mxfp8": "mxfp8"}
-_MIXED = {"fp8": "bf16_with_fp8_delayed_scaling_mixed", "fp8_block": "bf16_with_fp8_subchannel_scaling_mixed"}
+_MIXED = {
+    "fp8": "bf16_with_fp8_delayed_scaling_mixed",
+    "fp8_block": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
 _TITAN_SCHEDULE = {
     "1f1b": "1F1B",
     "gpipe": "GPipe",
@@ -37,7 +44,10 @@ _MEGATRON_SCHEDULES = ("1f1b", "interleaved")
 def megatron_flags(plan: Plan, choice: Choice) -> str:
     """Return the flags of Megatron-LM, one a line."""
     layout = choice.layout
-    lines = [f"--{name} {value}" if value != "" else f"--{name}" for name, value in _megatron(plan, layout)]
+    software = _software(decided(plan, choice))
+    said = [*_megatron(plan, layout), *((name.replace("_", "-"), value) for name, value in software.items())]
+    said += [("grad-reduce-in-bf16", "")] if _reduces_narrow(decided(plan, choice)) else []
+    lines = [f"--{name} {_words(value)}".rstrip() for name, value in said]
     lost = [*_lost(layout, _MEGATRON_SCHEDULES, "Megatron-LM")]
     if _gathers_once(layout) and not _torch_fsdp(layout):
         lost.append("# parameters gathered once: Megatron-LM has that with pp 1 and ep 1 alone (--use-torch-fsdp2)")
@@ -63,7 +73,7 @@ def _megatron(plan: Plan, layout: Layout) -> Iterator[tuple[str, object]]:
     for name, value in _offload(layout).items():
         yield name.replace("_", "-"), value
     for name, value in _recompute(layout).items():
-        yield name.replace("_", "-"), " ".join(value) if isinstance(value, list) else value
+        yield name.replace("_", "-"), value
     if layout.moe_dispatcher is not None:
         yield "expert-model-parallel-size", layout.ep
         yield "expert-tensor-parallel-size", layout.etp
@@ -71,6 +81,35 @@ def _megatron(plan: Plan, layout: Layout) -> Iterator[tuple[str, object]]:
     if layout.precision in _FP8_RECIPE:
         yield "fp8-format", "hybrid"
         yield "fp8-recipe", _FP8_RECIPE[layout.precision]
+    if layout.precision == "nvfp4":
+        yield "fp4-format", "e2m1"
+
+
+def decided(plan: Plan, choice: Choice) -> Job:
+    """Return the job of a planned layout with everything decided."""
+    return resolve_job(replace(plan.asked.request, **choice.layout.request()), load_cluster(plan.asked.cluster))
+
+
+def _reduces_narrow(job: Job) -> bool:
+    """Say whether gradients are kept and reduced in the 16 bits of bf16, which frameworks do not do by themselves."""
+    return job.framework.grad_reduce_bytes == 2 and job.precision not in ("fp16", "fp32", "tf32")
+
+
+def _software(job: Job) -> dict[str, Any]:
+    """Return what else a job runs with, as settings of a transformer of Megatron Core; a switch that is on is empty."""
+    found: dict[str, Any] = {}
+    if job.cuda_graphs:
+        found["cuda_graph_impl"] = "transformer_engine"
+        if job.cuda_graph_scope:
+            found["cuda_graph_scope"] = list(job.cuda_graph_scope)
+    if job.model.experts is not None:
+        switches = {"moe_grouped_gemm": True, "moe_router_fusion": job.fused_router}
+        found |= {name: "" for name, on in (switches | {"moe_permute_fusion": job.fused_permute}).items() if on}
+    return found
+
+
+def _words(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _copies(layout: Layout) -> int:
@@ -162,7 +201,7 @@ def bridge_overrides(plan: Plan, choice: Choice) -> str:
     if layout.moe_dispatcher is not None:
         model |= {"expert_model_parallel_size": layout.ep, "expert_tensor_parallel_size": layout.etp}
         model |= _dispatcher(layout)
-    tables: Mapping[str, Mapping[str, Any]] = {
+    tables: dict[str, dict[str, Any]] = {
         "model": model,
         "train": {"micro_batch_size": layout.micro_batch, "global_batch_size": plan.global_batch},
         "ddp": {
@@ -174,6 +213,9 @@ def bridge_overrides(plan: Plan, choice: Choice) -> str:
         },
         "comm_overlap": {"tp_comm_overlap": layout.overlap_tp and layout.tp > 1},
     }
+    job = decided(plan, choice)
+    model |= {name: True if value == "" else value for name, value in _software(job).items()}
+    tables["ddp"]["grad_reduce_in_fp32"] = not _reduces_narrow(job)
     offload = {name: True if value == "" else value for name, value in _offload(layout).items()}
     if (layers := offload.pop("cpu_offloading_num_layers", 0)) > 0:
         model |= {"cpu_offloading": True, "cpu_offloading_num_layers": layers}

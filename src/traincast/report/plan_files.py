@@ -6,9 +6,9 @@ from pathlib import Path
 
 from traincast.plan.answer import Plan
 from traincast.plan.several import Plans
+from traincast.report.exports import exports
 from traincast.report.files import write_files
 from traincast.report.json import encode, plan_to_dict
-from traincast.report.layouts import LAYOUT_FILES
 from traincast.report.plain import csv_line
 
 _COLUMNS = (
@@ -29,13 +29,21 @@ def write_plan(plan: Plan | Plans, out: Path) -> list[Path]:
     """Write the files of a plan into a folder, all of them or none; those that are there are replaced."""
     texts = {"plan.csv": plan_csv(plan), "plan.svg": plan_svg(plan)}
     if isinstance(plan, Plan):
-        texts |= {f"best.{name}": write(plan, plan.best[0]) for name, write in LAYOUT_FILES.items()}
+        texts |= _files_of(plan, "best")
     else:
         for one in plan.plans:
             case = re.sub(r"[^\w.-]+", "-", f"{one.model}_{one.cluster}_{one.gpus}")
-            texts |= {f"{case}.{name}": write(one, one.best[0]) for name, write in LAYOUT_FILES.items()}
+            texts |= _files_of(one, case)
     files = [("plan.json", [encode(plan_to_dict(plan))]), *((name, [text.encode()]) for name, text in texts.items())]
     return write_files(out, files, force=True)
+
+
+def _files_of(plan: Plan, stem: str) -> dict[str, str]:
+    """Return the files of a plan's best layout by name; one of them says what cannot be written, and why."""
+    found = list(exports(plan, plan.best[0]))
+    texts = {f"{stem}.{each.name}": each.text for each in found if each.text is not None}
+    missing = [f"{stem}.{each.name} is not written: {each.why_not}\n" for each in found if each.text is None]
+    return texts | ({f"{stem}.not-written.txt": "".join(missing)} if missing else {})
 
 
 def plan_csv(plan: Plan | Plans) -> str:

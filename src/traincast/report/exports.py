@@ -1,0 +1,97 @@
+"""Files of a planned layout for what runs it, each written only if its own reader makes the planned job of it.
+
+A file says what `traincast.report.layouts` can write of a layout. What is written is read back, as a user would paste
+it: where step or memory of that job are not those of the plan, there is no file, and the reason is told.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from traincast.dialects import draft_like
+from traincast.errors import TraincastError
+from traincast.hardware.clusters import load_cluster
+from traincast.job.draft import Draft
+from traincast.job.job import Job
+from traincast.job.resolve import resolve_job
+from traincast.plan.answer import Choice, Plan
+from traincast.report.layouts import LAYOUT_FILES
+from traincast.simulation.forecast import forecast
+from traincast.simulation.step import Setting
+
+_READ_BY = {"megatron.txt": "megatron", "bridge.txt": "bridge", "torchtitan.toml": "torchtitan"}
+"""File to the framework whose reader takes it; what is not here is a job of our own."""
+_SAME = 1e-9
+"""Relative difference of steps and memory below which two jobs are the same."""
+_MOST_NAMED = 6
+
+
+class Export(NamedTuple):
+    """A file of a layout, or why there is none."""
+
+    name: str
+    text: str | None
+    why_not: str = ""
+
+
+def exports(plan: Plan, choice: Choice) -> Iterator[Export]:
+    """Yield the files of a planned layout."""
+    for name, write in LAYOUT_FILES.items():
+        text, like = write(plan, choice), _READ_BY.get(name)
+        why_not = "" if like is None else _unlike(plan, choice, like, text)
+        yield Export(name, None if why_not else text, why_not)
+
+
+def _unlike(plan: Plan, choice: Choice, like: str, text: str) -> str:
+    """Return how the job that a framework's reader makes of a text differs from the planned one; empty if not."""
+    request, cluster = replace(plan.asked.request, **choice.layout.request()), load_cluster(plan.asked.cluster)
+    framework = request.framework or plan.framework
+    if like == "torchtitan" and "torchtitan" not in str(getattr(framework, "name", framework)):
+        return f"planned for {plan.framework}; --framework torchtitan-2025 plans for torchtitan"
+    try:
+        planned = resolve_job(request, cluster)
+        said = Draft(model=plan.asked.model, fields={"gpus": plan.gpus, "framework": framework})
+        read = resolve_job(_read(like, text).under(said).request(), cluster)
+        differing = list(_differences(planned, read))
+        if not differing or _alike(planned, read, Setting(cluster=cluster)):
+            return ""
+    except TraincastError as error:
+        return f"its reader refuses what can be said of it: {error}"
+    more = f" and {len(differing) - _MOST_NAMED} more" if len(differing) > _MOST_NAMED else ""
+    return f"it cannot be told {', '.join(differing[:_MOST_NAMED])}{more}"
+
+
+def _read(like: str, text: str) -> Draft:
+    """Read a text as its framework's reader does (errors as `traincast.dialects.draft_like`)."""
+    if like != "torchtitan":
+        lines = (line for line in text.splitlines() if not line.startswith("#"))
+        return draft_like(like, [word for line in lines for word in line.split()])
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "layout.toml")
+        path.write_text(text, encoding="utf-8")
+        return draft_like(like, ["--job.config_file", str(path)])
+
+
+def _differences(planned: object, read: object, prefix: str = "") -> Iterator[str]:
+    """Yield what two jobs differ in: the field, what is planned, and what is read."""
+    for name in planned.__struct_fields__:  # type: ignore[attr-defined]
+        wanted, found = getattr(planned, name), getattr(read, name)
+        if wanted == found or name in ("notes", "assumptions", "warnings"):
+            continue
+        if isinstance(wanted, msgspec.Struct) and type(wanted) is type(found):
+            yield from _differences(wanted, found, f"{name}.")
+        else:
+            yield f"{prefix}{name} {wanted} (read as {found})"
+
+
+def _alike(planned: Job, read: Job, setting: Setting) -> bool:
+    """Say whether two jobs take the same time and memory."""
+    wanted, found = (forecast(job, setting, allow_oom=True) for job in (planned, read))
+    pairs = [(wanted.iteration_time_s, found.iteration_time_s)]
+    pairs += [(a["peak"], b["peak"]) for a, b in zip(wanted.memory_bytes, found.memory_bytes, strict=False)]
+    same_stages = len(wanted.memory_bytes) == len(found.memory_bytes)
+    return same_stages and all(abs(a - b) <= _SAME * a for a, b in pairs)

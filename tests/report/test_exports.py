@@ -1,0 +1,70 @@
+"""A file of a planned layout, pasted back, is the planned layout: the same step and memory, or there is no file."""
+
+import pytest
+
+import traincast
+from traincast.dialects import draft_like
+from traincast.job.draft import Draft
+from traincast.report.exports import exports
+from traincast.report.plan_files import write_plan
+
+JOBS = {
+    "dense": {"model": "llama3-8b", "cluster": "h100", "gpus": 32, "global_batch": 32, "seq_length": 4096},
+    "fp8": {"model": "llama3-8b", "cluster": "b200", "gpus": 16, "global_batch": 64, "precision": "mxfp8"},
+    "experts": {"model": "mixtral-8x7b", "cluster": "h100", "gpus": 32, "global_batch": 128, "seq_length": 4096},
+    "offload": {"model": "gpt3-13b", "cluster": "a100", "gpus": 32, "global_batch": 64, "allow_offload": True},
+    "torchtitan": {
+        "model": "llama3-8b",
+        "cluster": "h100",
+        "gpus": 32,
+        "global_batch": 32,
+        "framework": "torchtitan-2025",
+    },
+}
+READ = {"megatron.txt": "megatron", "bridge.txt": "bridge"}
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def plan(request):
+    return traincast.plan(**{"seq_length": 2048, **JOBS[request.param]}, top=3)
+
+
+def test_what_is_written_is_the_planned_job_again(plan):
+    for choice in plan.shown:
+        for export in exports(plan, choice):
+            if export.name in READ and export.text is not None:
+                words = [word for line in export.text.splitlines() if line[0] != "#" for word in line.split()]
+                framework = plan.asked.request.framework or plan.framework
+                given = Draft(
+                    model=plan.asked.model, cluster=plan.cluster, fields={"gpus": plan.gpus, "framework": framework}
+                )
+                again = traincast.predict(draft_like(READ[export.name], words).under(given), allow_oom=True)
+                assert again.iteration_time_s == pytest.approx(choice.result.iteration_time_s, rel=1e-9)
+                assert max(stage["peak"] for stage in again.memory_bytes) == pytest.approx(choice.peak_bytes, rel=1e-9)
+
+
+def test_megatron_and_bridge_are_written_and_torchtitan_where_it_was_planned_for(plan):
+    found = {each.name: each for each in exports(plan, plan.best[0])}
+    of_titan = plan.framework.startswith("torchtitan")
+    assert found["job.toml"].text
+    assert of_titan or all(found[name].text for name in READ)
+    assert bool(found["torchtitan.toml"].text) == of_titan
+    assert of_titan or "planned for megatron-core" in found["torchtitan.toml"].why_not
+
+
+def test_the_type_of_gradients_is_said(plan):
+    text = next(each.text for each in exports(plan, plan.best[0]) if each.name == "megatron.txt")
+    narrow = plan.framework.startswith("megatron")
+    assert ("--grad-reduce-in-bf16" in text) == narrow
+
+
+def test_what_is_not_written_stands_in_a_file_with_its_reason(plan, tmp_path):
+    names = {path.name for path in write_plan(plan, tmp_path / "out")}
+    missing = [each for each in exports(plan, plan.best[0]) if each.text is None]
+    assert names.isdisjoint(f"best.{each.name}" for each in missing)
+    assert ("best.not-written.txt" in names) == bool(missing)
+    for each in missing:
+        assert (
+            f"best.{each.name} is not written: {each.why_not}"
+            in (tmp_path / "out" / "best.not-written.txt").read_text()
+        )
