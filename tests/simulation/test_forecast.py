@@ -11,12 +11,14 @@ from support import forecast
 from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
+from traincast.job.draft import Draft
 from traincast.job.job import JobRequest
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
 from traincast.model.counts import model_flops_per_token, token_flops
 from traincast.model.load import load_model
 from traincast.report.json import result_to_dict
 from traincast.simulation.forecast import Rates, above_peak
+from traincast.units import format_size
 
 H100 = load_cluster("h100")
 CONTRACT = {
@@ -252,3 +254,23 @@ def test_what_says_the_layout_of_files_is_refused_beside_a_job():
         api.predict(job, H100, options=SimulateOptions(layout=LayoutOptions(tp=2)))
     given = [api.predict(job, H100, options=each) for each in (options, SimulateOptions(compute_slowdown={0: 1.5}))]
     assert given[0].iteration_time_s == given[1].iteration_time_s > api.predict(job, H100).iteration_time_s
+
+
+@pytest.mark.parametrize("framework", ["megatron-core-2026", "megatron-core-2024", "torchtitan-2025", "deepspeed-2024"])
+def test_types_of_gradients_and_states_are_assumed_aloud_with_their_bytes(framework):
+    job = {"model": "llama3-8b", "cluster": "h100", "gpus": 64, "global_batch": 64, "seq_length": 4096}
+    result = api.predict(Draft(**_as_draft(job)), framework=framework, allow_oom=True)
+    said = {note.code: note.text for note in result.assumptions}
+    assert "main parameters and both moments in fp32: " in said["assumed-state-types"]
+    if "assumed-gradient-type" in said:
+        text = said["assumed-gradient-type"]
+        now = 2 if "in 2 bytes" in text else 4
+        other = api.predict(Draft(**_as_draft(job)), framework=framework, grad_reduce_bytes=6 - now, allow_oom=True)
+        peak = max(stage["peak"] for stage in other.memory_bytes)
+        assert f"which would be {format_size(peak)} with {6 - now} bytes" in text
+        assert "assumed-gradient-type" not in {note.code for note in other.assumptions}
+
+
+def _as_draft(job):
+    fields = dict(job)
+    return {"model": fields.pop("model"), "cluster": fields.pop("cluster"), "fields": fields}

@@ -29,6 +29,9 @@ TYPE_CHOICES: Mapping[str, Mapping[str, int]] = {
 }
 """Field of `JobRequest` to its types, named as Megatron-LM's flags."""
 
+GRADIENT_TYPE, STATE_TYPES = "assumed-gradient-type", "assumed-state-types"
+"""Codes of the assumptions about the types of gradients, and of main parameters and moments."""
+
 _OWN_MASTER = ("fp8_block", "mxfp8")
 """Precisions whose fp32 main parameters stay with the framework, outside the kernel of the optimizer; ``fp8`` is taken
 as delayed scaling, whose do not."""

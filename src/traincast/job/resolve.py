@@ -39,7 +39,7 @@ from traincast.job.frameworks import Framework, framework_of_year, load_framewor
 from traincast.job.job import SCHEDULES, Job, JobRequest
 from traincast.job.layers import Split, even_split, split_layers
 from traincast.job.offload import decide_offload
-from traincast.job.optimizer_types import MAIN_GRADIENT_TYPES
+from traincast.job.optimizer_types import GRADIENT_TYPE, MAIN_GRADIENT_TYPES, STATE_TYPES, TYPE_CHOICES
 from traincast.job.parallel import Parallel
 from traincast.job.pipeline_layout import parse_layout
 from traincast.job.software import decide_software
@@ -141,6 +141,12 @@ def _start(request: JobRequest) -> Decisions:
         reduced = MAIN_GRADIENT_TYPES[request.main_grads_dtype]
     if reduced is not None:
         decided.framework = replace(decided.framework, grad_reduce_bytes=reduced)
+    elif not decided.framework.memory.gradient_bytes:
+        kept = f"gradients are kept and reduced in {decided.framework.grad_reduce_bytes} bytes"
+        decided.note(GRADIENT_TYPE, f"grad_reduce_bytes is not given: {kept}, as {framework.name} does")
+    if all(getattr(request, name) is None for name in TYPE_CHOICES if name != "main_grads_dtype"):
+        text = "types of the optimizer's state are not given: main parameters and both moments in fp32"
+        decided.note(STATE_TYPES, text)
     longest = request.model.max_positions
     if longest is not None and request.seq_length > longest:
         decided.note(

@@ -23,6 +23,7 @@ from traincast.hardware.dtypes import PEAK_OF_DTYPE
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import Host, host_of
 from traincast.job.job import Job
+from traincast.job.optimizer_types import GRADIENT_TYPE, STATE_TYPES
 from traincast.job.pipeline_layout import PipelineLayout
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_token
 from traincast.schedules.check import plan_of
@@ -67,7 +68,7 @@ def forecast_step(
         result,
         interval=interval(done, table),
         memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in memory),
-        assumptions=(*result.assumptions, *_own_factors(job, setting.cluster)),
+        assumptions=(*_in_bytes(result.assumptions, job, memory), *_own_factors(job, setting.cluster)),
         warnings=result.warnings + warnings + above_peak(rates),
         tokens_per_s_per_gpu=rates.tokens_per_s,
         tflops_per_gpu=rates.flops_per_s / 1e12,
@@ -80,6 +81,26 @@ def forecast_step(
         blocks=block_times(done),
     )
     return found, done
+
+
+def _in_bytes(notes: Sequence[Note], job: Job, memory: Sequence[StageMemory]) -> Iterator[Note]:
+    """Yield assumptions, those on types of gradients and of the optimizer's state with the bytes that they take."""
+    fullest = max(memory, key=lambda each: each.peak)
+    for note in notes:
+        if note.code == GRADIENT_TYPE and job.precision not in ("fp32", "tf32"):
+            now = job.framework.grad_reduce_bytes
+            other = 6 - now
+            wider = job_memory(replace(job, framework=replace(job.framework, grad_reduce_bytes=other)))
+            peak = format_size(max(each.peak for each in wider))
+            took = f"{format_size(fullest.gradients)} of the {format_size(fullest.peak)} of its fullest GPU"
+            text = f"{note.text}: {took}, which would be {peak} with {other} bytes"
+            yield replace(note, text=text, brief=f"gradients are reduced in {now} bytes; with {other} it needs {peak}")
+        elif note.code == STATE_TYPES:
+            took = format_size(fullest.optimizer)
+            text = f"{note.text}: {took} of the fullest GPU"
+            yield replace(note, text=text, brief=f"main parameters and moments are fp32: {took} of the fullest GPU")
+        else:
+            yield note
 
 
 def _warnings(
