@@ -41,7 +41,8 @@ def test_what_is_said_is_kept_and_needs_no_note():
     said = replace(
         DENSE, framework="megatron-core-2024", vpp=5, cp=1, micro_batch=2, zero=0, precision="fp8", recompute="full",
         sequence_parallel=False, overlap_grad_reduce=False, overlap_param_gather=False, overlap_tp=False,
-        overlap_p2p=False, attention_kernel="fa2", cuda_graphs=True, vocab_multiple=64, grad_reduce_bytes=4, main_params_dtype="fp32",
+        overlap_p2p=False, attention_kernel="fa2", cuda_graphs=True, vocab_multiple=64,
+        grad_reduce_bytes=4, main_params_dtype="fp32",
     )  # fmt: skip
     job = resolve_job(said)
     assert codes(job) == {"dp-from-gpus", "microbatches-from-batch"}
