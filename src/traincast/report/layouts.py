@@ -46,6 +46,7 @@ def megatron_flags(plan: Plan, choice: Choice) -> str:
     layout = choice.layout
     software = _software(decided(plan, choice))
     said = [*_megatron(plan, layout), *((name.replace("_", "-"), value) for name, value in software.items())]
+    said += [(name.replace("_", "-"), value) for name, value in _uneven(decided(plan, choice)).items()]
     said += [("grad-reduce-in-bf16", "")] if _reduces_narrow(decided(plan, choice)) else []
     lines = [f"--{name} {_words(value)}".rstrip() for name, value in said]
     lost = [*_lost(layout, _MEGATRON_SCHEDULES, "Megatron-LM")]
@@ -88,6 +89,14 @@ def _megatron(plan: Plan, layout: Layout) -> Iterator[tuple[str, object]]:
 def decided(plan: Plan, choice: Choice) -> Job:
     """Return the job of a planned layout with everything decided."""
     return resolve_job(replace(plan.asked.request, **choice.layout.request()), load_cluster(plan.asked.cluster))
+
+
+def _uneven(job: Job) -> dict[str, int]:
+    """Return the layers of the first and the last stage where they are not as many as those between them."""
+    layers = job.layers_Q
+    if job.parallel.vpp > 1 or len(layers) < 3 or len(set(layers)) == 1 or len(set(layers[1:-1])) > 1:
+        return {}
+    return {"decoder_first_pipeline_num_layers": layers[0], "decoder_last_pipeline_num_layers": layers[-1]}
 
 
 def _reduces_narrow(job: Job) -> bool:
@@ -215,6 +224,8 @@ def bridge_overrides(plan: Plan, choice: Choice) -> str:
     }
     job = decided(plan, choice)
     model |= {name: True if value == "" else value for name, value in _software(job).items()}
+    uneven = {name.split("_")[1]: value for name, value in _uneven(job).items()}
+    model |= {f"num_layers_in_{which}_pipeline_stage": value for which, value in uneven.items()}
     tables["ddp"]["grad_reduce_in_fp32"] = not _reduces_narrow(job)
     offload = {name: True if value == "" else value for name, value in _offload(layout).items()}
     if (layers := offload.pop("cpu_offloading_num_layers", 0)) > 0:
@@ -265,6 +276,12 @@ def torchtitan_toml(plan: Plan, choice: Choice) -> str:
         if known:
             tables["parallelism"]["pipeline_parallel_schedule"] = known
         tables["parallelism"]["pipeline_parallel_microbatch_size"] = layout.micro_batch
+        layers = decided(plan, choice).layers_Q
+        if len(set(layers)) == 1:
+            # It takes embedding and head for layers, of which even stages have none less.
+            tables["parallelism"] |= {"pipeline_parallel_first_stage_less_layers": 0}
+            tables["parallelism"] |= {"pipeline_parallel_last_stage_less_layers": 0}
+            tables["parallelism"]["pipeline_parallel_layers_per_stage"] = layers[0]
         lost += list(_lost(layout, tuple(_TITAN_SCHEDULE), "torchtitan"))
     if layout.moe_dispatcher is not None:
         tables["parallelism"] |= {"expert_parallel_degree": layout.ep, "expert_tensor_parallel_degree": layout.etp}
