@@ -13,7 +13,11 @@ from msgspec.structs import replace
 from traincast import api
 from traincast.report.explorer.columns import MAX_OPS
 from traincast.report.explorer.page import write_page
+from traincast.shipped import shipped_text
+from traincast.workload.words import Group, Kind, Phase
 
+_SEEN_APART = 28
+"""Distance of two colours in red, green and blue from which they are told apart."""
 AICB = "examples/aicb_gpt_405b_1024gpu.txt"
 
 
@@ -105,3 +109,25 @@ def test_a_large_run_shows_the_ranks_that_explain_it():
     shown = [rank["rank"] for rank in header["ranks"]]
     assert {0, 1023} <= set(shown) < set(range(1024))
     assert "at most 300,000 operations" in header["shown"]
+
+
+def colours_of(theme):
+    """Return the colour of every kind and of every part of a breakdown that is not a kind, in one theme."""
+    blocks = re.findall(
+        r"^:root(?:\[data-theme=\"(\w+)\"\])? \{(.*?)^\}", shipped_text("explorer/explorer.css"), re.M | re.S
+    )
+    (values,) = (re.findall(r"--([\w-]+): (#\w{6});", text) for name, text in blocks if (name or "light") == theme)
+    kinds, owners = re.findall(r"^const COLOUR_OF_\w+ = \{(.*?)^\};", shipped_text("explorer/colours.js"), re.M | re.S)
+    named = dict(re.findall(r"(\w+): \"(\w+)\"", kinds))
+    own = {name: place for name, place in re.findall(r"(\w+): \"(\w+)\"", owners) if place not in named.values()}
+    return {name: dict(values)[place] for name, place in (named | own).items()}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_kind_has_a_colour_of_its_own(theme):
+    colours = colours_of(theme)
+    shown = {each.name.lower() for each in (*Phase, *Group, Kind.GAP, Kind.COPY, Kind.WAIT)} - {"none"}
+    assert shown | {"bubble", "other"} <= set(colours)
+    parts = {name: np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) for name, colour in colours.items()}
+    close = [(a, b) for a in parts for b in parts if a < b and np.linalg.norm(parts[a] - parts[b]) < _SEEN_APART]
+    assert close == []

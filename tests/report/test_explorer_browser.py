@@ -244,3 +244,13 @@ def test_nothing_of_a_file_runs(show, replayed):
     assert page.locator("#details").get_by_text("<img").count()
     assert page.locator("img").count() == 0
     assert page.title() == f"{bad} - traincast"
+
+
+def test_a_phone_shows_a_page_without_scrolling_sideways(show, replayed):
+    title = "a_file_name_without_any_place_to_break_it_" * 4
+    for runs in ([(title, replayed)], [(title, replayed), (title, replayed)]):
+        page = show(*runs)
+        page.set_viewport_size({"width": 390, "height": 800})
+        for tab in page.get_by_role("tab").all():
+            tab.click()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390

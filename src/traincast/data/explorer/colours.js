@@ -2,12 +2,12 @@
 
 const COLOUR_OF_KIND = {
   forward: "compute", backward: "backward", weight_gradient: "weight", recompute: "recompute", step: "once",
-  tp: "tp", etp: "tp", cp: "cp", ep: "ep", pp: "pp", emb: "pp", dp: "dp", edp: "dp", shard: "dp", replica: "dp",
-  copy: "host", gap: "host", wait: "wait", world: "others", mp: "others",
+  tp: "tp", etp: "etp", cp: "cp", ep: "ep", pp: "pp", emb: "emb", dp: "dp", edp: "edp", shard: "shard", replica: "replica",
+  copy: "copy", gap: "gap", wait: "wait", world: "world", mp: "mp",
 };
 const COLOUR_OF_OWNER = {
   compute: "compute", exposed_tp: "tp", exposed_cp: "cp", exposed_ep: "ep", exposed_pp: "pp", exposed_dp: "dp",
-  bubble: "bubble", other: "host",
+  bubble: "bubble", other: "other",
 };
 const MICROBATCH_HUES = 12;
 

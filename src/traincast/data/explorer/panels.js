@@ -187,7 +187,7 @@ const PANELS = {
       return element("div", {}, element("p", {}, "The memory is not known: the input does not say the model."), memoryCurves(run, colours));
     }
     const parts = ["parameters", "gradients", "optimizer", "activations", "other"];
-    const hues = ["compute", "backward", "weight", "recompute", "host"];
+    const hues = ["compute", "backward", "weight", "recompute", "other"];
     const most = Math.max(...stages.map((stage) => stage.peak || 0));
     const bars = stages.map((stage, at) => element("tr", {},
       element("td", { class: "words" }, `stage ${at}`),
