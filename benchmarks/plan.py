@@ -8,7 +8,7 @@ of them differ is not part of a plan and is not timed: a layout counts only if i
 other's of the whole space by more than a share of 1e-9. Those that differ are told by a number that is drawn from both,
 and of these numbers one in 64 is kept, of all layouts alike. Ends with 1 where the rate is below the limit.
 
-Calculon evaluates 163 to 277 layouts per second of a core, SimuMax 3 to 7 (their own tools, on one core).
+Calculon evaluates 163 to 277 layouts per second of a core (its own tool, on one core).
 """
 
 import argparse
@@ -90,7 +90,7 @@ def main() -> None:
         f"GPT-3 175B on 512 H100, {part} full space: {frontier.evaluated:,} layouts, {counted:,} of them distinct, "
         f"{frontier.feasible:,} fit; {spent:.1f} s of CPU, {rate:,.0f} distinct layouts/s"
     )
-    print("Calculon: 163 to 277 layouts/s; SimuMax: 3 to 7")
+    print("Calculon: 163 to 277 layouts/s")
     sys.exit(rate < given.limit)
 
 
