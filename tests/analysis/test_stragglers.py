@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+import traincast
 from support import collective, compute
 from traincast.analysis.stragglers import WELL_ABOVE, WELL_ABOVE_LIKE_STAGES, find_stragglers
+from traincast.report.terminal.slowdown import _of_slowdown
 from traincast.workload.ops import table_of
 from traincast.workload.program import Program
 from traincast.workload.words import Group
@@ -96,3 +98,21 @@ def test_ranks_of_unequal_load_are_not_alike():
         assert found([2.0, 3.0, 2.0], [0, 0, 0], load=[scale, 1.04 * scale, scale]) == [(1, 1.5)]
         assert found([2.0, 3.0, 2.0], [0, 0, 0], load=[scale, 1.08 * scale, scale]) == []
     assert found([2.0, 2.0, 3.0, 2.0, 2.0], [0, 1, 2, 3, 4], load=[1, 1, 2, 1, 1]) == []
+
+
+def test_a_straggler_has_one_figure_everywhere():
+    """Table, cause, first suggestion and what-if of the slow rank agree; no share is above all."""
+    result = traincast.simulate("examples/megatron_pp4_tp2", suggest=True, what_if=("rank7.own=peers",))
+    (straggler,) = result.stragglers
+    (free,) = result.what_if
+    cause = next(each for each in result.causes if each.name == "slow worker")
+    first = result.suggestions[0]
+    assert first.change == "rank7.own=peers"
+    assert straggler["cost_s"] == pytest.approx(free["saving_s"], rel=1e-9)
+    assert cause.saving_s == pytest.approx(free["saving_s"], rel=1e-9)
+    assert first.saving_s == pytest.approx(free["saving_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize(("share", "said"), [(1.546, "all of the slowdown"), (0.5, "50.0 % of the slowdown")])
+def test_no_share_of_a_slowdown_is_more_than_all_of_it(share, said):
+    assert _of_slowdown(share) == said

@@ -49,7 +49,7 @@ def test_an_absent_flag_has_megatrons_default_and_is_not_open():
     assert (found.parallel.vpp, found.zero, found.recompute) == (1, 0, "none")
     assert not (found.sequence_parallel or found.overlap_grad_reduce or found.overlap_tp or found.cuda_graphs)
     assert {note.code for note in found.assumptions} <= {
-        "dp-from-gpus", "microbatches-from-batch", "assumed-attention-kernel", "padded-vocab",
+        "dp-from-gpus", "microbatches-from-batch", "assumed-attention-kernel", "padded-vocab", "assumed-state-types",
     }  # fmt: skip
     assert set(notes) == {"assumed-framework"}
     assert "megatron-core-2026" in notes["assumed-framework"]

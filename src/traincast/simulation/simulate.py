@@ -1,30 +1,36 @@
 """Simulate a workload: its step, and the account of where the time went."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from traincast import __version__
 from traincast.analysis.breakdown import RankBreakdown, last_rank, rank_breakdown
+from traincast.analysis.diagnosis import SLOW_WORKER
 from traincast.analysis.diagnosis import causes as find_causes
 from traincast.analysis.gpu_intervals import gpu_times
 from traincast.analysis.slowdown import Replays, StepOps, slowdowns
-from traincast.analysis.stragglers import SAME_LOAD, find_stragglers
+from traincast.analysis.stragglers import SAME_LOAD, Straggler, find_stragglers
 from traincast.analysis.summary import Cause, Slowdowns
 from traincast.analysis.whole_step import competing, whole_step
 from traincast.diagnostics import Note
 from traincast.engine import run
+from traincast.errors import ConfigError
 from traincast.estimate.factors import CostFactors
 from traincast.estimate.measured import constants_notes, measured_constants
 from traincast.estimate.program import estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
+from traincast.job.changes import WorkEdit
+from traincast.simulation.edits import edited
 from traincast.simulation.result import BREAKDOWN_KEYS, MOST_EXPLAINED, CollectiveResult, PartResult, RankResult, Result
 from traincast.simulation.step import Setting, Step, run_step
 from traincast.simulation.warnings import assumed, check_time, suspicious
 from traincast.units import counted
+from traincast.workload.ops import FloatArray
 from traincast.workload.parts import Spent, step_parts
+from traincast.workload.program import Program
 from traincast.workload.words import Kind
 from traincast.workload.workload import MeasuredRun, Workload
 
@@ -107,7 +113,7 @@ def account(step: Step) -> Result:
         warnings=workload.warnings + suspicious(step) + unlisted,
         stragglers=stragglers,
         slowdown=slowdown,
-        causes=causes,
+        causes=_with_one_figure(causes, stragglers, step),
         measured_s=workload.measured.step_s if workload.measured else None,
         parts=_parts(step, workload.measured),
         gpu_time=gpu_times(step.program, step.timeline) if workload.program is not None else (),
@@ -174,7 +180,6 @@ def _stragglers(step: Step) -> tuple[tuple[dict[str, int | float], ...], tuple[N
     """
     program, duration_N, workload = step.program, step.timeline.duration_s_N, step.workload
     load_R = None if workload.expert_load_W is None else workload.expert_load_W[program.rank_R]
-    compute_N = program.ops.kind_T[program.row_N] == Kind.COMPUTE
     ranks = program.rank_R.tolist()
     all_of_them = [
         each
@@ -184,9 +189,7 @@ def _stragglers(step: Step) -> tuple[tuple[dict[str, int | float], ...], tuple[N
     slowest = sorted(all_of_them, key=lambda each: (-each.slowdown, each.index))[:MOST_STRAGGLERS]
     found = []
     for straggler in sorted(slowest, key=lambda each: each.index):
-        mine = program.rank_slice(straggler.index)
-        healthy_N = duration_N.copy()
-        healthy_N[mine] = np.where(compute_N[mine], duration_N[mine] / straggler.slowdown, duration_N[mine])
+        healthy_N = _as_its_peers(program, duration_N, straggler)
         _, _, end_N = run(step.layout.graph, healthy_N, step.setting.engine)
         found.append(
             {
@@ -198,6 +201,37 @@ def _stragglers(step: Step) -> tuple[tuple[dict[str, int | float], ...], tuple[N
         )
     text = f"{len(all_of_them):,} ranks compute well longer than their like; the {len(found)} slowest are listed"
     return tuple(found), (Note("stragglers-unlisted", text),) if len(found) < len(all_of_them) else ()
+
+
+def _as_its_peers(program: Program, duration_s_N: FloatArray, straggler: Straggler) -> FloatArray:
+    """Return the durations if a straggler's own work took as long as its peers' (``--what-if rank7.own=peers``).
+
+    Where it has no peers to compare piece by piece, its computations take as much less as it is slow.
+    """
+    rank = int(program.rank_R[straggler.index])
+    try:
+        return edited(program, duration_s_N, [WorkEdit(work="own", rank=rank)])
+    except ConfigError:
+        mine_N = np.zeros(len(program), dtype=np.bool_)
+        mine_N[program.rank_slice(straggler.index)] = True
+        mine_N &= program.ops.kind_T[program.row_N] == Kind.COMPUTE
+        return np.where(mine_N, duration_s_N / straggler.slowdown, duration_s_N)
+
+
+def _with_one_figure(
+    causes: tuple[Cause, ...], stragglers: Sequence[Mapping[str, int | float]], step: Step
+) -> tuple[Cause, ...]:
+    """Return causes, of which one that is a single straggler of the one step says what that straggler costs."""
+    cost_s = {each["rank"]: float(each["cost_s"]) for each in stragglers}
+    if step.workload.steps is not None:
+        return causes
+    found = [
+        replace(each, saving_s=saving_s, share=saving_s / step.timeline.step_s)
+        if each.name == SLOW_WORKER and len(each.ranks) == 1 and (saving_s := cost_s.get(each.ranks[0], 0.0)) > 0
+        else each
+        for each in causes
+    ]
+    return tuple(sorted(found, key=lambda each: -each.saving_s))
 
 
 def _diagnosed(step: Step) -> tuple[Slowdowns | None, tuple[Cause, ...]]:

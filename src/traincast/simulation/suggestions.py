@@ -156,7 +156,10 @@ def _candidates(result: Result, on_path: Mapping[str, float]) -> Iterator[_Candi
     slow = max(result.stragglers, key=lambda each: each["cost_s"], default=None)
     if slow is not None:
         yield _Candidate(f"rank{int(slow['rank'])}.own=peers", "compute", compute_s * (1 - 1 / float(slow["slowdown"])))
-    yield from _long_stage(result)
+    # A stage is long because its slow rank is: that rank is the cause.
+    yield from (
+        each for each in _long_stage(result) if slow is None or not each.change.startswith(f"stage{slow['stage']}.")
+    )
 
 
 def _long_stage(result: Result) -> Iterator[_Candidate]:

@@ -32,8 +32,8 @@ def _facts(told: Slowdowns) -> Iterator[tuple[str, str]]:
         yield "without pauses of the host", format_time(told.without_pauses_s)
     yield "all at typical times", format_time(told.usual_s)
     yield "slowdown S", f"{told.slowdown:.3f}"
-    yield "M_W, slowest 3 % of workers", f"{format_share(told.m_w)} of the slowdown"
-    yield "M_S, last stage", f"{format_share(told.m_s)} of the slowdown"
+    yield "M_W, slowest 3 % of workers", _of_slowdown(told.m_w)
+    yield "M_S, last stage", _of_slowdown(told.m_s)
     yield "S_t, operation types", _highest(told.by_type)
     yield "S_s, stages", _highest(told.by_stage)
     yield "S_w, ranks", _highest(told.by_rank)
@@ -43,3 +43,8 @@ def _highest(found: Mapping[str, float]) -> str:
     high = sorted((name for name in found if found[name] >= 1 + _LEAST), key=lambda name: -found[name])
     shown = ", ".join(f"{name} ({found[name]:.3f})" for name in high[:_SHOWN])
     return f"{shown} and {len(high) - _SHOWN} more" if len(high) > _SHOWN else shown
+
+
+def _of_slowdown(share: float) -> str:
+    """Say how much of the slowdown goes away: what is faster than typical without it is all of it."""
+    return "all of the slowdown" if share >= 1 else f"{format_share(max(share, 0.0))} of the slowdown"
