@@ -91,7 +91,7 @@ def _differences(planned: object, read: object, prefix: str = "") -> Iterator[st
 def _alike(planned: Job, read: Job, setting: Setting) -> bool:
     """Say whether two jobs take the same time and memory."""
     wanted, found = (forecast(job, setting, allow_oom=True) for job in (planned, read))
+    wanted_memory, found_memory = wanted.memory_bytes or (), found.memory_bytes or ()
     pairs = [(wanted.iteration_time_s, found.iteration_time_s)]
-    pairs += [(a["peak"], b["peak"]) for a, b in zip(wanted.memory_bytes, found.memory_bytes, strict=False)]
-    same_stages = len(wanted.memory_bytes) == len(found.memory_bytes)
-    return same_stages and all(abs(a - b) <= _SAME * a for a, b in pairs)
+    pairs += [(float(a["peak"]), float(b["peak"])) for a, b in zip(wanted_memory, found_memory, strict=False)]
+    return len(wanted_memory) == len(found_memory) and all(abs(a - b) <= _SAME * a for a, b in pairs)
