@@ -19,6 +19,7 @@ import pytest
 import traincast
 from traincast.errors import TraincastError
 from traincast.formats.straggler_st import COLUMNS
+from traincast.shipped import SHIPPED, shipped_text
 
 SOURCE = Path(traincast.__file__).parent
 METHODS = ("match", "search", "fullmatch", "sub", "split", "findall", "finditer")
@@ -89,14 +90,15 @@ def texts(value):
 
 def of_tables():
     """Yield what in the tables may be an expression: what is none is taken for one, too."""
-    for path in sorted((SOURCE / "data").rglob("*.toml")):
-        for text in texts(tomllib.loads(path.read_text())):
+    for path in sorted(SHIPPED.rglob("*.toml*")):  # packed in an installation from a wheel
+        name = path.relative_to(SHIPPED).as_posix().removesuffix(".gz")
+        for text in texts(tomllib.loads(shipped_text(name))):
             if re.search(r"[*+?]", text) and re.search(r"\\[dswb.]|\(\?|\[[^\]]*\]|\.[*+]", text) and " = " not in text:
                 try:
                     re.compile(text)
                 except re.error:
                     continue
-                yield text, 0, {"search"}, f"{path.relative_to(SOURCE)}"
+                yield text, 0, {"search"}, name
 
 
 def seconds(call, repeats=1):

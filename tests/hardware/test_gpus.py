@@ -1,12 +1,8 @@
 """The accelerators: every spelling of the data files, bounds of the datasheet values, refusals."""
 
-import csv
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
-import traincast
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.cluster import INTRA_KINDS
 from traincast.hardware.clusters import cluster_names, load_cluster
@@ -21,6 +17,7 @@ from traincast.hardware.gpu import (
     gpu_names,
     load_gpu,
 )
+from traincast.shipped import SHIPPED, shipped_rows
 
 SPELLINGS = {
     "H100-SXM-80GB": ("h100", "H100-SXM-80GB", "h100_sxm", "NVIDIA_H100_80GB_HBM3", "H100-80 HBM3", "H100 SXM5"),
@@ -134,9 +131,8 @@ def test_a_name_with_its_generation_behind_it_is_found(name):
 
 def test_every_gpu_that_a_shipped_table_names_is_known():
     named = {}
-    for path in Path(traincast.__file__).parent.joinpath("data").rglob("*.csv"):
-        rows = csv.DictReader(path.read_text("utf-8").splitlines())
-        if "gpu" in (rows.fieldnames or ()):
-            named[path] = {row["gpu"] for row in rows} - {"", "*"}
+    for path in SHIPPED.rglob("*.csv*"):  # packed in an installation from a wheel
+        rows = list(shipped_rows(path.relative_to(SHIPPED).as_posix().removesuffix(".gz")))
+        named[path] = {row["gpu"] for row in rows if "gpu" in row} - {"", "*"}
     assert any(named.values())
     assert not {each for names in named.values() for each in names if find_gpu(each) is None}
