@@ -1,5 +1,6 @@
 """What pages show is what commands print: how `benchmarks/docs.py` finds a block's excerpt in new output."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,23 @@ def test_output_from_nowhere_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     page.write_text("Text\n\n```text\nStep 3 s\n```\n")
     with pytest.raises(docs.PageError, match=r"page\.md:3: .*what printed it"):
         docs.Page(page, tmp_path).rewritten()
+
+
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_MADE = re.compile(r"<!-- (\w+) -->\n.*?<!-- end of \1 -->", re.DOTALL)
+_OF_OTHERS = re.compile(r"^\| \[.*$|^.*\bP\d [A-Z].*$", re.MULTILINE)
+"""Rows and notes on other tools, which say where their figures stand."""
+_SHARE = re.compile(r"(?<![\w.])(\d[\d,]*\.\d+) %")
+"""What was worked out; thresholds are whole numbers."""
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/ACCURACY.md"])
+def test_every_share_that_a_page_speaks_of_is_printed(page: str) -> None:
+    root = Path(__file__).parent.parent
+    text = (root / page).read_text("utf-8")
+    sources = text + (root / "docs" / "ACCURACY.md").read_text("utf-8")
+    made = "\n".join(found[0] for pattern in (_FENCED, _MADE) for found in pattern.finditer(sources))
+    prose = _OF_OTHERS.sub("", _MADE.sub("", _FENCED.sub("", text)))
+    printed = set(_SHARE.findall(made))
+    assert len(printed) > 10
+    assert [each for each in _SHARE.findall(prose) if each not in printed] == []

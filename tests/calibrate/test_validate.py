@@ -7,6 +7,7 @@ import traincast
 from calibrate_logs import nccl_log
 from traincast.calibrate.kind import KINDS, Grouping
 from traincast.calibrate.kinds.collectives import preset_named_in
+from traincast.calibrate.worst import worst_groups
 from traincast.errors import ConfigError, FormatError
 from traincast.estimate.collectives import estimate_collective
 from traincast.fabric.placement import Placement
@@ -78,6 +79,17 @@ def test_the_worst_rows_come_first(file):
     first = worst[0]
     assert first.error == pytest.approx(first.predicted / first.measured - 1)
     assert {"gpu", "op", "ranks", "nodes", "size_bytes", "cluster", "algorithm", "protocol"} == set(first.details)
+
+
+def test_the_groups_with_most_of_the_error_come_first(file):
+    found = traincast.validate(file).predictions
+    groups = worst_groups(found, "gpu")
+    assert [(each.by, each.name, each.rows) for each in groups] == [("gpu", "h100_sxm", 8), ("gpu", "a100_sxm", 8)]
+    assert sum(each.share for each in groups) == pytest.approx(1.0)
+    assert groups[0].share == pytest.approx(0.25 / (0.25 + 0.2))
+    for each, error in zip(groups, (0.25, -0.2), strict=True):
+        assert (each.lowest, each.bias, each.highest) == pytest.approx((error,) * 3)
+    assert worst_groups(found, None) == ()
 
 
 def test_a_given_cluster_is_that_of_every_row(file):

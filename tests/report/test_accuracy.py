@@ -40,6 +40,7 @@ def test_the_document_keeps_its_keys(validation):
         "groups",
         "counted_once",
         "worst",
+        "worst_groups",
         "file",
         "kind",
         "quantity",

@@ -116,6 +116,8 @@ class MeasurementKind(Struct, frozen=True, kw_only=True):
     """Those of them that are shown where nothing else is asked for; all by default."""
     counted_once: str | None = None
     """The grouping over whose groups errors are averaged too, so that one with many rows counts as much as another."""
+    worst_by: str | None = None
+    """The grouping whose groups with most of all error are listed."""
     commands: str = "traincast validate takes it"
     """Commands that take such a file."""
     takes_job: bool = False

@@ -11,6 +11,7 @@ from msgspec import Struct
 from traincast.calibrate.kind import KINDS, ClusterLike, FloatArray, MeasurementKind, Predictions, Request, kind_of
 from traincast.calibrate.published import read_measurements
 from traincast.calibrate.tables import Skipped, Table, read_table
+from traincast.calibrate.worst import WorstGroup, WorstRow, worst_groups, worst_rows
 from traincast.diagnostics import Note, announce
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.job.draft import Draft
@@ -19,8 +20,6 @@ from traincast.units import counted, format_share
 
 ANNOUNCED_ROWS = 10_000
 """Rows from which predicting them may take seconds: whole models take half a millisecond each."""
-WORST = 10
-"""How many of the worst rows are listed."""
 
 
 class Statistics(Struct, frozen=True, kw_only=True):
@@ -77,16 +76,6 @@ class HeldOut(Struct, frozen=True):
     counted_once: CountedOnce | None = None
 
 
-class WorstRow(Struct, frozen=True):
-    """A row with a large error, which is signed and a fraction of the measured value; `details` say what it is."""
-
-    id: str
-    measured: float
-    predicted: float
-    error: float
-    details: dict[str, str | int | float | None]
-
-
 class Validation(Struct, frozen=True, kw_only=True):
     """Predictions held against one file of measurements."""
 
@@ -101,6 +90,8 @@ class Validation(Struct, frozen=True, kw_only=True):
     """Grouping by grouping."""
     worst: tuple[WorstRow, ...]
     """The rows with the largest errors, the largest first."""
+    worst_groups: tuple[WorstGroup, ...]
+    """The groups with most of all error, the most first; where groups are left out, of those forecasts."""
     notes: tuple[Note, ...]
     """What was assumed."""
     predictions: Predictions
@@ -171,7 +162,8 @@ def validate(
         total=_total(found),
         skipped=found.skipped,
         groups=tuple(_groups(found, chosen)),
-        worst=_worst(found),
+        worst=worst_rows(found),
+        worst_groups=worst_groups(without or found, of.worst_by),
         notes=found.notes,
         predictions=found,
         held_out=None if leave_out is None or without is None else _held_out(without, leave_out, chosen, of),
@@ -266,23 +258,6 @@ def _groups(found: Predictions, chosen: Sequence[str]) -> list[GroupFigures]:
                 groups.append(GroupFigures(by, name, figures))
     ratios = [GroupFigures("ratio", each.name, statistics(each.predicted, each.measured)) for each in found.ratios]
     return [*groups, *ratios]
-
-
-def _worst(found: Predictions) -> tuple[WorstRow, ...]:
-    errors = found.predicted / found.measured - 1.0
-    known = np.flatnonzero(~np.isnan(errors))
-    # Stable: of equal errors the first in the file comes first.
-    order = known[np.argsort(-np.abs(errors[known]), kind="stable")][:WORST]
-    return tuple(
-        WorstRow(
-            id=found.ids[row],
-            measured=float(found.measured[row]),
-            predicted=float(found.predicted[row]),
-            error=float(errors[row]),
-            details={name: column[row] for name, column in found.details.items()},
-        )
-        for row in order
-    )
 
 
 def statistics(

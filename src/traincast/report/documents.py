@@ -152,7 +152,7 @@ def _validation() -> Shape:
     group = Shape((GroupFigures, Statistics), ("figures",))
     totals = {"skipped": figures["skipped"], "groups": [group], "counted_once": figures["counted_once"]}
     held_out = Shape((Statistics,), more={"by": str, **totals})
-    kept = {name: own[name] for name in ("worst", "kind", "quantity", "notes")}
+    kept = {name: own[name] for name in ("worst", "worst_groups", "kind", "quantity", "notes")}
     return Shape((Statistics,), more={**totals, **kept, "file": str, "held_out": (held_out, None)})
 
 

@@ -275,6 +275,7 @@ def validation_to_dict(validation: "Validation") -> dict[str, Plain]:
     document = {
         **_figures(validation),
         "worst": validation.worst,
+        "worst_groups": validation.worst_groups,
         "file": validation.path,
         **_fields(validation, ("kind", "quantity", "notes")),
         "held_out": None if held_out is None else {"by": held_out.by, **_figures(held_out)},

@@ -305,6 +305,7 @@ KIND = KINDS.register("training-runs")(
         leaves_out=LEAVES_OUT,
         shown=(BOARD, FIT),
         counted_once="source",
+        worst_by="family",
     )
 )
 KINDS.register("memory-of-runs")(

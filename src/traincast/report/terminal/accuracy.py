@@ -13,7 +13,8 @@ from traincast.calibrate.collective_comparison import CollectiveComparison, Meas
 from traincast.calibrate.operator_calibration import FamilyResiduals, OperatorCalibration
 from traincast.calibrate.run_calibration import FittedRun, RunCalibration
 from traincast.calibrate.tables import Skipped
-from traincast.calibrate.validate import CountedOnce, GroupFigures, HeldOut, Statistics, Validation, WorstRow
+from traincast.calibrate.validate import CountedOnce, GroupFigures, HeldOut, Statistics, Validation
+from traincast.calibrate.worst import WorstGroup, WorstRow
 from traincast.estimate.operators.constants import FamilyConstants
 from traincast.hardware.cluster import RunFactor
 from traincast.report.terminal import layout as ui
@@ -43,6 +44,14 @@ _INTERVAL: ui.Column[Statistics] = ui.Column(
     "in 90 %", lambda each: "-" if each.interval_coverage is None else format_share(each.interval_coverage, 0)
 )
 """How many measurements lie in their interval, where intervals were predicted."""
+_WORST_GROUPS: tuple[ui.Column[WorstGroup], ...] = (
+    ui.column("of all error", "share", ui.error),
+    ui.column("rows", "rows", ui.count),
+    ui.column("bias", "bias", ui.bias),
+    ui.column("from", "lowest", ui.bias),
+    ui.column("to", "highest", ui.bias),
+    ui.column("group", "name", words=True),
+)
 
 
 @ui.printed
@@ -62,6 +71,7 @@ def print_validation(validation: Validation) -> ui.View:
         yield from _held_out(validation.held_out, validation)
     columns = _worst_columns(validation.path, validation.quantity)
     yield from ui.section("Worst rows", columns, validation.worst[:_SHOWN_WORST])
+    yield from ui.section(_groups_heading(validation), _WORST_GROUPS, validation.worst_groups)
     yield from _skipped(validation.skipped, validation.path)
     yield from ui.diagnostics("Assumptions", validation.notes, files=[validation.path])
 
@@ -115,6 +125,13 @@ def _worst_columns(path: str, quantity: str) -> tuple[ui.Column[WorstRow], ...]:
         ui.Column("what", _what, words=True),
         ui.Column("row", lambda row: _place(row.id, path), words=True),
     )
+
+
+def _groups_heading(validation: Validation) -> str:
+    """Return the title of the groups with most of all error."""
+    by = "" if not validation.worst_groups else f", by {validation.worst_groups[0].by}"
+    left_out = "" if validation.held_out is None else f", each group by {validation.held_out.by} left out"
+    return f"Where the error is{by}{left_out}"
 
 
 def _what(row: WorstRow) -> str:
