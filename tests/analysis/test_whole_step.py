@@ -67,6 +67,7 @@ def test_taking_a_part_away_saves_that_part(results):
 def test_draining_is_bubble_whatever_is_reduced_meanwhile():
     """Equal stages of 1F1B: the last one reduces gradients while the others drain."""
     job = {"model": "llama3-70b", "cluster": "h100", "gpus": 512, "tp": 8, "pp": 4, "vpp": 1, "schedule": "1f1b"}
+    job |= {"grad_reduce_bytes": 2}
     result = traincast.predict(**job, global_batch=64, seq_length=8192, what_if=("dp_comm*0",))
     (free,) = result.what_if
     assert result.breakdown_s["exposed_dp"] == pytest.approx(free["saving_s"], rel=0.1)

@@ -10,18 +10,18 @@ from traincast.sweep.words import specified
 WORDS = {
     "model": "llama3-8b",
     "cluster": "h100",
-    "gpus": [8, 16],
+    "gpus": [16, 32],
     "tensor_model_parallel_size": [1, 2],
-    "global_batch": 16,
+    "global_batch": 32,
     "seq_length": "8k",
 }
 FILE = """
 [base]
 model = { name = "llama3-8b" }
 cluster = { name = "h100" }
-batch = { global_batch = 16, seq_length = 8192 }
+batch = { global_batch = 32, seq_length = 8192 }
 [grid]
-"cluster.gpus" = [8, 16]
+"cluster.gpus" = [16, 32]
 "parallel.tp" = [1, 2]
 """
 
@@ -36,8 +36,8 @@ def file(tmp_path):
 def test_words_and_sections_are_what_a_file_says(file):
     said = read_spec(file)
     sections = {
-        "base": {"model": {"name": "llama3-8b"}, "cluster": {"name": "h100"}, "batch": {"global_batch": 16}},
-        "grid": {"cluster.gpus": [8, 16]},
+        "base": {"model": {"name": "llama3-8b"}, "cluster": {"name": "h100"}, "batch": {"global_batch": 32}},
+        "grid": {"cluster.gpus": [16, 32]},
     }
     for spec, words in ((WORDS, {}), (None, WORDS), (sections, {"seq_length": "8k", "tp": (1, 2)}), (file, {})):
         found = specified(spec, words)
@@ -61,8 +61,8 @@ def test_plans_prices_and_cases_are_words():
 def test_a_table_is_returned_where_no_file_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table = traincast.sweep(WORDS, workers=1)
-    assert table["cluster.gpus"].tolist() == [8, 8, 16, 16]
-    steps = [traincast.predict(**{**WORDS, "gpus": 16, "tensor_model_parallel_size": tp}) for tp in (1, 2)]
+    assert table["cluster.gpus"].tolist() == [16, 16, 32, 32]
+    steps = [traincast.predict(**{**WORDS, "gpus": 32, "tensor_model_parallel_size": tp}) for tp in (1, 2)]
     assert table["step_s"].tolist()[2:] == [each.iteration_time_s for each in steps]
     assert traincast.sweep(out="found.csv", workers=1, **WORDS) == {"ok": 4}
     assert [path.name for path in tmp_path.iterdir()] == ["found.csv"]

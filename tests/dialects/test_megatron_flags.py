@@ -3,9 +3,11 @@
 import shlex
 
 import pytest
+from msgspec.structs import replace
 
 from traincast.dialects import draft_like
 from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
+from traincast.estimate.memory.stage import job_memory
 from traincast.job.draft import Draft
 from traincast.job.resolve import resolve_job
 from traincast.model.counts import parameters
@@ -78,6 +80,15 @@ def test_a_framework_that_is_given_is_no_assumption():
 def test_gradients_are_reduced_in_the_type_that_megatron_takes(flags, size):
     found, _ = job(LLAMA3_8B.replace("--bf16", ""), flags)
     assert found.framework.grad_reduce_bytes == size
+
+
+@pytest.mark.parametrize("framework", ["megatron-core-2024", "megatron-core-2025", "megatron-core-2026"])
+def test_a_job_that_names_the_framework_keeps_what_its_plain_flags_keep(framework):
+    pasted = draft_like("megatron", shlex.split(LLAMA3_8B)).under(Draft(fields={"framework": framework})).request()
+    assert pasted.grad_reduce_bytes == 4
+    named = resolve_job(replace(pasted, grad_reduce_bytes=None))
+    assert job_memory(named) == job_memory(resolve_job(pasted))
+    assert named.framework == resolve_job(pasted).framework
 
 
 def test_types_and_times_of_parameter_gathers():

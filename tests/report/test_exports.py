@@ -9,7 +9,14 @@ from traincast.report.exports import exports
 from traincast.report.plan_files import write_plan
 
 JOBS = {
-    "dense": {"model": "llama3-8b", "cluster": "h100", "gpus": 32, "global_batch": 32, "seq_length": 4096},
+    "dense": {
+        "model": "llama3-8b",
+        "cluster": "h100",
+        "gpus": 32,
+        "global_batch": 32,
+        "seq_length": 4096,
+        "grad_reduce_bytes": 2,
+    },
     "fp8": {"model": "llama3-8b", "cluster": "b200", "gpus": 16, "global_batch": 64, "precision": "mxfp8"},
     "experts": {"model": "mixtral-8x7b", "cluster": "h100", "gpus": 32, "global_batch": 128, "seq_length": 4096},
     "offload": {"model": "gpt3-13b", "cluster": "a100", "gpus": 32, "global_batch": 64, "allow_offload": True},
@@ -52,10 +59,10 @@ def test_megatron_and_bridge_are_written_and_torchtitan_where_it_was_planned_for
     assert of_titan or "planned for megatron-core" in found["torchtitan.toml"].why_not
 
 
-def test_the_type_of_gradients_is_said(plan):
+def test_the_type_of_gradients_is_said(plan, request):
     text = next(each.text for each in exports(plan, plan.best[0]) if each.name == "megatron.txt")
-    narrow = plan.framework.startswith("megatron")
-    assert ("--grad-reduce-in-bf16" in text) == narrow
+    asked = JOBS[request.node.callspec.params["plan"]].get("grad_reduce_bytes")
+    assert ("--grad-reduce-in-bf16" in text) == (asked == 2)
 
 
 def test_what_is_not_written_stands_in_a_file_with_its_reason(plan, tmp_path):
