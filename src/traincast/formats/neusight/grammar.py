@@ -8,6 +8,7 @@ exported with the row fields of AICB (``Work_Item`` of aliyun/aicb); the sizes s
 import json
 import re
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ from traincast.errors import FormatError
 from traincast.formats import values
 from traincast.formats.contract import Sniff
 from traincast.formats.values import COLLECTIVES, check_lines, check_width, filled_lines, shown
+from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group, Operation, Phase
 
 NEUSIGHT_DTYPE = "fp32"
@@ -54,6 +56,15 @@ class Cell(Struct, frozen=True):
     """Size of the communication; may be non-zero where there is none."""
     group: Group
     """Who communicates; NONE for nobody."""
+    calls: tuple[tuple[OperatorCall, float], ...] = ()
+    """What the computation runs, and how often, where the file has operators in the place of a time."""
+    comm_s: float | None = None
+    """Seconds of the communication, where the file says them."""
+
+    @property
+    def computes(self) -> bool:
+        """Whether it has a computation."""
+        return self.compute_s > 0 or bool(self.calls)
 
 
 class Row(Struct, frozen=True):
@@ -85,19 +96,31 @@ class Row(Struct, frozen=True):
         return any(cell.group is Group.PP for cell in self.cells)
 
 
+class Form(StrEnum):
+    """Which of NeuSight's files it is."""
+
+    FORECAST = "operator forecast"
+    """What its exporter writes: times and communication."""
+    GRAPH = "operator graph"
+    """Operators with their shapes, without times."""
+    PREDICTION = "prediction"
+    """An operator graph with the times that NeuSight predicts."""
+
+
 class NeusightFile(Struct, frozen=True, kw_only=True):
     """What a whole file says, with what is unusual about single values."""
 
     path: str
     rows: tuple[Row, ...]
+    form: Form = Form.FORECAST
     entries: bool
     """Whether it is the JSON form, whose rows have no lines."""
     oddities: tuple[Note, ...] = ()
 
     @property
     def has_backward(self) -> bool:
-        """Whether any row says a time of the backward pass."""
-        return any(row.backward.compute_s or row.weight_grad.compute_s for row in self.rows)
+        """Whether any row computes in the backward pass."""
+        return any(row.backward.computes or row.weight_grad.computes for row in self.rows)
 
     def line(self, index: int) -> int | None:
         """Return the line of a row; None in the JSON form."""
@@ -140,7 +163,7 @@ def parse(path: str, text: str) -> NeusightFile:
     remarks = Remarks(path, entries=entries)
     reader = _RowReader(path, entries, remarks)
     rows = tuple(reader.row(number, record) for number, record in records)
-    _check_stages(reader, rows)
+    check_stages(rows, reader.error)
     return NeusightFile(path=path, rows=rows, entries=entries, oddities=remarks.notes())
 
 
@@ -336,13 +359,13 @@ class _RowReader:
             raise self.error(number, f"column {column}: {problem}{_HINT.get(read, '')}") from None
 
 
-def _check_stages(reader: _RowReader, rows: tuple[Row, ...]) -> None:
-    """Refuse a stage without rows: SENDRECV separates two stages."""
+def check_stages(rows: tuple[Row, ...], error: Callable[[int, str], FormatError]) -> None:
+    """Refuse a stage without rows, by the error of a row's number: SENDRECV separates two stages."""
     text = "SENDRECV separates two stages, but no rows of a stage stand"
     before = True
     for row in rows:
-        if row.sends and before and not any(cell.compute_s for cell in row.cells):
-            raise reader.error(row.number, f"{text} before it")
+        if row.sends and before and not any(cell.computes for cell in row.cells):
+            raise error(row.number, f"{text} before it")
         before = row.sends
     if before:
-        raise reader.error(rows[-1].number, f"{text} after it")
+        raise error(rows[-1].number, f"{text} after it")

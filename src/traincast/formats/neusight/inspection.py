@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from traincast.diagnostics import Note
 from traincast.formats.contract import Counted, Inspection, totals_of
-from traincast.formats.neusight.grammar import GRADIENT_SUFFIX, NEUSIGHT_DTYPE, PHASES, NeusightFile
+from traincast.formats.neusight.grammar import GRADIENT_SUFFIX, NEUSIGHT_DTYPE, PHASES, Form, NeusightFile
 from traincast.formats.neusight.layers import Layers, find_layers, forward_s, milliseconds
 from traincast.hardware.dtypes import bytes_per_element
 from traincast.units import counted
@@ -17,6 +17,11 @@ GRAVE = {"process-time"}
 GRAVE_GRADIENTS = {"embedding-gradient-small", "gradient-without-node"}
 """Those that do so where gradients are reduced."""
 
+_EVIDENCE = {
+    Form.FORECAST: "the columns are those of AICB's Work_Item, the rows are nodes of a model traced with torch.fx",
+    Form.GRAPH: "the columns are those of NeuSight's graphs: nodes of a traced model with operators and shapes",
+    Form.PREDICTION: "the columns are those of NeuSight's graphs, and the times that it predicts",
+}
 _SHORTEST_S = 1e-9
 """A kernel cannot be shorter than a nanosecond."""
 _VIEW = re.compile(r"(?:getitem|view|transpose|permute|split|chunk|squeeze|unsqueeze|expand)(?:_\d+)?")
@@ -34,8 +39,8 @@ def describe(file: NeusightFile) -> Inspection:
     """
     layers = find_layers(file)
     return Inspection(
-        generation="NeuSight operator forecast" + (", JSON form" if file.entries else ""),
-        evidence=("the columns are those of AICB's Work_Item, the rows are nodes of a model traced with torch.fx",),
+        generation=f"NeuSight {file.form}" + (", JSON form" if file.entries else ""),
+        evidence=(_EVIDENCE[file.form],),
         counts=_counts(file, layers),
         layout=_layout(file, layers),
         totals=tuple(totals_of(_parts(file))),
@@ -49,7 +54,7 @@ def _counts(file: NeusightFile, layers: Layers | None) -> dict[str, int]:
         elements[cell.group] += cell.elements
     return {
         "rows": len(file.rows),
-        "operators": sum(any(cell.compute_s for cell in row.cells) for row in file.rows),
+        "operators": sum(any(cell.computes for cell in row.cells) for row in file.rows),
         "layers": len(layers.starts) if layers else 0,
         "rows_per_layer": len(layers.last) if layers else 0,
         **{f"{group.name.lower()}_elements": count for group, count in sorted(elements.items())},
@@ -63,10 +68,13 @@ def _layout(file: NeusightFile, layers: Layers | None) -> dict[str, int | str | 
         return layout
     first, last = file.rows[layers.last.start], file.rows[layers.last.stop - 1]
     unit = "entries" if file.entries else "lines"
-    return {
-        **layout,
+    layout |= {
         "layer_block": f"{first.name}:{last.name}",
         "layer_rows": f"{unit} {first.number} to {last.number}",
+    }
+    if file.form is Form.GRAPH:
+        return layout
+    return layout | {
         "forward_before_layers": milliseconds(forward_s(file, range(layers.starts[0]))),
         "forward_of_a_layer": milliseconds(forward_s(file, layers.last)),
         "forward_after_layers": milliseconds(forward_s(file, range(layers.end, len(file.rows)))),
@@ -77,9 +85,9 @@ def _parts(file: NeusightFile) -> Iterator[Counted]:
     each = bytes_per_element(NEUSIGHT_DTYPE)
     for row in file.rows:
         for phase, cell in zip(PHASES.values(), row.cells, strict=True):
-            yield Counted(Group.NONE, phase, int(cell.compute_s > 0), time_s=cell.compute_s)
+            yield Counted(Group.NONE, phase, int(cell.computes), time_s=None if cell.calls else cell.compute_s)
             if cell.operation is not Operation.NONE:
-                yield Counted(cell.group, cell.operation, size_bytes=cell.elements * each)
+                yield Counted(cell.group, cell.operation, size_bytes=cell.elements * each, time_s=cell.comm_s)
 
 
 def structural_oddities(file: NeusightFile) -> tuple[Note, ...]:
@@ -110,7 +118,12 @@ def _odd_times(file: NeusightFile) -> Iterator[_Oddity]:
             f"a copy here: {total} forward in all (first {file.rows[views[0]].name})"
         )
         yield "view-has-time", text, views[0]
-    idle = [index for index, row in rows if not any(cell.compute_s or cell.operation >= 0 for cell in row.cells)]
+    # Nodes of a graph may only handle sizes.
+    idle = (
+        []
+        if file.form is not Form.FORECAST
+        else [index for index, row in rows if not any(cell.compute_s or cell.operation >= 0 for cell in row.cells)]
+    )
     if idle:
         text = f"{counted(len(idle), 'row says', 'rows say')} neither a time nor a communication"
         yield "empty-row", text, idle[0]

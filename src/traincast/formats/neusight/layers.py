@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
-from traincast.formats.neusight.grammar import GRADIENT_SUFFIX, MILLISECONDS_PER_SECOND, NeusightFile
+from traincast.formats.neusight.grammar import GRADIENT_SUFFIX, MILLISECONDS_PER_SECOND, Form, NeusightFile
 from traincast.job.options import LayoutOptions
 from traincast.units import counted
 
@@ -24,6 +24,8 @@ _AFTER_LAYERS = re.compile(
     r"(?:^|_)(?:ln_f|final_layer_norm|final_norm|lm_head|head|embed_out|pooler|cls|classifier|score|logits|loss)(?:_|$)"
 )
 """Modules that follow the last layer in models whose modules have no common first name."""
+_LAST_OF_LAYER = re.compile(r"(?<!attention)_output_layer_?norm$", re.IGNORECASE)
+"""The norm that ends a layer of BERT's kind; where the norms come first, functions without a name of the layer do."""
 
 
 class Layers(Struct, frozen=True):
@@ -43,8 +45,8 @@ class Layers(Struct, frozen=True):
 def find_layers(file: NeusightFile) -> Layers | None:
     """Find the layers of a file by the names of its modules; None if no name says a layer.
 
-    The last layer ends before the next stage, or before the first module that is in no layer
-    (``transformer_ln_f``, ``lm_head``).
+    The last layer ends with the norm of its output (BERT's), else before the next stage or the first module that is in
+    no layer (``transformer_ln_f``, ``lm_head``).
     """
     stem, number, starts, last = "", "", [], 0
     for index, row in enumerate(file.rows):
@@ -57,6 +59,8 @@ def find_layers(file: NeusightFile) -> Layers | None:
             starts.append(index)
     if not starts:
         return None
+    if _LAST_OF_LAYER.search(file.rows[last].name):
+        return Layers(tuple(starts), last + 1)
     root = stem.split("_")[0] + "_"
     after = range(last + 1, len(file.rows))
     return Layers(tuple(starts), next((index for index in after if _leaves(file, index, root)), len(file.rows)))
@@ -115,6 +119,8 @@ def arrange(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> list
         which = "the one listed layer" if len(found.starts) == 1 else "the last listed layer"
         text, line = _arithmetic(file, found, copies), file.line(found.starts[-1])
         notes.assume("layers-repeated", text, line, brief=f"{which} runs {copies} times")
+        if spread := _spread(file, found, options, copies):
+            return spread
         if any(row.sends for row in file.rows):
             text = f"all {copies} copies of the last listed layer run in its stage; the stages may be uneven"
             notes.warn("layers-in-one-stage", text, file.line(found.starts[-1]))
@@ -124,6 +130,25 @@ def arrange(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> list
         rows.append((index, layer))
     rows += [(index, listed - 1 + copy) for copy in range(copies) for index in found.last]
     return rows + [(index, listed - 1 + copies) for index in range(found.end, len(file.rows))]
+
+
+def _spread(file: NeusightFile, found: Layers, options: LayoutOptions, copies: int) -> list[tuple[int, int]]:
+    """Return the rows with the one listed layer in as many stages as asked for; none where the file lists stages.
+
+    The message after the layer, the only one of the file, then stands after each stage but the last.
+    """
+    messages = [index for index, row in enumerate(file.rows) if row.sends]
+    if options.pp is None or options.pp < 2 or len(found.starts) > 1 or messages != [found.end]:
+        return []
+    if copies % options.pp:
+        raise ConfigError(f"is {options.pp}; {copies} layers do not divide into so many stages", "pp")
+    each = copies // options.pp
+    rows = [(index, -1) for index in range(found.starts[0])]
+    for layer in range(copies):
+        rows += [(index, layer) for index in found.last]
+        if (layer + 1) % each == 0 and layer + 1 < copies:
+            rows.append((found.end, layer))
+    return rows + [(index, copies) for index in range(found.end + 1, len(file.rows))]
 
 
 def _copies(file: NeusightFile, found: Layers, layers: int) -> int:
@@ -156,8 +181,11 @@ def _arithmetic(file: NeusightFile, found: Layers, copies: int) -> str:
     parts = (range(last.start), last, range(last.stop, len(file.rows)))
     before, layer, after = (forward_s(file, part) for part in parts)
     which = "the one listed layer" if len(found.starts) == 1 else f"the last of {len(found.starts)} listed layers"
+    ends = f"{rows[last.start].name} to {rows[last.stop - 1].name}, {counted(len(last), 'row')}"
+    runs = f"{which} ({ends}) runs {copies} times"
+    if file.form is Form.GRAPH:
+        return runs
     return (
-        f"{which} ({rows[last.start].name} to {rows[last.stop - 1].name}, {counted(len(last), 'row')}) runs "
-        f"{copies} times: forward {milliseconds(before)} + {copies} x {milliseconds(layer)} + {milliseconds(after)} = "
+        f"{runs}: forward {milliseconds(before)} + {copies} x {milliseconds(layer)} + {milliseconds(after)} = "
         f"{milliseconds(before + copies * layer + after)}"
     )

@@ -8,20 +8,24 @@ communicates; what is asynchronous holds nobody back.
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
 from traincast.formats.contract import Source
 from traincast.formats.layout import asked_dp, warn_single_microbatch
-from traincast.formats.neusight.grammar import NEUSIGHT_DTYPE, Cell, NeusightFile, Row
+from traincast.formats.neusight.grammar import NEUSIGHT_DTYPE, Cell, Form, NeusightFile, Row
 from traincast.formats.neusight.inspection import GRAVE, GRAVE_GRADIENTS, structural_oddities
+from traincast.formats.neusight.kernels import Calls
 from traincast.formats.neusight.layers import arrange, milliseconds
 from traincast.hardware.dtypes import bytes_per_element
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.units import counted, format_size
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
+from traincast.workload.ops import FloatArray
 from traincast.workload.words import Group, OverlapClass, Phase
 from traincast.workload.workload import Workload
 
@@ -35,21 +39,24 @@ _Work = Sequence[tuple[int, int]]
 def build(file: NeusightFile, options: LayoutOptions, source: Source) -> Workload:
     """Make the workload of a file."""
     notes = source.notes
+    inference = file.form is not Form.FORECAST and not file.has_backward
+    options = replace(options, forward_only=options.forward_only or inference)
     work = arrange(file, options, notes)
-    parallel = _parallel(file, options, notes)
+    parallel = _parallel(file, work, options, notes)
     dtype = _dtype(file, work, options, notes)
     builder = source.builder(parallel, options.schedule or "1f1b")
     _lay_out(_Lowering(builder, file, dtype, _estimates_backward(file, work, options, notes)), work, options)
     _say_what_is_left_out(file, work, parallel, options, notes)
+    _say_whose_communication(file, work, parallel, notes)
     grave = GRAVE if options.forward_only else GRAVE | GRAVE_GRADIENTS
     notes.warnings += [note for note in (*file.oddities, *structural_oddities(file)) if note.code in grave]
-    message_bytes = _message_bytes(file, bytes_per_element(dtype), notes)
+    message_bytes = _message_bytes(file, work, bytes_per_element(dtype), notes)
     return builder.workload(message_bytes, forward_only=options.forward_only)
 
 
-def _parallel(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> Parallel:
+def _parallel(file: NeusightFile, work: _Work, options: LayoutOptions, notes: Notebook) -> Parallel:
     """Work out degrees and microbatches; there are as many stages as SENDRECV rows separate."""
-    pp = 1 + sum(row.sends for row in file.rows)
+    pp = 1 + sum(file.rows[index].sends for index, _ in work)
     if options.pp not in (None, pp):
         text = f"is {options.pp}; {file.path} describes {counted(pp, 'stage')}, and SENDRECV rows separate stages"
         raise ConfigError(text, "pp")
@@ -105,7 +112,10 @@ def _dtype(file: NeusightFile, work: _Work, options: LayoutOptions, notes: Noteb
     rows = [file.rows[index] for index, _ in work]
     cells = [cell for row in rows for cell in (row.cells[:1] if options.forward_only else row.cells)]
     elements = sum(cell.elements for cell in cells if cell.group is not Group.NONE)
-    if elements:
+    if any(cell.calls for cell in cells):
+        text = f"the graph says no type of its tensors; taken as NeuSight's {NEUSIGHT_DTYPE} (give --dtype)"
+        notes.assume("dtype-absent", text, None)
+    elif elements:
         each = bytes_per_element(NEUSIGHT_DTYPE)
         notes.assume(
             "dtype-absent",
@@ -144,13 +154,15 @@ class _Lowering(Struct):
     """Whether the file lacks the backward pass, and each operator's is taken as twice its forward."""
     reductions: set[int] = field(default_factory=set)
     """Operations that reduce gradients over dp."""
+    typed: dict[int, Calls] = field(default_factory=dict)
+    """Operator calls of the file by their identity, in that type."""
 
     def forward(self, work: _Work) -> Rows:
         """Lower the forward pass of rows."""
         ops = []
         for index, layer in work:
             row = self.file.rows[index]
-            ops += self._compute(row, Phase.FORWARD, row.forward.compute_s, layer)
+            ops += self._compute(row, Phase.FORWARD, row.forward, layer)
             ops += self._communicate(row, row.forward, Phase.FORWARD, layer)
         return ops
 
@@ -159,27 +171,38 @@ class _Lowering(Struct):
         ops = []
         for index, layer in reversed(work):
             row = self.file.rows[index]
-            input_s, weight_s = row.backward.compute_s, row.weight_grad.compute_s
+            of_input, of_weight = row.backward, row.weight_grad
             if self.estimate_backward:
-                input_s = weight_s = row.forward.compute_s
-            ops += self._compute(row, Phase.BACKWARD, input_s, layer)
+                of_input = of_weight = row.forward
+            ops += self._compute(row, Phase.BACKWARD, of_input, layer)
             # What blocks needs the input gradient; a reduction needs the accumulated gradient.
             if row.backward.group is Group.TP:
                 ops += self._communicate(row, row.backward, Phase.BACKWARD, layer)
-            ops += self._compute(row, Phase.WEIGHT_GRADIENT, weight_s, layer)
+            ops += self._compute(row, Phase.WEIGHT_GRADIENT, of_weight, layer)
             if row.backward.group is not Group.TP:
                 ops += self._communicate(row, row.backward, Phase.BACKWARD, layer)
             ops += self._communicate(row, row.weight_grad, Phase.WEIGHT_GRADIENT, layer)
         return ops
 
-    def _compute(self, row: Row, phase: Phase, duration_s: float, layer: int) -> Rows:
-        if duration_s == 0:
+    def _compute(self, row: Row, phase: Phase, cell: Cell, layer: int) -> Rows:
+        """Add the computation of a cell: its time, or the operators that are to be estimated."""
+        place = self._place(row)
+        if cell.calls:
+            return self.builder.add(
+                compute_op(row.name, phase, calls=self._typed(cell.calls), place=place, layer=layer)
+            )
+        if cell.compute_s == 0:
             return []
-        assumed = self.estimate_backward and phase is not Phase.FORWARD
-        bound, place = overlap_class_of(row.name), self._place(row)
+        assumed, bound = self.estimate_backward and phase is not Phase.FORWARD, overlap_class_of(row.name)
         return self.builder.add(
-            compute_op(row.name, phase, duration_s, overlap_class=bound, assumed=assumed, place=place, layer=layer)
+            compute_op(row.name, phase, cell.compute_s, overlap_class=bound, assumed=assumed, place=place, layer=layer)
         )
+
+    def _typed(self, calls: Calls) -> Calls:
+        """Return operator calls in the type of the elements; those of a row are the very same ones each time."""
+        if id(calls) not in self.typed:
+            self.typed[id(calls)] = tuple((replace(call, dtype=self.dtype), count) for call, count in calls)
+        return self.typed[id(calls)]
 
     def _communicate(self, row: Row, cell: Cell, phase: Phase, layer: int) -> Rows:
         """Add the collective of a cell; messages between stages come with the pipeline schedule."""
@@ -192,6 +215,7 @@ class _Lowering(Struct):
                 cell.group,
                 cell.operation,
                 cell.elements * bytes_per_element(self.dtype),
+                self._given_s(cell),
                 blocking=not cell.asynchronous,
                 dtype=self.dtype,
                 process_s=row.process_s,
@@ -202,6 +226,20 @@ class _Lowering(Struct):
         if phase is not Phase.FORWARD and cell.group is Group.DP:
             self.reductions.update(added)
         return added
+
+    def _given_s(self, cell: Cell) -> float | None:
+        """Return the time that the file says for a communication, where as many ranks take part as it is of."""
+        ranks = self.builder.parallel.tp if cell.group is Group.TP else self.builder.parallel.dp
+        return cell.comm_s if ranks == NEUSIGHT_GPUS else None
+
+    def message_s_DQM(self, work: _Work) -> FloatArray | None:
+        """Return the time of the message over each boundary, forward and backward; None where the file says none."""
+        sends = [row for row in (self.file.rows[index] for index, _ in work) if row.sends]
+        if not any(cell.comm_s is not None for row in sends for cell in row.cells):
+            return None
+        ways = [[row.forward.comm_s, row.backward.comm_s] for row in sends]
+        time_s_QD = np.array([*ways, [None, None]], np.float64)
+        return np.repeat(time_s_QD.T[:, :, None], self.builder.parallel.microbatches, axis=2)
 
     def _place(self, row: Row) -> Place:
         return Place(0, 0 if self.file.entries else row.number)
@@ -236,7 +274,7 @@ def overlap_class_of(name: str) -> OverlapClass:
 def _lay_out(lowering: _Lowering, work: _Work, options: LayoutOptions) -> None:
     """Write the template of every rank; a stage ends at a SENDRECV row, and only the last microbatch reduces."""
     builder = lowering.builder
-    template = builder.template()
+    template = builder.template(message_s_DQM=lowering.message_s_DQM(work))
     ends = [place + 1 for place, (index, _) in enumerate(work) if lowering.file.rows[index].sends]
     for stage, (begin, end) in enumerate(zip([0, *ends], [*ends, len(work)], strict=True)):
         forward = lowering.forward(work[begin:end])
@@ -259,6 +297,10 @@ def _say_what_is_left_out(
     if empty:
         text = f"{counted(len(empty), 'row communicates', 'rows communicate')} 0 elements, which takes no time"
         notes.assume("zero-size", text, None if file.entries else min(empty))
+    if file.form is not Form.FORECAST and not file.has_backward:
+        text = f"the {file.form} has no backward pass: its model was traced for inference, and the forward pass runs"
+        notes.warn("traced-for-inference", f"{text} alone; trace it in training for a training step", None)
+        return
     if options.forward_only:
         text = "only the forward pass runs, as asked; the backward pass does not"
         if reductions:
@@ -272,10 +314,23 @@ def _say_what_is_left_out(
         notes.assume("reduced-once", text, None)
 
 
-def _message_bytes(file: NeusightFile, element_bytes: int, notes: Notebook) -> list[int]:
+def _say_whose_communication(file: NeusightFile, work: _Work, parallel: Parallel, notes: Notebook) -> None:
+    """Note which times of communication are the prediction's: NeuSight's formula knows its number of ranks alone."""
+    cells = [cell for index, _ in work for cell in file.rows[index].cells if cell.comm_s]
+    ranks = {Group.TP: parallel.tp, Group.DP: parallel.dp, Group.PP: NEUSIGHT_GPUS}
+    if any(ranks[cell.group] == NEUSIGHT_GPUS for cell in cells):
+        text = f"communication takes the times of the prediction, of {NEUSIGHT_GPUS} GPUs, whatever the cluster"
+        notes.assume("communication-as-given", text, None)
+    if any(ranks[cell.group] != NEUSIGHT_GPUS for cell in cells):
+        text = f"the prediction is of {NEUSIGHT_GPUS} GPUs: communication of other numbers is estimated on the cluster"
+        notes.assume("communication-estimated", text, None)
+
+
+def _message_bytes(file: NeusightFile, work: _Work, element_bytes: int, notes: Notebook) -> list[int]:
     """Return the bytes of the message that leaves each stage."""
     sizes = []
-    for index, row in enumerate(file.rows):
+    for index, _ in work:
+        row = file.rows[index]
         if not row.sends:
             continue
         written = {cell.elements for cell in row.cells if cell.group is Group.PP}
