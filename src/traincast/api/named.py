@@ -133,6 +133,14 @@ def described(path: StrPath) -> Draft:
     except FormatError:
         if Path(path).suffix == ".toml" or not Path(path).is_file():
             raise
+        from traincast.calibrate.kind import TELLERS
+        from traincast.formats.recognise import known_as
+
+        file = known_as(Path(path), TELLERS)
+        if file is not None:
+            raise FormatError(
+                f"describes no job: it is a file of kind {file.name} ({file.what}); {file.taken_by}", fspath(path)
+            ) from None
         known = ", ".join(LIKES)
         text = f"is neither a job file nor a script or settings that tell whose they are; give like=... ({known})"
         raise FormatError(text, fspath(path)).typed(like="--like") from None

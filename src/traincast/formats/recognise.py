@@ -146,13 +146,13 @@ def bus_bandwidths(path: Path, further: Sequence[Teller] = ()) -> dict[str, floa
     try:
         return read_busbw(path)
     except FormatError:
-        known = _known_otherwise(path, further)
+        known = known_as(path, further)
         if known is None or known.name == "busbw":
             raise
     raise FormatError(f"holds no bus bandwidths: {known.what}; {known.taken_by}", str(path))
 
 
-def _known_otherwise(path: Path, further: Sequence[Teller]) -> Known | None:
+def known_as(path: Path, further: Sequence[Teller] = ()) -> Known | None:
     """Tell what a file is, a workload or not; None where nothing knows it."""
     try:
         kind = identify(path)
