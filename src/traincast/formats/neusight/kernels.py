@@ -4,6 +4,9 @@ A node lists what it runs forward, backward and to accumulate gradients: ``Linea
 GEMMs of M x N by N x K; ``VEC...`` (rows, width), element by element, by rows for ``VECsoftmax`` and ``VECln``, of one
 tensor where it ends in u; ``MEM`` (shapes), tensors that are read or written. What is one number is not on the GPU.
 
+``ATTENTION`` and ``CAUSAL_ATTENTION`` (batch, queries, keys, heads, heads of keys, size of a head, of a value) are one
+kernel; NeuSight has none, graphs of other tracers may (``examples/trace_module.py``).
+
 A backward pass is taken as PyTorch runs it: softmax, layer norm and activation in one kernel of the forward shape,
 what only moves tensors in one kernel. All operators of a node that NeuSight fused run in one kernel, which moves its
 outer tensors; a softmax or layer norm among them decides its rate.
@@ -28,6 +31,8 @@ VECTOR = "VEC"
 _ROWS = {"softmax": ("softmax", ()), "ln": ("norm", (("kind", "layer"),))}
 """Operators on whole rows: family and options."""
 _ACTIVATIONS = ("gelu", "relu", "silu", "tanh")
+ATTENTION = {"ATTENTION": False, "CAUSAL_ATTENTION": True}
+"""Fused attention: its name, and whether queries see earlier keys alone."""
 FUSED = "fused"
 """``OpName`` of a node that is several ones fused."""
 
@@ -76,9 +81,9 @@ def forward_calls(node: ListedNode) -> Calls:
 def input_gradient_calls(node: ListedNode) -> Calls:
     """Return what a node runs for the gradients of its inputs."""
     ops = [op for op in node.backward if op.runs]
-    whole = next((op for op in node.forward if op.runs and _is_one_kernel(op)), None)
-    if whole is not None and ops:
-        return ((_forward(whole, 0, direction="backward"), 1.0),)
+    whole = [op for op in node.forward if op.runs]
+    if ops and len(whole) == 1 and _is_one_kernel(whole[0]):
+        return ((_forward(whole[0], 0, direction="backward"), 1.0),)
     moved = sum(op.elements for op in ops if op.name == "MEM")
     calls = [_forward(op, 0) for op in ops if op.name not in ("MEM", "Linear")]
     calls += [_gemm(op, "dgrad") for op in _linears(node)[0]]
@@ -104,27 +109,32 @@ def _linears(node: ListedNode) -> tuple[list[ListedOp], list[ListedOp]]:
 
 
 def _is_one_kernel(op: ListedOp) -> bool:
-    name = op.name.removeprefix(VECTOR)
-    return name in _ROWS or name in _ACTIVATIONS
+    return _family(op.name.removeprefix(VECTOR))[0] != ""
 
 
 def _forward(op: ListedOp, outer: int, direction: str = "forward") -> OperatorCall:
     """Return the call of an operator; `outer` are the elements of a node's tensors, 0 where it is not alone in it."""
-    if op.name == "MEM":
-        return _moving(op.elements)
     if op.name == "Linear":
         return _gemm(op, "forward")
     if op.name == "BMM":
         batch, m, reduced, n = op.sizes
         return OperatorCall(family="gemm", shape=(batch, m, n, reduced), dtype=GRAPH_DTYPE)
-    name, shape = op.name.removeprefix(VECTOR), (op.sizes[0], op.sizes[1])
-    if name in _ROWS:
-        family, options = _ROWS[name]
-        return OperatorCall(family=family, shape=shape, dtype=GRAPH_DTYPE, direction=direction, options=options)
+    family, options = _family(op.name.removeprefix(VECTOR))
+    if not family:
+        if op.shapes:
+            return _moving(op.elements)
+        return _moving(outer or op.elements * (2 if op.name.endswith("u") else 3))
+    causal = ATTENTION.get(op.name, False)
+    return OperatorCall(
+        family=family, shape=op.sizes, dtype=GRAPH_DTYPE, direction=direction, causal=causal, options=options
+    )
+
+
+def _family(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return family and options of an operator that has one of its own; empty for others."""
     if name in _ACTIVATIONS:
-        kind = (("kind", name),)
-        return OperatorCall(family="activation", shape=shape, dtype=GRAPH_DTYPE, direction=direction, options=kind)
-    return _moving(outer or op.elements * (2 if name.endswith("u") else 3))
+        return "activation", (("kind", name),)
+    return ("attention", ()) if name in ATTENTION else _ROWS.get(name, ("", ()))
 
 
 def _gemm(op: ListedOp, direction: str) -> OperatorCall:

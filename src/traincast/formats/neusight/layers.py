@@ -111,7 +111,7 @@ def arrange(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> list
             ).typed(layer_block="--layer-block")
         return [(index, -1) for index in range(len(file.rows))]
     listed = len(found.starts)
-    if options.layers is None:
+    if options.layers is None and listed == 1:
         text = f"the file lists {counted(listed, 'layer')} of the model and is simulated as written"
         notes.warn("layers-as-listed", f"{text}; give --layers N for all N", file.line(found.starts[0]))
     copies = _copies(file, found, options.layers or listed)

@@ -30,6 +30,7 @@ from traincast.formats.neusight.grammar import (
     check_stages,
 )
 from traincast.formats.neusight.kernels import (
+    ATTENTION,
     VECTOR,
     Calls,
     ListedNode,
@@ -48,14 +49,14 @@ TIMES = ("fw_latency", "bw_latency", "acc_latency")
 SUMS = ("bwall_latency", "e2e_latency")
 """Sums of the last two of `TIMES`, and of all."""
 _LISTS = COLUMNS[2:5]
-_SIZES = {"Linear": 3, "BMM": 4}
+_SIZES = {"Linear": 3, "BMM": 4} | dict.fromkeys(ATTENTION, 7)
 _COMMUNICATIONS = {
     "ALLREDUCE": (Operation.ALL_REDUCE, Group.TP, False),
     "ALLREDUCE_ASYNC": (Operation.ALL_REDUCE, Group.DP, True),
     "SENDRECV": (Operation.SEND_RECV, Group.PP, False),
 }
 """Operation, who takes part, and whether what follows goes on meanwhile."""
-_OPERATORS = f"Linear, BMM, {VECTOR}..., MEM, {', '.join(_COMMUNICATIONS)}"
+_OPERATORS = f"{', '.join(_SIZES)}, {VECTOR}..., MEM, {', '.join(_COMMUNICATIONS)}"
 _NEAR_MS = 1e-6
 
 
