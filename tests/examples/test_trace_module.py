@@ -12,21 +12,20 @@ from traincast.estimate.operators.families import work_of
 from traincast.formats.neusight import opgraph
 from traincast.hardware.gpu import find_gpu
 
-torch = pytest.importorskip("torch")
-if not hasattr(torch, "export"):
-    pytest.skip("this PyTorch has no torch.export", allow_module_level=True)
-from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402 - PyTorch may not be there
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-
 HERE = Path(__file__).parent
 SCRIPT = HERE.parents[1] / "examples" / "trace_module.py"
 MODULES = HERE / "traced_modules.py"
 NAMES = ("gpt", "vision", "mixture")
-pytestmark = pytest.mark.filterwarnings("default")
+# Collected in any case, so that a machine without PyTorch says what it skipped.
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch: pip install torch"),
+]
 
 
 @pytest.fixture(scope="module")
 def script():
+    pytest.importorskip("torch.export", reason="this PyTorch has no torch.export")
     spec = importlib.util.spec_from_file_location("trace_module", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     # A dataclass looks its module up.
@@ -59,6 +58,9 @@ def flops_of(path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_graph_has_the_flops_and_parameters_that_pytorch_counts(name, script, traced):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
     path, said = traced(name, "--unfused")
     module, inputs = script.found(f"{MODULES}:{name}")()
     # Fused kernels make the scores a second time for their gradients.
