@@ -11,9 +11,15 @@ import pytest
 from msgspec.structs import replace
 
 from traincast import api
+from traincast.analysis.summary import Suggestion
+from traincast.errors import ConfigError
+from traincast.job.changes import WORK, WorkEdit, parse_change
 from traincast.report.explorer.columns import MAX_OPS
 from traincast.report.explorer.page import write_page
+from traincast.report.suggestions import meaning
+from traincast.report.terminal.step import print_result
 from traincast.shipped import shipped_text
+from traincast.simulation.edits import edited
 from traincast.workload.words import Group, Kind, Phase
 
 _SEEN_APART = 28
@@ -52,6 +58,11 @@ def result():
     return api.simulate(AICB, cluster="h100")
 
 
+@pytest.fixture(scope="module")
+def traced():
+    return api.simulate("examples/megatron_pp4_tp2")
+
+
 def test_the_columns_hold_every_operation_to_a_tick(result):
     header, columns = columns_of(page_of(("a", result)))
     program, timeline = result.program, result.timeline
@@ -81,6 +92,63 @@ def test_the_same_result_gives_the_same_page_and_a_small_one(result):
     page = page_of(("a", result))
     assert page == page_of(("a", result))
     assert len(page) < 6_000_000
+
+
+SUGGESTED = (
+    *(f"{work}*{factor}" for work in WORK for factor in (0.5, 0.9)),
+    *("rank1.own=peers", "stage1.own=peers", "rank0.tp_comm*0.5", "stage1.backward*0.9"),
+    *("vpp=2", "recompute=selective", "overlap_grad_reduce=true", "nic_bandwidth=800Gb/s"),
+)
+
+
+@pytest.mark.parametrize("change", SUGGESTED)
+def test_a_suggestion_is_told_in_the_words_of_the_terminal_and_points_at_what_changes(traced, change, shown):
+    saved = Suggestion(change=change, saving_s=0.1, low_s=0.05, high_s=0.2)
+    result = replace(traced, stragglers=(), causes=(), suggestions=(saved,))
+    header, columns = columns_of(page_of(("a", result)))
+    (told,) = header["advice"]
+    assert meaning(change) in told["text"]
+    assert change not in told["text"]
+    assert meaning(change) in " ".join(shown(print_result, result, width=140).split())
+    edit = parse_change(change)
+    if not isinstance(edit, WorkEdit):
+        return
+    try:
+        changed_s_N = edited(result.program, np.ones(len(result.program)), [replace(edit, factor=0.5)])
+    except ConfigError:
+        assert told["ranks"] == told["rows"] == []
+        return
+    rank_N = np.repeat([rank["rank"] for rank in header["ranks"]], [rank["operations"] for rank in header["ranks"]])
+    lit_N = np.isin(columns["row"], told["rows"]) & np.isin(rank_N, told["ranks"])
+    took_N = columns["wait"] + columns["run"] > 0
+    # A transfer changes on the other member's rank, too, which the sentence is not about.
+    met_N = (columns["rendezvous"] >= 0) & (edit.rank is not None or edit.stage is not None)
+    assert ((lit_N == (changed_s_N < 1)) | ~took_N | met_N).all()
+    assert 0 <= told["from_s"] < told["to_s"] <= result.iteration_time_s
+    assert told["culprit"] == (edit.factor is None)
+
+
+def test_what_ifs_that_were_tried_are_told_instead_and_those_with_a_name_by_it(traced):
+    tried = api.simulate("examples/megatron_pp4_tp2", what_if=["tp_comm*0.8", "rank7.own=peers"])
+    header, _ = columns_of(page_of(("a", tried)))
+    told = [each["text"] for each in header["advice"]]
+    assert told[0].startswith("rank 7 is 2.21 times slower")
+    assert told[1].startswith("all together: saves ")
+    assert told[2].startswith("tp communication takes 20 % less: saves ")
+    assert [bool(each["ranks"]) for each in header["advice"]] == [True, False, True]
+    nothing = replace(traced, stragglers=(), causes=(), suggestions=())
+    assert columns_of(page_of(("a", nothing)))[0]["advice"] == []
+
+
+def test_what_is_shown_of_a_slow_rank_is_where_it_loses_its_time():
+    slowed = api.simulate("examples/megatron_pp4_tp2", compute_slowdown={7: 1 / 2.2, 2: 3.0})
+    told = columns_of(page_of(("a", slowed)))[0]["advice"][0]
+    assert (told["ranks"], told["culprit"]) == ([2], True)
+    program, timeline = slowed.program, slowed.timeline
+    own_N = (program.rank_N == 2) & (program.ops.kind_T[program.row_N] == Kind.COMPUTE)
+    inside_N = (timeline.start_s_N >= told["from_s"]) & (timeline.end_s_N <= told["to_s"])
+    took_s_N = timeline.end_s_N - timeline.start_s_N
+    assert took_s_N[own_N & inside_N].sum() > 0.8 * took_s_N[own_N].sum()
 
 
 def test_a_page_asks_nothing_of_any_network(result):

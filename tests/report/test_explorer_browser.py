@@ -98,7 +98,10 @@ def test_zooming_and_moving_stay_within_the_step(show, replayed):
     assert seconds_shown(page) == pytest.approx(whole * 0.6**4)
     for _ in range(60):
         page.keyboard.press("d")
-    assert page.evaluate(f"{TIMELINE}.to") <= 1.011 * replayed.iteration_time_s
+    assert page.evaluate(f"{TIMELINE}.to") <= replayed.iteration_time_s
+    for _ in range(60):
+        page.keyboard.press("a")
+    assert page.evaluate(f"{TIMELINE}.from") == 0
     page.keyboard.press("0")
     assert seconds_shown(page) == pytest.approx(whole)
     box = page.locator("#canvas").bounding_box()
@@ -132,12 +135,11 @@ def test_a_click_selects_and_the_side_says_what_it_waited_for(show, replayed):
     page = show(("the run", replayed))
     op = page.evaluate(f"{TIMELINE}.runs[0].path[{TIMELINE}.runs[0].path.length >> 1]")
     page.evaluate(f"{TIMELINE}.select({TIMELINE}.runs[0], {op})")
+    page.evaluate(f"{TIMELINE}.select(null, null)")
     at = page.evaluate(
         f"(() => {{ const t = {TIMELINE}, r = t.runs[0], l = r.laneFor({op}); "
         f"return [t.x((r.startS({op}) + r.endS({op})) / 2), t.y(l) + l.height / 2]; }})()"
     )
-    page.keyboard.press("Escape")
-    page.evaluate(f"{TIMELINE}.select(null, null)")
     box = page.locator("#canvas").bounding_box()
     page.mouse.click(box["x"] + at[0], box["y"] + at[1])
     assert page.evaluate(f"{TIMELINE}.selected.op") == op
@@ -213,6 +215,80 @@ def test_tables_lead_to_the_timeline(show, replayed):
     waits_N = replayed.timeline.start_s_N - replayed.timeline.ready_s_N
     op = page.evaluate(f"{TIMELINE}.selected.op")
     assert waits_N[op] == pytest.approx(waits_N.max())
+
+
+def lanes_in_view(page, rank):
+    return page.evaluate(
+        f"(() => {{ const t = {TIMELINE}; return t.lanes.filter((l) => l.owner.rank === {rank})"
+        f".map((l) => t.y(l) >= 0 && t.y(l) + l.height <= t.box.clientHeight); }})()"
+    )
+
+
+@pytest.mark.parametrize("slow", [0, 3, 6])
+def test_the_page_opens_on_the_slow_rank_and_its_sentence_leads_to_what_is_slow(show, slow):
+    result = api.simulate("examples/megatron_pp4_tp2", compute_slowdown={7: 1 / 2.2, slow: 3.0})
+    assert [each["rank"] for each in result.stragglers] == [slow]
+    page = show(("the run", result))
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert page.evaluate(f"[...{TIMELINE}.marked]") == [slow]
+    assert all(lanes_in_view(page, slow))
+    page.mouse.click(*centre(page.locator("#summary ol button").first))
+    from_s, to_s = page.evaluate(f"[{TIMELINE}.from, {TIMELINE}.to]")
+    assert 0 <= from_s < to_s <= result.iteration_time_s
+    assert to_s - from_s > result.stragglers[0]["cost_s"]
+    bright = page.evaluate(
+        f"(() => {{ const t = {TIMELINE}, r = t.runs[0]; "
+        "return [...new Set([...Array(r.count).keys()].filter((op) => r.run[op] && !t.isFaint(r, op))"
+        ".map((op) => r.laneFor(op).owner.rank))]; })()"
+    )
+    assert bright == [slow]
+    page.keyboard.press("Escape")
+    page.locator("#summary ol button").first.click()
+    assert page.evaluate(f"{TIMELINE}.focus") is None
+
+
+def centre(locator):
+    box = locator.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def test_the_table_of_ranks_leads_to_a_rank_and_not_to_its_first_gap(show, replayed):
+    page = show(("the run", replayed))
+    page.get_by_role("tab", name="Ranks").click()
+    page.locator("#panel button").last.click()
+    assert page.evaluate(f"[...{TIMELINE}.marked]") == [7]
+    assert all(lanes_in_view(page, 7))
+    assert seconds_shown(page) == pytest.approx(replayed.iteration_time_s)
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_tip_covers_neither_its_bar_nor_the_side(show, replayed, width):
+    page = show(("the run", replayed))
+    page.set_viewport_size({"width": width, "height": 950})
+    assert page.locator("#details").is_hidden()
+    whole = page.locator("#lanes").bounding_box()["width"]
+    assert whole == page.locator(".tools").bounding_box()["width"]
+    page.evaluate(f"{TIMELINE}.select({TIMELINE}.runs[0], {TIMELINE}.runs[0].path[0])")
+    side = page.locator("#details").bounding_box()
+    page.locator("#lanes").scroll_into_view_if_needed()
+    lanes = page.evaluate(
+        f"(() => {{ const t = {TIMELINE}, r = t.runs[0], box = t.canvas.getBoundingClientRect(); "
+        "return t.visible().flatMap((l) => [l.ops[0], l.ops.at(-1)].filter((op) => r.run[op] || r.wait[op])"
+        ".map((op) => [box.left + t.x((r.readyS(op) + r.endS(op)) / 2), box.top + t.y(l), l.height])); })()"
+    )
+    seen = 0
+    bottom = page.locator("#lanes").bounding_box()
+    for x, y, height in lanes:
+        if y + height / 2 > min(950, bottom["y"] + bottom["height"]):
+            continue
+        page.mouse.move(x, y + height / 2)
+        if not page.locator("#tip").is_visible():
+            continue
+        seen += 1
+        tip, side = page.locator("#tip").bounding_box(), page.locator("#details").bounding_box()
+        assert tip["y"] >= y + height or tip["y"] + tip["height"] <= y
+        assert tip["x"] + tip["width"] <= side["x"] or tip["y"] + tip["height"] <= side["y"]
+    assert seen > 5
 
 
 def test_two_runs_lie_side_by_side_and_their_differences_are_told(show, replayed):

@@ -49,7 +49,7 @@ def edited(program: Program, duration_s_N: FloatArray, edits: Sequence[WorkEdit]
     """
     for edit in edits:
         work_N = _work(program, edit)
-        here_N = work_N & _place(program, edit)
+        here_N = work_of(program, edit)
         if not here_N.any():
             raise ConfigError(f"this step has no work called {edit.shown}, so there is nothing to change", "what_if")
         if edit.factor is not None:
@@ -62,6 +62,18 @@ def edited(program: Program, duration_s_N: FloatArray, edits: Sequence[WorkEdit]
             duration_s_N = duration_s_N.copy()
             duration_s_N[mine] *= _as_peers(program, before_s_N, index, work_N, of_stage=edit.stage is not None)
     return duration_s_N
+
+
+def work_of(program: Program, edit: WorkEdit) -> BoolArray:
+    """Return which operations an edit is of, [N].
+
+    Raises
+    ------
+    ConfigError
+        If it is of a rank, stage or operation that does not exist.
+    """
+    chosen_N: BoolArray = _work(program, edit) & _place(program, edit)
+    return chosen_N
 
 
 def _work(program: Program, edit: WorkEdit) -> BoolArray:

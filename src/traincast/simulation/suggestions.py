@@ -44,6 +44,15 @@ _LEAST = 0.001
 _LEAST_SAVED = 0.0002
 _COMPUTE = ("forward", "backward", "weight_gradient", "recompute", "step")
 _NO_COMMUNICATION = (*_COMPUTE, "host", "copy")
+SHORTENS: Mapping[str, str] = {
+    "overlap_grad_reduce": "dp_comm",
+    "overlap_param_gather": "dp_comm",
+    "overlap_tp": "tp_comm",
+    "cuda_graphs": "host",
+    "recompute": "recompute",
+    "vpp": "pp_comm",
+}
+"""The work that an option shortens, as a what-if names it; of virtual stages the messages that a stage waits for."""
 _OF_REPLICAS = (Group.DP, Group.EDP, Group.SHARD, Group.REPLICA)
 _LONG_STAGE = 1.1
 """Computation of a stage over the median of the others from which it is long."""

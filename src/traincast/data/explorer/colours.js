@@ -17,7 +17,7 @@ class Colours {
   refresh() {
     const style = getComputedStyle(document.documentElement);
     this.of = (name) => style.getPropertyValue(`--${name}`).trim();
-    const names = ["page", "panel", "line", "text", "soft", "accent", "wait", "path", "others", "once", "compute"];
+    const names = ["page", "panel", "line", "text", "soft", "accent", "wait", "path", "others", "once", "compute", "warn-back"];
     this.named = Object.fromEntries(names.map((name) => [name, this.of(name)]));
     this.cache = new Map();
   }

@@ -64,16 +64,20 @@ class Page {
   /** Show what needs the operations. */
   start() {
     this.timeline = new Timeline(this.runs, this.colours);
-    this.timeline.onSelect = (selected) => byId("details").replaceChildren(...details(selected, this.go));
-    this.timeline.onSelect(null);
+    this.timeline.onSelect = (selected) => {
+      byId("details").hidden = !selected;
+      byId("details").replaceChildren(...details(selected, this.go));
+    };
     this.summary();
     this.legend();
     this.tabs();
     this.listen();
+    const [run] = this.runs;
+    if (this.runs.length === 1) this.timeline.mark(run.header.advice.find((each) => each.culprit)?.ranks ?? []);
   }
 
   summary() {
-    const parts = (run) => [breakdown(run, this.colours, this.labelOf(run)), this.runs.length > 1 ? null : helps(run)];
+    const parts = (run) => [breakdown(run, this.colours, this.labelOf(run)), this.runs.length > 1 ? null : helps(run, this.explain)];
     byId("summary").replaceChildren(...this.runs.flatMap(parts).filter(Boolean));
   }
 
@@ -81,6 +85,24 @@ class Page {
   go = (run, op, name) => {
     if (name) this.search(name);
     this.timeline.select(run, op);
+    byId("timeline").scrollIntoView({ block: "nearest" });
+  };
+
+  /** Show the operations that a sentence is about: the others fade; again, or Escape, shows all. */
+  explain = (run, about, button) => {
+    const shown = this.timeline.focus?.about === about;
+    this.clear();
+    if (shown) return;
+    button.setAttribute("aria-pressed", "true");
+    this.timeline.show(run, about);
+    byId("timeline").scrollIntoView({ block: "nearest" });
+  };
+
+  /** Bring a rank into view, over the whole step. */
+  showRank = (run, rank) => {
+    this.clear();
+    this.timeline.fit();
+    this.timeline.mark([rank]);
     byId("timeline").scrollIntoView({ block: "nearest" });
   };
 
@@ -132,7 +154,7 @@ class Page {
     }
     byId("panel").setAttribute("aria-label", name);
     const content = name === "Differences" ? [differences(this.runs[0], this.runs[1], this.go)] : this.runs.flatMap((run) => [
-      this.runs.length > 1 ? element("h2", {}, run.name) : null, PANELS[name](run, this.go, this.colours)]).filter(Boolean);
+      this.runs.length > 1 ? element("h2", {}, run.name) : null, PANELS[name](run, this.go, this.colours, this.showRank)]).filter(Boolean);
     byId("panel").replaceChildren(...content);
   }
 
@@ -155,6 +177,8 @@ class Page {
   }
 
   clear() {
+    for (const pressed of byId("summary").querySelectorAll("[aria-pressed=true]")) pressed.setAttribute("aria-pressed", "false");
+    this.timeline.focus = null;
     this.search("");
     this.timeline.select(null, null);
   }

@@ -61,17 +61,13 @@ function breakdown(run, colours, label) {
   return element("div", {}, element("h2", {}, `Where the time goes${label ? `: ${label}` : ""}`), bar, rows);
 }
 
-function helps(run) {
-  const tried = run.result.what_if ?? [];
-  const best = [...(tried.length ? tried : run.result.suggestions ?? [])].sort((a, b) => b.saving_s - a.saving_s).slice(0, 3);
-  const sure = (each) => (each.low_s < each.high_s ? `, between ${time(each.low_s)} and ${time(each.high_s)}` : "");
-  const items = best.filter((each) => each.saving_s > 0).map((each) =>
-    element("li", {}, `${each.change}: saves ${time(each.saving_s)} (${share(each.saving_s, run.stepS)})${sure(each)}`));
-  const slow = run.result.stragglers.map((each) =>
-    element("li", {}, `rank ${each.rank} is ${each.slowdown.toFixed(2)} times slower than its peers and costs ${time(each.cost_s)}`));
-  const all = [...slow, ...items].slice(0, 3);
-  if (!all.length) return element("div", {}, element("h2", {}, "What takes longest"), longest(run));
-  return element("div", {}, element("h2", {}, "What would help most"), element("ol", {}, ...all));
+/** Say what slows the step and what would help; a click shows the operations that a sentence is about. */
+function helps(run, show) {
+  const { advice } = run.header;
+  if (!advice.length) return element("div", {}, element("h2", {}, "What takes longest"), longest(run));
+  const line = (each) => (each.ranks.length
+    ? element("button", { type: "button", class: "link", "aria-pressed": "false", onclick: (event) => show(run, each, event.currentTarget) }, each.text) : each.text);
+  return element("div", {}, element("h2", {}, "What would help most"), element("ol", {}, ...advice.map((each) => element("li", {}, line(each)))));
 }
 
 function longest(run) {
@@ -90,7 +86,7 @@ function notices(run) {
 
 /** Everything about the selected operation, with buttons that lead to what it hangs on. */
 function details(selected, go) {
-  if (!selected) return [element("h2", {}, "Selected operation"), element("p", { class: "facts" }, "Click an operation, or press an arrow key in the timeline.")];
+  if (!selected) return [];
   const { run, op } = selected;
   const lane = run.laneFor(op);
   const group = run.header.groups[run.group[op]];
@@ -137,10 +133,10 @@ const PANELS = {
       ["waiting", (row) => time(row.waitS)], ["longest", (row) => time(run.runS(row.longest))],
     ], rows, "Operations by name");
   },
-  Ranks(run, go) {
+  Ranks(run, go, colours, showRank) {
     const keys = Object.keys(run.result.breakdown_s).filter((key) => run.result.ranks.some((rank) => rank.breakdown_s[key] > 0));
     return table([
-      ["rank", (rank) => (run.firstOfRank.has(rank.rank) ? element("button", { type: "button", onclick: () => go(run, run.firstOfRank.get(rank.rank)) }, `rank ${rank.rank}`) : `rank ${rank.rank}`), true],
+      ["rank", (rank) => (run.isShown(rank.rank) ? element("button", { type: "button", onclick: () => showRank(run, rank.rank) }, `rank ${rank.rank}`) : `rank ${rank.rank}`), true],
       ["stage", (rank) => String(rank.stage)], ["stands for", (rank) => count(rank.represents)],
       ...keys.map((key) => [spaced(key), (rank) => time(rank.breakdown_s[key])]), ["finish", (rank) => time(rank.end_s)],
     ], run.result.ranks.slice(0, 1024), "Ranks");

@@ -63,13 +63,9 @@ class Run {
       }
       first = last;
     }
-    this.firstOfRank = new Map();
-    first = 0;
-    for (const owner of this.header.ranks) {
-      this.firstOfRank.set(owner.rank, first);
-      first += owner.operations;
-    }
   }
+
+  isShown(rank) { return this.header.ranks.some((each) => each.rank === rank); }
 
   text(column, op) {
     const at = this[column][this.row[op]];

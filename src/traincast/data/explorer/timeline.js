@@ -20,6 +20,8 @@ class Timeline {
     this.to = this.stepS;
     this.selected = null;
     this.matches = null;
+    this.focus = null;
+    this.marked = new Set();
     this.showPath = false;
     this.onSelect = () => {};
     this.layOut();
@@ -145,6 +147,7 @@ class Timeline {
 
   isFaint(run, op) {
     if (this.matches) return !this.matches.flags.get(run)[op];
+    if (this.focus) return !this.focus.rows.has(run.row[op]) || !this.focus.ranks.has(run.laneFor(op).owner.rank);
     return this.showPath && !run.onPath[op];
   }
 
@@ -227,6 +230,12 @@ class Timeline {
     ink.fillRect(0, 0, GUTTER, this.box.clientHeight);
     for (const lane of this.visible()) {
       const y = this.y(lane);
+      if (this.marked.has(lane.owner.rank)) {
+        ink.fillStyle = this.colours.named["warn-back"];
+        ink.fillRect(0, y, GUTTER - 2, lane.height + 1);
+        ink.fillStyle = this.colours.named.path;
+        ink.fillRect(0, y, 3, lane.height + 1);
+      }
       if (lane.first) {
         ink.font = "600 12px system-ui, sans-serif";
         ink.fillStyle = this.colours.named.text;
@@ -259,11 +268,30 @@ class Timeline {
     ink.fillText(`${time(this.to - this.from)} shown`, 6, 15);
   }
 
+  /** Mark ranks, and bring the first of them into view. */
+  mark(ranks) {
+    this.marked = new Set(ranks);
+    const mine = this.lanes.filter((lane) => this.marked.has(lane.owner.rank));
+    const [first, last] = [mine[0], mine.at(-1)];
+    const within = first && first.top >= this.box.scrollTop && last.top + last.height + AXIS <= this.box.scrollTop + this.box.clientHeight;
+    if (first && !within) this.box.scrollTop = Math.min(first.top, Math.max(0, (first.top + last.top + AXIS - this.box.clientHeight) / 2));
+    this.draw();
+  }
+
+  /** Show what a sentence is about: its operations, where they run, and when. */
+  show(run, about) {
+    this.focus = { about, rows: new Set(about.rows), ranks: new Set(about.ranks) };
+    const edge = 0.03 * (about.to_s - about.from_s);
+    this.view(about.from_s - edge, about.to_s + edge);
+    if (about.culprit) this.mark(about.ranks);
+    this.draw();
+  }
+
   /** Show a span, kept within the step and no shorter than the clock can tell. */
   view(from, to) {
     const least = Math.max(SHORTEST_VIEW_S, this.stepS / 1e7);
-    const length = Math.min(Math.max(to - from, least), this.stepS * 1.02);
-    this.from = Math.min(Math.max(from, -0.01 * this.stepS), this.stepS * 1.01 - length);
+    const length = Math.min(Math.max(to - from, least), this.stepS);
+    this.from = Math.min(Math.max(from, 0), this.stepS - length);
     this.to = this.from + length;
     this.draw();
   }
@@ -395,11 +423,13 @@ class Timeline {
       const clicked = drag && !drag.moved;
       drag = null;
       if (!clicked) return;
+      this.clickedS = this.secondsAt(place(event)[0]);
       const found = this.opAt(...place(event));
       this.select(found?.run ?? null, found?.op ?? null, false);
     });
     this.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
-    this.canvas.addEventListener("dblclick", (event) => this.zoom(0.4, place(event)[0]));
+    // The first click may have opened the side, so that another time is below the pointer by now.
+    this.canvas.addEventListener("dblclick", () => this.view(this.clickedS - 0.2 * (this.to - this.from), this.clickedS + 0.2 * (this.to - this.from)));
   }
 
   hover(event, x, y) {
@@ -409,7 +439,16 @@ class Timeline {
     const { run, op } = found;
     const waits = run.wait[op] ? `, after waiting ${time(run.waitS(op))}` : "";
     this.tip.textContent = `${run.text("name_T", op)}: ${time(run.runS(op))}${waits}; starts at ${time(run.startS(op))}`;
-    this.tip.style.left = `${Math.min(event.clientX + 14, window.innerWidth - 390)}px`;
-    this.tip.style.top = `${event.clientY + 16}px`;
+    this.placeTip(event.clientX, run.laneFor(op));
+  }
+
+  /** Put the tip below the lane that it explains, or above it, within the timeline: it covers neither bar nor side. */
+  placeTip(x, lane) {
+    const box = this.box.getBoundingClientRect();
+    this.tip.style.maxWidth = `${Math.min(380, box.width - 8)}px`;
+    const { width, height } = this.tip.getBoundingClientRect();
+    const [above, below] = [box.top + this.y(lane) - height - 6, box.top + this.y(lane) + lane.height + 6];
+    this.tip.style.left = `${Math.max(box.left + 4, Math.min(x + 14, box.right - width - 4))}px`;
+    this.tip.style.top = `${below + height <= Math.min(box.bottom, window.innerHeight) ? below : above}px`;
   }
 }

@@ -17,6 +17,7 @@ from traincast.analysis.critical_path import critical_path
 from traincast.analysis.waiting import waiting
 from traincast.engine.graph import build_graph
 from traincast.report.chrome_trace import Threads
+from traincast.report.explorer.advice import advice
 from traincast.report.json import result_to_dict
 from traincast.report.operations import choose_ranks, described, simulated
 from traincast.report.plain import Plain, encodable
@@ -71,6 +72,7 @@ def packed_run(result: Result, name: str) -> Packed:
         "result": result_to_dict(result),
         "tick_s": tick_s,
         "shown": choice.reason,
+        "advice": advice(result, rows_T),
         "ranks": [
             {
                 "rank": int(program.rank_R[at]),

@@ -6,6 +6,7 @@ from typing import Any
 from traincast.analysis.comparison import compare
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
 from traincast.analysis.summary import Suggestion
+from traincast.report.suggestions import meaning
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.assumptions import parted
 from traincast.report.terminal.comparison import Differences, finish_times, parts
@@ -99,18 +100,6 @@ def _suggestions(result: Result) -> ui.View:
         ui.Column("90 % interval", sure),
     )
     yield from ui.section("What would help most (each alone; try them with --what-if)", columns, result.suggestions)
-
-
-def meaning(change: str) -> str:
-    """Return a change of a suggestion in words."""
-    name, star, factor = change.rpartition("*")
-    if star and name.endswith("_comm"):
-        return f"{name.removesuffix('_comm')} communication half as long"
-    if star:
-        return f"{name} takes {format_share(1 - float(factor), 0)} less"
-    if change.endswith("=peers"):
-        return "as fast as its peers"
-    return ui.spaced(change.replace("=true", " on").replace("=", " "))
 
 
 def _stages(result: Result) -> ui.View:
