@@ -49,14 +49,15 @@ def sweep(
 ) -> dict[str, int] | Table:
     """Forecast or plan every point of a sweep, and write one table or return it.
 
-    Stopped, however hard, it goes on with the same call from ``OUT.journal``, and the table has the same bytes.
+    Stopped, however hard, it goes on with the same call from the journal beside its table, for the same bytes.
 
     Parameters
     ----------
     spec : path or mapping, optional
         The specification (`traincast.sweep.spec`): a file, its sections as a mapping, or the words below as one.
     out : path, optional
-        Table to write: .csv, or .parquet with the extra ``frames``; by default the table is returned.
+        Table to write: .csv, or .parquet with the extra ``frames``; or a directory for ``sweep.csv`` and
+        ``sweep.html``; by default the table is returned.
     on : str
         Where it runs: ``local``, ``ray``, or ``ray://HOST:PORT``.
     workers : int, optional
@@ -97,8 +98,11 @@ def sweep(
     if out is None:
         with TemporaryDirectory() as made:
             return _run(Path(made, "table"), asked, work, start, tell, restart=True, keep=_table)
-    told = _run(check_table(Path(out)), asked, work, start, tell, restart=restart, keep=write_sweep)
-    return _counted(str(out), told)
+    table, page = check_table(Path(out))
+    if page is not None:
+        page.parent.mkdir(exist_ok=True)
+    told = _run(table, asked, work, start, tell, restart=restart, keep=partial(write_sweep, page=page))
+    return _counted(str(table), told)
 
 
 def _show(done: int, of: int) -> None:

@@ -10,7 +10,11 @@ from traincast.cli.terminal import console, rated
 @click.command(name="sweep")
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option(
-    "--out", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Table to write: .csv or .parquet."
+    "--out",
+    required=True,
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Table to write, .csv or .parquet; or a directory, for sweep.csv and a page to explore, sweep.html.",
 )
 @click.option("--on", default="local", metavar="WHERE", show_default=True, help="local, ray, or ray://HOST:PORT.")
 @click.option(
@@ -28,9 +32,9 @@ def command(spec: Path, out: Path, on: str, workers: int | None, restart: bool, 
     from traincast.api.sweep import sweep
     from traincast.report.sweep_table import check_table
 
-    check_table(out)
+    written = " and ".join(str(path) for path in check_table(out) if path is not None)
     with rated(f"running the points of {spec}", "points", quiet=quiet) as tell:
         counts = sweep(spec, out, on=on, workers=workers, restart=restart, tell=tell)
     if not quiet:
         told = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items(), key=lambda each: -each[1]))
-        console().print(f"wrote {out}: {sum(counts.values()):,} points, {told}", highlight=False)
+        console().print(f"wrote {written}: {sum(counts.values()):,} points, {told}", highlight=False)

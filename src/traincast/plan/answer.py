@@ -70,6 +70,14 @@ class Choice(Struct, frozen=True, kw_only=True):
         return tuple(sorted(shares, key=lambda each: -each[1]))
 
 
+class Estimate(Struct, frozen=True, kw_only=True):
+    """A layout by the closed forms of the screen alone."""
+
+    layout: Layout
+    step_s: float
+    peak_bytes: float
+
+
 class Asked(Struct, frozen=True, kw_only=True):
     """What was asked for, as it can be asked for again."""
 
@@ -110,6 +118,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The layout to run, then the others by their simulated steps."""
     pareto: tuple[Choice, ...]
     """Of all that were simulated those that no other beats in both step and memory, the fastest first."""
+    estimated: tuple[Estimate, ...] = ()
+    """The fastest layouts by the screen, and the fastest of those that need less memory; not in documents."""
     explained: tuple[Explanation, ...] = ()
     """Why not the layouts that were asked for."""
     start: Start | None = None

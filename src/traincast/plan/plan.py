@@ -14,7 +14,7 @@ from traincast.job.feasible import check_choices
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.job import Job, JobRequest
 from traincast.job.resolve import resolve_job
-from traincast.plan.answer import Asked, Choice, Plan
+from traincast.plan.answer import Asked, Choice, Estimate, Plan
 from traincast.plan.changes import start_of
 from traincast.plan.doubt import drawn_steps, probabilities, regrets, tied
 from traincast.plan.explain import explain
@@ -84,6 +84,10 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         screen_error_most=largest,
         best=choices[: options.top],
         pareto=pareto(choices),
+        estimated=tuple(
+            Estimate(layout=layout, step_s=step_s, peak_bytes=peak_bytes)
+            for layout, step_s, peak_bytes in zip(screened.layouts, screened.step_s, screened.peak_bytes, strict=True)
+        ),
         explained=tuple(explain(screen, each, best, simulate) for each in options.explain),
         start=None if had is None or before is None else start_of(screen, had, before, usable, simulate),
         sensitivities=sensitivities(request, best.layout, setting, best.step_s),

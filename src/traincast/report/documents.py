@@ -43,7 +43,9 @@ def _plan() -> Shape:
         "changes": start["changes"],
         "together": start["together"],
     }
-    own = {name: each for name, each in fields_of(Plan).items() if name not in (*lists, "start", "asked")} | had
+    own = {
+        name: each for name, each in fields_of(Plan).items() if name not in (*lists, "start", "asked", "estimated")
+    } | had
     either = {name: (each, None) for name, each in own.items()}
     shared = {"best": [choice], "pareto": [choice], "refused": tuple[Refusal, ...], "version": str}
     notes = {"assumptions": tuple[Note, ...], "warnings": tuple[Note, ...]}

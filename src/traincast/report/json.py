@@ -121,7 +121,7 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
         each_one = list(map(plan_to_dict, plan.plans))
         joined = {name: _joined(name, [one[name] for one in each_one]) for name in each_one[0] if name not in lists}
         return _document("plan", {**joined, **lists, "plans": each_one, "refused": plan.refused})
-    same = _fields(plan, without=(*lists, "start", "asked"))
+    same = _fields(plan, without=(*lists, "start", "asked", "estimated"))
     start = plan.start
     same |= {
         "had_step_s": None if start is None else start.step_s,

@@ -1,4 +1,4 @@
-"""The rows of a sweep as one file: CSV, or Parquet (extra ``frames``)."""
+"""The rows of a sweep as one file, CSV or Parquet (extra ``frames``), or as CSV and a page in a directory."""
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,20 +7,22 @@ from typing import Any
 
 from traincast import __version__
 from traincast.errors import ConfigError
+from traincast.report.explorer.points import sweep_page
 from traincast.report.files import check_writable, write_whole
 from traincast.report.plain import csv_line, encodable
 from traincast.sweep.rows import Row
 from traincast.sweep.spec import Point, Spec
 
+_TABLE, _PAGE = "sweep.csv", "sweep.html"
 Cell = str | int | float | bool | None
 
 
 def write_sweep(
-    path: Path, spec: Spec, columns: Sequence[str], found: Iterable[tuple[Point, Row]]
+    path: Path, spec: Spec, columns: Sequence[str], found: Iterable[tuple[Point, Row]], page: Path | None = None
 ) -> dict[str, list[str]]:
     """Write a row for every point, and what it was made from; return the messages of the points by their status.
 
-    The same sweep gives the same bytes, however often it was stopped.
+    A `page` is written, too, where one is named. The same sweep gives the same bytes, however often it was stopped.
 
     Raises
     ------
@@ -31,6 +33,9 @@ def write_sweep(
     names = column_names(spec, columns)
     rows = list(sweep_rows(spec, columns, found, told))
     write_whole(path, _parquet(names, rows) if path.suffix == ".parquet" else _csv(names, rows))
+    if page is not None:
+        made = [dict(zip(names, row, strict=True)) for row in rows]
+        write_whole(page, sweep_page(f"Sweep {spec.path}".strip(), spec.keys, made).encode())
     return told
 
 
@@ -50,20 +55,27 @@ def sweep_rows(
         yield [point.index, *varied, *map(row.get, columns), __version__, spec.fingerprint]
 
 
-def check_table(path: Path) -> Path:
-    """Return the file of a table; refuse one that a sweep cannot be written to, before anything runs.
+def check_table(path: Path) -> tuple[Path, Path | None]:
+    """Return the files of a table and of its page; refuse what a sweep cannot be written to, before anything runs.
+
+    A directory, which need not exist, is to hold ``sweep.csv`` and ``sweep.html``; a file has no page.
 
     Raises
     ------
     ConfigError
-        If its ending is neither .csv nor .parquet, polars is not there for the latter, or it cannot be written.
+        If a file ends in neither .csv nor .parquet, polars is not there for the latter, or it cannot be written.
     """
-    if path.suffix not in (".csv", ".parquet"):
-        raise ConfigError("must end in .csv or .parquet", str(path))
+    is_table = path.suffix in (".csv", ".parquet")
+    if not is_table and (path.is_dir() or not (path.suffix or path.exists())):
+        for target in (path / _TABLE, path / _PAGE):
+            check_writable(target if path.is_dir() else path)
+        return path / _TABLE, path / _PAGE
+    if not is_table:
+        raise ConfigError("must end in .csv or .parquet, or be a directory", str(path))
     if path.suffix == ".parquet":
         _polars()
     check_writable(path)
-    return path
+    return path, None
 
 
 def _cell(value: object) -> Cell:

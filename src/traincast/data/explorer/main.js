@@ -6,7 +6,6 @@ const KEYS = [
   ["C", "critical path"], ["/", "search"], ["Enter, Shift+Enter in the search", "match after, before"], ["Escape", "clear"],
   ["Ctrl and wheel", "zoom"], ["drag, Shift and wheel", "move"], ["double click", "zoom in"], ["?", "these keys"],
 ];
-const byId = (name) => document.getElementById(name);
 
 /** The timeline as Trace Event Format, for Perfetto and chrome://tracing. */
 function traceEvents(runs) {

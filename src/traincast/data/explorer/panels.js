@@ -1,18 +1,4 @@
 // Everything beside the canvas: the headline, what would help, notices, the selected operation, tables and charts.
-// Text from files only ever becomes text content, never markup.
-
-/** Make an element: attributes by name, children as elements or texts; `on...` are listeners. */
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (key === "colour") made.style.background = value;
-    else if (key === "width") made.style.width = value;
-    else made.setAttribute(key, value);
-  }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
-}
 
 /** Make a table: columns are [title, text or element of a row, whether it is words]. */
 function table(columns, rows, caption) {
@@ -207,14 +193,6 @@ const PANELS = {
   },
   "Link use"(run, go, colours) { return linkUse(run, colours); },
 };
-
-/** Return an element of a picture. */
-function svg(name, attributes, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
 
 /** Chart what each stage holds over the step: bytes, or microbatches in flight where bytes are not known. */
 function memoryCurves(run, colours) {

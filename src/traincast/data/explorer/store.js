@@ -1,4 +1,3 @@
-"use strict";
 // What the page was given: runs, each with its result and its operations in columns.
 
 const none = -1;
@@ -148,23 +147,3 @@ async function loadRuns() {
   }
   return runs;
 }
-
-/** Write a time with the unit that fits it. */
-function time(seconds) {
-  const size = Math.abs(seconds);
-  if (size === 0) return "0 s";
-  const [unit, factor] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : size >= 1e-6 ? ["us", 1e6] : ["ns", 1e9];
-  return `${Number((seconds * factor).toPrecision(4))} ${unit}`;
-}
-
-/** Write a size in binary units, as the terminal does. */
-function bytes(size) {
-  for (const [unit, factor] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
-    if (size >= factor) return `${Number((size / factor).toPrecision(3))} ${unit}`;
-  }
-  return `${size} B`;
-}
-
-const count = (number) => Math.round(number).toLocaleString("en");
-const share = (part, whole) => (whole ? `${(100 * part / whole).toFixed(1)} %` : "");
-const spaced = (name) => name.replaceAll("_", " ");

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import msgspec
@@ -12,8 +12,9 @@ from traincast.report.plain import Plain
 from traincast.shipped import shipped_text
 from traincast.simulation.result import Result
 
-SCRIPTS = ("store", "colours", "timeline", "panels", "main")
-"""Scripts of the page, in the order they run."""
+_STEP = ("explorer.html", ("shared", "store", "colours", "timeline", "panels", "main"))
+_POINTS = ("points.html", ("shared", "points"))
+"""Each page and its scripts, in the order they run."""
 
 
 def write_page(runs: Sequence[tuple[str, Result]], stream: BinaryIO) -> None:
@@ -25,21 +26,32 @@ def write_page(runs: Sequence[tuple[str, Result]], stream: BinaryIO) -> None:
         If a result holds no single operations.
     """
     packed = [packed_run(result, name) for name, result in runs]
-    style, script = _asset("explorer.css"), "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
+    title, data = " and ".join(name for name, _ in runs), [_run(at, each) for at, each in enumerate(packed)]
+    for piece in _filled(*_STEP, title, "\n".join(data)):
+        stream.write(piece.encode())
+
+
+def points_page(title: str, data: dict[str, Plain]) -> str:
+    """Return a page of many jobs, which charts them and lists them (`traincast.report.explorer.points`)."""
+    given = f'<script type="application/json" id="points">{_as_script({"title": title, **data})}</script>'
+    return "".join(_filled(*_POINTS, title, given))
+
+
+def _filled(page: str, scripts: Sequence[str], title: str, data: str) -> Iterator[str]:
+    """Yield a page in pieces."""
+    style, script = _asset("explorer.css"), "\n".join(_asset(f"{name}.js") for name in scripts)
     replaced = {
         "{{policy}}": _policy(style, script),
-        "{{title}}": _escaped(" and ".join(name for name, _ in runs)),
+        "{{title}}": _escaped(title),
         "{{style}}": style,
-        "{{data}}": "\n".join(_run(at, each) for at, each in enumerate(packed)),
+        "{{data}}": data,
         "{{script}}": script,
     }
-    page = _asset("explorer.html")
+    rest = _asset(page)
     for mark, text in replaced.items():
-        before, after = page.split(mark)
-        stream.write(before.encode())
-        stream.write(text.encode())
-        page = after
-    stream.write(page.encode())
+        before, rest = rest.split(mark)
+        yield from (before, text)
+    yield rest
 
 
 def _run(at: int, packed: Packed) -> str:
