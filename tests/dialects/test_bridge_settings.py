@@ -129,7 +129,7 @@ def test_what_is_unknown_or_not_modelled_is_said():
         "bridge", [*RUN, "modle.x=1", "peft.dim=8", "checkpoint.save=/x", "model.cpu_offloading_weights=true"]
     )
     (unknown,) = texts(draft.warnings, "flag-unknown")
-    assert unknown.startswith("modle.x is not a known setting of bridge")
+    assert unknown.startswith("modle.x = '1' is not a known setting of bridge")
     warned = texts(draft.warnings, "flag-not-modelled")
     assert any("peft.dim" in text for text in warned)
     assert any("cpu-offloading-weights" in text for text in warned)

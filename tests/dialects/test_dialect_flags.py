@@ -9,7 +9,8 @@ import pytest
 
 import traincast.dialects
 from traincast.dialects import LIKES, draft_like, launch, likely_framework, maxtext_settings
-from traincast.dialects.flags import NOT_MODELLED, READ, REFUSED, flag_table, judge
+from traincast.dialects.flags import NOT_MODELLED, READ, REFUSED, flag_table
+from traincast.dialects.judge import judge
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.job.draft import Draft
 from traincast.shipped import shipped_text

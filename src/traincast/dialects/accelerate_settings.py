@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.dialects.deepspeed_settings import Batch, adapters_of, deepspeed_draft, named_model
-from traincast.dialects.flags import FlagTable, Pasted, flag_table
+from traincast.dialects.flags import READ, FlagTable, Pasted, flag_table
 from traincast.dialects.launch import Launch, launch_notes, read_launch
 from traincast.dialects.settings import (
     Values,
@@ -24,7 +24,7 @@ from traincast.dialects.settings import (
     split_files,
 )
 from traincast.errors import InfeasibleError
-from traincast.job.draft import Draft
+from traincast.job.draft import Draft, Setting
 
 _SHOWN = "Accelerate settings"
 _SECTIONS = ("fsdp_config.", "deepspeed_config.", "parallelism_config.", "megatron_lm_config.", "dynamo_config.")
@@ -120,7 +120,10 @@ def _deepspeed(
     if "gradient_accumulation_steps" in rest:
         own.pop("gradient_accumulation_steps", None)
     draft = deepspeed_draft({**own, **found}, rest, launch, [*named], table, strict=strict)
-    return replace(draft, inputs=(*input_files(files, "accelerate"), *draft.inputs))
+    read = {name: values for name, values in {**said, **flags}.items() if name not in own and name not in rest}
+    settings = (Setting(name, " ".join(values), READ) for name, values in read.items())
+    inputs = (*input_files(files, "accelerate"), *draft.inputs)
+    return replace(draft, settings=(*settings, *draft.settings), inputs=inputs)
 
 
 def _others(
@@ -152,6 +155,7 @@ def _others(
         model=model,
         fields=fields,
         notes=(*verdict.notes, *launch_notes(launch), *notes, Note("assumed-framework", text)),
+        settings=verdict.settings,
         warnings=verdict.warnings,
         finish=lambda given, _: batch.finish(given) | _shards(settings, given, table, kind),
         whys=whys,

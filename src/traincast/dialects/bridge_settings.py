@@ -14,16 +14,17 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from traincast.diagnostics import Note, in_brief
-from traincast.dialects.flags import flag_table
+from traincast.diagnostics import Note
+from traincast.dialects.flags import NO_EFFECT, UNKNOWN, flag_table
+from traincast.dialects.judge import without_effect
 from traincast.dialects.launch import Launch, read_launch
 from traincast.dialects.megatron_flags import draft_of_megatron
 from traincast.dialects.python_settings import read_python
+from traincast.dialects.recipe_flags import RecipeFlags, fates_of, recipe_flags, warnings_of
 from traincast.dialects.settings import input_files, settings_of_file, words_of_launch
 from traincast.errors import ConfigError
 from traincast.job.draft import Draft
 from traincast.model.load import find_model
-from traincast.names import find_name, known_names
 from traincast.shipped import shipped_rows
 from traincast.units import count_of, quoted
 
@@ -72,26 +73,51 @@ def _draft(like: str, words: Sequence[str], *, strict: bool) -> Draft:
     known = _known_recipe(found.name, table)
     settings = {**({} if found.name is None else table["common"]), **known.settings, **found.said}
     settings = {name: _referred(value, settings) for name, value in settings.items()}
-    flags, left = _flags(settings, table, shown)
+    found_flags = recipe_flags(settings, table, shown, usual=set(settings) - set(found.said))
     gpus, says = _gpus(launch, settings, known, table)
-    draft = draft_of_megatron([*flags, *([] if gpus is None else ["--world-size", str(gpus)])], strict=strict)
+    draft = _of_flags(found_flags, gpus, strict=strict)
     framework = table["framework"]
     text = f"framework is not given: {framework}, for {like}; give --framework"
     notes = [note for note in draft.notes if note.code != "assumed-framework"]
-    unknown = [name for name in left if _section(name, table) == "unknown"]
+    fates = fates_of(settings, found_flags, draft.settings, table)
+    unknown = [each.name for each in fates if each.effect == UNKNOWN and each.name in found_flags.left]
     if unknown and strict:
         raise ConfigError(f"is not a known setting of {like}; leave it out, or leave out --strict", unknown[0])
+    nothing = [(each.name, each.why) for each in fates if each.effect == NO_EFFECT and each.name in found_flags.left]
     model, why = _model(found.name, settings, known)
     return replace(
         draft,
         model=draft.model or model,
         fields={**draft.fields, "framework": framework},
-        notes=(*_said_of_recipe(known), *_without_effect(left, table), *notes, Note("assumed-framework", text)),
-        warnings=(*found.warnings, *draft.warnings, *_unknown(unknown, like), *_not_run(found.name, known, like)),
+        notes=(
+            *_said_of_recipe(known),
+            *([without_effect(nothing)] if nothing else []),
+            *notes,
+            Note("assumed-framework", text),
+        ),
+        settings=fates,
+        warnings=(
+            *found.warnings,
+            *draft.warnings,
+            *warnings_of(fates, found_flags, like),
+            *_not_run(found.name, known, like),
+        ),
         launched=launch.gpus,
         whys={"gpus": says, "model": why},
         inputs=input_files(found.files, like),
     )
+
+
+def _of_flags(found: RecipeFlags, gpus: int | None, *, strict: bool) -> Draft:
+    """Return the job of flags; an error names the setting that was typed, not the flag that it became."""
+    words = [*found.words, *([] if gpus is None else ["--world-size", str(gpus)])]
+    try:
+        return draft_of_megatron(words, strict=strict)
+    except ConfigError as error:
+        typed = found.typed((error.field or "").split(" ")[0].lstrip("-"))
+        if typed is None or type(error) is not ConfigError:
+            raise
+        raise ConfigError(str(error).removeprefix(f"{error.field}: "), typed) from None
 
 
 def _collect(found: _Recipe, launch: Launch, table: Mapping[str, Any], shown: str) -> None:
@@ -176,71 +202,6 @@ def _referred(value: str, settings: Mapping[str, str]) -> str:
     return value
 
 
-def _section(name: str, table: Mapping[str, Any]) -> str:
-    """Return what becomes of a setting's section: the longest that fits."""
-    parts = name.split(".")
-    sections = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-    return next((table["sections"][each] for each in sections if each in table["sections"]), "unknown")
-
-
-def _flags(settings: Mapping[str, str], table: Mapping[str, Any], shown: str) -> tuple[list[str], list[str]]:
-    """Return settings as flags of Megatron-LM, and the names of those that are none."""
-    flags: dict[str, list[str]] = {}
-    left = []
-    for name, value in settings.items():
-        to = table["paths"].get(name)
-        if name in _PRECISION:
-            _add_precision(flags, value, table, shown, name)
-        elif to in ("num_nodes", "num_gpus", "gpus") or name in ("gpus", "model") or (name, value) == ("peft", "None"):
-            continue
-        elif to == "" or (to is None and _section(name, table) != "flags"):
-            left.append(name)
-        else:
-            flag, *preset = (to or name.rpartition(".")[2].replace("_", "-")).split()
-            _add(flags, flag, value, preset, table)
-    return [word for name, values in flags.items() for word in (f"--{name}", *values)], left
-
-
-def _add(flags: dict[str, list[str]], flag: str, value: str, preset: list[str], table: Mapping[str, Any]) -> None:
-    """Add a flag with its values, take it back where it is off, or say in its own way that it is."""
-    megatron = flag_table("megatron")
-    flag = megatron.spellings.get(flag, (flag,))[0]
-    if value.lower() == "false":
-        flags.pop(flag, None)
-        if flag in table["off"]:
-            flags[table["off"][flag]] = []
-        return
-    if flag in table["off"] and value.lower() in ("", "true"):
-        flags.pop(table["off"][flag], None)
-        return
-    if value in _NOTHING and value != "":
-        flags.pop(flag, None)
-        return
-    known = megatron.find(flag)
-    if known is not None and known.values == "0":
-        flags[flag] = []
-    elif preset or value:
-        values = preset or [_TYPES.get(each.removeprefix("torch."), each) for each in _VALUE.findall(value)]
-        flags[flag] = values
-    elif known is None:
-        flags[flag] = []
-
-
-def _add_precision(flags: dict[str, list[str]], value: str, table: Mapping[str, Any], shown: str, name: str) -> None:
-    """Add the flags that a named precision stands for; it replaces another one."""
-    plain = value.removeprefix("torch.").split("(")[0].rpartition(".")[2]
-    known = find_name(plain, table["precisions"])
-    if known is None:
-        raise ConfigError(f"is {quoted(value)}; {known_names(plain, table['precisions'])} (in {shown})", name)
-    for each in ("bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format"):
-        flags.pop(each, None)
-    words = table["precisions"][known].split()
-    for place, word in enumerate(words):
-        if word.startswith("--"):
-            following = words[place + 1 : place + 2]
-            flags[word[2:]] = following if following and not following[0].startswith("--") else []
-
-
 def _gpus(
     launch: Launch, settings: Mapping[str, str], known: _Known, table: Mapping[str, Any]
 ) -> tuple[int | None, str | None]:
@@ -276,22 +237,6 @@ def _said_of_recipe(known: _Known) -> Iterator[Note]:
         text = ", ".join(f"{name.rpartition('.')[2]} {value or 'on'}" for name, value in known.settings.items())
         brief = f"recipe {known.name} sets {len(known.settings)} settings that are not said otherwise"
         yield Note("recipe", f"recipe {known.name} sets what is not said otherwise: {text}", brief=brief)
-
-
-def _without_effect(left: Sequence[str], table: Mapping[str, Any]) -> Iterator[Note]:
-    names = [name for name in left if name in table["paths"] or _section(name, table) == "none"]
-    if names:
-        what = "no effect on the time of a step"
-        yield Note("flags-without-effect", f"{what}: {', '.join(names)}", brief=in_brief(what, names))
-
-
-def _unknown(names: Sequence[str], like: str) -> Iterator[Note]:
-    for name in names:
-        if name.startswith("peft."):
-            text = f"{name} is not modelled: all weights are trained; it may matter much: give --task lora"
-            yield Note("flag-not-modelled", text)
-        else:
-            yield Note("flag-unknown", f"{name} is not a known setting of {like} and is not modelled")
 
 
 def _not_run(name: str | None, known: _Known, like: str) -> Iterator[Note]:

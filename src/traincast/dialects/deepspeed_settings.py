@@ -91,6 +91,7 @@ def deepspeed_draft(
         model=model,
         fields=fields,
         notes=(*notes, *beside),
+        settings=verdict.settings,
         warnings=verdict.warnings,
         finish=batch.finish,
         launched=launch.gpus,

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from traincast.diagnostics import Note, in_brief
 from traincast.dialects.shell import has_variable, is_variable
 from traincast.errors import ConfigError
-from traincast.names import find_name, known_names, nearest
+from traincast.names import find_name, known_names
 from traincast.shipped import shipped_toml
 from traincast.units import RANGES, Range, brief, checked_field, is_number, parse_tokens, plain_number, quoted
 
@@ -100,15 +99,6 @@ class FlagTable(Struct, frozen=True):
         return f"{self.prefix}{spelled if self.prefix else spelled.replace('-', '_')}"
 
 
-class Judgement(Struct, frozen=True):
-    """What is said of flags that the code of a dialect does not read."""
-
-    notes: tuple[Note, ...]
-    """Flags without effect and with a small one."""
-    warnings: tuple[Note, ...]
-    """Flags that are unknown or change the step but are not modelled, one by one."""
-
-
 @cache
 def flag_table(dialect: str) -> FlagTable:
     """Return the flags of a framework by the name of its file in ``data/dialects``."""
@@ -139,55 +129,6 @@ def _flags(table: Mapping[str, Any]) -> Iterator[KnownFlag]:
             for arity, values in _ARITIES.items():
                 for name in group.get(arity, "").split():
                     yield KnownFlag(name, values, effect, text, group.get("when"), group.get("matters", ""))
-
-
-def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -> Judgement:
-    """Say what becomes of flags (words joined by ``-``, to their values joined by blanks) that are not read.
-
-    Raises
-    ------
-    ConfigError
-        If a flag makes a job that cannot be described, or some are unknown and `strict` is set; all of them are named.
-    """
-    by_effect: dict[str, list[str]] = {}
-    warnings = []
-    unknown = []
-    for name, values in flags.items():
-        known, shown = table.find(name), table.shown(name)
-        effect = UNKNOWN if known is None else known.effect_of(values)
-        by_effect.setdefault(effect, []).append(brief(shown))
-        # A setting of a file is written as the file has it, a flag as the command line has it.
-        value = f" {values}" if table.prefix else f" = {quoted(values)}"
-        written = brief(f"{shown}{value if values else ''}")
-        if known is not None and effect == REFUSED:
-            text = f"{known.text}, and the job would be forecast as another one (in {table.says} flags)"
-            raise ConfigError(text, written)
-        if known is not None and effect == NOT_MODELLED:
-            matters = f"; it may matter {known.matters}" if known.matters else ""
-            warnings.append(Note("flag-not-modelled", f"{written} is not modelled: {known.text}{matters}"))
-        elif effect == UNKNOWN:
-            text = f"is not a known {'flag' if table.prefix else 'setting'} of {table.says}"
-            near = nearest(name, [each for each in table.flags if not each.endswith("*")])
-            meant = f"; did you mean {table.shown(near[0])}?" if near else ""
-            unknown.append((written, f"{text}{meant}"))
-            warnings.append(Note("flag-unknown", f"{written} {text} and is not modelled{meant}"))
-    if strict and unknown:
-        (first, text), *others = unknown
-        more = "".join(f"; {written} {each}" for written, each in others)
-        raise ConfigError(f"{text}{more}; leave {'them' if others else 'it'} out, or leave out --strict", first)
-    return Judgement(tuple(_grouped(by_effect)), tuple(warnings))
-
-
-def _grouped(by_effect: Mapping[str, list[str]]) -> Iterator[Note]:
-    if by_effect.get(NO_EFFECT):
-        text = f"no effect on the time of a step: {', '.join(by_effect[NO_EFFECT])}"
-        yield Note(
-            "flags-without-effect", text, brief=in_brief("no effect on the time of a step", by_effect[NO_EFFECT])
-        )
-    if by_effect.get(SMALL_EFFECT):
-        text = f"a small effect on the time of a step, not modelled: {', '.join(by_effect[SMALL_EFFECT])}"
-        small = "a small effect on the time of a step, not modelled"
-        yield Note("flags-of-small-effect", text, brief=in_brief(small, by_effect[SMALL_EFFECT]))
 
 
 class Pasted(Struct, frozen=True):
@@ -282,8 +223,8 @@ class Pasted(Struct, frozen=True):
         return found
 
     def given(self) -> dict[str, str]:
-        """Return the flags that are not switched off, with their values joined by blanks."""
-        return {flag: " ".join(values) for flag, values in self.flags.items() if values not in (("false",), ("False",))}
+        """Return the flags with their values joined by blanks; of one that is switched off it is ``false``."""
+        return {flag: " ".join(values) for flag, values in self.flags.items()}
 
 
 def split_flags(words: Sequence[str], shown: str, table: FlagTable) -> Pasted:

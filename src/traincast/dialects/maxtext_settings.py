@@ -89,6 +89,7 @@ def draft_of_maxtext(words: Sequence[str], *, strict: bool = False) -> Draft:
         model=model,
         fields={name: value for name, value in fields.items() if name != "ep" or value > 1},
         notes=(*verdict.notes, *launch_notes(launch), *notes, assumed),
+        settings=verdict.settings,
         warnings=(*verdict.warnings, *_other_sizes(settings, table)),
         finish=lambda given, model: _finish(settings, mesh, given, model),
         launched=launch.gpus,

@@ -12,7 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
-from traincast.dialects.flags import Pasted, flag_table, judge, split_flags
+from traincast.dialects.flags import Pasted, flag_table, split_flags
+from traincast.dialects.judge import judge
 from traincast.dialects.launch import launch_notes, read_launch
 from traincast.dialects.megatron_checks import (
     DISPATCHER,
@@ -66,6 +67,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
         model=model,
         fields=fields,
         notes=tuple(notes),
+        settings=judged.settings,
         warnings=judged.warnings,
         finish=lambda given, _: _finish(pasted, given),
         launched=launch.gpus,

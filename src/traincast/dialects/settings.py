@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from traincast.dialects.flags import FlagTable, Judgement, Pasted, judge, split_flags
+from traincast.dialects.flags import FlagTable, Pasted, split_flags
+from traincast.dialects.judge import Judgement, judge
 from traincast.dialects.launch import Launch
 from traincast.dialects.yaml import read_yaml
 from traincast.errors import FormatError
@@ -96,7 +97,7 @@ def spelled(settings: Values, table: FlagTable) -> Values:
 
 
 def judged(settings: Pasted, table: FlagTable, *, strict: bool) -> Judgement:
-    """Say what becomes of the settings that are not read (errors as `traincast.dialects.flags.judge`)."""
+    """Say what becomes of the settings that are not read (errors as `traincast.dialects.judge.judge`)."""
     return judge({name.replace("_", "-"): text for name, text in settings.given().items()}, table, strict=strict)
 
 

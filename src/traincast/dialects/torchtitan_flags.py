@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from traincast.diagnostics import Note
-from traincast.dialects.flags import Pasted, flag_table, judge, split_flags
+from traincast.dialects.flags import Pasted, flag_table, split_flags
+from traincast.dialects.judge import judge
 from traincast.dialects.launch import Launch, launch_notes, read_launch
 from traincast.dialects.torchtitan_pipeline import pipeline_fields, stages_of, unused
 from traincast.errors import ConfigError, InfeasibleError
@@ -64,6 +65,7 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
         model=model,
         fields=fields,
         notes=(*judged.notes, *launch_notes(launch), assumed, *more, *unused(settings, fields)),
+        settings=judged.settings,
         warnings=(*judged.warnings, *_python_config(settings), *_not_compiled(settings, fields)),
         finish=lambda given, model: _finish(settings, given) | stages_of(settings, given, model),
         launched=gpus,

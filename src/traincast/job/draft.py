@@ -23,6 +23,19 @@ Finish = Callable[[Mapping[str, Any], Model | None], Mapping[str, Any]]
 """From all fields that were given, and the model where it is known, to further ones that follow from them."""
 
 
+class Setting(Struct, frozen=True):
+    """What became of one setting of another framework: exactly one of five things."""
+
+    name: str
+    """As the framework spells it."""
+    value: str
+    """Its values, joined by blanks; empty for a switch."""
+    effect: str
+    """``read``, ``no_effect``, ``small_effect``, ``not_modelled`` or ``unknown``."""
+    why: str = ""
+    """Why it has no effect, or what is forecast instead."""
+
+
 class Draft(Struct, frozen=True, kw_only=True):
     """What is said of a job so far.
 
@@ -48,6 +61,8 @@ class Draft(Struct, frozen=True, kw_only=True):
     """What reading it brought up."""
     warnings: tuple[Note, ...] = ()
     """What of it is not modelled or looks wrong."""
+    settings: tuple[Setting, ...] = ()
+    """What became of each setting of a framework's command line and files."""
     finish: Finish | None = None
     """Defaults of a framework that need the number of GPUs or the model, which may be given elsewhere."""
     launched: int | None = None
@@ -71,6 +86,7 @@ class Draft(Struct, frozen=True, kw_only=True):
             fields={**self.fields, **over.fields},
             notes=(*(note for note in self.notes if note.code not in settled), *over.notes),
             warnings=(*self.warnings, *self._contradictions(over), *over.warnings),
+            settings=(*self.settings, *over.settings),
             finish=over.finish or self.finish,
             convert={**self.convert, **over.convert},
         )
