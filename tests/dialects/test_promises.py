@@ -8,8 +8,10 @@ import pytest
 from traincast.dialects import LIKES, draft_like
 from traincast.dialects.flags import NO_EFFECT, NOT_MODELLED, READ, SMALL_EFFECT, UNKNOWN, flag_table
 from traincast.dialects.judge import reason_of
+from traincast.dialects.references import resolved
 from traincast.dialects.settings import settings_of_file
 from traincast.dialects.yaml import read_yaml
+from traincast.errors import ConfigError
 from traincast.job.draft import Draft
 from traincast.job.resolve import resolve_job
 from traincast.model.counts import parameters
@@ -18,6 +20,7 @@ RECIPES = Path(__file__).parent / "recipes"
 EFFECTS = {READ, NO_EFFECT, SMALL_EFFECT, NOT_MODELLED, UNKNOWN}
 FILES = {
     "nemo3.yaml": ("nemo", ()),
+    "nemo4.yaml": ("nemo", ()),
     **{f"tt{n}.toml": ("torchtitan", ("--job.config_file",)) for n in (1, 2, 3, 4)},
     **{f"ds{n}.json": ("deepspeed", ("train.py", "--deepspeed")) for n in (1, 2, 3)},
     **{f"acc{n}.yaml": ("accelerate", ("--config_file",)) for n in (1, 2, 3)},
@@ -100,7 +103,15 @@ def test_each_flag_of_a_script_is_one_thing(name):
     assert lost <= OF_LAUNCHERS
 
 
-OF_LAUNCHERS = {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_endpoint", "container_image"}
+OF_LAUNCHERS = {
+    "nproc_per_node",
+    "nnodes",
+    "node_rank",
+    "master_addr",
+    "master_port",
+    "rdzv_endpoint",
+    "container_image",
+}
 
 
 def nemo(tmp_path, *lines):
@@ -120,6 +131,8 @@ def nemo(tmp_path, *lines):
         (("optim: {name: mcore_distributed_optim}",), "zero", 1),
         (("optim: {name: distributed_fused_adam}",), "zero", 1),
         (("optim: {name: fused_adam}",), "zero", 0),
+        (("cpu_offloading: False", "cpu_offloading_num_layers: 7"), "offload_activations", 0),
+        (("cpu_offloading: True", "cpu_offloading_num_layers: ${sum:${.num_layers},-1}"), "offload_activations", 7),
         (("optim: {name: mcore_distributed_optim, overlap_grad_sync: True}",), "overlap_grad_reduce", True),
         (("optim: {name: mcore_distributed_optim, overlap_grad_sync: False}",), "overlap_grad_reduce", False),
     ],
@@ -135,6 +148,57 @@ def test_gated_activations_of_nemo_have_a_third_matrix(tmp_path, activation, mat
     plain_job, found = nemo(tmp_path), nemo(tmp_path, f"activation: {activation}")
     found_mlp, plain_mlp = (parameters(job.model).layers.mlp for job in (found, plain_job))
     assert found_mlp / plain_mlp == pytest.approx(matrices / 2, rel=0.01)
+
+
+def test_a_file_with_the_settings_of_nemos_own_is_read_whole():
+    draft = draft_like("nemo", [str(RECIPES / "nemo4.yaml")])
+    assert {each.name for each in draft.settings if each.effect == UNKNOWN} == set()
+    assert {each.name for each in draft.settings if each.effect == NOT_MODELLED} == {
+        "model.activations_checkpoint_method", "model.activations_checkpoint_num_layers",
+        "model.data.reset_attention_mask", "model.optim.bucket_cap_mb",
+    }  # fmt: skip
+    job = resolve_job(draft.request())
+    assert (job.precision, job.zero, job.overlap_grad_reduce, job.overlap_param_gather) == ("fp8", 1, True, True)
+    assert (job.model.ffn_hidden, job.seq_length, job.recompute, job.offload_activations) == (
+        24576,
+        2048,
+        "selective",
+        0,
+    )
+    assert (job.parallel.vpp, job.parallel.world_size, job.framework.grad_reduce_bytes) == (4, 32, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("${model.b}", "6"), ("${.b}", "6"), ("${..top}", "x"), ("${multiply:2, ${.b}}", "12"),
+        ("${sum:${.b},-1}", "5"), ("${divide_ceil:${.b},4}", "2"), ("${divide_floor:${.b},4}", "1"),
+        ("${.far}", "6"), ("/x/${top}/y", "/x/x/y"),
+        ("${no.such}", "${no.such}"), ("${.self}", "${.self}"), ("${oc.env:HOME}", "${oc.env:HOME}"),
+    ],
+)  # fmt: skip
+def test_what_a_value_refers_to_is_found_from_its_place(value, found):
+    said = {"top": "x", "model.b": "6", "model.far": "${model.b}", "model.self": "${.self}", "model.a": value}
+    assert resolved(said)["model.a"] == found
+
+
+def test_references_that_multiply_each_other_stay_short():
+    said = {f"a{n}": f"${{a{n + 1}}}${{a{n + 1}}}" for n in range(60)} | {"a60": "x" * 50}
+    assert max(map(len, resolved(said).values())) < 10_000
+
+
+def test_a_reference_that_leads_nowhere_is_an_error_where_its_value_is_needed(tmp_path):
+    with pytest.raises(ConfigError, match=r"^model\.num_query_groups: refers to what is not given"):
+        nemo(tmp_path, "num_query_groups: ${oc.env:GROUPS}")
+    assert nemo(tmp_path, "seed: ${oc.env:SEED, 1}").parallel.world_size == 16
+
+
+def test_a_setting_that_is_not_known_is_not_harmless_because_it_is_off(tmp_path):
+    path = tmp_path / "nemo.yaml"
+    path.write_text(NEMO.format("frobnicate: false"))
+    for like, words in (("nemo", [str(path)]), ("torchtitan", ["--parallelism.frobnicate=false"])):
+        found = [each for each in settings(like, words) if "frobnicate" in each.name]
+        assert [each.effect for each in found] == [UNKNOWN]
 
 
 def test_an_activation_that_is_not_known_is_said(tmp_path):

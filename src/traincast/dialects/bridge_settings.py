@@ -15,12 +15,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
-from traincast.dialects.flags import NO_EFFECT, UNKNOWN, flag_table
-from traincast.dialects.judge import without_effect
+from traincast.dialects.flags import UNKNOWN, flag_table
 from traincast.dialects.launch import Launch, read_launch
 from traincast.dialects.megatron_flags import draft_of_megatron
 from traincast.dialects.python_settings import read_python
-from traincast.dialects.recipe_flags import RecipeFlags, fates_of, recipe_flags, warnings_of
+from traincast.dialects.recipe_flags import RecipeFlags, fates_of, notes_of, recipe_flags, warnings_of
+from traincast.dialects.references import resolved
 from traincast.dialects.settings import input_files, settings_of_file, words_of_launch
 from traincast.errors import ConfigError
 from traincast.job.draft import Draft
@@ -29,11 +29,6 @@ from traincast.shipped import shipped_rows
 from traincast.units import count_of, quoted
 
 _ASSIGNED = re.compile(r"^[+~]{0,2}([A-Za-z_][\w.]*)=(.*)$", re.DOTALL)
-_VALUE = re.compile(r"[^\s\[\]',\"]+")
-_REFERENCE = re.compile(r"^\$\{([\w.]+)\}$")
-_PRECISION = ("mixed_precision", "trainer.plugins", "trainer.precision")
-_NOTHING = ("", "None", "null", "[]", "none", "~")
-_TYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16", "uint8": "fp8"}
 _SIZE = re.compile(r"^(.*?(?<!\d)\d++(?:p\d++)?b(?:_a\d++b)?)(?:_.*)?$")
 
 
@@ -72,7 +67,7 @@ def _draft(like: str, words: Sequence[str], *, strict: bool) -> Draft:
     _collect(found, launch, table, shown)
     known = _known_recipe(found.name, table)
     settings = {**({} if found.name is None else table["common"]), **known.settings, **found.said}
-    settings = {name: _referred(value, settings) for name, value in settings.items()}
+    settings = resolved(settings)
     found_flags = recipe_flags(settings, table, shown, usual=set(settings) - set(found.said))
     gpus, says = _gpus(launch, settings, known, table)
     draft = _of_flags(found_flags, gpus, strict=strict)
@@ -83,7 +78,6 @@ def _draft(like: str, words: Sequence[str], *, strict: bool) -> Draft:
     unknown = [each.name for each in fates if each.effect == UNKNOWN and each.name in found_flags.left]
     if unknown and strict:
         raise ConfigError(f"is not a known setting of {like}; leave it out, or leave out --strict", unknown[0])
-    nothing = [(each.name, each.why) for each in fates if each.effect == NO_EFFECT and each.name in found_flags.left]
     model, why = _model(found.name, settings, known)
     return replace(
         draft,
@@ -91,7 +85,7 @@ def _draft(like: str, words: Sequence[str], *, strict: bool) -> Draft:
         fields={**draft.fields, "framework": framework},
         notes=(
             *_said_of_recipe(known),
-            *([without_effect(nothing)] if nothing else []),
+            *notes_of(fates, found_flags),
             *notes,
             Note("assumed-framework", text),
         ),
@@ -190,16 +184,6 @@ def _known_recipe(name: str | None, table: Mapping[str, Any]) -> _Known:
             said = {key: "" if value == "True" else value for key, _, value in pairs}
             return _Known(row["recipe"], row["model"], int(row["gpus"]), said)
     return _Known()
-
-
-def _referred(value: str, settings: Mapping[str, str]) -> str:
-    """Return a value, or that of the setting which it refers to, as in ``${model.encoder_seq_length}``."""
-    for _ in range(4):
-        refers = _REFERENCE.match(value)
-        if refers is None or refers[1] not in settings:
-            return value
-        value = settings[refers[1]]
-    return value
 
 
 def _gpus(

@@ -10,7 +10,6 @@ from traincast.diagnostics import Note, in_brief
 from traincast.dialects.flags import (
     NO_EFFECT,
     NOT_MODELLED,
-    READ,
     REFUSED,
     SMALL_EFFECT,
     UNKNOWN,
@@ -73,7 +72,8 @@ def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -
     for name, values in flags.items():
         known, shown = table.find(name), table.shown(name)
         effect, why = _effect(name, values, known)
-        settings.append(Setting(shown, values, effect, why))
+        matters = known.matters if known is not None and effect == NOT_MODELLED else ""
+        settings.append(Setting(shown, values, effect, why, matters))
         if why == _OFF:
             continue
         by_effect.setdefault(effect, []).append((brief(shown), why))
@@ -84,8 +84,8 @@ def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -
             text = f"{known.text}, and the job would be forecast as another one (in {table.says} flags)"
             raise ConfigError(text, written)
         if known is not None and effect == NOT_MODELLED:
-            matters = f"; it may matter {known.matters}" if known.matters else ""
-            warnings.append(Note("flag-not-modelled", f"{written} is not modelled: {known.text}{matters}"))
+            much = f"; it may matter {matters}" if matters else ""
+            warnings.append(Note("flag-not-modelled", f"{written} is not modelled: {known.text}{much}"))
         elif effect == UNKNOWN:
             text = f"is not a known {'flag' if table.prefix else 'setting'} of {table.says}"
             near = nearest(name, [each for each in table.flags if not each.endswith("*")])
@@ -96,12 +96,13 @@ def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -
         (first, text), *others = unknown
         more = "".join(f"; {written} {each}" for written, each in others)
         raise ConfigError(f"{text}{more}; leave {'them' if others else 'it'} out, or leave out --strict", first)
-    return Judgement(tuple(settings), tuple(_grouped(by_effect)), tuple(warnings))
+    return Judgement(tuple(settings), tuple(grouped(by_effect)), tuple(warnings))
 
 
 def _effect(name: str, values: str, known: KnownFlag | None) -> tuple[str, str]:
     """Return the effect of a flag with these values, and why."""
-    if values.lower() == "false" and (known is None or (known.effect != READ and known.when is None)):
+    off = values.lower() == "false"
+    if off and known is not None and known.effect in (NOT_MODELLED, REFUSED) and known.when is None:
         return NO_EFFECT, _OFF
     if known is None:
         return UNKNOWN, "is not a known setting"
@@ -122,7 +123,8 @@ def without_effect(names: Sequence[tuple[str, str]]) -> Note:
     return Note("flags-without-effect", f"{what}: {groups}", brief=in_brief(what, [name for name, _ in names]))
 
 
-def _grouped(by_effect: Mapping[str, list[tuple[str, str]]]) -> Iterator[Note]:
+def grouped(by_effect: Mapping[str, list[tuple[str, str]]]) -> Iterator[Note]:
+    """Yield the notes on settings, each with why, that have no effect or a small one."""
     if by_effect.get(NO_EFFECT):
         yield without_effect(by_effect[NO_EFFECT])
     if by_effect.get(SMALL_EFFECT):

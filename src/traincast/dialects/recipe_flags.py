@@ -7,8 +7,9 @@ from typing import Any
 from msgspec import Struct
 
 from traincast.diagnostics import Note
-from traincast.dialects.flags import NO_EFFECT, NOT_MODELLED, READ, UNKNOWN, flag_table
-from traincast.dialects.judge import reason_of
+from traincast.dialects.flags import NO_EFFECT, NOT_MODELLED, READ, REFUSED, UNKNOWN, flag_table
+from traincast.dialects.judge import grouped, reason_of
+from traincast.dialects.references import refers
 from traincast.errors import ConfigError
 from traincast.job.draft import Setting
 from traincast.names import find_name, known_names
@@ -30,6 +31,8 @@ class RecipeFlags(Struct, frozen=True):
     """Setting to the flag that it sets or takes back; empty where it is read without one."""
     left: Sequence[str]
     """Settings that are no flags."""
+    beside: Mapping[str, Setting]
+    """Those of them whose fate another setting, or their own value, decides."""
 
     def typed(self, flag: str) -> str | None:
         """Return the setting that a flag comes from, the last of several; None where none was given."""
@@ -55,38 +58,78 @@ def recipe_flags(
     Raises
     ------
     ConfigError
-        If a precision has no known name.
+        If a precision has no known name, or a value that is needed refers to what is not there.
     """
     flags: dict[str, list[str]] = {}
     became: dict[str, str] = {}
     left = []
-    dependent = {
-        each for switch, names in table.get("switched", {}).items() if not _on(settings, switch) for each in names
-    }
+    beside = dict(_beside(settings, table))
     for name in sorted(settings, key=lambda each: each not in _PRECISION):
         value, to = settings[name], table["paths"].get(name)
-        meant = table.get("values", {}).get(name)
         if name in _PRECISION:
             _add_precision(flags, value, table, shown, name)
             became[name] = ""
-        elif name in dependent or to in _OF_LAUNCH or name in ("gpus", "model") or (name, value) == ("peft", "None"):
+        elif to in _OF_LAUNCH or name in ("gpus", "model") or (name, value) == ("peft", "None"):
             became[name] = ""
-        elif meant is not None and value not in _NOTHING:
-            known = find_name(value, meant)
-            if known is None:
-                left.append(name)
-            else:
-                became[name] = meant[known]
-                flags |= {meant[known]: []} if meant[known] else {}
-        elif to == "" or (to is None and section_of(name, table["sections"]) != "flags"):
+        elif name in beside or (flag := _set(flags, name, value, table, shown)) is None:
             left.append(name)
         else:
-            flag, *preset = (to or name.rpartition(".")[2].replace("_", "-")).split()
-            became[name] = _add(flags, flag, value, preset, table)
+            became[name] = flag
     for flag, needs in table.get("follows", {}).items():
         if flag in flags and needs not in flags and {name for name, to in became.items() if to == flag} <= usual:
             del flags[flag]
-    return RecipeFlags([word for name, values in flags.items() for word in (f"--{name}", *values)], became, left)
+    words = [word for name, values in flags.items() for word in (f"--{name}", *values)]
+    return RecipeFlags(words, became, left, beside)
+
+
+def _set(flags: dict[str, list[str]], name: str, value: str, table: Mapping[str, Any], shown: str) -> str | None:
+    """Set what a setting stands for; return the flag, empty where it needs none, or None where it is no flag."""
+    to, meant = table["paths"].get(name), table.get("values", {}).get(name)
+    if meant is not None and value not in _NOTHING:
+        known = find_name(value, meant)
+        if known is None:
+            return None
+        flag, *preset = meant[known].split() or [""]
+        flags |= {flag: preset} if flag else {}
+        return flag
+    flag, *preset = (to or name.rpartition(".")[2].replace("_", "-")).split() or [""]
+    if to == "" or not _is_flag(flag, table, name, of_path=to is not None):
+        return None
+    if refers(value) and _reads(flag):
+        what = f"refers to what is not given or not known here: {quoted(value)}; write its value (in {shown})"
+        raise ConfigError(what, name)
+    return _add(flags, flag, value, preset, table)
+
+
+def _beside(settings: Mapping[str, str], table: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
+    """Yield the settings whose fate is decided by the value of another one, or by their own; the first rule counts."""
+    decided: set[str] = set()
+    for rule in table.get("beside", ()):
+        for name, value in settings.items():
+            under = any(name == each or name.startswith(f"{each}.") for each in rule["names"].split())
+            if not under or name in decided:
+                continue
+            deciding = settings.get(rule["of"], "none") if "of" in rule else value
+            if re.search(rule.get("when", ""), (deciding or "true").lower()) is not None:
+                decided.add(name)
+                yield name, Setting(name, value, rule["effect"], rule["why"], rule.get("matters", ""))
+
+
+def _is_flag(flag: str, table: Mapping[str, Any], name: str, *, of_path: bool) -> bool:
+    """Say whether a setting is a flag of Megatron-LM: one of a section of flags, or one that changes the step."""
+    megatron = flag_table("megatron")
+    known = megatron.find(megatron.spellings.get(flag, (flag,))[0])
+    if known is None:
+        return flag in table["off"]
+    if of_path or section_of(name, table["sections"]) == "flags":
+        return True
+    return known.effect in (NOT_MODELLED, REFUSED) and name not in table["whys"]
+
+
+def _reads(flag: str) -> bool:
+    megatron = flag_table("megatron")
+    known = megatron.find(megatron.spellings.get(flag, (flag,))[0])
+    return known is not None and known.effect == READ
 
 
 def section_of(name: str, table: Mapping[str, str], otherwise: str = UNKNOWN) -> str:
@@ -104,36 +147,45 @@ def fates_of(
     fates = []
     for name, value in settings.items():
         flag = found.became.get(name)
-        if name.startswith("peft."):
-            fate = Setting(name, value, NOT_MODELLED, "all weights are trained")
+        if name in found.beside:
+            fate = found.beside[name]
+        elif name.startswith("peft."):
+            fate = Setting(name, value, NOT_MODELLED, "all weights are trained", "much: give --task lora")
         elif flag is None:
             why = section_of(name, table["whys"], reason_of(name.replace("_", "-")) or "")
             of_none = name in table["paths"] or section_of(name, table["sections"]) == "none" or name in table["whys"]
             known = bool(why) and of_none
             fate = Setting(name, value, NO_EFFECT if known else UNKNOWN, why if known else "is not a known setting")
         elif (judgement := of_flag.get(flag)) is not None:
-            fate = Setting(name, value, judgement.effect, judgement.why)
+            fate = Setting(name, value, judgement.effect, judgement.why, judgement.matters)
         else:
             known_flag = flag_table("megatron").find(flag) if flag else None
-            read = not flag or known_flag is None or known_flag.effect == READ
+            read = not flag or flag in table["off"] or known_flag is None or known_flag.effect == READ
             fate = Setting(name, value, READ if read else NO_EFFECT, "" if read else "is off")
         fates.append(fate)
     return tuple(fates)
 
 
+def notes_of(fates: Sequence[Setting], found: RecipeFlags) -> Iterator[Note]:
+    """Yield the notes on settings that are no flags and have no effect, or a small one."""
+    left = set(found.left)
+    by_effect: dict[str, list[tuple[str, str]]] = {}
+    for each in fates:
+        if each.name in left:
+            by_effect.setdefault(each.effect, []).append((each.name, each.why))
+    yield from grouped(by_effect)
+
+
 def warnings_of(fates: Sequence[Setting], found: RecipeFlags, like: str) -> Iterator[Note]:
     """Yield the warnings on settings that are no flags and that are not modelled."""
+    left = set(found.left)
     for each in fates:
-        if each.effect == NOT_MODELLED and each.name in found.left:
-            text = f"{each.name} is not modelled: {each.why}; it may matter much: give --task lora"
-            yield Note("flag-not-modelled", text)
-        elif each.effect == UNKNOWN and each.name in found.left:
-            value = f" = {quoted(each.value)}" if each.value else ""
+        value = f" = {quoted(each.value)}" if each.value else ""
+        if each.effect == NOT_MODELLED and each.name in left:
+            matters = f"; it may matter {each.matters}" if each.matters else ""
+            yield Note("flag-not-modelled", f"{each.name}{value} is not modelled: {each.why}{matters}")
+        elif each.effect == UNKNOWN and each.name in left:
             yield Note("flag-unknown", f"{each.name}{value} is not a known setting of {like} and is not modelled")
-
-
-def _on(settings: Mapping[str, str], name: str) -> bool:
-    return settings.get(name, "false").lower() in ("", "true")
 
 
 def _add(flags: dict[str, list[str]], flag: str, value: str, preset: list[str], table: Mapping[str, Any]) -> str:
@@ -157,10 +209,15 @@ def _add(flags: dict[str, list[str]], flag: str, value: str, preset: list[str], 
     if known is not None and known.values == "0":
         flags[flag] = []
     elif preset or value:
-        flags[flag] = preset or [_TYPES.get(each.removeprefix("torch."), each) for each in _VALUE.findall(value)]
-    elif known is None:
-        flags[flag] = []
+        flags[flag] = preset or _words(value)
     return flag
+
+
+def _words(value: str) -> list[str]:
+    """Return a value as the words of a flag, names of types as flags have them; a reference is one word."""
+    if refers(value):
+        return ["".join(value.split())]
+    return [_TYPES.get(each.removeprefix("torch."), each) for each in _VALUE.findall(value)]
 
 
 def _add_precision(flags: dict[str, list[str]], value: str, table: Mapping[str, Any], shown: str, name: str) -> None:

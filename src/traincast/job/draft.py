@@ -34,6 +34,8 @@ class Setting(Struct, frozen=True):
     """``read``, ``no_effect``, ``small_effect``, ``not_modelled`` or ``unknown``."""
     why: str = ""
     """Why it has no effect, or what is forecast instead."""
+    matters: str = ""
+    """How much it may matter that it is not modelled, and by what."""
 
 
 class Draft(Struct, frozen=True, kw_only=True):
