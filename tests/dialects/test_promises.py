@@ -5,16 +5,30 @@ from pathlib import Path
 
 import pytest
 
-from traincast.dialects import LIKES, draft_like
+import traincast
+from traincast.dialects import (
+    LIKES,
+    accelerate_settings,
+    bridge_settings,
+    deepspeed_settings,
+    draft_like,
+    torchtitan_flags,
+)
 from traincast.dialects.flags import NO_EFFECT, NOT_MODELLED, READ, SMALL_EFFECT, UNKNOWN, flag_table
 from traincast.dialects.judge import reason_of
+from traincast.dialects.recipe_flags import fates_of, recipe_flags
 from traincast.dialects.references import resolved
 from traincast.dialects.settings import settings_of_file
 from traincast.dialects.yaml import read_yaml
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, TraincastError
+from traincast.files import read_toml
 from traincast.job.draft import Draft
+from traincast.job.record import record_from_table
 from traincast.job.resolve import resolve_job
 from traincast.model.counts import parameters
+from traincast.report.json import result_to_dict
+from traincast.shipped import shipped_rows
+from traincast.tables import flat
 
 RECIPES = Path(__file__).parent / "recipes"
 EFFECTS = {READ, NO_EFFECT, SMALL_EFFECT, NOT_MODELLED, UNKNOWN}
@@ -223,3 +237,135 @@ def test_every_dialect_says_what_became_of_its_settings():
     assert {each.name: each.effect for each in found} == {
         "model_name": READ, "per_device_batch_size": READ, "steps": NO_EFFECT, "frobnicate": UNKNOWN,
     }  # fmt: skip
+
+
+SAME_WORD = {
+    "data_sharding": "of a mesh of MaxText, of files of Megatron-LM",
+    "packing": "MaxText's kernels see whole sequences, packed or not",
+    "module": "a switch of python -m, and a Python module of torchtitan",
+    "max_position_embeddings": "a table of learned positions in Megatron-LM, a bound in MaxText",
+    "tokenizer_type": "tells the vocabulary in Megatron-LM, whose MaxText says it by itself",
+    "rotary_position_embeddings": "describes the model in Megatron-LM; Accelerate's is described by its own file",
+    "rl": "a section of reinforcement learning",
+}
+"""Names that mean different things to different frameworks, or decide something in one of them alone."""
+PREFIXES = ("megatron_lm_", "fsdp_", "parallelism_config_", "use_", "enable_", "no_", "disable_", "fp16_")
+
+
+def concept(name):
+    name = plain(name).rpartition(".")[2]
+    for each in PREFIXES:
+        name = name.removeprefix(each)
+    return name
+
+
+def test_nothing_without_effect_is_the_twin_of_what_is_modelled():
+    """What decides a step under one framework's name is not harmless under another's."""
+    matters, harmless = {}, {}
+    for like in ("megatron", "torchtitan", "deepspeed", "maxtext", "accelerate"):
+        for name, flag in flag_table(like).flags.items():
+            to = {NO_EFFECT: harmless, READ: matters, NOT_MODELLED: matters}.get(flag.effect)
+            if to is not None and not name.endswith("*"):
+                to.setdefault(concept(name), set()).add((like, name))
+    twins = harmless.keys() & matters.keys()
+    assert twins - SAME_WORD.keys() == set()
+    assert SAME_WORD.keys() - twins == set()
+
+
+@pytest.mark.parametrize("like", ["bridge", "nemo"])
+def test_no_section_makes_harmless_what_megatron_reads(like):
+    """In a section without effect a name that matters elsewhere is unknown, or is what it is elsewhere."""
+    table = flag_table(like).further
+    sections = [name for name, of in table["sections"].items() if of == "none"]
+    names = [name.replace("-", "_") for name, flag in flag_table("megatron").flags.items() if flag.effect == READ]
+    said = {f"{section}.{name}": "3" for section in sections for name in names}
+    said = {name: value for name, value in said.items() if name not in {*table["paths"], *table["whys"]}}
+    fates = fates_of(said, recipe_flags(said, table, like), (), table)
+    assert {each.effect for each in fates} == {UNKNOWN}
+    assert len(fates) > 1000
+
+
+@pytest.mark.parametrize("like", LIKES)
+def test_what_is_not_modelled_says_how_much_it_may_matter(like):
+    table = flag_table(like)
+    assert [name for name, each in table.flags.items() if each.effect == NOT_MODELLED and not each.matters] == []
+    rules = table.further.get("beside", ())
+    assert all(each["why"] and each["effect"] in EFFECTS for each in rules)
+    assert [each["names"] for each in rules if each["effect"] == NOT_MODELLED and not each.get("matters")] == []
+
+
+READERS = {"nemo": bridge_settings, "deepspeed": deepspeed_settings, "accelerate": accelerate_settings}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_without_what_has_no_effect_a_file_says_the_same_job(name, monkeypatch):
+    like, before = FILES[name]
+    words = [*before, str(RECIPES / name), *(TRAINER if like in ("deepspeed", "accelerate") else [])]
+    whole = draft_like(like, words)
+    names = {plain(each.name) for each in whole.settings if each.effect == NO_EFFECT}
+    gone = set()
+
+    def less(settings):
+        """Return settings without those of no effect, of which a section before the name is left out."""
+        kept = {}
+        for key, value in settings.items():
+            harmless = plain(key) in names or plain(key).partition(".")[2] in names
+            gone.update([key] if harmless else [])
+            kept |= {} if harmless else {key: value}
+        return kept
+
+    if like == "torchtitan":
+        monkeypatch.setattr(torchtitan_flags, "read_toml", lambda path: less(flat(read_toml(path))))
+    else:
+        monkeypatch.setattr(READERS[like], "settings_of_file", lambda path: less(settings_of_file(path)))
+    found = draft_like(like, words)
+    assert gone or not names
+    assert (found.fields, found.model) == (whole.fields, whole.model)
+    if whole.finish is not None:
+        given = {"tp": 1, "pp": 1, "cp": 1, "gpus": 64, **whole.fields}
+        outcomes = []
+        for draft in (whole, found):
+            try:
+                outcomes.append(draft.finish(given, None))
+            except TraincastError as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("name", ["br1.txt", "br2.txt", "nemo1.txt", "br3.py", "nemo2.py"])
+def test_each_setting_of_a_recipe_is_one_thing(name):
+    like = "bridge" if name.startswith("br") else "nemo"
+    path = RECIPES / name
+    words = [str(path)] if name.endswith(".py") else shlex.split(path.read_text())
+    found = settings(like, words)
+    assert len({each.name for each in found}) == len(found) > 0
+    assert {each.effect for each in found} <= EFFECTS
+    said = {word.partition("=")[0].lstrip("+~") for word in words if "=" in word and not word.startswith("-")}
+    assert said <= {each.name for each in found}
+    assert all(each.why for each in found if each.effect in (NO_EFFECT, NOT_MODELLED))
+
+
+def test_every_setting_of_the_recipes_of_the_tables_is_known():
+    for row in shipped_rows("dialects/bridge_recipes.csv"):
+        found = settings("bridge", ["--recipe", row["recipe"]])
+        assert len({each.name for each in found}) == len(found)
+        assert {pair.partition("=")[0] for pair in row["settings"].split(";") if pair} <= {each.name for each in found}
+        assert [each.name for each in found if each.effect == UNKNOWN] == []
+        assert all(each.why for each in found if each.effect in (NO_EFFECT, NOT_MODELLED))
+
+
+def test_a_flag_that_is_nothing_beside_the_others_has_no_effect():
+    words = shlex.split("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --micro-batch-size 1")
+    found = {each.name: each for each in settings("megatron", [*words, "--fp8-recipe", "delayed"])}
+    assert found["--fp8-recipe"].effect == NO_EFFECT
+    assert found["--fp8-recipe"].why
+
+
+def test_a_result_says_what_became_of_each_setting():
+    draft = draft_like("nemo", [str(RECIPES / "nemo4.yaml")])
+    result = traincast.predict(draft, cluster="h100")
+    document = result_to_dict(result)
+    written = document["run"]["settings"]
+    assert [each["name"] for each in written] == [each.name for each in draft.settings]
+    assert {each["effect"] for each in written} <= EFFECTS
+    assert record_from_table(document["run"], (), "x").settings == draft.settings

@@ -5,11 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.diagnostics import Note, in_brief
 from traincast.dialects.flags import (
     NO_EFFECT,
     NOT_MODELLED,
+    READ,
     REFUSED,
     SMALL_EFFECT,
     UNKNOWN,
@@ -111,6 +113,14 @@ def _effect(name: str, values: str, known: KnownFlag | None) -> tuple[str, str]:
         why = reason_of(name)
         return (UNKNOWN, "is not known to have no effect") if why is None else (NO_EFFECT, why)
     return effect, known.text if effect in (NOT_MODELLED, REFUSED) else ""
+
+
+def less_unused(settings: Sequence[Setting], unused: Mapping[str, str]) -> tuple[Setting, ...]:
+    """Return settings, of which those have no effect that are read but nothing beside the others; `unused` says why."""
+    return tuple(
+        replace(each, effect=NO_EFFECT, why=unused[each.name]) if each.effect == READ and each.name in unused else each
+        for each in settings
+    )
 
 
 def without_effect(names: Sequence[tuple[str, str]]) -> Note:

@@ -14,6 +14,8 @@ from traincast.model.dispatch import DISPATCHERS
 
 DISPATCHER = "moe-token-dispatcher-type"
 """Flag of how tokens travel to their experts."""
+UNUSED = "flag-unused"
+"""Code of the notes on flags that have no effect beside the others."""
 
 
 def granularity(pasted: Pasted) -> str:
@@ -174,7 +176,7 @@ def _check_types(pasted: Pasted, zero: int) -> None:
 
 
 def _unused(flag: str, why: str) -> Note:
-    return Note("flag-unused", f"--{flag} has no effect: {why}", f"--{flag}")
+    return Note(UNUSED, f"--{flag} has no effect: {why}", f"--{flag}")
 
 
 def gradient_bytes(pasted: Pasted) -> int:

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted, flag_table, split_flags
-from traincast.dialects.judge import judge
+from traincast.dialects.judge import judge, less_unused
 from traincast.dialects.launch import launch_notes, read_launch
 from traincast.dialects.megatron_checks import (
     DISPATCHER,
+    UNUSED,
     check_combinations,
     dispatcher,
     gradient_bytes,
@@ -67,12 +68,17 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
         model=model,
         fields=fields,
         notes=tuple(notes),
-        settings=judged.settings,
+        settings=less_unused(judged.settings, {str(note.place): _why(note) for note in notes if note.code == UNUSED}),
         warnings=judged.warnings,
         finish=lambda given, _: _finish(pasted, given),
         launched=launch.gpus,
         whys={"gpus": launch.says},
     )
+
+
+def _why(note: Note) -> str:
+    """Return why a flag has no effect, as its note says it."""
+    return note.text.partition(": ")[2]
 
 
 def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class RecipeFlags(Struct, frozen=True):
 
     def typed(self, flag: str) -> str | None:
         """Return the setting that a flag comes from, the last of several; None where none was given."""
-        return next((name for name, each in reversed(self.became.items()) if each and each == flag), None)
+        return next((name for name, each in reversed([*self.became.items()]) if each and each == flag), None)
 
 
 def recipe_flags(
@@ -89,7 +89,8 @@ def _set(flags: dict[str, list[str]], name: str, value: str, table: Mapping[str,
         known = find_name(value, meant)
         if known is None:
             return None
-        flag, *preset = meant[known].split() or [""]
+        stands_for: str = meant[known]
+        flag, *preset = stands_for.split() or [""]
         flags |= {flag: preset} if flag else {}
         return flag
     flag, *preset = (to or name.rpartition(".")[2].replace("_", "-")).split() or [""]
@@ -154,7 +155,9 @@ def fates_of(
         elif flag is None:
             why = section_of(name, table["whys"], reason_of(name.replace("_", "-")) or "")
             of_none = name in table["paths"] or section_of(name, table["sections"]) == "none" or name in table["whys"]
-            known = bool(why) and of_none
+            # A name that Megatron-LM reads is not harmless because of the section that it stands in.
+            twin = _reads(name.rpartition(".")[2].replace("_", "-")) and name not in {*table["whys"], *table["paths"]}
+            known = bool(why) and of_none and not twin
             fate = Setting(name, value, NO_EFFECT if known else UNKNOWN, why if known else "is not a known setting")
         elif (judgement := of_flag.get(flag)) is not None:
             fate = Setting(name, value, judgement.effect, judgement.why, judgement.matters)
@@ -198,7 +201,8 @@ def _add(flags: dict[str, list[str]], flag: str, value: str, preset: list[str], 
             flags.pop(flag, None)
         if flag in table["off"]:
             flags[table["off"][flag]] = []
-        return table["off"].get(flag, flag)
+        off: dict[str, str] = table["off"]
+        return off.get(flag, flag)
     if flag in table["off"] and value.lower() in ("", "true"):
         flags.pop(table["off"][flag], None)
         return flag

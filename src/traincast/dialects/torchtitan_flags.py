@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted, flag_table, split_flags
-from traincast.dialects.judge import judge
+from traincast.dialects.judge import judge, less_unused
 from traincast.dialects.launch import Launch, launch_notes, read_launch
 from traincast.dialects.torchtitan_pipeline import pipeline_fields, stages_of, unused
 from traincast.errors import ConfigError, InfeasibleError
@@ -61,11 +61,14 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     fields |= pipeline_fields(settings, fields["pp"])
     more = _computing(settings, fields)
     model, why_none = _model(settings), _why_no_model(settings)
+    nothing, beside = unused(settings, fields), "no effect beside the other settings of the pipeline"
+    if nothing:
+        more = (*more, Note("flags-without-effect", f"{beside}: {', '.join(nothing)}"))
     return Draft(
         model=model,
         fields=fields,
-        notes=(*judged.notes, *launch_notes(launch), assumed, *more, *unused(settings, fields)),
-        settings=judged.settings,
+        notes=(*judged.notes, *launch_notes(launch), assumed, *more),
+        settings=less_unused(judged.settings, dict.fromkeys(nothing, beside)),
         warnings=(*judged.warnings, *_python_config(settings), *_not_compiled(settings, fields)),
         finish=lambda given, model: _finish(settings, given) | stages_of(settings, given, model),
         launched=gpus,

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted, flag_table
 from traincast.errors import InfeasibleError
 from traincast.job.pipeline_layout import PipelineLayout
@@ -61,16 +60,14 @@ def pipeline_fields(settings: Pasted, pp: int) -> dict[str, Any]:
     return fields | ({} if _PER_STAGE in settings else {"vpp": usual})
 
 
-def unused(settings: Pasted, fields: Mapping[str, Any]) -> tuple[Note, ...]:
-    """Return a note of settings of the pipeline that have no effect beside the others."""
+def unused(settings: Pasted, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the settings of the pipeline that have no effect beside the others."""
     ignored = (
         [_PER_STAGE, *_LESS, _POINTS] if _PARTS in settings else [_PER_STAGE, *_LESS] if _POINTS in settings else []
     )
     ignored += [] if "moe_a2a_overlap" in fields or not settings.is_on(_OVERLAP) else [_OVERLAP]
     ignored += [_SCHEDULE, _PARTS, _POINTS, _PER_STAGE, *_LESS] if fields["pp"] == 1 else []
-    found = [name for name in dict.fromkeys(ignored) if name in settings]
-    text = f"no effect beside the other settings of the pipeline: {', '.join(found)}"
-    return (Note("flags-without-effect", text),) if found else ()
+    return tuple(name for name in dict.fromkeys(ignored) if name in settings)
 
 
 def stages_of(settings: Pasted, given: Mapping[str, Any], model: Model | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from traincast.errors import ConfigError, FormatError
 from traincast.files import InputFile
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table, cluster_table
-from traincast.job.draft import Draft
+from traincast.job.draft import Draft, Setting
 from traincast.job.frameworks import Framework, framework_from_table, framework_names, load_framework
 from traincast.job.job import JOB_FIELDS, Job, JobRequest
 from traincast.job.job_file import SECTIONS, draft_of_table
@@ -43,6 +43,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
     """What reading the job brought up."""
+    settings: tuple[Setting, ...] = ()
+    """What became of each setting of the framework's flags and files that it was read from."""
     allow_oom: bool = False
     """Whether it runs even where it does not fit into memory."""
     inputs: tuple[InputFile, ...] = ()
@@ -67,6 +69,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
             fields=_fields_said(self.job),
             notes=self.notes,
             warnings=self.warnings,
+            settings=self.settings,
             inputs=self.inputs,
         )
 
@@ -80,6 +83,7 @@ def record_to_table(record: RunRecord) -> dict[str, object]:
         table |= _job_table(record.job)
     if record.command == "predict":
         table |= {"notes": as_table(record.notes), "warnings": as_table(record.warnings), "allow_oom": record.allow_oom}
+        table |= {"settings": as_table(record.settings)} if record.settings else {}
     return {
         **table,
         "cluster": cluster_table(record.cluster),
@@ -109,6 +113,7 @@ def record_from_table(table: Mapping[str, Any], inputs: tuple[InputFile, ...], s
         job=_job_of_table(table, shown) if head.command == "predict" else None,
         notes=head.notes,
         warnings=head.warnings,
+        settings=head.settings,
         allow_oom=head.allow_oom,
         inputs=inputs,
     )
@@ -123,6 +128,7 @@ class _Head(msgspec.Struct, kw_only=True):
     options: dict[str, Any] = {}
     notes: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
+    settings: tuple[Setting, ...] = ()
     allow_oom: bool = False
 
 

@@ -171,6 +171,7 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
         job=request,
         notes=draft.notes,
         warnings=draft.warnings,
+        settings=draft.settings,
         allow_oom=allow_oom,
         inputs=(*draft.inputs, *files, *chosen.inputs),
     )
