@@ -13,6 +13,7 @@ from traincast.job.draft import Draft
 from traincast.job.job_file import read_job_file
 from traincast.job.resolve import resolve_job
 from traincast.plan.layout import Layout
+from traincast.report.json import result_from_json, to_json
 from traincast.report.layouts import bridge_overrides, megatron_flags, torchtitan_toml
 from traincast.report.plan_files import write_plan
 from traincast.simulation.forecast import forecast
@@ -202,3 +203,18 @@ def test_a_job_that_does_not_fit_is_told_what_makes_it_fit():
 def forecast_of(job, layout):
     request = replace(job.request(), **layout.request())
     return forecast(resolve_job(request, H100), Setting(cluster=H100), allow_oom=True).iteration_time_s
+
+
+@pytest.mark.parametrize(("model", "more"), [("qwen3-14b", {"tp": 4}), ("qwen3-30b-a3b", {"ep": 8}), ("llama3-8b", {})])
+def test_a_layout_is_run_again_and_taken_by_a_forecast(model, more):
+    """Its result says what it was made from; each of its fields is taken as it is printed, for models of any kind."""
+    said = {"model": model, "gpus": 16, "global_batch": 32, "seq_length": 4096}
+    found = api.plan(cluster="h200", top=3, **said, **more)
+    names = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "zero", "recompute", "recompute_layers")
+    for each in found.best:
+        for given in (each.result, result_from_json(to_json(each.result), "result.json")):
+            assert api.run_again(given).iteration_time_s == each.result.iteration_time_s
+        fields = {name: getattr(each.layout, name) for name in (*names, "recompute_method", "recompute_modules")}
+        kind = {"moe_dispatcher": each.layout.moe_dispatcher, "schedule": each.layout.schedule}
+        again = api.predict(cluster="h200", **said, **fields, **kind)
+        assert again.iteration_time_s == pytest.approx(each.result.iteration_time_s, rel=1e-12)

@@ -179,8 +179,9 @@ def _expert_degrees(request: JobRequest, decided: Decisions, tp: int, replicas: 
             raise ConfigError(
                 f"is {request.expert_imbalance:g}, but {request.model.name} has no experts", "expert_imbalance"
             )
-        for name in ("ep", "etp"):
-            if getattr(request, name) not in (None, 1):
+        # Results and plans say the degree of experts as it follows: that of the other layers.
+        for name, fits in (("ep", (None, 1)), ("etp", (None, 1, tp))):
+            if getattr(request, name) not in fits:
                 raise ConfigError(f"is {getattr(request, name)}, but {request.model.name} has no experts", name)
         return 1, tp
     ep = request.ep

@@ -28,6 +28,7 @@ from traincast.plan.space import Space
 from traincast.schedules.plan import SCHEDULES
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.job_step import JobStep
+from traincast.simulation.recorded import with_run
 from traincast.simulation.result import Result
 from traincast.simulation.step import Setting
 from traincast.units import counted, format_share, format_size
@@ -55,8 +56,9 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         raise _nothing_fits(request, screened, limit, usable, screen.lightest(_NEAREST))
 
     def simulate(layout: Layout) -> tuple[Result, JobStep]:
-        job = resolve_job(replace(request, **layout.request()), setting.cluster)
-        return forecast_step(job, setting, allow_oom=True)
+        laid_out = replace(request, **layout.request())
+        result, done = forecast_step(resolve_job(laid_out, setting.cluster), setting, allow_oom=True)
+        return with_run(result, laid_out, setting, allow_oom=True), done
 
     with part(0.3, 0.9):
         finalists = simulated(screened, simulate, options.finalists)

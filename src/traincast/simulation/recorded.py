@@ -189,6 +189,21 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
     return _recorded(replace(result, warnings=(*draft.warnings, *result.warnings)), record)
 
 
+def with_run(result: Result, request: JobRequest, setting: Setting, *, allow_oom: bool) -> Result:
+    """Return the forecast of a request with all that is needed to run it again."""
+    request, files = _with_own_framework(request)
+    options = Chosen(setting, cluster_assumed=False, inputs=()).options()
+    record = RunRecord(
+        command="predict",
+        cluster=setting.cluster,
+        options=options,
+        job=request,
+        allow_oom=allow_oom,
+        inputs=files,
+    )
+    return replace(result, run=record_to_table(record), inputs=files)
+
+
 def _advised(
     result: Result, setting: Setting, options: Sequence[Option], rerun: Rerun, spread: Spread | None = None
 ) -> Result:
