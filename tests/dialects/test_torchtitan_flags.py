@@ -204,3 +204,14 @@ def test_newer_versions_count_their_batches_in_tokens():
         job(*new, "--training.num_tokens_per_train_step", "9000")
     warnings = draft_like("torchtitan", list(new)).warnings
     assert [note.text.startswith("config llama3_8b is a function") for note in warnings] == [True]
+
+
+@pytest.mark.parametrize(
+    ("ep", "said", "etp"), [("8", None, 1), ("8", "2", 2), ("8", "1", 1), ("1", "1", 2), ("1", None, 2)]
+)
+def test_tensor_parallelism_splits_experts_where_they_are_not_spread(ep, said, etp):
+    """The degree of experts is 1 unless said, and counts only beside expert parallelism."""
+    words = ["--model.name", "deepseek_v3", "--model.flavor", "16B", "--nproc_per_node", "8", "--nnodes", "4"]
+    words += ["--parallelism.tensor_parallel_degree", "2", "--parallelism.expert_parallel_degree", ep]
+    words += [] if said is None else ["--parallelism.expert_tensor_parallel_degree", said]
+    assert job(*words, "--training.seq_len", "4096").parallel.expert_tp == etp

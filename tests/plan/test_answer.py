@@ -14,7 +14,8 @@ from traincast.job.job_file import read_job_file
 from traincast.job.resolve import resolve_job
 from traincast.plan.layout import Layout
 from traincast.report.json import result_from_json, to_json
-from traincast.report.layouts import bridge_overrides, megatron_flags, torchtitan_toml
+from traincast.report.layouts_megatron import bridge_overrides, megatron_flags
+from traincast.report.layouts_toml import torchtitan_toml
 from traincast.report.plan_files import write_plan
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting

@@ -28,6 +28,21 @@ JOBS = {
         "framework": "torchtitan-2025",
     },
 }
+TITAN = {"gpus": 32, "global_batch": 128, "seq_length": 2048, "cluster": "h100", "framework": "torchtitan-2025"}
+OF_TITAN = {
+    "eight bits": {"model": "llama3-8b", "precision": "fp8"},
+    "four times eight bits": {"model": "llama3-8b", "precision": "mxfp8", "cluster": "b200"},
+    "narrow gradients": {"model": "llama3-8b", "grad_reduce_bytes": 2},
+    "uneven stages": {"model": "gpt3-13b", "pp": 16, "vpp": 2, "schedule": "interleaved", "global_batch": 64},
+    "experts": {"model": "qwen3-30b-a3b", "tp": 2, "ep": 8},
+    "both directions": {
+        "model": "qwen3-30b-a3b",
+        "pp": 4,
+        "schedule": "dualpipe_v",
+        "framework": "torchtitan-eager-2024",
+    },
+    "little memory": {"model": "llama3-70b", "gpus": 16, "allow_offload": True, "global_batch": 32, "cluster": "h200"},
+}
 READ = {"megatron.txt": "megatron", "bridge.txt": "bridge"}
 
 
@@ -75,3 +90,23 @@ def test_what_is_not_written_stands_in_a_file_with_its_reason(plan, tmp_path):
             f"best.{each.name} is not written: {each.why_not}"
             in (tmp_path / "out" / "best.not-written.txt").read_text()
         )
+
+
+@pytest.mark.parametrize("name", OF_TITAN)
+def test_what_is_planned_for_torchtitan_is_what_it_can_be_told(name):
+    """What it has no setting for is not proposed: some layers recomputed whole, activations alone offloaded."""
+    found = traincast.plan(**{**TITAN, **OF_TITAN[name]}, top=2)
+    for choice in found.best:
+        export = next(each for each in exports(found, choice) if each.name == "torchtitan.toml")
+        assert export.text, export.why_not
+        assert choice.layout.recompute_layers is None and not choice.layout.offload_activations
+
+
+def test_no_schedule_is_planned_that_pytorch_refuses_with_compiled_layers():
+    said = {**TITAN, "model": "llama3-8b", "pp": 4}
+    compiled, eager = (
+        {each.layout.schedule for each in traincast.plan(**said | {"framework": name}).best}
+        for name in ("torchtitan-2025", "torchtitan-eager-2024")
+    )
+    assert "zb_v" in eager
+    assert compiled <= {"1f1b", "gpipe", "interleaved"}

@@ -52,7 +52,11 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     why = "with torch.compile" if framework == _COMPILED else "without torch.compile"
     assumed = Note("assumed-framework", f"framework is not given: {framework}, for torchtitan {why}; give --framework")
     fields = {"framework": framework, **settings.fields(table)}
-    fields = {name: value for name, value in fields.items() if name not in ("ep", "etp") or value != 1}
+    if fields.get("ep", 1) > 1:
+        fields.setdefault("etp", 1)
+    else:
+        # Source: torchtitan, models/llama4/infra/parallelize.py (apply_moe_ep_tp): tp then splits the experts, too.
+        fields = {name: value for name, value in fields.items() if name not in ("ep", "etp")}
     _data_parallel(settings, fields)
     gpus, says = _world(launch)
     if gpus is not None:

@@ -51,6 +51,9 @@ GRADIENT_SUMS = ("gemm", "kernel", "cast", "autograd")
 that reads what the GEMM wrote in 16 bits, such a kernel after a cast to fp32, or PyTorch's autograd, which adds
 them in their own type (all but the first of a step, which is counted as the others are)."""
 
+OFFLOADED = ("optimizer", "activations")
+"""What the memory of the host can keep instead of the GPU's, each by itself (`traincast.job.offload`)."""
+
 CP_KINDS = ("ring", "all_gather", "all_to_all")
 """How context parallel ranks exchange keys and values."""
 
@@ -196,6 +199,12 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Share of each layer's work that ``selective`` computes again, where it is more than the attention core."""
     recomputes_modules: bool = False
     """Whether it can recompute single modules of a layer, so that doing so is proposed where memory lacks."""
+    recomputes_some_layers: bool = True
+    """Whether it can recompute some layers of a stage whole and others not, so that a plan proposes it."""
+    offloads: tuple[str, ...] = ("optimizer", "activations")
+    """What it can keep by itself in the memory of the host, so that a plan proposes it: of `OFFLOADED`."""
+    pipeline_schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    """Schedules of a pipeline that a plan proposes."""
     lora_rank: int = 16
     """Rank of adapters where the job does not say. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
     lora_targets: tuple[str, ...] = ("linear_qkv", "linear_proj", "in_proj", "out_proj")
@@ -232,6 +241,7 @@ _CHOICES = {
     "cp_kind": CP_KINDS,
     "moe_cuda_graph_scope": GRAPH_SCOPES,
     "gradient_sum": GRADIENT_SUMS,
+    "offloads": OFFLOADED,
     "moe_dispatcher": tuple(DISPATCHERS),
     "moe_dispatch_dtype": DISPATCH_DTYPES,
     "fp8_recipe": tuple(RECIPES),

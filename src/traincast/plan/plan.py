@@ -102,8 +102,9 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
 def _checked(request: JobRequest) -> JobRequest:
     """Return a request with every choice in its one spelling; refuse names that no job may have, as a forecast does."""
     found = check_choices(request)
-    if found.schedule is not None:
-        SCHEDULES.get(found.schedule)
+    named = framework_of(found).pipeline_schedules
+    for schedule in named if found.schedule is None else (found.schedule,):
+        SCHEDULES.get(schedule)
     return found
 
 

@@ -245,7 +245,7 @@ class Filled:
                     for count in counts
                     if pp * vpp * count <= MAX_SLOTS and self.space.runs(schedule, pp, vpp, count)
                 )
-                recomputes = self.space.recomputes(max(shape.job.layers_Q))
+                recomputes = self.space.recomputes(shape.job)
                 if recomputes and able:
                     yield Block(self, shape, members.with_counts(able), recomputes)
 

@@ -16,7 +16,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
 from traincast.job.feasible import check_gpu, check_model, precision_on
 from traincast.job.frameworks import CP_KINDS, Framework
-from traincast.job.job import SCHEDULES, JobRequest
+from traincast.job.job import SCHEDULES, Job, JobRequest
 from traincast.job.layers import Split, split_layers
 from traincast.model.dispatch import DISPATCHERS, dispatcher_of
 from traincast.model.recompute import DISCARDING_MODULES, available_modules
@@ -31,10 +31,6 @@ MOST_MICRO_BATCH = 8
 LEAST_CONTEXT = 4096
 """Fewest tokens of a sequence that a rank has in the default space: NVIDIA's recipes of Llama 3 70B and Llama 3.1 405B
 split 8,192 tokens over two ranks (NVIDIA/dgxc-benchmarking, llama3.1)."""
-
-_MEGATRON = ("1f1b", "interleaved")
-_PYTORCH = ("1f1b", "gpipe", "interleaved", "zb_v", "dualpipe_v")
-"""Schedules of Megatron-LM and of torch.distributed.pipelining."""
 
 
 class Degrees(Struct, frozen=True):
@@ -158,8 +154,7 @@ class Space(Struct, frozen=True, kw_only=True):
             layers = self._split(1, 1)
             return [("1f1b", 1, layers)] if layers else []
         found = []
-        known = tuple(SCHEDULES) if self.full else _PYTORCH if self.framework.pipelined_fsdp else _MEGATRON
-        for schedule in self.among("schedule", known):
+        for schedule in self.among("schedule", SCHEDULES if self.full else self.framework.pipeline_schedules):
             virtual = SCHEDULES.get(schedule)
             usual = range(2, self.request.model.layers // pp + 2) if virtual is None else (virtual,)
             for vpp in self.among("vpp", usual):
@@ -202,27 +197,39 @@ class Space(Struct, frozen=True, kw_only=True):
         """Return whether a pipeline takes so many microbatches; Megatron-LM refuses to interleave others."""
         return schedule != "interleaved" or vpp == 1 or microbatches % pp == 0
 
-    def recomputes(self, most_layers: int) -> tuple[Recompute, ...]:
-        """Return what the backward pass may recompute where virtual stages have at most so many layers."""
+    def recomputes(self, job: Job) -> tuple[Recompute, ...]:
+        """Return what the backward pass of jobs with this pipeline and execution may recompute."""
+        most_layers = max(job.layers_Q)
         kinds = self.among("recompute", ("none", "selective", "full"))
         found = [Recompute()] if "none" in kinds else []
         if "selective" in kinds:
-            found += [Recompute("selective", modules=each) for each in self._module_sets()]
+            found += [Recompute("selective", modules=each) for each in self._module_sets(job)]
         if "full" in kinds:
             found += self._full_recomputes(most_layers)
-        counts = self.among("offload_activations", self._offloaded_counts(most_layers))
-        found = [replace(each, offloaded=min(count, most_layers)) for each in found for count in counts]
-        return tuple(dict.fromkeys(found))
+        usual = self._offloaded_counts(most_layers, job.parallel.pp)
+        offloaded = [
+            replace(each, offloaded=min(count, most_layers))
+            for each in found
+            for count in self.among("offload_activations", usual if self.full or each.kind == "none" else [0])
+        ]
+        return tuple(dict.fromkeys(offloaded))
 
     def _offloaded_shares(self) -> tuple[float, ...]:
         """Return which shares of the optimizer's states may be offloaded; offloaded parameters take all along."""
         if self.request.offload_parameters:
             return (1.0,)
-        return (0.0, 1.0) if self.allow_offload else (0.0,)
+        return (0.0, 1.0) if self._offloads("optimizer") else (0.0,)
 
-    def _offloaded_counts(self, most: int) -> list[int]:
-        """Return of how many layers of a virtual stage activations may be offloaded."""
-        return sorted({0, most // 2, most}) if self.allow_offload else [0]
+    def _offloaded_counts(self, most: int, pp: int) -> list[int]:
+        """Return of how many layers of a virtual stage activations may be offloaded.
+
+        Megatron-LM refuses it in a pipeline, and beside recomputation: megatron/core/transformer/transformer_config.py.
+        """
+        able = self._offloads("activations") and (self.full or pp == 1)
+        return sorted({0, most // 2, most}) if able else [0]
+
+    def _offloads(self, what: str) -> bool:
+        return self.allow_offload and (self.full or what in self.framework.offloads)
 
     def _full_recomputes(self, most: int) -> list[Recompute]:
         """Return how many layers may be recomputed whole, each by itself or in groups; None stands for all."""
@@ -238,14 +245,16 @@ class Space(Struct, frozen=True, kw_only=True):
         return found
 
     def _layer_counts(self, most: int) -> list[int]:
+        if not (self.full or self.framework.recomputes_some_layers):
+            return []
         if self.full or most <= 4:
             return list(range(1, most))
         return sorted({max(1, round(most * share)) for share in (0.25, 0.5, 0.75)})
 
-    def _module_sets(self) -> list[tuple[str, ...]]:
+    def _module_sets(self, job: Job) -> list[tuple[str, ...]]:
         if "recompute_modules" in self.fixed or self.request.recompute_modules is not None:
             return [*self.among("recompute_modules", ())]
-        known = available_modules(self.request.model)
+        known = [each for each in available_modules(self.request.model) if self.full or not _refused(each, job)]
         if self.framework.selective_share > 0:
             return []
         if self.full:
@@ -335,6 +344,12 @@ class Space(Struct, frozen=True, kw_only=True):
         }
         able["all_gather"] = able["ring"]
         return tuple(kind for kind in self.among("cp_kind", usual) if able[kind])
+
+
+def _refused(module: str, job: Job) -> bool:
+    """Return whether Megatron-LM refuses to recompute a module (megatron/core/transformer/transformer_config.py)."""
+    delayed = module in ("moe_act", "layernorm") and job.fp8_recipe == "delayed"
+    return delayed or (module == "shared_experts" and job.moe_shared_expert_overlap)
 
 
 def _divisors(number: int) -> list[int]:

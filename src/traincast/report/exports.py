@@ -1,10 +1,11 @@
 """Files of a planned layout for what runs it, each written only if its own reader makes the planned job of it.
 
-A file says what `traincast.report.layouts` can write of a layout. What is written is read back, as a user would paste
-it: where step or memory of that job are not those of the plan, there is no file, and the reason is told.
+A file says what `traincast.report.layouts_megatron` and `traincast.report.layouts_toml` can write of a layout. What is
+written is read back, as a user would paste it: where step or memory of that job are not those of the plan, there is no
+file, and the reason is told.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -19,10 +20,18 @@ from traincast.job.draft import Draft
 from traincast.job.job import Job
 from traincast.job.resolve import resolve_job
 from traincast.plan.answer import Choice, Plan
-from traincast.report.layouts import LAYOUT_FILES
+from traincast.report.layouts_megatron import bridge_overrides, megatron_flags
+from traincast.report.layouts_toml import job_toml, torchtitan_toml
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
 
+LAYOUT_FILES: Mapping[str, Callable[[Plan, Choice], str]] = {
+    "megatron.txt": megatron_flags,
+    "bridge.txt": bridge_overrides,
+    "torchtitan.toml": torchtitan_toml,
+    "job.toml": job_toml,
+}
+"""End of the name of a file of a layout to what writes it."""
 _READ_BY = {"megatron.txt": "megatron", "bridge.txt": "bridge", "torchtitan.toml": "torchtitan"}
 """File to the framework whose reader takes it; what is not here is a job of our own."""
 _SAME = 1e-9

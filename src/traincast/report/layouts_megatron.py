@@ -1,23 +1,17 @@
-"""A planned layout in the words of what runs it: flags of Megatron-LM, overrides of Megatron-Bridge, torchtitan, a job.
+"""A planned layout as flags of Megatron-LM and as overrides of Megatron-Bridge.
 
-What a framework cannot be told is a comment. Sources: NVIDIA/Megatron-LM, megatron/training/arguments.py;
-NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/training/config.py and models/gpt_provider.py; pytorch/torchtitan,
-torchtitan/config/job_config.py.
+What they cannot be told is a comment. Sources: NVIDIA/Megatron-LM, megatron/training/arguments.py;
+NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/training/config.py and models/gpt_provider.py.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-from msgspec.structs import replace
-
-from traincast.hardware.clusters import load_cluster
-from traincast.job.job import JOB_FIELDS, Job
-from traincast.job.job_file import SECTIONS
-from traincast.job.resolve import resolve_job
+from traincast.job.job import Job
 from traincast.plan.answer import Choice, Plan
 from traincast.plan.layout import Layout
+from traincast.report.layouts_toml import decided
 
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 _CP = {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"}
@@ -29,16 +23,13 @@ _MIXED = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
-_TITAN_SCHEDULE = {
-    "1f1b": "1F1B",
-    "gpipe": "GPipe",
-    "interleaved": "Interleaved1F1B",
-    "looped_bfs": "LoopedBFS",
-    "interleaved_zb": "InterleavedZeroBubble",
-    "zb_v": "ZBVZeroBubble",
-    "dualpipe_v": "DualPipeV",
+_AS_LAYER = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+_FIRST_AND_LAST = {
+    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
+    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
 }
-_MEGATRON_SCHEDULES = ("1f1b", "interleaved")
+"""Names of Megatron-LM to those of Megatron-Bridge."""
+_SCHEDULES = ("1f1b", "interleaved")
 
 
 def megatron_flags(plan: Plan, choice: Choice) -> str:
@@ -49,7 +40,7 @@ def megatron_flags(plan: Plan, choice: Choice) -> str:
     said += [(name.replace("_", "-"), value) for name, value in _uneven(decided(plan, choice)).items()]
     said += [("grad-reduce-in-bf16", "")] if _reduces_narrow(decided(plan, choice)) else []
     lines = [f"--{name} {_words(value)}".rstrip() for name, value in said]
-    lost = [*_lost(layout, _MEGATRON_SCHEDULES, "Megatron-LM")]
+    lost = [*_lost(layout, "Megatron-LM")]
     if _gathers_once(layout) and not _torch_fsdp(layout):
         lost.append("# parameters gathered once: Megatron-LM has that with pp 1 and ep 1 alone (--use-torch-fsdp2)")
     return "".join(f"{line}\n" for line in (*lines, *lost))
@@ -86,15 +77,15 @@ def _megatron(plan: Plan, layout: Layout) -> Iterator[tuple[str, object]]:
         yield "fp4-format", "e2m1"
 
 
-def decided(plan: Plan, choice: Choice) -> Job:
-    """Return the job of a planned layout with everything decided."""
-    return resolve_job(replace(plan.asked.request, **choice.layout.request()), load_cluster(plan.asked.cluster))
-
-
-def _uneven(job: Job) -> dict[str, int]:
-    """Return the layers of the first and the last stage where they are not as many as those between them."""
+def _uneven(job: Job) -> dict[str, int | str]:
+    """Return how uneven stages are said: with embedding and LM head as a layer each, or by the first and the last."""
     layers = job.layers_Q
-    if job.parallel.vpp > 1 or len(layers) < 3 or len(set(layers)) == 1 or len(set(layers[1:-1])) > 1:
+    if len(set(layers)) == 1:
+        return {}
+    less_Q = [max(layers) - each for each in layers]
+    if max(less_Q) == 1 and not any(less_Q[1:-1]):
+        return {name: "" for name, less in zip(_AS_LAYER, (less_Q[0], less_Q[-1]), strict=True) if less}
+    if job.parallel.vpp > 1 or len(layers) < 3 or len(set(layers[1:-1])) > 1:
         return {}
     return {"decoder_first_pipeline_num_layers": layers[0], "decoder_last_pipeline_num_layers": layers[-1]}
 
@@ -183,11 +174,9 @@ def _dispatcher(layout: Layout) -> dict[str, str]:
     return {"moe_token_dispatcher_type": str(layout.moe_dispatcher)}
 
 
-def _lost(layout: Layout, schedules: tuple[str, ...], framework: str) -> Iterator[str]:
-    if layout.pp > 1 and layout.schedule not in schedules:
+def _lost(layout: Layout, framework: str) -> Iterator[str]:
+    if layout.pp > 1 and layout.schedule not in _SCHEDULES:
         yield f"# schedule {layout.schedule}: {framework} has none of that kind"
-    if schedules is not _MEGATRON_SCHEDULES:
-        return
     if layout.offload_activations and (layout.pp > 1 or layout.recompute != "none"):
         yield f"# activations offloaded: {framework} refuses that with pipeline stages or recomputation"
     if layout.offload_optimizer and layout.zero == 0 and layout.dp * layout.cp > 1:
@@ -214,7 +203,7 @@ def bridge_overrides(plan: Plan, choice: Choice) -> str:
         "model": model,
         "train": {"micro_batch_size": layout.micro_batch, "global_batch_size": plan.global_batch},
         "ddp": {
-            "use_distributed_optimizer": layout.zero > 0,
+            "use_distributed_optimizer": layout.zero > 0 or layout.offload_optimizer > 0,
             "overlap_grad_reduce": layout.overlap_grad_reduce and layout.dp * layout.cp > 1,
             "overlap_param_gather": layout.overlap_param_gather and layout.zero > 0,
             **({"data_parallel_sharding_strategy": _SHARDING[layout.zero]} if layout.zero > 1 else {}),
@@ -224,8 +213,7 @@ def bridge_overrides(plan: Plan, choice: Choice) -> str:
     }
     job = decided(plan, choice)
     model |= {name: True if value == "" else value for name, value in _software(job).items()}
-    uneven = {name.split("_")[1]: value for name, value in _uneven(job).items()}
-    model |= {f"num_layers_in_{which}_pipeline_stage": value for which, value in uneven.items()}
+    model |= {_FIRST_AND_LAST.get(name, name): value or True for name, value in _uneven(job).items()}
     tables["ddp"]["grad_reduce_in_fp32"] = not _reduces_narrow(job)
     offload = {name: True if value == "" else value for name, value in _offload(layout).items()}
     if (layers := offload.pop("cpu_offloading_num_layers", 0)) > 0:
@@ -233,7 +221,7 @@ def bridge_overrides(plan: Plan, choice: Choice) -> str:
     if offload:
         tables = {**tables, "optimizer": offload}
     lines = [f"{table}.{name}={_plain(value)}" for table, found in tables.items() for name, value in found.items()]
-    lost = [*_lost(layout, _MEGATRON_SCHEDULES, "Megatron-Bridge")]
+    lost = [*_lost(layout, "Megatron-Bridge")]
     if _gathers_once(layout):
         lost.append("# parameters gathered once: Megatron-Bridge gathers them again for the backward pass")
     lines.append(f"mixed_precision={_MIXED.get(layout.precision, f'{layout.precision}_mixed')}")
@@ -245,89 +233,3 @@ def _plain(value: object) -> str:
     if value is None:
         return "null"
     return json.dumps(value).replace(" ", "").replace('"', "") if isinstance(value, (bool, list)) else str(value)
-
-
-def torchtitan_toml(plan: Plan, choice: Choice) -> str:
-    """Return the tables of a configuration file of torchtitan that say the layout."""
-    layout = choice.layout
-    shard = layout.shard if layout.zero == 3 else 1
-    replicas = layout.dp * layout.cp
-    mode = {"none": "none", "full": "full"}.get(layout.recompute, "selective")
-    tables: dict[str, dict[str, Any]] = {
-        "parallelism": {
-            "data_parallel_replicate_degree": replicas // shard if shard > 1 else layout.dp,
-            "data_parallel_shard_degree": max(1, shard // layout.cp),
-            "tensor_parallel_degree": layout.tp,
-            "context_parallel_degree": layout.cp,
-            "pipeline_parallel_degree": layout.pp,
-        },
-        "training": {
-            "local_batch_size": plan.global_batch // layout.dp if layout.pp > 1 else layout.micro_batch,
-            "global_batch_size": plan.global_batch,
-            "seq_len": plan.seq_length,
-        },
-        "activation_checkpoint": {"mode": mode},
-    }
-    if shard > 1:
-        tables["parallelism"]["fsdp_reshard_after_forward"] = "always" if layout.reshard_after_forward else "never"
-    lost = []
-    if layout.pp > 1:
-        known = _TITAN_SCHEDULE.get(layout.schedule)
-        if known:
-            tables["parallelism"]["pipeline_parallel_schedule"] = known
-        tables["parallelism"]["pipeline_parallel_microbatch_size"] = layout.micro_batch
-        layers = decided(plan, choice).layers_Q
-        if len(set(layers)) == 1:
-            # It takes embedding and head for layers, of which even stages have none less.
-            tables["parallelism"] |= {"pipeline_parallel_first_stage_less_layers": 0}
-            tables["parallelism"] |= {"pipeline_parallel_last_stage_less_layers": 0}
-            tables["parallelism"]["pipeline_parallel_layers_per_stage"] = layers[0]
-        lost += list(_lost(layout, tuple(_TITAN_SCHEDULE), "torchtitan"))
-    if layout.moe_dispatcher is not None:
-        tables["parallelism"] |= {"expert_parallel_degree": layout.ep, "expert_tensor_parallel_degree": layout.etp}
-    if layout.zero in (1, 2):
-        lost.append(f"# ZeRO-{layout.zero}: torchtitan shards parameters or nothing; this replicates them")
-    if layout.offload_optimizer or layout.offload_activations:
-        lost.append("# offloading: torchtitan offloads all state (training.enable_cpu_offload), and no activations")
-    if layout.recompute == "selective":
-        lost.append("# recomputed modules: torchtitan chooses what selective recomputes by itself")
-    return "".join(f"{line}\n" for line in lost) + _toml(tables)
-
-
-def job_toml(plan: Plan, choice: Choice) -> str:
-    """Return a job file of the layout, for ``traincast predict``: all that was asked for, and what was decided.
-
-    Files that it names are written with their whole path.
-    """
-    asked, request = plan.asked, replace(plan.asked.request, **choice.layout.request())
-    framework = request.framework if isinstance(request.framework, str) else plan.framework
-    said = {each: getattr(request, each) for each in JOB_FIELDS}
-    said |= {"name": _whole_path(asked.cluster), "framework": _whole_path(framework)}
-    unsaid = {name: each.default for name, each in JOB_FIELDS.items()}
-    tables = {
-        section: {key: said[key] for key in keys if key == "name" or said[key] != unsaid.get(key)}
-        for section, keys in SECTIONS.items()
-    }
-    return _toml({"model": {"name": _whole_path(asked.model)}, **tables})
-
-
-def _whole_path(name: str) -> str:
-    """Return the whole path of a file, so that it is found from anywhere; a name as it is."""
-    return str(Path(name).resolve()) if name.endswith((".toml", ".json")) and Path(name).is_file() else name
-
-
-def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    written = []
-    for name, table in tables.items():
-        lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
-        written.append("\n".join([f"[{name}]", *lines]))
-    return "\n\n".join(written) + "\n"
-
-
-LAYOUT_FILES: Mapping[str, Callable[[Plan, Choice], str]] = {
-    "megatron.txt": megatron_flags,
-    "bridge.txt": bridge_overrides,
-    "torchtitan.toml": torchtitan_toml,
-    "job.toml": job_toml,
-}
-"""End of the name of a file of a layout to what writes it."""
