@@ -138,3 +138,32 @@ def test_what_is_unknown_or_not_modelled_is_said():
     other = draft_like("bridge", ["--recipe", "qwen3_8b_sft_config"])
     assert other.model == "qwen3-8b"
     assert any("which is not run" in text for text in texts(other.warnings, "flag-not-modelled"))
+
+
+@pytest.mark.parametrize(
+    ("words", "model"),
+    [
+        (("--model_name", "llama3", "--model_size", "70b"), "llama3-70b"),
+        (("-m", "llama31", "-s", "405b"), "llama3.1-405b"),
+        (("--model_family_name", "qwen", "--model_recipe_name", "qwen3_30b_a3b"), "qwen3-30b-a3b"),
+        (("--model_name=deepseek", "--model_size=v3"), "deepseek-v3"),
+    ],
+)
+def test_scripts_of_bridge_name_their_model_and_gpu(words, model):
+    """As its scripts/performance take them, of 2025 and of 2026."""
+    found = draft_like("bridge", ["python", "scripts/performance/run_script.py", *words, "--gpu", "gb200", "-ng", "64"])
+    assert (found.model, found.cluster, found.fields["gpus"]) == (model, "gb200", 64)
+    assert not any("is not read" in each.text for each in found.warnings)
+
+
+def test_a_gpu_without_a_cluster_is_said():
+    found = draft_like("bridge", ["run_script.py", "--model_name", "llama3", "--model_size", "8b", "--gpu", "r100"])
+    assert found.cluster is None
+    assert "--gpu r100 is no known cluster; give --cluster" in [each.text for each in found.warnings]
+
+
+def test_nemo_is_told_to_go_on_without_asking():
+    words = ["nemo", "llm", "pretrain", "--factory", "llama3_8b", "-y", "trainer.num_nodes=2", "trainer.devices=8"]
+    found = draft_like("nemo", words)
+    assert found.model == "llama3-8b"
+    assert not any("is not read" in each.text for each in found.warnings)

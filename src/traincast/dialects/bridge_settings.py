@@ -23,8 +23,10 @@ from traincast.dialects.recipe_flags import RecipeFlags, fates_of, notes_of, rec
 from traincast.dialects.references import resolved
 from traincast.dialects.settings import input_files, settings_of_file, words_of_launch
 from traincast.errors import ConfigError
+from traincast.hardware.clusters import cluster_names
 from traincast.job.draft import Draft
 from traincast.model.load import find_model
+from traincast.names import find_name
 from traincast.shipped import shipped_rows
 from traincast.units import count_of, quoted
 
@@ -79,9 +81,13 @@ def _draft(like: str, words: Sequence[str], *, strict: bool) -> Draft:
     if unknown and strict:
         raise ConfigError(f"is not a known setting of {like}; leave it out, or leave out --strict", unknown[0])
     model, why = _model(found.name, settings, known)
+    cluster = find_name(settings.get("gpu", ""), cluster_names())
+    if cluster is None and "gpu" in settings:
+        found.warnings.append(Note("cluster-unknown", f"--gpu {settings['gpu']} is no known cluster; give --cluster"))
     return replace(
         draft,
         model=draft.model or model,
+        cluster=cluster,
         fields={**draft.fields, "framework": framework},
         notes=(
             *_said_of_recipe(known),
@@ -205,7 +211,8 @@ def _model(name: str | None, settings: Mapping[str, str], known: _Known) -> tupl
     """Return the model of the recipe: that of the table, or the one that the recipe is named after."""
     if known.model is not None:
         return known.model, None
-    tried = settings.get("model") or name
+    parts = [settings[each] for each in ("model", "model_size") if each in settings]
+    tried = "_".join(parts) or name
     if tried is None:
         return None, None
     size = _SIZE.match(tried)

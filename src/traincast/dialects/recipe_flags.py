@@ -19,6 +19,8 @@ _VALUE = re.compile(r"[^\s\[\]',\"]+")
 _PRECISION = ("mixed_precision", "trainer.plugins", "trainer.precision")
 _NOTHING = ("", "None", "null", "[]", "none", "~")
 _TYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16", "uint8": "fp8"}
+_NAMES = ("gpus", "gpu", "model", "model_size", "model_family")
+"""Options that name what is run and where, and set nothing."""
 _OF_LAUNCH = ("num_nodes", "num_gpus", "gpus")
 
 
@@ -69,7 +71,7 @@ def recipe_flags(
         if name in _PRECISION:
             _add_precision(flags, value, table, shown, name)
             became[name] = ""
-        elif to in _OF_LAUNCH or name in ("gpus", "model") or (name, value) == ("peft", "None"):
+        elif to in _OF_LAUNCH or name in _NAMES or (name, value) == ("peft", "None"):
             became[name] = ""
         elif name in beside or (flag := _set(flags, name, value, table, shown)) is None:
             left.append(name)
