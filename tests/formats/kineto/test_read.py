@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from traincast.report.json import inspection_to_dict
 from traincast.workload.words import Group, Kind, Operation, Phase
 
 US = 1e-6
+EXAMPLE = Path(__file__).parents[3] / "examples" / "pytorch_ddp_2gpu_rank0.json.gz"
 TP = (("3", "TENSOR_MODEL_PARALLEL_GROUP", [0, 1]),)
 
 
@@ -650,3 +652,16 @@ def test_annotations_tell_the_passes_of_two_microbatches_that_overlap(tmp_path):
         "engine": Phase.BACKWARD,
         "other": Phase.FORWARD,
     }
+
+
+def test_a_trace_that_pytorch_wrote_is_the_step_it_measured():
+    """Three steps of one of two A100 under DDP: HTA's test data, whose NCCL kernels say what they sent."""
+    found = api.inspect(EXAMPLE)
+    assert (found.counts["steps"], found.counts["kernels"], found.counts["events"]) == (3, 2700, 40573)
+    result = api.simulate(EXAMPLE, cluster="a100")
+    assert result.iteration_time_s == pytest.approx(result.measured_s, rel=1e-3)
+    reduced = [each for each in result.collectives if each.op == "all_reduce"]
+    assert len(reduced) == 5 and {each.group for each in reduced} == {"world"}
+    # Gradients of ResNet-50, 25,557,032 parameters in fp32, and nothing else.
+    assert sum(each.size_bytes for each in reduced) == 4 * 25_557_032
+    assert result.breakdown_s["other"] > 0.7 * result.iteration_time_s

@@ -41,8 +41,21 @@ def _facts(told: Slowdowns) -> Iterator[tuple[str, str]]:
 
 def _highest(found: Mapping[str, float]) -> str:
     high = sorted((name for name in found if found[name] >= 1 + _LEAST), key=lambda name: -found[name])
-    shown = ", ".join(f"{name} ({found[name]:.3f})" for name in high[:_SHOWN])
+    shown = ", ".join(f"{_plain(name)} ({found[name]:.3f})" for name in high[:_SHOWN])
     return f"{shown} and {len(high) - _SHOWN} more" if len(high) > _SHOWN else shown
+
+
+def _plain(name: str) -> str:
+    """Return the function of a kernel without its type, template arguments and parameters; other names as they are."""
+    if "(" not in name and "<" not in name:
+        return name
+    depth, kept = 0, []
+    for letter in name.replace("(anonymous namespace)::", ""):
+        depth += letter in "<(["
+        if depth == 0:
+            kept.append(letter)
+        depth -= letter in ">)]"
+    return "".join(kept).strip().rpartition(" ")[2] or name
 
 
 def _of_slowdown(share: float) -> str:
