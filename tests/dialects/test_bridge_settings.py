@@ -106,8 +106,15 @@ def test_a_recipe_of_nemo_2(tmp_path):
                     "recipe.trainer.strategy.sequence_parallel = True\nrecipe.log.dir = '/x'\n")  # fmt: skip
     draft = draft_like("nemo", [str(file), "data.micro_batch_size=2"])
     found = resolve_job(draft.request())
-    assert (found.parallel.tp, found.parallel.dp, found.micro_batch, found.global_batch) == (2, 8, 2, 256)
+    # The recipe itself splits sequences over two ranks.
+    assert (found.parallel.tp, found.parallel.cp, found.parallel.dp) == (2, 2, 4)
+    assert (found.micro_batch, found.global_batch) == (2, 256)
     assert (found.precision, found.sequence_parallel, found.model.layers) == ("fp8", True, 32)
+    assert "recipe llama3_8b sets what is not said otherwise" in texts(draft.notes, "recipe")[0]
+
+
+def test_a_recipe_of_nemo_that_is_in_no_table():
+    draft = draft_like("nemo", ["nemo", "llm", "pretrain", "--factory", "starcoder2_3b"])
     assert "is a function of nemo, which is not run" in texts(draft.warnings, "flag-not-modelled")[0]
 
 
@@ -167,3 +174,29 @@ def test_nemo_is_told_to_go_on_without_asking():
     found = draft_like("nemo", words)
     assert found.model == "llama3-8b"
     assert not any("is not read" in each.text for each in found.warnings)
+
+
+@pytest.mark.parametrize("row", list(shipped_rows("dialects/nemo_recipes.csv")), ids=lambda row: row["recipe"])
+def test_recipes_of_nemo_can_run(row):
+    draft = draft_like("nemo", ["nemo", "llm", "pretrain", "--factory", row["recipe"], "-y"])
+    found = resolve_job(draft.under(Draft(cluster="h100")).request())
+    assert found.model.name == row["model"] and found.parallel.world_size == int(row["gpus"])
+    assert {each.effect for each in draft.settings} <= {"read", "no effect"}
+    assert not [each for each in draft.warnings if each.code in ("flag-unknown", "flag-not-modelled")]
+
+
+def test_a_recipe_of_nemo_under_what_is_said_over_it():
+    """Source: NVIDIA/NeMo, nemo/collections/llm/recipes/llama3_70b.py."""
+    found = job(
+        "nemo", "nemo", "llm", "pretrain", "--factory", "llama3_70b(num_nodes=16)", "data.global_batch_size=256"
+    )
+    degrees = found.parallel
+    assert (degrees.tp, degrees.pp, degrees.vpp, degrees.cp, degrees.dp) == (4, 4, 5, 2, 4)
+    assert (found.seq_length, found.micro_batch, found.global_batch) == (8192, 1, 256)
+    assert found.framework.grad_reduce_bytes == 4
+
+
+def test_a_recipe_of_nemo_for_fine_tuning_is_not_that_for_pretraining():
+    draft = draft_like("nemo", ["nemo", "llm", "finetune", "--factory", "llama3_70b", "data.seq_length=2048"])
+    assert draft.model == "llama3-70b" and draft.fields["pp"] == 1
+    assert [each for each in draft.warnings if "is not run" in each.text]

@@ -141,6 +141,8 @@ def _collect(found: _Recipe, launch: Launch, table: Mapping[str, Any], shown: st
         elif word.lower().endswith((".yaml", ".yml", ".json", ".py")):
             _file(found, word)
     found.said |= over
+    if found.name is not None and "finetune" in words:
+        found.name = f"{found.name}_finetune"
 
 
 def _option(found: _Recipe, over: dict[str, str], name: str, value: str, table: Mapping[str, Any], shown: str) -> None:
