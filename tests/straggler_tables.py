@@ -7,8 +7,8 @@ MESSAGE_S = 4e-4
 HEADER = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc")
 
 
-def trace(forward_s, *, dp=2, pp=2, microbatches=4, steps=(3, 5), pause_s=None, reduce_s=None, tp=1):
-    """Return the rows of a trace with all forward passes before all backward ones.
+def trace(forward_s, *, dp=2, pp=2, microbatches=4, steps=(3, 5), pause_s=None, reduce_s=None, tp=1, schedule=None):
+    """Return the rows of a trace with all forward passes before all backward ones, or as `schedule` has them.
 
     `forward_s` gives the forward time of (step, dp rank, stage, microbatch), a backward pass takes twice that;
     `pause_s` gives what the host adds before a forward pass, `reduce_s` the gradient reduction of (step, stage).
@@ -16,7 +16,7 @@ def trace(forward_s, *, dp=2, pp=2, microbatches=4, steps=(3, 5), pause_s=None, 
     rows = []
     for step in steps:
         begin = 100.0 * step
-        times = [_replica(forward_s, pause_s, step, rank, pp, microbatches, begin) for rank in range(dp)]
+        times = [(schedule or _replica)(forward_s, pause_s, step, rank, pp, microbatches, begin) for rank in range(dp)]
         rows += [row for replica, _ in times for row in replica]
         ends = {(rank, stage): times[rank][1][stage] for rank, stage in product(range(dp), range(pp))}
         summed = dict(ends)
@@ -70,6 +70,69 @@ def _replica(forward_s, pause_s, step, rank, pp, microbatches, begin):
                 before = stage, start + took
         done = dict(enumerate(free))
     return rows, done
+
+
+def one_f_one_b(forward_s, pause_s, step, rank, pp, microbatches, begin):
+    """Return what a replica runs in 1F1B with messages that hold the host back, as Megatron-LM without overlap does.
+
+    A stage sends an activation and receives a gradient in one call, and the other way round; both take as long as the
+    call. Each call begins when what came before it has ended.
+    """
+    calls = [list(_calls(stage, pp, microbatches)) for stage in range(pp)]
+    now, at, posted = [begin + 1e-3] * pp, [0] * pp, {}
+    rows = [_row(rank, stage, step, "params-all-gather", begin, begin + 1e-3, 0, 0) for stage in range(pp)]
+    while any(at[stage] < len(calls[stage]) for stage in range(pp)):
+        for stage in range(pp):
+            if at[stage] == len(calls[stage]):
+                continue
+            call = calls[stage][at[stage]]
+            if call[0][0] == "compute":
+                _, word, microbatch = call[0]
+                start = now[stage] + (pause_s(step, rank, stage, microbatch) if pause_s and word == "forward" else 0)
+                took = forward_s(step, rank, stage, microbatch) * (1 if word == "forward" else 2)
+                now[stage] = start + took
+                rows.append(_row(rank, stage, step, f"{word}-compute", start, now[stage], microbatch, 0, microbatch))
+            else:
+                for way, word, microbatch in call:
+                    posted.setdefault((stage, way, word, microbatch), now[stage])
+                met = [posted.get(_other(stage, *message)) for message in call]
+                if None in met:
+                    continue
+                end = max(now[stage], *met) + MESSAGE_S
+                rows += [_row(rank, stage, step, f"{word}-{way}", now[stage], end, m) for way, word, m in call]
+                now[stage] = end
+            at[stage] += 1
+    return rows, dict(enumerate(now))
+
+
+def _calls(stage, pp, microbatches):
+    """Yield what a stage does one after the other: a computation, or messages of one call."""
+    before, after = stage > 0, stage < pp - 1
+    warmup = min(pp - stage - 1, microbatches)
+    for microbatch in range(warmup):
+        yield from ([[("recv", "forward", microbatch)]] if before else [])
+        yield [("compute", "forward", microbatch)]
+        yield from ([[("send", "forward", microbatch)]] if after else [])
+    if before and warmup < microbatches:
+        yield [("recv", "forward", warmup)]
+    for number in range(microbatches - warmup):
+        forward = number + warmup
+        yield [("compute", "forward", forward)]
+        yield from ([[("send", "forward", forward), ("recv", "backward", number)]] if after else [])
+        yield [("compute", "backward", number)]
+        if before:
+            following = [("recv", "forward", forward + 1)] if forward + 1 < microbatches else []
+            yield [("send", "backward", number), *following]
+    for microbatch in range(microbatches - warmup, microbatches):
+        yield from ([[("recv", "backward", microbatch)]] if after else [])
+        yield [("compute", "backward", microbatch)]
+        yield from ([[("send", "backward", microbatch)]] if before else [])
+
+
+def _other(stage, way, word, microbatch):
+    """Return the message that meets one."""
+    peer = stage + (1 if (word == "forward") == (way == "send") else -1)
+    return peer, "recv" if way == "send" else "send", word, microbatch
 
 
 def write(path, rows, meta=None):

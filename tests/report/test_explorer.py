@@ -114,7 +114,7 @@ def test_a_suggestion_is_told_in_the_words_of_the_terminal_and_points_at_what_ch
     if not isinstance(edit, WorkEdit):
         return
     try:
-        changed_s_N = edited(result.program, np.ones(len(result.program)), [replace(edit, factor=0.5)])
+        changed_s_N = edited(result.program, np.ones(len(result.program)), [replace(edit, factor=0.5, like="")])
     except ConfigError:
         assert told["ranks"] == told["rows"] == []
         return
@@ -122,10 +122,10 @@ def test_a_suggestion_is_told_in_the_words_of_the_terminal_and_points_at_what_ch
     lit_N = np.isin(columns["row"], told["rows"]) & np.isin(rank_N, told["ranks"])
     took_N = columns["wait"] + columns["run"] > 0
     # A transfer changes on the other member's rank, too, which the sentence is not about.
-    met_N = (columns["rendezvous"] >= 0) & (edit.rank is not None or edit.stage is not None)
+    met_N = (columns["rendezvous"] >= 0) & bool(edit.ranks or edit.stages)
     assert ((lit_N == (changed_s_N < 1)) | ~took_N | met_N).all()
     assert 0 <= told["from_s"] < told["to_s"] <= result.iteration_time_s
-    assert told["culprit"] == (edit.factor is None)
+    assert told["culprit"] == (edit.like == "peers")
 
 
 def test_what_ifs_that_were_tried_are_told_instead_and_those_with_a_name_by_it(traced):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +11,8 @@ from traincast.errors import ConfigError, TraincastError
 from traincast.job.changes import FieldEdit, WorkEdit, parse_change
 from traincast.job.draft import Draft
 from traincast.report.json import encode, result_to_dict
+from traincast.simulation.edits import edited
+from traincast.workload.words import Kind
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GPT = EXAMPLES / "aicb_gpt_405b_1024gpu.txt"
@@ -105,7 +108,12 @@ def test_links_that_change_nothing_name_what_limits(gpus):
 
 def test_forms():
     assert parse_change("TP-comm * 0.5") == WorkEdit(work="tp_comm", factor=0.5)
-    assert parse_change("stage3.own=Peers") == WorkEdit(work="own", stage=3)
+    assert parse_change("stage3.own=Peers") == WorkEdit(work="own", stages=(3,), like="peers")
+    assert parse_change("rank7,3.own=peers") == WorkEdit(work="own", ranks=(3, 7), like="peers")
+    assert parse_change("compute=even") == WorkEdit(work="compute", like="even")
+    assert parse_change("ep_comm=usual") == WorkEdit(work="ep_comm", like="usual")
+    assert parse_change("recompute=balanced") == WorkEdit(work="recompute", like="balanced")
+    assert parse_change("model=even") == FieldEdit("model", "even")
     assert parse_change("op:attn=fwd*2") == FieldEdit("op:attn", "fwd*2")
     assert parse_change("nic_bandwidth = 800Gb/s") == FieldEdit("nic_bandwidth", "800Gb/s")
 
@@ -117,7 +125,10 @@ def test_forms():
         ("compute*-1", "no factor"),
         ("compute*nan", "no factor"),
         ("communication*2", "is no work"),
-        ("compute=peers", "one rank or stage"),
+        ("compute=peers", "own work of some ranks or stages"),
+        ("compute=usual", "communication, such as comm=usual"),
+        ("tp_comm=even", "own work, such as compute=even"),
+        ("rank0,9999.compute=even", "no rank 9999"),
         ("rank9999.compute=peers", "no rank 9999"),
         ("stage4.compute*2", "no stage 4"),
         ("cp_comm*0.5", "nothing to change"),
@@ -139,3 +150,32 @@ def test_the_layout_of_a_workload_of_python_cannot_be_changed():
     workload = traincast.read(GPT)
     with pytest.raises(ConfigError, match="made in Python"):
         traincast.simulate(workload, cluster="h100", what_if=("vpp=2",))
+
+
+def own_s(result, duration_s_N):
+    """Return the seconds of computation of each rank and each stage."""
+    program = result.program
+    compute_N = program.ops.kind_T[program.row_N] == Kind.COMPUTE
+    of = {"rank": program.rank_N, "stage": program.stage_N}
+    return {what: np.bincount(number_N[compute_N], duration_s_N[compute_N]) for what, number_N in of.items()}
+
+
+def test_even_work_keeps_what_ranks_do_and_balanced_work_what_stages_do():
+    result = traincast.simulate("examples/megatron_pp4_tp2", cluster="h100")
+    before_s_N = result.timeline.duration_s_N
+    before = own_s(result, before_s_N)
+    for change, kept in (("compute=even", "rank"), ("compute=balanced", "stage")):
+        again = own_s(result, edited(result.program, before_s_N, [parse_change(change)]))
+        assert again[kept] == pytest.approx(before[kept])
+    ranks_of_stage = again["rank"].reshape(4, 2)
+    assert ranks_of_stage[:, 0] == pytest.approx(ranks_of_stage[:, 1])
+    assert before["rank"][7] > 2 * before["rank"][6]
+
+
+def test_usual_transfers_are_never_longer_and_leave_own_work_alone():
+    result = traincast.simulate("examples/megatron_pp4_tp2", cluster="h100")
+    before_s_N = result.timeline.duration_s_N
+    after_s_N = edited(result.program, before_s_N, [parse_change("comm=usual")])
+    assert (after_s_N <= before_s_N).all()
+    assert (after_s_N < before_s_N).any()
+    assert own_s(result, after_s_N)["rank"] == pytest.approx(own_s(result, before_s_N)["rank"], rel=1e-12)

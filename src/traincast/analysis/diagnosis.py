@@ -2,9 +2,9 @@
 
 Times of computations of a type are taken apart: what is usual (the mean over the stages), what a stage adds to it (its
 median worker), what a worker adds to its stage (its mean over microbatches and steps), and what is left and changes
-from microbatch to microbatch. Each of these, slow communication and pauses of the host are mended alone and the steps
-replayed; what that saves, over all that is lost, is the share of that cause. A stage that holds less than others, or a
-worker that is faster, is nothing to mend: of these only what is above the usual is.
+from microbatch to microbatch. Each of these, slow communication and pauses of the host may be the cause; each says the
+change that would mend it alone, as ``--what-if`` takes it, and what the steps are shorter by with that change decides
+(`traincast.simulation.causes`).
 
 What changes from microbatch to microbatch is told apart by how it changes. Where sequences are of unequal lengths
 attention takes longer in the forward and in the backward pass of the same microbatch, on whatever rank; where experts
@@ -14,24 +14,24 @@ take a correlation of forward and backward from 0.9 as the mark of unequal seque
 Letters: N operations of all steps, C computations among them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
 
 from traincast.analysis.slowdown import OWN, Replays
 from traincast.analysis.stragglers import WELL_ABOVE
-from traincast.analysis.summary import Cause
+from traincast.job.changes import BALANCED, EVEN, USUAL
 from traincast.units import format_share
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.words import Kind, Phase
 
-MATTERS = 0.02
-"""Share of a step that a cause must cost to be named."""
-LEADING = 0.25
-"""Share of what is lost that it must be."""
 TOGETHER = 0.9
 """Correlation of forward and backward from which they move together."""
+ABOVE = 1.02
+"""Time of a stage over that of others from which it is longer: ranks of one stage agree within 2 %."""
+MOST_RANKS = 16
+"""Slow workers that one change mends."""
 
 SLOW_WORKER = "slow worker"
 LONG_STAGE = "long stage"
@@ -54,38 +54,42 @@ class _Parts(Struct, frozen=True):
     """Median over its workers, the lower one of two."""
     of_worker_s_C: FloatArray
     """Mean over microbatches and steps."""
-    balanced_s_C: FloatArray
-    """Mean over the workers of its stage."""
 
 
-def causes(replays: Replays, unequal_experts: str = "") -> tuple[Cause, ...]:
-    """Return what made steps slower, the most expensive first; nothing where nothing costs `MATTERS` of a step.
+class Suspect(Struct, frozen=True, kw_only=True):
+    """Something that may have made measured steps slower."""
+
+    name: str
+    change: str
+    """What mends it, as ``--what-if`` takes it."""
+    evidence: str
+    ranks: tuple[int, ...] = ()
+    """Whom it is, where it is of some ranks."""
+    stages: tuple[int, ...] = ()
+    includes: str = ""
+    """Change of another suspect that this one mends, too."""
+    mended_s_N: FloatArray | None = None
+    """What the operations of all steps take with it mended, where one step alone does not tell, [N]."""
+
+
+def suspects(replays: Replays, unequal_experts: str = "") -> list[Suspect]:
+    """Return what may have made steps slower.
 
     `unequal_experts` says how unequal the tokens of experts are, where the trace shows that they are.
     """
     parts = _taken_apart(replays)
-    as_is_s, unpaused_s, usual_s = replays.mean_steps(
-        [replays.duration_s_N, replays.unpaused_s_N, replays.usual_s_N]
-    ).tolist()
-    lost_s = as_is_s - min(usual_s, unpaused_s)
-    tried = list(_mended(replays, parts, unequal_experts))
-    steps_s = replays.mean_steps([durations for durations, _ in tried]).tolist()
-    found = [(unpaused_s - step_s, cause) for step_s, (_, cause) in zip(steps_s, tried, strict=True)]
-    pauses = Cause(name=PAUSES, saving_s=0.0, share=0.0, evidence=_pauses(replays, as_is_s, unpaused_s))
-    found.append((as_is_s - unpaused_s, pauses))
-    named = [
-        Cause(
-            name=cause.name,
-            saving_s=saving_s,
-            share=saving_s / as_is_s,
-            evidence=cause.evidence,
-            ranks=cause.ranks,
-            stages=cause.stages,
-        )
-        for saving_s, cause in found
-        if lost_s > 0 and saving_s >= MATTERS * as_is_s and saving_s >= LEADING * lost_s
-    ]
-    return tuple(sorted(named, key=lambda each: -each.saving_s))
+    rank_C, stage_C = replays.rank_N[parts.at_C], replays.stage_N[parts.at_C]
+    slow = [] if unequal_experts else list(_slow_workers(rank_C, stage_C, parts))
+    found = [*slow, *_long_stage(stage_C, parts, slow)]
+    found.append(_varying(replays, parts, unequal_experts))
+    talk_N = _communications(replays)
+    usual_s_N = np.where(talk_N, np.minimum(replays.usual_s_N, replays.duration_s_N), replays.duration_s_N)
+    change = f"comm={USUAL}"
+    found.append(
+        Suspect(name=COMMUNICATION, change=change, evidence=_slowest_type(replays, talk_N), mended_s_N=usual_s_N)
+    )
+    found.append(Suspect(name=PAUSES, change="host*0", evidence=_pauses(replays)))
+    return found
 
 
 def _taken_apart(replays: Replays) -> _Parts:
@@ -93,7 +97,7 @@ def _taken_apart(replays: Replays) -> _Parts:
     compute_N = np.isin(replays.kind_N, (Kind.COMPUTE,)) & (replays.duration_s_N > 0)
     at_C = np.flatnonzero(compute_N)
     time_s_C = replays.unpaused_s_N[at_C]
-    of_type, of_stage, of_worker, balanced = (np.zeros(len(at_C)) for _ in range(4))
+    of_type, of_stage, of_worker = (np.zeros(len(at_C)) for _ in range(3))
     name_C, stage_C, rank_C = replays.name_N[at_C], replays.stage_N[at_C], replays.rank_N[at_C]
     for name in distinct(name_C).tolist():
         stage_means = []
@@ -105,62 +109,47 @@ def _taken_apart(replays: Replays) -> _Parts:
             of_worker[here] = mean_s[which]
             # The lower one of two: half of a stage is not slow because the other half is.
             of_stage[here] = np.sort(mean_s)[(len(mean_s) - 1) // 2]
-            balanced[here] = mean_s.mean()
             stage_means.append(float(of_stage[here[0]]))
         of_type[mine] = np.mean(stage_means)
-    return _Parts(at_C, time_s_C, of_type, of_stage, of_worker, balanced)
+    return _Parts(at_C, time_s_C, of_type, of_stage, of_worker)
 
 
-def _mended(replays: Replays, parts: _Parts, unequal_experts: str) -> Iterator[tuple[FloatArray, Cause]]:
-    """Yield durations with one thing mended, and what that is."""
-
-    def scaled(factor_C: FloatArray) -> FloatArray:
-        duration_s_N = replays.unpaused_s_N.copy()
-        duration_s_N[parts.at_C] = parts.time_s_C * factor_C
-        return duration_s_N
-
-    rank_C, stage_C = replays.rank_N[parts.at_C], replays.stage_N[parts.at_C]
+def _long_stage(stage_C: IntArray, parts: _Parts, slow: Sequence[Suspect]) -> Iterator[Suspect]:
+    """Yield the stage that computes longest, where there are several."""
     stages = _totals(stage_C, parts.of_stage_s_C, parts.of_type_s_C)
-    if len(stages) > 1:
-        longest = max(stages, key=lambda stage: stages[stage][0])
-        ratio = stages[longest][0] / _median([each for stage, (each, _) in stages.items() if stage != longest])
-        last = max(stages)
-        yield (
-            scaled(parts.of_type_s_C / parts.of_stage_s_C),
-            Cause(
-                name=LONG_LAST_STAGE if longest == last else LONG_STAGE,
-                saving_s=0.0,
-                share=0.0,
-                evidence=f"stage {longest} computes {ratio:.2f}x as long as the median of the others",
-                stages=(longest,),
-            ),
+    if len(stages) < 2:
+        return
+    longest = max(stages, key=lambda stage: stages[stage][0])
+    ratio = stages[longest][0] / _median([each for stage, (each, _) in stages.items() if stage != longest])
+    if ratio > ABOVE:
+        yield Suspect(
+            name=LONG_LAST_STAGE if longest == max(stages) else LONG_STAGE,
+            change=f"stage{longest}.own=peers",
+            evidence=f"stage {longest} computes {ratio:.2f}x as long as the median of the others",
+            stages=(longest,),
+            # What brings a stage to its like brings its slow workers there, too.
+            includes=next((each.change for each in slow if longest in each.stages), ""),
         )
+
+
+def _slow_workers(rank_C: IntArray, stage_C: IntArray, parts: _Parts) -> Iterator[Suspect]:
+    """Yield the ranks that compute well longer than the median of their stage."""
     workers = _totals(rank_C, parts.of_worker_s_C, parts.of_stage_s_C)
     slow = sorted(
         (rank for rank in workers if workers[rank][0] > WELL_ABOVE * workers[rank][1]),
         key=lambda r: -_ratio(workers, r),
     )
-    if slow and not unequal_experts:
-        shown = ", ".join(f"rank {rank} {_ratio(workers, rank):.2f}x" for rank in slow[:3])
-        yield (
-            scaled(np.where(np.isin(rank_C, slow), parts.of_stage_s_C / parts.of_worker_s_C, 1.0)),
-            Cause(
-                name=SLOW_WORKER,
-                saving_s=0.0,
-                share=0.0,
-                evidence=f"against the median worker of their stage: {shown}",
-                ranks=tuple(slow[:16]),
-                stages=tuple(sorted({int(stage_C[rank_C == rank][0]) for rank in slow})),
-            ),
-        )
-    yield (
-        scaled((parts.balanced_s_C if unequal_experts else parts.of_worker_s_C) / parts.time_s_C),
-        _varying(replays, parts, unequal_experts),
-    )
-    talk_N = _communications(replays)
-    yield (
-        np.where(talk_N, np.minimum(replays.usual_s_N, replays.unpaused_s_N), replays.unpaused_s_N),
-        Cause(name=COMMUNICATION, saving_s=0.0, share=0.0, evidence=_slowest_type(replays)),
+    if not slow:
+        return
+    shown = ", ".join(f"rank {rank} {_ratio(workers, rank):.2f}x" for rank in slow[:3])
+    more = f" and {len(slow) - 3} more" if len(slow) > 3 else ""
+    worst = tuple(sorted(slow[:MOST_RANKS], key=slow.index))
+    yield Suspect(
+        name=SLOW_WORKER,
+        change=f"rank{','.join(map(str, sorted(worst)))}.own=peers",
+        evidence=f"against the median worker of their stage: {shown}{more}",
+        ranks=worst,
+        stages=tuple(sorted({int(stage_C[rank_C == rank][0]) for rank in worst})),
     )
 
 
@@ -170,17 +159,18 @@ def _communications(replays: Replays) -> BoolArray:
     return talk_N
 
 
-def _varying(replays: Replays, parts: _Parts, unequal_experts: str) -> Cause:
-    """Return the cause of times that change from microbatch to microbatch."""
+def _varying(replays: Replays, parts: _Parts, unequal_experts: str) -> Suspect:
+    """Return what may be the cause of times that change from microbatch to microbatch."""
     if unequal_experts:
-        return Cause(name=EXPERTS, saving_s=0.0, share=0.0, evidence=unequal_experts)
+        return Suspect(name=EXPERTS, change=f"compute={BALANCED}", evidence=unequal_experts)
     spread = float(np.std(parts.time_s_C / parts.of_worker_s_C)) if len(parts.at_C) else 0.0
     together = _correlation(replays, parts)
     told = f"times of a microbatch spread by {format_share(spread)} around the mean of their worker"
+    change = f"compute={EVEN}"
     if together is None:
-        return Cause(name=VARYING, saving_s=0.0, share=0.0, evidence=told)
+        return Suspect(name=VARYING, change=change, evidence=told)
     told += f"; forward and backward of the same microbatch have a correlation of {together:.2f}"
-    return Cause(name=SEQUENCES if together >= TOGETHER else VARYING, saving_s=0.0, share=0.0, evidence=told)
+    return Suspect(name=SEQUENCES if together >= TOGETHER else VARYING, change=change, evidence=told)
 
 
 def _correlation(replays: Replays, parts: _Parts) -> float | None:
@@ -220,10 +210,9 @@ def _median(values: list[float]) -> float:
     return float(np.median(values)) or 1.0
 
 
-def _slowest_type(replays: Replays) -> str:
+def _slowest_type(replays: Replays, talk_N: BoolArray) -> str:
     """Say which communication takes well longer than usual the most."""
     labels, worst, most_s = replays.types(), "communication", 0.0
-    talk_N = _communications(replays)
     for number in distinct(replays.name_N[talk_N]).tolist():
         at = talk_N & (replays.name_N == number)
         over_s = float(np.maximum(replays.unpaused_s_N[at] - replays.usual_s_N[at], 0.0).sum())
@@ -232,7 +221,6 @@ def _slowest_type(replays: Replays) -> str:
     return f"transfers above the median of their type, most of all {worst}"
 
 
-def _pauses(replays: Replays, as_is_s: float, unpaused_s: float) -> str:
+def _pauses(replays: Replays) -> str:
     per_step_s = float(replays.duration_s_N[replays.pause_N].sum()) / max(len(replays.steps), 1)
-    share = (as_is_s - unpaused_s) / as_is_s if as_is_s else 0.0
-    return f"pauses of {per_step_s:.3g} s in a step over all ranks; they make it {format_share(share)} longer"
+    return f"pauses of {per_step_s:.3g} s in a step over all ranks"

@@ -170,10 +170,14 @@ class Cause(Struct, frozen=True, kw_only=True):
 
     name: str
     saving_s: float
-    """What a mean step would be shorter without it alone."""
+    """What the step that is shown would be shorter without it alone: the what-if of its `change`."""
     share: float
-    """The same over a mean step."""
+    """The same over the step."""
     evidence: str
+    change: str = ""
+    """What mends it, as ``--what-if`` takes it; empty in results of older versions."""
+    mean_saving_s: float | None = None
+    """What the mean step of a trace of several would be shorter; None of one step."""
     ranks: tuple[int, ...] = ()
     """Whom it is, where it is of some ranks."""
     stages: tuple[int, ...] = ()

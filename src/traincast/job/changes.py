@@ -4,7 +4,11 @@
 
     tp_comm*0.5                  communication over tp groups takes half as long
     rank7.compute=peers          rank 7 computes as long as the others of its stage
+    rank3,7.own=peers            ranks 3 and 7 do all of their own work as fast as the others of their stages
     stage3.backward*0.9          backward computations of stage 3 take 90 % of their time
+    compute=even                 a computation takes as long in every microbatch of its rank
+    compute=balanced             a computation takes as long on every rank of its stage
+    comm=usual                   no transfer takes longer than the median of those of its name
     op:attn_fwd*0.8              an operation by its name
     nic_bandwidth=800Gb/s        another network card; or any field of a cluster, such as inter.hop_latency_s=3us
     cluster=h200                 another cluster
@@ -19,8 +23,10 @@ from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
 from traincast.units import is_number, quoted
 
-PEERS = "peers"
-"""Value of work that is to take as long as on like ranks."""
+PEERS, EVEN, BALANCED, USUAL = "peers", "even", "balanced", "usual"
+"""Values of work that is to take as long as other work: on like ranks, in the mean of its rank, in the mean of its
+stage, at most in the median of its name."""
+LIKE = (PEERS, EVEN, BALANCED, USUAL)
 OPERATION = "op:"
 """What stands before the name of an operation."""
 KINDS_OF_WORK = ("compute", "host", "copy", "own", "comm")
@@ -33,7 +39,7 @@ WORK = (*KINDS_OF_WORK, *PHASES, *(f"{group}_comm" for group in GROUPS))
 MOST = 1e6
 """Largest factor on a time."""
 
-_PLACE = re.compile(r"(rank|stage)(\d{1,9})\.(.+)", re.IGNORECASE)
+_PLACE = re.compile(r"(rank|stage)(\d{1,9}(?:,\d{1,9}){0,99})\.(.+)", re.IGNORECASE)
 
 
 class WorkEdit(Struct, frozen=True, kw_only=True):
@@ -41,17 +47,23 @@ class WorkEdit(Struct, frozen=True, kw_only=True):
 
     work: str
     """One of `WORK`, or `OPERATION` and the name of an operation."""
-    rank: int | None = None
-    """Of this rank alone; of its communications those with others too."""
-    stage: int | None = None
-    """Of this stage alone."""
-    factor: float | None = None
-    """What its time is multiplied with; None: as on peers."""
+    ranks: tuple[int, ...] = ()
+    """Of these ranks alone; of their communications those with others too. Empty: of all."""
+    stages: tuple[int, ...] = ()
+    """Of these stages alone. Empty: of all."""
+    factor: float = 1.0
+    """What its time is multiplied with."""
+    like: str = ""
+    """One of `LIKE`, instead of a factor."""
 
     @property
     def shown(self) -> str:
         """What it is of, for messages."""
-        where = f"rank{self.rank}." if self.rank is not None else "" if self.stage is None else f"stage{self.stage}."
+        where = "".join(
+            f"{what}{','.join(map(str, numbers))}."
+            for what, numbers in (("rank", self.ranks), ("stage", self.stages))
+            if numbers
+        )
         return where + self.work
 
 
@@ -72,10 +84,11 @@ def parse_change(text: str) -> WorkEdit | FieldEdit:
         If it is of no such form, or names work that there is not.
     """
     name, equals, value = (each.strip() for each in text.rpartition("="))
-    if equals and name and value and value.lower() != PEERS:
-        return FieldEdit(name, value)
+    like = value.lower() if equals and name else ""
+    if like == PEERS or (like in LIKE and _work(_placed(name)[1]) is not None):
+        return _as_like(text, name, like)
     if equals and name and value:
-        return _work_edit(text, name, None)
+        return FieldEdit(name, value)
     name, star, factor = (each.strip() for each in text.rpartition("*"))
     if not star or not name:
         known = "WORK*FACTOR, rankN.WORK=peers, or FIELD=VALUE, such as tp_comm*0.5"
@@ -85,20 +98,39 @@ def parse_change(text: str) -> WorkEdit | FieldEdit:
     return _work_edit(text, name, float(factor))
 
 
-def _work_edit(text: str, name: str, factor: float | None) -> WorkEdit:
+def _as_like(text: str, name: str, like: str) -> WorkEdit:
+    edit = _work_edit(text, name, 1.0, like)
+    is_comm = edit.work.endswith("comm")
+    if like == PEERS and (is_comm or not (edit.ranks or edit.stages)):
+        raise ConfigError(
+            f"{quoted(text)}: what is as on peers is the own work of some ranks or stages, such as rank7.compute=peers",
+            "what_if",
+        )
+    if like != PEERS and is_comm != (like == USUAL):
+        what = "communication, such as comm" if like == USUAL else "own work, such as compute"
+        raise ConfigError(f"{quoted(text)}: what is {like} is {what}={like}", "what_if")
+    return edit
+
+
+def _placed(name: str) -> tuple[re.Match[str] | None, str]:
+    """Return where work is, if that is said, and its name."""
     placed = _PLACE.fullmatch(name)
-    rank = stage = None
-    if placed is not None:
-        number, name = int(placed[2]), placed[3]
-        rank, stage = (number, None) if placed[1].lower() == "rank" else (None, number)
-    work = name if name.startswith(OPERATION) else find_name(name, WORK)
+    return placed, name if placed is None else placed[3]
+
+
+def _work(name: str) -> str | None:
+    return name if name.startswith(OPERATION) else find_name(name, WORK)
+
+
+def _work_edit(text: str, name: str, factor: float, like: str = "") -> WorkEdit:
+    placed, name = _placed(name)
+    numbers = () if placed is None else tuple(sorted(set(map(int, placed[2].split(",")))))
+    work = _work(name)
     if work is None:
         raise ConfigError(
             f"{quoted(name)} in {quoted(text)} is no work; {known_names(name, WORK)}, or op:NAME", "what_if"
         )
-    if factor is None and (placed is None or work.endswith("comm")):
-        raise ConfigError(
-            f"{quoted(text)}: what is as on peers is the own work of one rank or stage, such as rank7.compute=peers",
-            "what_if",
-        )
-    return WorkEdit(work=work, rank=rank, stage=stage, factor=factor)
+    of_ranks = placed is not None and placed[1].lower() == "rank"
+    return WorkEdit(
+        work=work, ranks=numbers if of_ranks else (), stages=() if of_ranks else numbers, factor=factor, like=like
+    )

@@ -14,7 +14,7 @@ import numpy as np
 
 from traincast.analysis.breakdown import groups_of_part
 from traincast.errors import ConfigError
-from traincast.job.changes import GROUPS, OPERATION, WorkEdit
+from traincast.job.changes import BALANCED, GROUPS, OPERATION, PEERS, USUAL, WorkEdit
 from traincast.names import known_names
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program
@@ -36,7 +36,7 @@ _GROUPS = {f"{name}_comm": groups_of_part(f"exposed_{name}") or (Group[name.uppe
 
 def ranks_apart(edits: Sequence[WorkEdit]) -> frozenset[int]:
     """Return the ranks that no other rank may stand for."""
-    return frozenset(edit.rank for edit in edits if edit.rank is not None)
+    return frozenset(rank for edit in edits for rank in edit.ranks)
 
 
 def edited(program: Program, duration_s_N: FloatArray, edits: Sequence[WorkEdit]) -> FloatArray:
@@ -52,16 +52,46 @@ def edited(program: Program, duration_s_N: FloatArray, edits: Sequence[WorkEdit]
         here_N = work_of(program, edit)
         if not here_N.any():
             raise ConfigError(f"this step has no work called {edit.shown}, so there is nothing to change", "what_if")
-        if edit.factor is not None:
+        if edit.like == PEERS:
+            duration_s_N = _like_peers(program, duration_s_N, edit, here_N, work_N)
+        elif edit.like:
+            duration_s_N = np.where(here_N, _like_others(program, duration_s_N, edit.like, here_N), duration_s_N)
+        else:
             duration_s_N = np.where(_with_members(program, here_N), duration_s_N * edit.factor, duration_s_N)
-            continue
-        index_N = np.repeat(np.arange(len(program.rank_R)), np.diff(program.op_ptr_R1))
-        before_s_N = duration_s_N
-        for index in distinct(index_N[here_N]).tolist():
-            mine = program.rank_slice(index)
-            duration_s_N = duration_s_N.copy()
-            duration_s_N[mine] *= _as_peers(program, before_s_N, index, work_N, of_stage=edit.stage is not None)
     return duration_s_N
+
+
+def _like_peers(
+    program: Program, duration_s_N: FloatArray, edit: WorkEdit, here_N: BoolArray, work_N: BoolArray
+) -> FloatArray:
+    """Return durations with some ranks' work as long as on their peers."""
+    index_N = np.repeat(np.arange(len(program.rank_R)), np.diff(program.op_ptr_R1))
+    again_s_N, chosen = duration_s_N.copy(), distinct(index_N[here_N])
+    for index in chosen.tolist():
+        peers = peers_of(program, index, besides=chosen, of_stage=bool(edit.stages))
+        again_s_N[program.rank_slice(index)] *= _as_peers(program, duration_s_N, index, work_N, peers)
+    return again_s_N
+
+
+def _like_others(program: Program, duration_s_N: FloatArray, like: str, here_N: BoolArray) -> FloatArray:
+    """Return what each operation of some work takes on the whole: in the mean of its rank or stage, or the median."""
+    _, name_T = np.unique(np.array(program.ops.name_T, dtype=str), return_inverse=True)
+    name_N = name_T[program.row_N]
+    if like == USUAL:
+        usual_s_N = duration_s_N.copy()
+        # Where no other member was recorded, waiting for it may be in the time.
+        met_N = here_N & (program.rendezvous_N >= 0)
+        for name in distinct(name_N[met_N]).tolist():
+            at = np.flatnonzero(met_N & (name_N == name))
+            usual_s_N[at] = np.minimum(usual_s_N[at], np.median(duration_s_N[at]))
+        return usual_s_N
+    place_N = program.stage_N if like == BALANCED else program.rank_N
+    _, which_N = np.unique(np.stack([place_N[here_N], name_N[here_N]]), axis=1, return_inverse=True)
+    weight = np.repeat(program.represents_R, np.diff(program.op_ptr_R1))[here_N]
+    mean_s = np.bincount(which_N, duration_s_N[here_N] * weight) / np.bincount(which_N, weight)
+    even_s_N = duration_s_N.copy()
+    even_s_N[here_N] = mean_s[which_N]
+    return even_s_N
 
 
 def work_of(program: Program, edit: WorkEdit) -> BoolArray:
@@ -91,7 +121,7 @@ def _work(program: Program, edit: WorkEdit) -> BoolArray:
         chosen_T = (ops.phase_T == _PHASES[edit.work]) & (ops.kind_T == Kind.COMPUTE)
     else:
         # On peers a computation comes with the pauses of the host before it.
-        kinds = OWN if edit.factor is None and edit.work == "compute" else _KINDS[edit.work]
+        kinds = OWN if edit.like == PEERS and edit.work == "compute" else _KINDS[edit.work]
         chosen_T = np.isin(ops.kind_T, kinds)
     chosen_N: BoolArray = chosen_T[program.row_N]
     return chosen_N
@@ -100,12 +130,14 @@ def _work(program: Program, edit: WorkEdit) -> BoolArray:
 def _place(program: Program, edit: WorkEdit) -> BoolArray:
     """Return which operations are where an edit is of, [N]."""
     here_N = np.ones(len(program), dtype=np.bool_)
-    if edit.rank is not None:
-        _check_there(edit.rank, program.rank_R, "rank")
-        here_N &= program.rank_N == edit.rank
-    if edit.stage is not None:
-        _check_there(edit.stage, program.stage_R, "stage")
-        here_N &= program.stage_N == edit.stage
+    for numbers, known_R, number_N, what in (
+        (edit.ranks, program.rank_R, program.rank_N, "rank"),
+        (edit.stages, program.stage_R, program.stage_N, "stage"),
+    ):
+        for number in numbers:
+            _check_there(number, known_R, what)
+        if numbers:
+            here_N &= np.isin(number_N, numbers)
     return here_N
 
 
@@ -125,11 +157,8 @@ def _with_members(program: Program, chosen_N: BoolArray) -> BoolArray:
     return chosen_N | ((rendezvous_N >= 0) & touched_J[np.maximum(rendezvous_N, 0)])
 
 
-def _as_peers(
-    program: Program, duration_s_N: FloatArray, index: int, work_N: BoolArray, *, of_stage: bool
-) -> FloatArray:
+def _as_peers(program: Program, duration_s_N: FloatArray, index: int, work_N: BoolArray, peers: IntArray) -> FloatArray:
     """Return what the durations of one rank are multiplied with for some work to take what it takes on its peers."""
-    peers = peers_of(program, index, of_stage=of_stage)
     if not len(peers):
         rank = program.rank_R[index]
         raise ConfigError(f"rank {rank} has no peers to be like: no other rank of its stage, no other stage", "what_if")
@@ -147,17 +176,23 @@ def _as_peers(
     return factor_N
 
 
-def peers_of(program: Program, index: int, *, of_stage: bool = False) -> IntArray:
-    """Return the indices of the ranks that do what one does: of its stage, else (or if `of_stage`) of like stages."""
+def peers_of(
+    program: Program, index: int, *, besides: Sequence[int] | IntArray = (), of_stage: bool = False
+) -> IntArray:
+    """Return the indices of the ranks that do what one does: of its stage, else (or if `of_stage`) of like stages.
+
+    Those `besides` it that are to be as their peers themselves are none.
+    """
     stage_R, stage = program.stage_R, int(program.stage_R[index])
-    others = np.flatnonzero(stage_R == stage)
-    others = others[others != index]
+    other_R = ~np.isin(np.arange(len(stage_R)), [index, *besides])
+    others = np.flatnonzero((stage_R == stage) & other_R)
     if len(others) and not of_stage:
         of_its_stage: IntArray = others
         return of_its_stage
     last = int(stage_R.max())
-    middle = np.flatnonzero((stage_R > 0) & (stage_R < last) & (stage_R != stage))
-    peers: IntArray = middle if len(middle) else np.flatnonzero(stage_R != stage)
+    other_R &= stage_R != stage
+    middle = np.flatnonzero((stage_R > 0) & (stage_R < last) & other_R)
+    peers: IntArray = middle if len(middle) else np.flatnonzero(other_R)
     return peers
 
 

@@ -1,14 +1,13 @@
 """Simulate a workload: its step, and the account of where the time went."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec.structs import replace
 
 from traincast import __version__
 from traincast.analysis.breakdown import RankBreakdown, last_rank, rank_breakdown
-from traincast.analysis.diagnosis import SLOW_WORKER
-from traincast.analysis.diagnosis import causes as find_causes
+from traincast.analysis.diagnosis import suspects
 from traincast.analysis.gpu_intervals import gpu_times
 from traincast.analysis.slowdown import Replays, StepOps, slowdowns
 from traincast.analysis.stragglers import SAME_LOAD, Straggler, find_stragglers
@@ -22,7 +21,8 @@ from traincast.estimate.measured import constants_notes, measured_constants
 from traincast.estimate.program import estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
-from traincast.job.changes import WorkEdit
+from traincast.job.changes import PEERS, WorkEdit
+from traincast.simulation.causes import causes as find_causes
 from traincast.simulation.edits import edited
 from traincast.simulation.result import BREAKDOWN_KEYS, MOST_EXPLAINED, CollectiveResult, PartResult, RankResult, Result
 from traincast.simulation.step import Setting, Step, run_step
@@ -113,7 +113,7 @@ def account(step: Step) -> Result:
         warnings=workload.warnings + suspicious(step) + unlisted,
         stragglers=stragglers,
         slowdown=slowdown,
-        causes=_with_one_figure(causes, stragglers, step),
+        causes=causes,
         measured_s=workload.measured.step_s if workload.measured else None,
         parts=_parts(step, workload.measured),
         gpu_time=gpu_times(step.program, step.timeline) if workload.program is not None else (),
@@ -210,28 +210,12 @@ def _as_its_peers(program: Program, duration_s_N: FloatArray, straggler: Straggl
     """
     rank = int(program.rank_R[straggler.index])
     try:
-        return edited(program, duration_s_N, [WorkEdit(work="own", rank=rank)])
+        return edited(program, duration_s_N, [WorkEdit(work="own", ranks=(rank,), like=PEERS)])
     except ConfigError:
         mine_N = np.zeros(len(program), dtype=np.bool_)
         mine_N[program.rank_slice(straggler.index)] = True
         mine_N &= program.ops.kind_T[program.row_N] == Kind.COMPUTE
         return np.where(mine_N, duration_s_N / straggler.slowdown, duration_s_N)
-
-
-def _with_one_figure(
-    causes: tuple[Cause, ...], stragglers: Sequence[Mapping[str, int | float]], step: Step
-) -> tuple[Cause, ...]:
-    """Return causes, of which one that is a single straggler of the one step says what that straggler costs."""
-    cost_s = {each["rank"]: float(each["cost_s"]) for each in stragglers}
-    if step.workload.steps is not None:
-        return causes
-    found = [
-        replace(each, saving_s=saving_s, share=saving_s / step.timeline.step_s)
-        if each.name == SLOW_WORKER and len(each.ranks) == 1 and (saving_s := cost_s.get(each.ranks[0], 0.0)) > 0
-        else each
-        for each in causes
-    ]
-    return tuple(sorted(found, key=lambda each: -each.saving_s))
 
 
 def _diagnosed(step: Step) -> tuple[Slowdowns | None, tuple[Cause, ...]]:
@@ -251,7 +235,7 @@ def _diagnosed(step: Step) -> tuple[Slowdowns | None, tuple[Cause, ...]]:
     if loads_W is not None and loads_W.max() > 1 + SAME_LOAD:
         unequal = f"the busiest expert rank gets {loads_W.max():.2f}x the mean number of tokens"
     replays = Replays(steps, workload.parallel.ranks_per_stage)
-    return slowdowns(replays), find_causes(replays, unequal)
+    return slowdowns(replays), find_causes(suspects(replays, unequal), replays, step)
 
 
 def _collectives(step: Step) -> tuple[CollectiveResult, ...]:

@@ -5,7 +5,8 @@ so how much a change of it can save at most. The likeliest changes by that are t
 for another chain may be nearly as long. A change is written as ``--what-if`` takes it.
 
 Half of a communication is what twice the bandwidth would give, a tenth of the computation what better kernels might;
-a rank or stage that takes longer than its like is brought to them; options that are off are turned on.
+a rank or stage that takes longer than its like is brought to them; options that are off are turned on. Of a measured
+step what mends its causes comes first.
 """
 
 import math
@@ -88,10 +89,13 @@ def suggestions(
     found: list[tuple[_Candidate, float]] = []
     likely = sorted(_candidates(result, on_path), key=lambda each: -each.at_most_s)
     graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
-    worth = [each for each in likely if each.at_most_s >= _LEAST_SAVED * step_s][:_TRIED]
-    for candidate in parts(worth, 0.0, 0.5):
+    mended = {_place_of(each.change) for each in result.causes}
+    worth = [
+        each for each in likely if each.at_most_s >= _LEAST_SAVED * step_s and _place_of(each.change) not in mended
+    ]
+    for candidate in parts(worth[:_TRIED], 0.0, 0.5):
         edit = parse_change(candidate.change)
-        if not isinstance(edit, WorkEdit) or (edit.factor is not None and candidate.at_most_s <= _shown_from_s(found)):
+        if not isinstance(edit, WorkEdit) or (not edit.like and candidate.at_most_s <= _shown_from_s(found)):
             continue
         try:
             duration_s_N = edited(program, timeline.duration_s_N, [edit])
@@ -108,10 +112,17 @@ def suggestions(
             found.append((_Candidate(option.change, option.what, step_s), step_s - rerun(option.change)))
         except TraincastError:
             continue  # it cannot run that way
-    best = sorted(found, key=lambda each: -each[1])[:SHOWN]
-    return tuple(
-        _suggestion(candidate, saving_s, spread) for candidate, saving_s in best if saving_s >= _LEAST_SAVED * step_s
-    )
+    # What mends a cause has run with the causes.
+    mending = [(_Candidate(each.change, "", each.saving_s), each.saving_s) for each in result.causes if each.change]
+    others = sorted(found, key=lambda each: -each[1])
+    best = [each for each in (*mending, *others) if each[1] >= _LEAST_SAVED * step_s]
+    return tuple(_suggestion(candidate, saving_s, spread) for candidate, saving_s in best[:SHOWN])
+
+
+def _place_of(change: str) -> tuple[object, ...]:
+    """Return the work that a change is about: what mends a cause is not halved beside it."""
+    edit = parse_change(change) if change else None
+    return (edit.work, edit.ranks, edit.stages) if isinstance(edit, WorkEdit) else (change,)
 
 
 def _shown_from_s(found: Sequence[tuple[_Candidate, float]]) -> float:

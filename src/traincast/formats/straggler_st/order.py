@@ -2,9 +2,11 @@
 
 * Computations run in the order in which they began; messages of a type, and the data parallel collectives, run in
   order on queues of their own.
-* A receive is launched when the computation of its pass before its own has ended, and its own computation waits for it;
-  a send follows its computation. The first message of the backward pass is launched after the last forward computation
-  but one before it.
+* A computation waits for the receive of its own; a send follows its computation.
+* What begins when another operation of its rank has just ended waited for that one: messages are launched after
+  whatever the framework let them wait for (in 1F1B a receive of the forward pass after a backward computation), and the
+  time until then is no pause of the host, for it passes sooner where a peer is faster. The study instead lets a receive
+  be launched by the computation of its pass before its own, and what is left becomes a pause.
 * The first forward computation of a model chunk waits for its parameters. Where gradients are reduced beside the
   backward pass, each reduce-scatter follows the last backward computation of its chunk; else it follows that pass.
 * After the last computation: garbage collection, gradients of layernorms, of the embeddings (first and last stage),
@@ -15,8 +17,6 @@ send or receive without a partner is (the ends of the model, with virtual stages
 
 Letters: L operations of a rank in a step, E edges.
 """
-
-from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -62,6 +62,7 @@ def order_of(rows: Table, stages: int, chunks: int) -> RankOrder:
     found.messages()
     found.parameters()
     found.ending()
+    found.launches(*found.ordered_times())
     start_s_L, end_s_L = found.ordered_times()
     return RankOrder(
         rows,
@@ -116,17 +117,9 @@ class _Rank:
                     self.edge(computed[index], op)
                 else:
                     self.edge(op, computed[index])
-                    if index:
-                        self.edge(computed[index - 1], op)
             held = np.array([self._has_partner(word, way, int(computed[index])) for index in computation.tolist()])
             partners = at[held.astype(bool)] if len(at) else at
             self.partner_L[partners] = np.arange(len(partners))
-        compute = self.of(*COMPUTE)
-        first = int(np.flatnonzero(np.isin(compute, self.passes["backward"]))[0])
-        if first >= 2:
-            for name in ("backward-recv", "backward-send"):
-                for op in self.of(name)[:1].tolist():
-                    self.edge(compute[first - 2], op)
 
     def _matched(self, at: IntArray, computed: IntArray, way: str) -> tuple[IntArray, IntArray]:
         """Return the messages that belong to a computation, and the number of theirs among those of their pass."""
@@ -185,6 +178,31 @@ class _Rank:
                 self.edge(reduced[-1], op)
             before = op
 
+    def launches(self, start_s_L: FloatArray, end_s_L: FloatArray) -> None:
+        """Let what has nothing to wait for until it begins wait for the operation of its rank that ended last before.
+
+        Takes begins and ends in the order that is known so far, [L].
+        """
+        known_s_L = np.full(len(start_s_L), -np.inf)
+        source, target = self._all_edges()
+        np.maximum.at(known_s_L, target, end_s_L[source])
+        # What takes no longer than clocks differ does not come before anything for sure.
+        lasting = np.flatnonzero(end_s_L - start_s_L > 2 * _CLOCKS_S)
+        by_end = lasting[np.argsort(end_s_L[lasting], kind="stable")]
+        before_L = np.searchsorted(end_s_L[by_end], start_s_L + _CLOCKS_S, side="right") - 1
+        for op in np.flatnonzero((start_s_L > known_s_L + _CLOCKS_S) & (before_L >= 0)).tolist():
+            last = int(by_end[before_L[op]])
+            if last != op and end_s_L[last] > known_s_L[op]:
+                self.edge(last, op)
+
+    def _all_edges(self) -> tuple[IntArray, IntArray]:
+        """Return what follows what, by edges and by queues."""
+        pairs = [(np.array(self.source, dtype=np.int64), np.array(self.target, dtype=np.int64))]
+        for queue in np.unique(self.queue_L).tolist():
+            of_queue = np.flatnonzero(self.queue_L == queue)
+            pairs.append((of_queue[:-1], of_queue[1:]))
+        return np.concatenate([each for each, _ in pairs]), np.concatenate([each for _, each in pairs])
+
     def ordered_times(self) -> tuple[FloatArray, FloatArray]:
         """Return begins and ends in which nothing begins before what it follows has ended, [L].
 
@@ -193,14 +211,9 @@ class _Rank:
         start_s_L, end_s_L = self.rows.start_s_N.copy(), self.end_s_L.copy()
         followers: list[list[int]] = [[] for _ in range(len(self.rows))]
         waits = [0] * len(self.rows)
-        for source, target in zip(self.source, self.target, strict=True):
+        for source, target in zip(*(each.tolist() for each in self._all_edges()), strict=True):
             followers[source].append(target)
             waits[target] += 1
-        for queue in np.unique(self.queue_L).tolist():
-            of_queue = np.flatnonzero(self.queue_L == queue).tolist()
-            for source, target in pairwise(of_queue):
-                followers[source].append(target)
-                waits[target] += 1
         free = [op for op in range(len(self.rows)) if not waits[op]]
         done = 0
         while free:

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.errors import TraincastError
-from traincast.job.changes import FieldEdit, WorkEdit
+from traincast.job.changes import PEERS, FieldEdit, WorkEdit
 from traincast.report.operations import simulated
 from traincast.report.plain import Plain, encodable
 from traincast.report.suggestions import change_of, placed_meaning
@@ -61,14 +61,12 @@ def _culprits(result: Result) -> Iterator[_Line]:
     for each in result.stragglers:
         rank, cost = int(each["rank"]), format_time(each["cost_s"])
         text = f"rank {rank} is {each['slowdown']:.2f} times slower than its peers and costs {cost}"
-        yield _Line(text, WorkEdit(work="own", rank=rank))
+        yield _Line(text, WorkEdit(work="own", ranks=(rank,), like=PEERS))
     named = any(edit is not None and _is_slow(edit) for edit in map(_edit_of, (s.change for s in result.suggestions)))
     for cause in () if result.stragglers or named else result.causes:
-        text = f"{cause.name}: {format_time(cause.saving_s)} of a step; {cause.evidence}"
-        if cause.ranks:
-            yield _Line(text, WorkEdit(work="own", rank=cause.ranks[0]))
-        elif cause.stages:
-            yield _Line(text, WorkEdit(work="own", stage=cause.stages[0]))
+        text = f"{cause.name}: {format_time(cause.saving_s)} of the step; {cause.evidence}"
+        if cause.ranks or cause.stages:
+            yield _Line(text, _edit_of(cause.change))
 
 
 def _changes(result: Result) -> Iterator[_Line]:
@@ -78,7 +76,7 @@ def _changes(result: Result) -> Iterator[_Line]:
     suggested = [(each.change, each.saving_s, _between(each.low_s, each.high_s)) for each in result.suggestions]
     for change, saving_s, between in sorted(tried or suggested, key=lambda each: -each[1]):
         edit = _edit_of(change)
-        if saving_s <= 0 or (edit is not None and _is_slow(edit) and edit.rank in slow):
+        if saving_s <= 0 or (edit is not None and _is_slow(edit) and slow.issuperset(edit.ranks or (-1,))):
             continue
         share = format_share(saving_s / result.iteration_time_s)
         yield _Line(f"{placed_meaning(change)}: saves {format_time(saving_s)} ({share}){between}", edit)
@@ -93,7 +91,7 @@ def _between(low_s: float, high_s: float) -> str:
 
 
 def _is_slow(edit: WorkEdit) -> bool:
-    return edit.factor is None and (edit.rank is not None or edit.stage is not None)
+    return edit.like == PEERS
 
 
 def _edit_of(change: str) -> WorkEdit | None:

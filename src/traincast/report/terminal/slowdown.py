@@ -18,7 +18,9 @@ def slowdown(told: Slowdowns | None, causes: Sequence[Cause]) -> ui.View:
     steps = "step" if told.steps == 1 else counted(told.steps, "step")
     yield ui.heading(f"Against the same {steps} without stragglers")
     for cause in causes:
-        cost = f"{format_time(cause.saving_s)} of a step ({format_share(cause.share)})"
+        cost = f"{format_time(cause.saving_s)} of the step ({format_share(cause.share)})"
+        if cause.mean_saving_s is not None:
+            cost += f", {format_time(cause.mean_saving_s)} of the mean step"
         yield ui.hanging("!", f"{cause.name}: {cost}; {cause.evidence}")
     if not causes:
         yield ui.indented(f"no single cause is a quarter of what is lost and {format_share(0.02)} of the step")
