@@ -148,7 +148,7 @@ def _others(
         fields["micro_batch"] = batch.micro
     model, why, notes = named_model(settings, files)
     text = f"framework is not given: {framework}, for Accelerate with {kind.upper()}; give --framework"
-    whys = {"model": why, "global_batch": batch.why([])}
+    whys = {"model": why, "global_batch": batch.why([], of_script=True)}
     pieces = settings.count("megatron_lm_num_micro_batches", 1, 1) if kind == "megatron" else 1
     batch = batch if pieces == 1 else replace(batch, steps=pieces)
     return Draft(

@@ -140,10 +140,15 @@ class Batch(Struct, frozen=True):
         each = self.micro * self.steps
         return None if self.total % each else self.total // each
 
-    def why(self, left: Sequence[str]) -> str | None:
-        """Return why the global batch is not known; None where it follows from the GPUs."""
+    def why(self, left: Sequence[str], *, of_script: bool = False) -> str | None:
+        """Return why the global batch is not known; None where it follows from the GPUs.
+
+        Of settings that leave the batch to the script (`of_script`) no key of DeepSpeed's is missing.
+        """
         if self.total is not None or self.micro is not None:
             return None
+        if of_script:
+            return f"the settings leave the batch to the script, and no --{_MICRO_FLAG} is given"
         auto = _MICRO in left or _TOTAL in left
         return (
             f"{_MICRO} is auto, and no --{_MICRO_FLAG} is given" if auto else f"neither {_TOTAL} nor {_MICRO} is given"
