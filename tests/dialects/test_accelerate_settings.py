@@ -138,4 +138,4 @@ def test_what_is_wrong_or_open(draft):
     open_batch = draft_like("accelerate", ["accelerate", "launch", "--num_processes", "8", "train.py"])
     assert open_batch.fields["gpus"] == 8
     assert open_batch.under(Draft(model="llama3-8b", fields={"seq_length": 128})).missing() == "global_batch"
-    assert open_batch.whys["global_batch"].startswith("the settings leave the batch to the script, and no --per_device_")
+    assert open_batch.whys["global_batch"].startswith("the settings leave the batch to the script, and no --per_dev")
