@@ -42,6 +42,7 @@ CONTRACT = [
     "causes",
     "suggestions",
     "what_if",
+    "other_layouts",
     "variability",
     "goodput",
     "training_run",

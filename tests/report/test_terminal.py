@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+import traincast
 from traincast.diagnostics import Note
 from traincast.formats.contract import Inspection, Total
 from traincast.hardware.cluster import Cluster, Link
@@ -285,3 +286,14 @@ def test_places_show_as_much_of_the_path_as_tells_the_files_apart(result, shown,
 def test_one_of_a_thing_is_in_the_singular(shown):
     one = replace(INSPECTION, counts={"microbatches": 1, "layers_per_microbatch": 1, "loss": 1, "leaves": 1, "rows": 2})
     assert "1 microbatch, 1 layer per microbatch, 1 loss, 1 leaf, 2 rows" in shown(print_inspections, [one])
+
+
+def test_degrees_that_all_other_layouts_share_are_left_out_of_their_table(shown):
+    profile = "examples/megatron_moe_profile_rank7.txt"
+    result = traincast.simulate(profile, cluster="h100", suggest=True)
+    text = shown(print_result, result, width=120)
+    table = text[text.index("Other layouts that the files allow") :].splitlines()
+    assert table[1].split() == ["dp", "pp", "ep", "microbatches", "ranks", "step,", "ms"]
+    assert len(result.other_layouts) == len([line for line in table[2 : table.index("")] if line])
+    known = traincast.simulate(profile, cluster="h100", suggest=True, pp=4, dp=4, ep=4, microbatches=16)
+    assert "Other layouts" not in shown(print_result, known)

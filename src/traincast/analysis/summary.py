@@ -260,6 +260,19 @@ class TrainingRun(Struct, frozen=True, kw_only=True):
     co2_t_high: float | None
 
 
+class OtherLayout(Struct, frozen=True, kw_only=True):
+    """Another layout that the files of a run allow, which do not say how it was laid out."""
+
+    tp: int
+    dp: int
+    pp: int
+    ep: int
+    microbatches: int
+    gpus: int
+    iteration_time_s: float
+    """The step, if that was it."""
+
+
 class Suggestion(Struct, frozen=True, kw_only=True):
     """A change that would make a step shorter (`traincast.simulation.suggestions`)."""
 

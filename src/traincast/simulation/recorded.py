@@ -27,6 +27,7 @@ from traincast.model.load import load_model, model_names
 from traincast.names import known_names
 from traincast.schedules.check import plan_of
 from traincast.simulation.limits import what_limits
+from traincast.simulation.other_layouts import other_layouts
 from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result
 from traincast.simulation.simulate import simulate, timed
 from traincast.simulation.step import Setting, Step
@@ -130,6 +131,8 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
 
     result = _advised(result, chosen.setting, options_of_files(result, workload.layout), rerun)
     result = _with_what_ifs(result, chosen.setting, rerun)
+    if chosen.setting.suggest:
+        result = replace(result, other_layouts=other_layouts(workload, chosen.setting, rerun))
     result = _in_the_long_run(result, chosen.setting, lambda setting: timed(workload, setting))
     result = with_training_run(result, chosen.setting, chosen.setting.tokens_per_step)
     record = RunRecord(

@@ -7,7 +7,16 @@ from msgspec import Struct
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
-from traincast.analysis.summary import Analysis, Cause, Goodput, Slowdowns, Suggestion, TrainingRun, Variability
+from traincast.analysis.summary import (
+    Analysis,
+    Cause,
+    Goodput,
+    OtherLayout,
+    Slowdowns,
+    Suggestion,
+    TrainingRun,
+    Variability,
+)
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
@@ -199,6 +208,8 @@ class Result(Struct, frozen=True, kw_only=True):
     suggestions: tuple[Suggestion, ...] = ()
     """The few changes that would save most."""
     what_if: tuple[dict[str, object], ...] = ()
+    other_layouts: tuple[OtherLayout, ...] = ()
+    """Of files that do not say how their run was laid out: what else they allow, with the step of each."""
     variability: Variability | None = None
     """How the step spreads with jitter; None where none was asked for."""
     goodput: Goodput | None = None

@@ -81,6 +81,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     """Whether a forward and a backward pass run as one, so that each hides what the other exchanges with experts."""
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     """What its files were read with."""
+    other_layouts: tuple[Mapping[str, int], ...] = ()
+    """Other layouts that its files allow, as fields of `LayoutOptions`, the likeliest first; none where they say it."""
     table_stages: tuple[int, ...] = ()
     """Stages with a copy of the embedding's table, whose gradients are summed; none: the first and the last."""
     in_network: frozenset[Group] = frozenset()

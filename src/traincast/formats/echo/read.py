@@ -117,7 +117,8 @@ def _templates(opened: _Opened, options: LayoutOptions) -> Workload:
     rendezvous = Rendezvous(run, rank_groups(layouts.traced, list(Group)), alignment.offset_s)
     measured = (options.comm or ("model" if run.is_profile else "measured")) == "measured"
     conversion = Conversion(rendezvous, layouts, run.is_profile, measured)
-    return _Replay(run, layouts, options, notes, builder, conversion, Messages(run, layouts)).workload()
+    workload = _Replay(run, layouts, options, notes, builder, conversion, Messages(run, layouts)).workload()
+    return replace(workload, other_layouts=layouts.others)
 
 
 class _Replay(Struct):

@@ -5,7 +5,7 @@ from typing import Any
 
 from traincast.analysis.comparison import compare
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
-from traincast.analysis.summary import Suggestion
+from traincast.analysis.summary import OtherLayout, Suggestion
 from traincast.report.suggestions import meaning
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.assumptions import parted
@@ -14,6 +14,7 @@ from traincast.report.terminal.explanation import analysis
 from traincast.report.terminal.header import facts
 from traincast.report.terminal.slowdown import slowdown
 from traincast.report.terminal.training_run import training_run
+from traincast.simulation.other_layouts import DEGREES
 from traincast.simulation.result import (
     BREAKDOWN_KEYS,
     BlockResult,
@@ -45,6 +46,7 @@ def print_result(result: Result, *, analysed: bool = False, verbose: bool = Fals
     yield from training_run(result.training_run)
     yield from _breakdown(result)
     yield from _suggestions(result)
+    yield from _other_layouts(result)
     yield from _stages(result)
     yield from _blocks(result)
     yield from gpu_time(result.gpu_time)
@@ -291,6 +293,19 @@ _STRAGGLERS: tuple[ui.Column[dict[str, int | float]], ...] = (
     ui.Column("slowdown", lambda each: f"{each['slowdown']:.2f}x"),
     ui.Column("step-time impact", lambda each: format_time(each["cost_s"])),
 )
+
+
+def _other_layouts(result: Result) -> ui.View:
+    """Yield the step of each other layout that the files allow; degrees that all have are left out."""
+    unit = ui.TimeUnit.of(result.iteration_time_s)
+    taken = result.parallel
+    open_ = [name for name in DEGREES if any(getattr(each, name) != taken.get(name) for each in result.other_layouts)]
+    columns: tuple[ui.Column[OtherLayout], ...] = (
+        *(ui.column(name, name, str) for name in open_),
+        ui.column("ranks", "gpus", str),
+        ui.column(f"step, {unit.name}", "iteration_time_s", unit.text),
+    )
+    yield from ui.section("Other layouts that the files allow (flags decide)", columns, result.other_layouts)
 
 
 def _what_if(result: Result) -> ui.View:
