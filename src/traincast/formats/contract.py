@@ -277,3 +277,17 @@ def _text(data: bytes) -> str:
 
 
 FORMATS: Registry[FileKind] = Registry("format", "traincast.formats")
+
+
+def read_again(workload: Workload) -> Workload:
+    """Return a workload as its files say it, read with what they were read with before.
+
+    Raises
+    ------
+    FormatError
+        If its files are of no format that is read into a workload, or can no longer be read.
+    """
+    form = FORMATS.get(workload.inputs[0].format)
+    if not isinstance(form, Format):
+        raise FormatError(f"is {form.title}, and no workload", workload.inputs[0].path)
+    return form.read([Path(each.path) for each in workload.inputs], workload.layout)

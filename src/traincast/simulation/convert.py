@@ -7,7 +7,7 @@ from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
 from traincast.simulation.job_step import estimated_work, factors_of, operator_seconds, placed, run_job
 from traincast.simulation.recorded import Chosen, decide
-from traincast.simulation.simulate import timed
+from traincast.simulation.simulate import timed, with_compute
 from traincast.simulation.step import Step
 from traincast.workload.workload import Workload
 
@@ -45,7 +45,7 @@ def run_of_workload(workload: Workload, chosen: Chosen, writer: Writer) -> Run:
     """
     setting = replace(chosen.setting, unfold=True)
     if not writer.needs_step:
-        return Run(name=workload.name, workload=workload, cluster=setting.cluster)
+        return Run(name=workload.name, workload=with_compute(workload, setting), cluster=setting.cluster)
     if workload.program is not None and workload.timeline is not None:
         # what was measured is written as it was
         program, timeline = workload.program, workload.timeline

@@ -51,7 +51,7 @@ def timed(workload: Workload, setting: Setting) -> Step:
     TraincastError
         If the workload cannot run, or nothing in it takes time.
     """
-    workload = _with_compute(workload, setting)
+    workload = with_compute(workload, setting)
     measured = workload.measured is not None
     cluster, notes = place_job(setting.cluster, workload.parallel, setting.gpus_used_per_node, measured=measured)
     workload = replace(workload, assumptions=(*workload.assumptions, *notes))
@@ -60,7 +60,7 @@ def timed(workload: Workload, setting: Setting) -> Step:
     return step
 
 
-def _with_compute(workload: Workload, setting: Setting) -> Workload:
+def with_compute(workload: Workload, setting: Setting) -> Workload:
     """Estimate the computations that the input gives as operators without a time."""
     untimed = zip(workload.ops.calls_T, np.isnan(workload.ops.duration_s_T), strict=True)
     calls = sum(calls is not None and bool(unknown) for calls, unknown in untimed)

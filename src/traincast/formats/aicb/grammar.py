@@ -246,7 +246,7 @@ def _token(text: str) -> _Token:
 _PARTS = ("forward", "input-gradient", "weight-gradient")
 _OF_PART = ("compute time", "communication", "size")
 _NAMES = ("name", "dependency", *(f"{part} {what}" for part in _PARTS for what in _OF_PART), "process time", "policy")
-_FIRST_FIELD = {Column.FORWARD: 2, Column.INPUT_GRAD: 5, Column.WEIGHT_GRAD: 8}
+FIRST_FIELD = {Column.FORWARD: 2, Column.INPUT_GRAD: 5, Column.WEIGHT_GRAD: 8}
 _ODDITIES = {
     "token-case": "{token} is not in upper case",
     "size-beside-none": "NONE has a size, which is not used",
@@ -278,7 +278,7 @@ class _RowReader:
         )
 
     def _cell(self, line: int, fields: list[str], column: Column) -> Cell:
-        start = _FIRST_FIELD[column]
+        start = FIRST_FIELD[column]
         key = tuple(fields[start : start + 3])
         known = self.cells.get(key)
         if known is None:

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.aicb.conventions import GENERATIONS, Conventions, Elements, Generation, is_transformer
+from traincast.formats.aicb.from_workload import converted
+from traincast.formats.aicb.rewrite import rewritten
 from traincast.formats.aicb.rows import Line, RowWriter
 from traincast.formats.aicb.times import ComputeTimes, EstimatedTimes, MeasuredTimes, parse_times, read_aiob
 from traincast.formats.layout import NODE_RANKS
@@ -29,7 +31,10 @@ _LARGEST_GATHER = 16 << 30
 
 
 def write(run: Run, options: Mapping[str, str]) -> Written:
-    """Return the workload of a job."""
+    """Return the workload of a job, an AICB file with what the user said otherwise, or of other files one rank's rows."""
+    if run.job is None:
+        is_own = [each.format for each in run.workload.inputs] == ["aicb"]
+        return rewritten(run) if is_own else converted(run, options["stage"])
     job, generation = run.described_job(), GENERATIONS[options["generation"]]
     if options["moe_rows"]:
         generation = replace(generation, dispatch_rows=_dispatch_rows(options["moe_rows"]))
@@ -233,7 +238,6 @@ WRITERS.register("aicb")(
         title="AICB/SimAI workload",
         write=write,
         one_file=True,
-        needs_job=True,
         options=(
             WriterOption(
                 name="generation",
