@@ -52,7 +52,8 @@ WORDS = {
     "plan": {*PLAN_WORDS, *JOB_WORDS},
     "plans": {*PLAN_WORDS, *JOB_WORDS},
     "compare": {*RUN_WORDS},
-    "convert": {*SIMULATE_WORDS},
+    # "model" is an option of a writer, and a flag of its own.
+    "convert": {*SIMULATE_WORDS, "model"},
     "measure": {*JOB_WORDS},
     "sweep": {*SWEEP_WORDS, *JOB_WORDS},
     "operator": {"dtype", "direction", "causal", "window", *SIZE_ALIASES, *chain(*traincast.operator_sizes().values())},

@@ -7,13 +7,13 @@ the path of a TOML file, or a `Cluster`. Engines are ``auto``, ``reference`` and
 
 from collections.abc import Mapping
 from os import PathLike, fspath
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
 from traincast.analysis.explanation import Explanation
 from traincast.analysis.training_run import with_training_runs
+from traincast.api.conversion import convert as convert
 from traincast.api.estimates import collective as collective
 from traincast.api.estimates import operator as operator
 from traincast.api.estimates import operator_sizes as operator_sizes
@@ -39,15 +39,16 @@ from traincast.api.named import job_under as _job_under
 from traincast.api.named import models as models
 from traincast.api.planning import plan as plan
 from traincast.api.planning import plans as plans
+from traincast.api.results import is_result as is_result
+from traincast.api.results import load_record as load_record
+from traincast.api.results import load_result as load_result
+from traincast.api.results import save_result as save_result
 from traincast.diagnostics import Note
-from traincast.errors import ConfigError, FormatError, TraincastError
-from traincast.files import read_bytes, read_head
+from traincast.errors import ConfigError, TraincastError
 from traincast.formats.open import identify
-from traincast.formats.writer import WRITERS, Conversion, Run, Writer, Written
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
-from traincast.job.job import Job, JobRequest
-from traincast.job.job_file import read_job_file
+from traincast.job.job_file import read_job_file as read_job_file
 from traincast.job.options import (
     LayoutOptions,
     SimaiOverlap,
@@ -59,8 +60,6 @@ from traincast.job.options import (
 from traincast.job.record import RunRecord
 from traincast.job.training_run import run_terms
 from traincast.job.words import JOB_WORDS, RUN_WORDS, SIMULATE_WORDS, STEP_WORDS, said_of_job, sorted_out, takes
-from traincast.report.files import refuse_existing, write_directory, write_files, write_whole
-from traincast.report.json import result_from_json
 from traincast.simulation.memory_risk import checked_oom_risk
 from traincast.simulation.recorded import (
     DEFAULT_CLUSTER,
@@ -78,8 +77,6 @@ if TYPE_CHECKING:
     from traincast.estimate.simai.total import SimaiReport
 
 T = TypeVar("T")
-
-_HEAD_BYTES = 4096
 
 
 @takes(SIMULATE_WORDS)
@@ -249,103 +246,6 @@ def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOv
     return replace(report, warnings=(*report.warnings, warning))
 
 
-@takes(SIMULATE_WORDS)
-def convert(
-    source: Files | Workload | Job | JobRequest | Draft,
-    out: StrPath,
-    to: str,
-    *,
-    options: SimulateOptions | None = None,
-    force: bool = False,
-    engine: str = "auto",
-    **words: Any,  # noqa: ANN401
-) -> Conversion:
-    """Write a run in a format of the field.
-
-    Parameters
-    ----------
-    source : path, sequence of paths, Workload, Job, JobRequest or Draft
-        A job, the file of one, the files of a workload or trace, or a ``result.json``, whose run it is.
-    out : path
-        The file to write; of a format of one file per rank the folder.
-    to : str
-        Name of the format: ``"aicb"``, ``"chakra"``, ... (`traincast.formats.writer.WRITERS`).
-    options : SimulateOptions, optional
-        Cluster, layout of files and how ranks are simulated, all at once; or as keywords, as of `traincast.simulate`.
-    force : bool
-        Write over files that are there.
-    **words
-        Options of the format's writer, and the words of `SimulateOptions`; a name of both is the writer's.
-
-    Raises
-    ------
-    ConfigError
-        If an option of the writer is not known, or a file is there already.
-    FormatError
-        If the run cannot be written in that format, with the reason.
-
-    Examples
-    --------
-    >>> import traincast
-    >>> traincast.convert("examples/aicb_gpt405b_1024gpu.toml", "workload.txt", "aicb").files
-    ('workload.txt',)
-    """
-    writer = WRITERS.get(to)
-    if isinstance(source, (str, PathLike)) and Path(source).suffix == ".toml":
-        source = read_job_file(str(source))
-    own = {option.name: option.name for option in writer.options}
-    choices, said = (words, {}) if options is not None else sorted_out(words, own, SIMULATE_WORDS)
-    options = options or make_options(**said)
-    chosen, target = writer.chosen(choices, source.convert if isinstance(source, Draft) else {}), Path(out)
-    if writer.one_file and not force:
-        refuse_existing(target)
-    run = _run_for(writer, source, options, engine)
-    written = writer.write(run, chosen)
-    files = write_files(target, written.files, force=force) if not writer.one_file else _write_one(target, written)
-    return Conversion(
-        format=writer.name,
-        files=tuple(map(str, files)),
-        size_bytes=sum(file.stat().st_size for file in files if file.is_file()),
-        lost=written.lost,
-        assumptions=run.workload.assumptions,
-        warnings=run.workload.warnings,
-    )
-
-
-def _write_one(target: Path, written: Written) -> list[Path]:
-    ((_, content),) = written.files
-    write_whole(target, content)
-    return [target]
-
-
-def _run_for(
-    writer: Writer, source: Files | Workload | Job | JobRequest | Draft, options: SimulateOptions, engine: str
-) -> Run:
-    """Return the run of what is to be converted."""
-    from traincast.simulation.convert import run_of_job, run_of_workload
-
-    if isinstance(source, (str, PathLike)) and is_result(source):
-        record = load_record(source)
-        chosen = choose(options, record.cluster if options.cluster is None else options.cluster, engine)
-        if record.command == "predict":
-            return run_of_job(record.draft(), chosen, writer)
-        layout = record.options.layout if options.layout == LayoutOptions() else options.layout
-        return run_of_workload(read(unchanged_files(record.inputs), layout), chosen, writer)
-    if isinstance(source, (Job, JobRequest, Draft)):
-        if options.layout != LayoutOptions():
-            raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
-        said = source.cluster if isinstance(source, Draft) else None
-        return run_of_job(source, choose(options, said if options.cluster is None else options.cluster, engine), writer)
-    workload = source if isinstance(source, Workload) else read(source, options.layout, recorded=writer.as_traced)
-    if writer.needs_job:
-        raise FormatError(
-            f"is a workload, and {writer.title} is written of a described job; give a job file or the result of a "
-            "forecast",
-            workload.name,
-        )
-    return run_of_workload(workload, choose(options, options.cluster, engine), writer)
-
-
 @takes(RUN_WORDS)
 def compare(
     a: StrPath | Result | Workload | Draft,
@@ -375,83 +275,6 @@ def compare(
     (said,) = sorted_out(terms, RUN_WORDS)
     sides = sides_of((a, b), read, lambda job: predict(job, cluster))
     return compare_sides(*with_training_runs(sides[0], sides[1], run_terms(said)))
-
-
-def load_result(path: StrPath) -> Result:
-    """Read a ``result.json`` that was written before, or that of a folder.
-
-    Examples
-    --------
-    >>> import traincast
-    >>> result = traincast.simulate("examples/megatron_pp4_tp2")
-    >>> _ = traincast.save_result(result, "run")
-    >>> traincast.load_result("run").iteration_time_s == result.iteration_time_s
-    True
-    """
-    file = Path(path)
-    if file.is_dir():
-        file /= "result.json"
-    return result_from_json(read_bytes(file), str(file))
-
-
-def save_result(result: Result, out: StrPath, *reports: str) -> list[Path]:
-    """Write a result into a folder, as ``--out`` does: ``result.json``, the explorer, operations, a timeline.
-
-    Parameters
-    ----------
-    result : Result
-        What to write.
-    out : path
-        The folder, which is made where there is none.
-    *reports : str
-        Further reports, as of ``--report``: ``picture``, ``endtoend``.
-
-    Returns
-    -------
-    list of Path
-        The files.
-
-    Raises
-    ------
-    TraincastError
-        If a report is not known, or the files cannot be written; then none of them is left.
-
-    Examples
-    --------
-    >>> import traincast
-    >>> written = traincast.save_result(traincast.simulate("examples/megatron_pp4_tp2"), "run", "picture")
-    >>> [each.name for each in written]
-    ['ops.csv', 'report.html', 'result.json', 'trace.json.gz', 'step.svg']
-    """
-    return write_directory(result, Path(out), further=reports)
-
-
-def is_result(path: StrPath) -> bool:
-    """Say whether a file, or the ``result.json`` of a folder, is a result of traincast.
-
-    Examples
-    --------
-    >>> from traincast import api
-    >>> api.is_result("examples/llama3_70b_512gpu.toml")
-    False
-    """
-    file = Path(path)
-    file = file / "result.json" if file.is_dir() else file
-    return file.is_file() and b'"traincast.result/' in read_head(file, _HEAD_BYTES)
-
-
-def load_record(path: StrPath) -> RunRecord:
-    """Read what a ``result.json``, or that of a folder, was made from: job or options, cluster with every override.
-
-    Examples
-    --------
-    >>> import traincast
-    >>> _ = traincast.save_result(traincast.simulate("examples/megatron_pp4_tp2"), "run")
-    >>> record = traincast.api.load_record("run")
-    >>> record.command, record.cluster.name, len(record.inputs)
-    ('simulate', 'h100', 8)
-    """
-    return record_of(load_result(path), str(path))
 
 
 def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:

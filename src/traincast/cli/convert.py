@@ -21,6 +21,12 @@ from traincast.job.options import make_options
     help="Format to write; an unknown one lists those that are known.",
 )
 @click.option("--option", "choices", multiple=True, metavar="NAME=VALUE", help="Option of the format's writer; repeat.")
+@click.option(
+    "--model",
+    metavar="NAME|JOB",
+    shell_complete=known("model"),
+    help="Fill the compute times of an AICB file that has none with a model's or a job file's.",
+)
 @click.option("--force", is_flag=True, help="Write over files that are there.")
 @click.option(
     "--cluster",
@@ -36,6 +42,7 @@ def command(
     files: tuple[Path, ...],
     to: str,
     choices: tuple[str, ...],
+    model: str | None,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -57,7 +64,8 @@ def command(
     *given, out = files
     with announced(quiet=quiet), progress("converting", quiet=quiet or as_json):
         source = given[0] if len(given) == 1 else given
-        done = api.convert(source, out, to, options=options, force=force, **_said(choices))
+        said = _said(choices) | ({} if model is None else {"model": model})
+        done = api.convert(source, out, to, options=options, force=force, **said)
     if as_json:
         from traincast.report.json import conversion_to_dict
 

@@ -4,6 +4,7 @@ A writer of the format NAME is registered in `WRITERS` by ``traincast.formats.NA
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -11,6 +12,7 @@ from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.hardware.cluster import Cluster
 from traincast.job.job import Job
+from traincast.model.model import Model
 from traincast.names import find_name, known_names
 from traincast.registry import Registry
 from traincast.units import counted, format_size
@@ -36,6 +38,8 @@ class Run(Struct, frozen=True, kw_only=True):
     """When each operation ran."""
     call_s: Callable[[OperatorCall, float], float] | None = None
     """Seconds of so many equal operator calls of the job, for formats that show single ones."""
+    fills: Workload | None = None
+    """A workload of files in the writer's own format, whose times are to be those of the job."""
     alone_s: Callable[[OperatorCall], float] | None = None
     """Seconds of an operator call by itself, without what a whole step adds."""
 
@@ -106,6 +110,8 @@ class Writer(Struct, kw_only=True, eq=False):
     """Whether it writes described jobs alone."""
     needs_step: bool = False
     """Whether it needs program and timeline of all ranks, simulated one by one."""
+    implied_fields: Callable[[Workload, Model], Mapping[str, Any]] | None = None
+    """Fields of the job that files of the format imply for a model, of a writer whose option ``model`` fills them."""
     as_traced: bool = False
     """Whether a trace is written as it was traced, and not as it is replayed."""
     options: tuple[WriterOption, ...] = field(default=())

@@ -98,7 +98,7 @@ def _stage(works: Sequence[RankWork], said: str) -> int:
 
 
 def _regrouped(work: RankWork, workload: Workload) -> RankWork:
-    """Return the work of a rank with the groups that rows have: parts of dp, or the world of one degree, by its name."""
+    """Return the work of a rank with the groups of rows: parts of dp as dp, the world of one degree as that."""
     parallel = workload.parallel
     group_of = {Group.SHARD: Group.DP, Group.REPLICA: Group.DP}
     for name, group in ((parallel.dp, Group.DP), (parallel.tp, Group.TP)):

@@ -8,15 +8,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from traincast.diagnostics import Note
-from traincast.errors import FormatError
+from traincast.errors import ConfigError, FormatError
 from traincast.files import read_unpacked
 from traincast.formats.aicb.grammar import FIRST_FIELD, PHASES, AicbFile, Column, parse
 from traincast.formats.aicb.meaning import Structure, structure
 from traincast.formats.contract import read_again
+from traincast.formats.values import whole
 from traincast.formats.writer import Run, Written
 from traincast.units import GIGA
 from traincast.workload.words import Kind, Phase
@@ -35,31 +37,43 @@ _KEYS = {
     "pp_comm": ("pp_comm",),
 }
 """Names of what the header may say, the usual one first."""
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 _SAME = 1e-9
 """Relative difference of two times up to which they are one: times are whole numbers of ns."""
 
 
-def rewritten(run: Run) -> Written:
-    """Return the file of a workload that was read from one AICB file.
+def rewritten(run: Run, vpp: str = "") -> Written:
+    """Return the file of a workload that was read from one AICB file; its header says `vpp` where that is not empty.
 
     Raises
     ------
     FormatError
-        If the file is no longer what it was.
+        If the file is no longer what it was, or the workload is another one in more than times.
+    ConfigError
+        If `vpp` is no number.
     """
     workload = run.workload
     (source,) = workload.inputs
     text = read_unpacked(Path(source.path)).decode("latin-1")
     file = parse(source.path, text)
-    return Written([(Path(source.path).name, [edited(file, text, run).encode("latin-1")])], tuple(_lost(workload)))
+    written = edited(file, text, run, _changed_times(file, workload), {"vpp": said_vpp(vpp)} if vpp else {})
+    return Written([(Path(source.path).name, [written.encode("latin-1")])], tuple(_lost(workload)))
 
 
-def edited(file: AicbFile, text: str, run: Run, times: CellTimes | None = None) -> str:
-    """Return the text of a file with the degrees, microbatches and times of a run, or with given times."""
+def said_vpp(said: str) -> int:
+    """Return virtual stages as an option says them; ConfigError where that is no number from 1."""
+    try:
+        return whole(said, least=1)
+    except ValueError as problem:
+        raise ConfigError(str(problem), "option vpp") from None
+
+
+def edited(file: AicbFile, text: str, run: Run, times: CellTimes, said: Mapping[str, int] = _NOTHING) -> str:
+    """Return the text of a file with the degrees and microbatches of a run, some times, and a header that says more."""
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
     filled = [at for at, line in enumerate(lines) if line.strip()]
-    lines[filled[0]] = _header(lines[filled[0]], _said(file, run.workload))
-    for (line, column), time_s in (_changed_times(file, run.workload) if times is None else times).items():
+    lines[filled[0]] = _header(lines[filled[0]], {**_said(file, run.workload), **said})
+    for (line, column), time_s in times.items():
         lines[line - 1] = _with_time(lines[line - 1], column, time_s)
     parts = structure(file)
     wanted = run.workload.parallel.microbatches

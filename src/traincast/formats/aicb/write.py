@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.aicb.conventions import GENERATIONS, Conventions, Elements, Generation, is_transformer
+from traincast.formats.aicb.fill import filled, implied_fields
 from traincast.formats.aicb.from_workload import converted
-from traincast.formats.aicb.rewrite import rewritten
+from traincast.formats.aicb.rewrite import rewritten, said_vpp
 from traincast.formats.aicb.rows import Line, RowWriter
 from traincast.formats.aicb.times import ComputeTimes, EstimatedTimes, MeasuredTimes, parse_times, read_aiob
 from traincast.formats.layout import NODE_RANKS
@@ -31,10 +32,11 @@ _LARGEST_GATHER = 16 << 30
 
 
 def write(run: Run, options: Mapping[str, str]) -> Written:
-    """Return the workload of a job, an AICB file with what the user said otherwise, or of other files one rank's rows."""
+    """Return the workload of a job, an AICB file with what was said otherwise, or of other files a rank's rows."""
     if run.job is None:
         is_own = [each.format for each in run.workload.inputs] == ["aicb"]
-        return rewritten(run) if is_own else converted(run, options["stage"])
+        _refuse_unused(options, "vpp" if is_own else "stage")
+        return rewritten(run, str(options["vpp"])) if is_own else converted(run, options["stage"])
     job, generation = run.described_job(), GENERATIONS[options["generation"]]
     if options["moe_rows"]:
         generation = replace(generation, dispatch_rows=_dispatch_rows(options["moe_rows"]))
@@ -43,6 +45,8 @@ def write(run: Run, options: Mapping[str, str]) -> Written:
     stage = _chosen_stage(stages, options["stage"])
     own = max(_own_elements(job)) if options["parameters"] == "job" else None
     conventions = Conventions(job, generation, stages[stage], own)
+    if run.fills is not None:
+        return filled(run, run.fills, conventions, _times(run, conventions, options["times"]))
     head = last_blocks(job.model, with_embedding=True)
     writer = RowWriter(conventions, _times(run, conventions, options["times"]), head)
     parts = writer.parts()
@@ -52,6 +56,14 @@ def write(run: Run, options: Mapping[str, str]) -> Written:
     lost = (*_lost(conventions, stages, stage, options), *_beyond_simai(conventions, parts))
     pieces = (header.encode(), *(text_of[id(part)] for part in parts))
     return Written([(f"{job.model.name}.txt", pieces)], lost)
+
+
+def _refuse_unused(options: Mapping[str, str], used: str) -> None:
+    """Refuse options that only the rows of a job have."""
+    usual = {each.name: each.default for each in WRITERS.get("aicb").options}
+    for name, value in options.items():
+        if name != used and value != usual[name]:
+            raise ConfigError("is of jobs; the input is a file without one (or give a job file)", f"option {name}")
 
 
 def _dispatch_rows(said: str) -> int:
@@ -93,10 +105,7 @@ def _virtual_stages(conventions: Conventions, said: str) -> int:
     if not said:
         vpp = conventions.job.parallel.vpp
         return vpp if vpp > 1 else len(conventions.layers)
-    try:
-        return whole(said, least=1)
-    except ValueError as problem:
-        raise ConfigError(str(problem), "option vpp") from None
+    return said_vpp(said)
 
 
 def _times(run: Run, conventions: Conventions, said: str) -> ComputeTimes:
@@ -238,6 +247,7 @@ WRITERS.register("aicb")(
         title="AICB/SimAI workload",
         write=write,
         one_file=True,
+        implied_fields=implied_fields,
         options=(
             WriterOption(
                 name="generation",
@@ -258,6 +268,10 @@ WRITERS.register("aicb")(
                 help="Whose gradients and parameters are exchanged: as aicb counts them, or the job's largest stage's.",
                 default="aicb",
                 choices=("aicb", "job"),
+            ),
+            WriterOption(
+                name="model",
+                help="A model, or a job file, whose estimated times fill an AICB file that has none.",
             ),
             WriterOption(name="vpp", help="Virtual stages in the header; by default the job's, else one per layer."),
             WriterOption(name="stage", help="Pipeline stage whose layers are written; by default the commonest."),

@@ -10,6 +10,7 @@ from traincast.errors import ConfigError, FormatError
 from traincast.formats.neusight.gpt2 import gpt2_nodes, is_gpt2
 from traincast.formats.neusight.grammar import COLUMNS, GRADIENT_SUFFIX, MILLISECONDS_PER_SECOND
 from traincast.formats.neusight.graph import Calls, Node, module_nodes
+from traincast.formats.neusight.rewrite import FORMATS_OF_NEUSIGHT, rewritten
 from traincast.formats.writer import WRITERS, Run, Writer, WriterOption, Written
 from traincast.job.job import Job, rank_share
 from traincast.units import counted
@@ -20,7 +21,9 @@ _REDUCED = "ALLREDUCE_ASYNC"
 
 
 def write(run: Run, options: Mapping[str, str]) -> Written:
-    """Return the forecast of a job's operators."""
+    """Return the forecast of a job's operators, or a file of NeuSight's with the times of its workload."""
+    if run.job is None and {each.format for each in run.workload.inputs} <= FORMATS_OF_NEUSIGHT:
+        return rewritten(run)
     job = run.described_job()
     _refuse(job, run.name)
     listed = _listed(options["layers"], job)
@@ -157,7 +160,6 @@ WRITERS.register("neusight")(
         title="NeuSight operator forecast",
         write=write,
         one_file=True,
-        needs_job=True,
         options=(
             WriterOption(
                 name="layers",
