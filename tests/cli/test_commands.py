@@ -59,7 +59,7 @@ COMMANDS = {
         ),
     },
     "convert": {
-        *("files", "--to", "--option", "--force", "--cluster", "--json", "--quiet"),
+        *("files", "--to", "--option", "--model", "--force", "--cluster", "--json", "--quiet"),
         *("--gpus", "--world-size", "--microbatches", "--layers", "--num-layers", "--schedule"),
         *("--tp", "--tensor-model-parallel-size", "--pp", "--pipeline-model-parallel-size"),
         *("--vpp", "--num-virtual-stages-per-pipeline-rank", "--cp", "--context-parallel-size"),

@@ -1,6 +1,7 @@
 """``traincast convert`` with a writer that counts: what reaches a writer, and what is left when one fails."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -154,3 +155,17 @@ def test_what_is_asked_wrongly_is_said(job, tmp_path, words, message):
 
 def test_input_and_output_are_both_needed(job):
     assert "both needed" in run("convert", job, "--to", "counts").output
+
+
+def test_the_model_that_fills_a_file_is_a_flag(tmp_path):
+    job = "examples/aicb_gpt405b_1024gpu.toml"
+    full = Path("examples/aicb_gpt_405b_1024gpu.txt").read_text()
+    head, count, *rows = full.splitlines()
+    empty = tmp_path / "empty.txt"
+    cells = [row.split("\t") for row in rows]
+    times = [["1" if at in (2, 5, 8) and cell != "0" else cell for at, cell in enumerate(row)] for row in cells]
+    empty.write_text("\n".join([head, count, *("\t".join(row) for row in times)]) + "\n")
+    out = tmp_path / "filled.txt"
+    done = CliRunner().invoke(cli, ["convert", str(empty), str(out), "--to", "aicb", "--model", job])
+    assert done.exit_code == 0, done.output
+    assert out.read_text() == full

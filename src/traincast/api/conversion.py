@@ -43,7 +43,7 @@ def convert(
     to : str
         Name of the format: ``"aicb"``, ``"chakra"``, ... (`traincast.formats.writer.WRITERS`).
     options : SimulateOptions, optional
-        Cluster, layout of files and how ranks are simulated, all at once; or as keywords, as of `traincast.simulate`.
+        Cluster, layout of files and how ranks are simulated; or as keywords, as of `traincast.simulate`.
     force : bool
         Write over files that are there.
     **words
@@ -68,16 +68,14 @@ def convert(
     own = {option.name: option.name for option in writer.options}
     choices, said = (words, {}) if options is not None else sorted_out(words, own, SIMULATE_WORDS)
     options = options or make_options(**said)
-    job = _job_that_fills(writer, source, choices.get("model", ""), options)
-    said_by = source if isinstance(source, Draft) else Draft() if job is None else job[0]
+    filling = _job_that_fills(writer, source, choices.get("model", ""), options)
+    said_by = source if isinstance(source, Draft) else Draft() if filling is None else filling[0]
     chosen, target = writer.chosen(choices, said_by.convert), Path(out)
     if writer.one_file and not force:
         refuse_existing(target)
-    if job is None:
-        run = _run_for(writer, source, options, engine)
-    else:
-        run = _run_for(writer, job[0], replace(options, layout=LayoutOptions()), engine)
-        run = replace(run, fills=job[1])
+    run = (
+        _run_for(writer, source, options, engine) if filling is None else _run_filling(writer, filling, options, engine)
+    )
     written = writer.write(run, chosen)
     files = write_files(target, written.files, force=force) if not writer.one_file else _write_one(target, written)
     return Conversion(
@@ -110,6 +108,12 @@ def _job_that_fills(
     if said.endswith(".toml"):
         return read_job_file(said), workload
     return Draft(model=said, fields=writer.implied_fields(workload, load_model(said))), workload
+
+
+def _run_filling(writer: Writer, filling: tuple[Draft, Workload], options: SimulateOptions, engine: str) -> Run:
+    """Return the run of a job that fills files."""
+    job, fills = filling
+    return replace(_run_for(writer, job, replace(options, layout=LayoutOptions()), engine), fills=fills)
 
 
 def _run_for(

@@ -11,6 +11,8 @@ from traincast.simulation.step import Setting
 from traincast.simulation.what_if import Changed
 from traincast.workload.workload import Workload
 
+MOST_GPUS = 8192
+"""GPUs of a layout up to which it is tried."""
 DEGREES = ("tp", "dp", "pp", "ep", "microbatches")
 
 
@@ -28,10 +30,12 @@ def other_layouts(workload: Workload, setting: Setting, rerun: Callable[[Changed
     plain = replace(setting, what_if=(), jitter=0.0, failures=None)
     found = []
     for fields in workload.other_layouts:
+        gpus = prod(fields[name] for name in ("tp", "dp", "pp")) * workload.parallel.cp
+        if gpus > MOST_GPUS:
+            continue
         try:
             step_s = rerun(Changed(plain, dict(fields)))
         except TraincastError:
             continue
-        gpus = prod(fields[name] for name in ("tp", "dp", "pp")) * workload.parallel.cp
         found.append(OtherLayout(**{name: fields[name] for name in DEGREES}, gpus=gpus, iteration_time_s=step_s))
     return tuple(found)

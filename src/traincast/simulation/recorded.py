@@ -32,6 +32,7 @@ from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result
 from traincast.simulation.simulate import simulate, timed
 from traincast.simulation.step import Setting, Step
 from traincast.simulation.suggestions import (
+    MOST_OPS,
     Option,
     Spread,
     options_of_files,
@@ -131,7 +132,7 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
 
     result = _advised(result, chosen.setting, options_of_files(result, workload.layout), rerun)
     result = _with_what_ifs(result, chosen.setting, rerun)
-    if chosen.setting.suggest:
+    if chosen.setting.suggest and result.program is not None and len(result.program) <= MOST_OPS:
         result = replace(result, other_layouts=other_layouts(workload, chosen.setting, rerun))
     result = _in_the_long_run(result, chosen.setting, lambda setting: timed(workload, setting))
     result = with_training_run(result, chosen.setting, chosen.setting.tokens_per_step)

@@ -169,8 +169,8 @@ def test_what_cannot_be_written_is_refused(job, tmp_path):
     path.write_text(path.read_text().replace("pp = 1\n", "pp = 1\nep = 8\n"))
     with pytest.raises(FormatError, match="ep 8"):
         api.convert(path, out, "neusight")
-    with pytest.raises(FormatError, match="is a workload"):
-        api.convert(SAMPLE, out, "neusight")
+    with pytest.raises(FormatError, match="describes no job"):
+        api.convert(SAMPLE.with_name("aicb_scaled_512gpu.txt"), out, "neusight")
     for choices, message in (
         ({"layers": "0"}, "from 1 to 32"),
         ({"layers": "x"}, "from 1 to 32"),

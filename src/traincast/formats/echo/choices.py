@@ -8,7 +8,7 @@ then experts of a usual width, or with the tokens that a lone GPU found for its 
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from math import fsum, log2
+from math import fsum, gcd, isqrt, log2
 from typing import NamedTuple
 
 from traincast.diagnostics import Notebook
@@ -95,7 +95,9 @@ def _sizes(tp_cp: int, least: int, most: int | None) -> Iterator[int]:
 def _ep_degrees(size: int, known: int | None, experts_of_layer: int | None) -> list[int]:
     if experts_of_layer is None or known is not None:
         return [known or 1]
-    return [ep for ep in range(2, size + 1) if size % ep == 0 and experts_of_layer % ep == 0]
+    both = gcd(size, experts_of_layer)
+    small = [each for each in range(1, isqrt(both) + 1) if both % each == 0]
+    return sorted({*small, *(both // each for each in small)} - {1})
 
 
 def _tokens_arrive(run: Run, size: int, ep: int) -> bool | None:
@@ -129,7 +131,7 @@ def _misfit(run: Run, ep: int, experts_of_layer: int | None) -> float:
         share = fsum(each.traced for each in layers) / routed if routed else 0.0
         return abs(log2(share * ep)) if share else 0.0
     reduced = max((op.shape[0] for op in run.first.named("edp_allreduce") if op.shape), default=0)
-    if not reduced or experts_of_layer > _FEW_EXPERTS:
+    if not reduced or not layers[0].hidden or experts_of_layer > _FEW_EXPERTS:
         return 0.0
     own = experts_of_layer / ep
     return abs(log2(reduced / len(layers) / layers[0].hidden ** 2 / own / _USUAL_WIDTH))

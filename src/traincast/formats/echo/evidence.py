@@ -31,6 +31,9 @@ _CLEAR = 0.25
 """Binary logarithm by which the weights that a rank reduces may be off a power of two to tell the tensor parallel
 degree."""
 
+_MOST_RANKS = 1 << 16
+"""Ranks of a stage: more than any published run has."""
+
 _FURTHER = 3
 """Degrees beside the first one that are taken as likely where nothing limits them: twice as many ranks each."""
 
@@ -77,9 +80,9 @@ def _tp_of_weights(trace: RankTrace, notes: Notebook) -> int | None:
         if sub.call.group is Group.TP and sub.call.comm is Operation.ALL_REDUCE and sub.call.shape
     ]
     layers, weights = len(sums) // 2, max((op.shape[0] for op in reductions if op.shape), default=0)
-    if not layers or not weights:
+    hidden = sums[0][-1] if sums else 0
+    if not layers or not weights or not hidden:
         return None
-    hidden = sums[0][-1]
     of_layers = _WEIGHTS_OF_LAYER * hidden**2 * layers
     tp = 1 << max(round(log2(of_layers / weights)), 1)
     if abs(log2(of_layers / weights / tp)) > _CLEAR:
@@ -100,7 +103,7 @@ def is_outer(trace: RankTrace) -> bool:
 def ranks_per_stage(run: Run) -> tuple[int, int | None]:
     """Return the least and the most ranks that a stage can have; None where nothing limits them.
 
-    A rank r of stage s is one of r // (s + 1) + 1 to r // s.
+    A rank r of stage s is one of r // (s + 1) + 1 to r // s. A stage of more than `_MOST_RANKS` is not believed.
     """
     least, most = 1, None
     for rank, trace in run.traces.items():
@@ -110,7 +113,7 @@ def ranks_per_stage(run: Run) -> tuple[int, int | None]:
         least = max(least, rank // (stage + 1) + 1)
         if stage:
             most = rank // stage if most is None else min(most, rank // stage)
-    return least, most
+    return (least, most) if least <= _MOST_RANKS else (1, None)
 
 
 def pp_degrees(run: Run, notes: Notebook) -> tuple[int, ...]:
