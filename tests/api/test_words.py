@@ -30,7 +30,7 @@ ELSEWHERE = {
     "validate": {"ranking", "leave_out"},
     "inspect": {"all"},
     "models": {"seq_length"},
-    "convert": {"option"},
+    "convert": {"option", "model"},
     "operator": {"option"},
 }
 """Flags that are functions of their own (`simai`, `measuring_script`, `rank`), or of what is printed; ``start``, as
@@ -52,8 +52,7 @@ WORDS = {
     "plan": {*PLAN_WORDS, *JOB_WORDS},
     "plans": {*PLAN_WORDS, *JOB_WORDS},
     "compare": {*RUN_WORDS},
-    # "model" is an option of a writer, and a flag of its own.
-    "convert": {*SIMULATE_WORDS, "model"},
+    "convert": {*SIMULATE_WORDS},
     "measure": {*JOB_WORDS},
     "sweep": {*SWEEP_WORDS, *JOB_WORDS},
     "operator": {"dtype", "direction", "causal", "window", *SIZE_ALIASES, *chain(*traincast.operator_sizes().values())},
