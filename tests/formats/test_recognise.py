@@ -36,6 +36,18 @@ KNOWN = [
     pytest.param(
         "r.csv", "Size,1 Node,2Node-16GPU\n16777216,0.4,0.3\n", "simai-ratio", "shares", "no command", id="ratio"
     ),
+    pytest.param(
+        "gpt2.csv",
+        "op,target,_input_nodes,_args,_kwargs,users,type,_prev\nplaceholder,input_ids,{},(),{},{},int,\n",
+        *("neusight-raw", "torch.fx", "opgraph"),
+        id="neusight-raw",
+    ),
+    pytest.param(
+        "gpt2.json",
+        json.dumps({"num_layer": 24, "e2e_latency": 1.5, "fw_latency": 1.5, "bwall_latency": 0.0, "acc_latency": 0.0}),
+        *("neusight-sums", "sums of a prediction", ".csv of the same name"),
+        id="neusight-sums",
+    ),
     pytest.param("S.conf", "ENABLE_QCN 1\n\nCC_MODE 1\nRATE_AI 50Mb/s\n", "simai-ns3", "NS3", "[fabric]", id="ns3"),
     pytest.param(
         "t.txt", "train_iter:10\nEmb:\n    time_gpu_max: 5\n", "aicb-times", "AICB measured", "--to aicb", id="aiob"

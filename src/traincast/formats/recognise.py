@@ -20,6 +20,7 @@ _MOST_BYTES = 1 << 16
 _MOST_JSON_BYTES = 1 << 26
 _RESULT = "traincast report and traincast compare take it, traincast predict or simulate runs it again"
 _NS3_KEYS = {"ENABLE_QCN", "CC_MODE", "PACKET_PAYLOAD_SIZE"}
+_NEUSIGHT_SUMS = ("num_layer", "e2e_latency", "fw_latency", "acc_latency")
 _AIOB = re.compile(r"\s*train_iter\s*:\s*\d+\s")
 
 
@@ -83,6 +84,22 @@ _TOLD: tuple[tuple[Callable[[str], object], Known], ...] = (
     (
         lambda head: head.startswith("rank,stage,virtual_stage,microbatch,phase,kind,name,"),
         Known("ops", "operations of a simulated step (ops.csv)", "open it in a spreadsheet; no command takes it"),
+    ),
+    (
+        lambda head: head.startswith("op,target,_input_nodes,"),
+        Known(
+            "neusight-raw",
+            "table of torch.fx nodes that NeuSight makes its operator graphs from",
+            "no command takes it: simulate takes the graph of the same name in NeuSight's folder opgraph",
+        ),
+    ),
+    (
+        lambda head: head.lstrip().startswith("{") and all(f'"{key}"' in head for key in _NEUSIGHT_SUMS),
+        Known(
+            "neusight-sums",
+            "sums of a prediction of NeuSight",
+            "no command takes it: simulate takes the prediction itself, the .csv of the same name",
+        ),
     ),
 )
 """What the beginning of a file tells, asked in this order."""
