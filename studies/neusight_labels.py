@@ -4,8 +4,8 @@
 
 DIR of `--graphs` is ``scripts/asplos/results/opgraph`` of github.com/sitar-lab/NeuSight; that of `--data` holds
 `neusight_e2e_labels.csv` (`studies/data` by default): what NeuSight (arXiv 2407.13853) measured on 12 GPUs, with what
-it forecast. Each graph runs as `traincast simulate` runs it: on the label's GPU in fp32, its one listed layer as often as
-the model has layers. Nothing was fitted to these rows by this study; the corrections of kernels were fitted to
+it forecast. Each graph runs as `traincast simulate` runs it: on the label's GPU in fp32, its one listed layer as often
+as the model has layers. Nothing was fitted to these rows by this study; the corrections of kernels were fitted to
 measurements of kernels on some of the same GPUs.
 """
 
