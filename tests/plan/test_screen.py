@@ -1,6 +1,7 @@
 """The screen: its arrays are the numbers of single forecasts, for every layout of small spaces."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from traincast.model.load import load_model
 from traincast.model.structure import RankParts, layer_kinds
 from traincast.plan.screen import Screen
 from traincast.plan.space import Space
+from traincast.plan.steps import Passes
 from traincast.schedules.check import plan_of
 from traincast.simulation.forecast import forecast
 from traincast.simulation.job_step import factors_of, operator_seconds
@@ -324,3 +326,18 @@ def test_the_closed_form_is_near_the_simulation(name, off):
         simulated = forecast(job_of(screen, layout), SETTING, allow_oom=True).iteration_time_s
         far.append((abs(step / simulated - 1), layout.text, step, simulated))
     assert max(far)[0] < off, sorted(far)[-4:]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_a_stage_ends_before_the_first_by_the_passes_and_messages_between(stage):
+    """In 1F1B the last gradient goes through every stage before it, with a message each."""
+    line = SimpleNamespace(
+        message_s=0.25,
+        handover_s=0.05,
+        passes=lambda _, first, last: 2.0 * (last - first),
+        longest=lambda each: each[0],
+    )
+    of = SimpleNamespace(block=SimpleNamespace(job=SimpleNamespace(schedule="1f1b")))
+    assert Passes.before(of, line, SimpleNamespace(stage=stage)) == pytest.approx(stage * (2.0 + 0.25 + 0.05))
+    of.block.job.schedule = "dualpipe"
+    assert Passes.before(of, line, SimpleNamespace(stage=stage)) == 0

@@ -41,3 +41,18 @@ def test_traffic_of_simple_cases(name, operation, counts, hops, loads):
     traffic = ALGORITHMS.get(name).traffic(operation, Placement(counts))
     assert (traffic.intra_hops, traffic.inter_hops) == pytest.approx(hops)
     assert (traffic.port_load, traffic.nic_load, traffic.node_load) == pytest.approx(loads)
+
+
+@pytest.mark.parametrize(
+    ("operation", "counts", "inside"),
+    [
+        # Of 8 ranks each sends an eighth to each of the 3 others of its node; of a gather one rank gets them.
+        (Operation.ALL_TO_ALL, (4, 4), 4 * 3 / 8),
+        (Operation.GATHER, (4, 4), 3 / 8),
+        (Operation.SCATTER, (8,), 7 / 8),
+        (Operation.SEND_RECV, (4,), 4.0),
+        (Operation.SEND_RECV, (4, 4), 3.0),
+    ],
+)
+def test_what_direct_messages_move_over_all_links_of_a_node(operation, counts, inside):
+    assert ALGORITHMS.get("pairwise").traffic(operation, Placement(counts)).inside_load == pytest.approx(inside)
