@@ -19,6 +19,7 @@ from traincast.report.layouts_toml import torchtitan_toml
 from traincast.report.plan_files import write_plan
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
+from traincast.sweep.rows import PLAN_COLUMNS
 
 H100 = load_cluster("h100")
 FIELDS = {"gpus": 16, "global_batch": 32, "seq_length": 4096, "pp": 2, "tp": 2, "micro_batch": 1}
@@ -219,3 +220,11 @@ def test_a_layout_is_run_again_and_taken_by_a_forecast(model, more):
         kind = {"moe_dispatcher": each.layout.moe_dispatcher, "schedule": each.layout.schedule}
         again = api.predict(cluster="h200", **said, **fields, **kind)
         assert again.iteration_time_s == pytest.approx(each.result.iteration_time_s, rel=1e-12)
+
+
+def test_no_field_of_a_layout_is_missing_from_the_tables(plan, tmp_path):
+    """Two rows that differ, differ in what is shown: of plan.csv and of a sweep over plans."""
+    layout = set(Layout.__struct_fields__)
+    write_plan(plan, tmp_path)
+    assert layout <= set((tmp_path / "plan.csv").read_text().splitlines()[0].split(","))
+    assert layout - {"gpus"} <= set(PLAN_COLUMNS)

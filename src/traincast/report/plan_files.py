@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from traincast.plan.answer import Plan
+from traincast.plan.layout import Layout
 from traincast.plan.several import Plans
 from traincast.report.explorer.points import plan_page
 from traincast.report.exports import exports
@@ -11,13 +12,7 @@ from traincast.report.files import write_files
 from traincast.report.json import encode, plan_to_dict
 from traincast.report.plain import csv_line
 
-_COLUMNS = (
-    *("gpus", "tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "microbatches", "schedule"),
-    *("sequence_parallel", "zero", "shard", "reshard_after_forward"),
-    *("recompute", "recompute_layers", "recompute_method", "recompute_modules", "overlap_grad_reduce"),
-    *("overlap_param_gather", "overlap_tp", "precision", "cp_kind", "moe_dispatcher"),
-    *("offload_optimizer", "offload_activations"),
-)
+_COLUMNS = Layout.__struct_fields__
 _FIGURES = (*("step_s", "screened_s", "tokens_per_s", "peak_bytes", "probability", "regret"),)
 _RUN = ("tokens", "days", "gpu_hours", "cost", "energy_mwh", "co2_t")
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from traincast.job.draft import Draft
 from traincast.plan.answer import Plan
+from traincast.plan.layout import Layout
 from traincast.simulation.result import Result
 
 Row = dict[str, str | int | float | bool | None]
@@ -13,19 +14,6 @@ Row = dict[str, str | int | float | bool | None]
 HOUR_S = 3600.0
 TERA = 1e12
 
-_LAYOUT = (
-    *("layout", "micro_batch", "etp", "schedule", "sequence_parallel", "zero", "shard"),
-    *(
-        "reshard_after_forward",
-        "recompute",
-        "recompute_layers",
-        "recompute_method",
-        "recompute_modules",
-        "overlap_grad_reduce",
-        "overlap_param_gather",
-    ),
-    *("overlap_tp", "precision", "cp_kind", "moe_dispatcher"),
-)
 _CHOICE = ("probability", "regret", "ties", "evaluated", "feasible", "simulated", "screen_error_most")
 COLUMNS = (
     *("status", "step_s", "step_low_s", "step_high_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu"),
@@ -35,6 +23,8 @@ COLUMNS = (
 """Columns after those of the keys that vary. ``status``: ``ok``, ``infeasible``, ``refused`` (the job is wrong) or
 ``failed`` (a defect, or its worker died); the last three say why in ``message``."""
 
+_DECIDED = tuple(name for name in Layout.__struct_fields__ if name not in (*COLUMNS, "gpus"))
+_LAYOUT = ("layout", *_DECIDED)
 PLAN_COLUMNS = (*COLUMNS[:-1], *_LAYOUT, *_CHOICE, "message")
 """The same of points that are plans: the figures of the layout to run, what else of it was decided, how likely it is
 the best, how many are tied with it, and how many layouts were worked out, fit, and were simulated."""
@@ -67,7 +57,7 @@ def row_of(result: Result, draft: Draft, prices: Mapping[str, float]) -> Row:
 def row_of_plan(plan: Plan, draft: Draft, prices: Mapping[str, float]) -> Row:
     """Return what a plan says of its point: the layout to run, and how sure it is."""
     best = plan.best[0]
-    layout = {name: getattr(best.layout, name) for name in _LAYOUT if name != "layout"}
+    layout = {name: getattr(best.layout, name) for name in _DECIDED}
     found = {
         **row_of(best.result, draft, prices),
         "layout": best.layout.text,
