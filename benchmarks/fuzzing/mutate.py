@@ -49,7 +49,7 @@ def _bytes(content: bytes, rng: random.Random) -> bytes:
         case 5:
             # Often enough to be seen, and not so often that it is most of the time.
             many = content * (_LARGE_BYTES // max(len(content), 1)) if rng.random() < 0.1 else content
-            return gzip.compress(many, 1) if rng.random() < 0.5 else many
+            return gzip.compress(many, 1, mtime=0) if rng.random() < 0.5 else many
         case 0 if at < len(data):
             data[at] ^= 1 << rng.randrange(8)
         case 1:
@@ -77,7 +77,7 @@ def constant(content: bytes, rng: random.Random) -> bytes:
         lines = kept.splitlines(keepends=True)
         piece = rng.choice(lines)
     many = kept + piece * (size // len(piece))
-    return gzip.compress(many, 1) if packed else many
+    return gzip.compress(many, 1, mtime=0) if packed else many
 
 
 PIECES = (
