@@ -124,7 +124,9 @@ class MeasurementKind(Struct, frozen=True, kw_only=True):
     """Whether a job says what was trained."""
 
 
-KINDS: Registry[MeasurementKind] = Registry("kind of measurements", "traincast.calibration.kinds")
+KINDS: Registry[MeasurementKind] = Registry(
+    "kind of measurements", "traincast.calibration.kinds", group="traincast.calibrate.kinds"
+)
 
 
 def kind_of(columns: Sequence[str]) -> MeasurementKind | None:

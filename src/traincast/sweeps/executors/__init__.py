@@ -41,4 +41,6 @@ MakeExecutor = Callable[[Work, int | None, str], Executor]
 """From the work, the number of workers (None: as many as there are cores) and what follows the name, such as an
 address (``ray://host:10001``), to an executor."""
 
-EXECUTORS: Registry[MakeExecutor] = Registry("executor", "traincast.sweeps.executors")
+EXECUTORS: Registry[MakeExecutor] = Registry(
+    "executor", "traincast.sweeps.executors", group="traincast.sweep.executors"
+)
