@@ -116,16 +116,50 @@ def forecasts() -> Iterator[Case]:
         written = Case(f"predict {path} to files", "forecast", ("predict", path, "--out", "run", "--quiet"), out="run")
         yield written
     for file in sorted(INPUTS["recipes"].iterdir()):
-        arguments = ("predict", f"recipes/{file.name}", "--cluster", "h100", "--allow-oom", "--no-suggest", "--json")
-        yield Case(f"predict {file.name}", "forecast", arguments)
+        words = (*_recipe(file.name), "--cluster", "h100", "--allow-oom", "--no-suggest", "--json")
+        yield Case(f"predict {file.name}", "forecast", ("predict", *words))
+
+
+def _recipe(name: str) -> tuple[str, ...]:
+    """Return how the file of another tool is forecast, with what it leaves open."""
+    path, size = f"recipes/{name}", ("--gpus", "64")
+    batch = ("--seq-length", "4096", "--global-batch", "64")
+    if name.startswith("hf"):
+        return ("--model", path, *size, *batch, "--tp", "2")
+    if name.startswith(("acc", "ds")):
+        return (path, "--model", "llama3-8b", *size, *batch)
+    if name.startswith(("br", "nemo")):
+        return (path, "--seq-length", "4096")
+    return (path, *size) if name.startswith("tt") else (path,)
+
+
+def kept() -> Iterator[Case]:
+    """Yield what is done with results that were written before."""
+    job, trace = JOB_FILES[2], REPLAYS[2]
+    forecast, replay = ("predict", job, "--out", "kept", "--quiet"), ("simulate", trace, "--out", "kept", "--quiet")
+    again = {
+        **{"shown": ("report", "kept"), "with other degrees": ("predict", "kept", "--tp", "4", "--pp", "2")},
+        **{"again": ("predict", "kept"), "beside a trace": ("compare", "kept", trace)},
+    }
+    for name, arguments in again.items():
+        yield Case(f"forecast {name}", "kept", (*arguments, "--json"), out="kept", before=forecast)
+    again = {"again": ("simulate", "kept"), "beside a job": ("compare", "kept", job), "shown": ("report", "kept")}
+    for name, arguments in again.items():
+        yield Case(f"replay {name}", "kept", (*arguments, "--json"), out="kept", before=replay)
+    yield Case("replay in other files", "kept", ("convert", "kept", "x", "--to", "chakra"), out="x", before=replay)
 
 
 def replays() -> Iterator[Case]:
     """Yield simulations of the examples' workloads and traces."""
     ways = {
-        **{"as it is": "--cluster h100", "on a100": "--cluster a100", "no cluster": "", "with suggestions": "--suggest"},
-        **{"modelled": "--comm model", "measured": "--comm measured", "jitter": "--jitter 0.05 --seeds 8"},
-        **{"jitter of more seeds": "--jitter 0.1 --seeds 16", "slow": "--slow 0=1.3", "forward": "--forward-only"},
+        **{
+            "as it is": "--cluster h100",
+            "on a100": "--cluster a100",
+            "no cluster": "",
+            "with suggestions": "--suggest",
+        },
+        **{"modelled": "--comm model", "measured": "--comm measured", "jitter": "--jitter 0.05 --seeds 4"},
+        **{"jitter of more seeds": "--jitter 0.1 --seeds 12", "slow": "--slow 0=1.3", "forward": "--forward-only"},
         **{"interleaved": "--pp 8 --vpp 2", "gpipe": "--schedule gpipe --microbatches 4", "unfolded": "--unfold"},
         **{"overlapped": "--overlap-grad-reduce", "as written": "--stage-roles as-written", "wider": "--gpus 2048"},
         **{"what if": "--what-if tp_comm*0.5 --what-if rank1.compute=peers", "hashes": "--network flow"},
@@ -180,5 +214,5 @@ def others() -> Iterator[Case]:
 
 def all_cases(count: int, seed: int) -> Iterator[Case]:
     """Yield every case of a recording."""
-    for some in (forecasts(), replays(), conversions(), others(), plans(), jobs(count, seed)):
+    for some in (forecasts(), replays(), kept(), conversions(), others(), plans(), jobs(count, seed)):
         yield from some

@@ -137,28 +137,32 @@ def _schedule(rng: random.Random, job: Job) -> Fields:
 
 def _split(rng: random.Random, job: Job) -> Fields:
     """Return how layers are split onto stages, where it is not evenly."""
-    pp, layers = job.fields["pp"], job.shape.layers
-    virtual = pp * job.fields.get("vpp", 1)
+    pp, layers, vpp = job.fields["pp"], job.shape.layers, job.fields.get("vpp", 1)
     if pp == 1:
         return {"embedding_as_layer": rng.random() < 0.5, "head_as_layer": rng.random() < 0.5}
-    kind = rng.choice(("first", "last", "ends", "stages", "layout", "layout", "counted"))
-    each = max(1, layers // pp)
-    if kind == "counted":
-        whole = [number for number in (1, 2) if (layers + number) % virtual == 0] or [1]
-        return {"embedding_as_layer": True, "head_as_layer": whole[0] == 2}
-    if kind in ("first", "last", "ends"):
-        ends = {"first": ["first"], "last": ["last"], "ends": ["first", "last"]}[kind]
-        between = max(1, pp - len(ends))
-        whole = [short for short in range(1, each + 3) if (layers - short * len(ends)) % between == 0]
-        return {f"{end}_stage_layers": rng.choice(whole or [each]) for end in ends}
+    kind = rng.choice(("counted", "first_stage_layers", "last_stage_layers", "both", "stages", "layout"))
+    counted = next((number for number in (1, 2) if (layers + number) % (pp * vpp) == 0), None)
+    if kind == "counted" and counted:
+        return {"embedding_as_layer": True, "head_as_layer": counted == 2}
+    ends = ("first_stage_layers", "last_stage_layers") if kind == "both" else (kind,)
+    between = max(1, pp - len(ends)) * vpp
+    whole = [short for short in range(vpp, layers // pp + 3, vpp) if (layers - short * len(ends)) % between == 0]
+    if whole and ends[-1].endswith("layers"):
+        return dict.fromkeys(ends, rng.choice(whole))
+    return _written_out(rng, job, pp * vpp, as_text=kind != "stages")
+
+
+def _written_out(rng: random.Random, job: Job, virtual: int, *, as_text: bool) -> Fields:
+    """Return the layers of every virtual stage, one by one."""
+    layers = job.shape.layers
     counts = [layers // virtual + (index < layers % virtual) for index in range(virtual)]
     if rng.random() < 0.5 and counts[0] > 1:
         counts = [counts[0] - 1, *counts[1:-1], counts[-1] + 1]
-    job.fields.setdefault("vpp", virtual // pp)
-    if kind == "stages":
-        return {"stage_layers": counts}
-    mtp = "m" * (1 if job.shape.mtp else 0)
-    return {"pipeline_layout": "E" + "|".join(f"t*{count}" for count in counts) + f"{mtp}L"}
+    vpp = {"vpp": virtual // job.fields["pp"]}
+    if not as_text:
+        return {**vpp, "stage_layers": counts}
+    stages = "|".join(f"t*{count}" for count in counts)
+    return {**vpp, "pipeline_layout": f"E{stages}{'m' if job.shape.mtp else ''}L"}
 
 
 def _sharding(rng: random.Random, job: Job) -> Fields:
@@ -225,7 +229,7 @@ RECIPES = {
 
 def _precision(rng: random.Random, job: Job) -> Fields:
     narrow = ["fp8", "fp8", "fp8_block"] if job.cluster not in SIXTEEN_BITS else []
-    narrow += ["mxfp8", "mxfp8", "nvfp4", "fp4"] if job.cluster in SMALL_BLOCKS else []
+    narrow += ["mxfp8", "mxfp8", "nvfp4", "mxfp4", "fp4"] if job.cluster in SMALL_BLOCKS else []
     wide = ["bf16", "fp32"] if job.cluster.startswith("tpu") else ["bf16", "fp16", "fp32", "tf32"]
     precision = rng.choice([*narrow, *wide])
     fields: Fields = {"precision": precision}

@@ -38,6 +38,8 @@ class Case:
     """Text of the files that it reads, by path."""
     out: str = ""
     """The file or folder that it writes, whose bytes are recorded."""
+    before: tuple[str, ...] = ()
+    """A command that writes what this one reads into `out`."""
 
 
 @contextlib.contextmanager
@@ -58,6 +60,8 @@ def run(case: Case) -> Record:
     """Run a case in the working folder, and return all that it gave but its provenance."""
     for path, text in case.files.items():
         Path(path).write_text(text, encoding="utf-8")
+    if case.before:
+        _command(case.before)
     code, out, err = _command(case.arguments)
     record: Record = {"case": case.name, "kind": case.kind, "arguments": list(case.arguments), "files": case.files}
     record |= {"code": code, "out": _document(out)}
@@ -85,7 +89,7 @@ def _command(arguments: tuple[str, ...]) -> tuple[object, str, str]:
             main(list(arguments))
         except SystemExit as stop:
             code = stop.code or 0
-        except Exception as error:  # noqa: BLE001 it is what the case gave
+        except Exception as error:
             code = f"{type(error).__name__}: {error}"
     out, err = (each.buffer.getvalue().decode() for each in streams)  # type: ignore[attr-defined]
     return code, out, err
