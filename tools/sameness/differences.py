@@ -125,7 +125,7 @@ def records(path: Path) -> Iterator[Record]:
 def differences(a: Any, b: Any, relative: float, absolute: float = 0.0, path: str = "") -> Iterator[Difference]:  # noqa: ANN401
     """Yield every place in which two documents differ; the path of a key that was added has no numbers of lists."""
     if isinstance(a, dict) and isinstance(b, dict):
-        for key in a.keys() | b.keys():
+        for key in dict.fromkeys((*a, *b)):
             place = f"{path}.{key}" if path else key
             if key not in b:
                 yield Difference(VANISHED, place)
