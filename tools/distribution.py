@@ -1,6 +1,6 @@
 """Build wheel and sdist twice, compare them, and try the wheel on its own.
 
-    python benchmarks/distribution.py [--out DIR] [--tests [PATH...]]
+    python tools/distribution.py [--out DIR] [--tests [PATH...]]
 
 Both builds take the time of the last commit (``SOURCE_DATE_EPOCH``) and must agree byte for byte; so must the wheel
 that is built from the unpacked sdist. The wheel is then installed from its file into a new environment and runs a
