@@ -19,11 +19,11 @@ from traincast.hardware.clusters import load_cluster
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
-from traincast.plan.layout import Layout
-from traincast.plan.options import PlanOptions
-from traincast.plan.plan import framework_of, plan, safe_bytes
-from traincast.plan.screen import Screen
-from traincast.plan.space import Space
+from traincast.planning.layout import Layout
+from traincast.planning.options import PlanOptions
+from traincast.planning.plan import framework_of, plan, safe_bytes
+from traincast.planning.screen.screen import Screen
+from traincast.planning.space import Space
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
 

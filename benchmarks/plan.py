@@ -22,10 +22,10 @@ from traincast.hardware.clusters import load_cluster
 from traincast.job.frameworks import load_framework
 from traincast.job.job import JobRequest
 from traincast.model.load import load_model
-from traincast.plan.block import Block, Part
-from traincast.plan.frontier import Frontier
-from traincast.plan.screen import Screen
-from traincast.plan.space import Space
+from traincast.planning.screen.block import Block, Part
+from traincast.planning.screen.frontier import Frontier
+from traincast.planning.screen.screen import Screen
+from traincast.planning.space import Space
 from traincast.simulation.step import Setting
 from traincast.workload.ops import IntArray
 

@@ -23,11 +23,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from datafiles import DATA, table_path
-from traincast.calibrate.kinds.runs import BOARD, labels_of
-from traincast.calibrate.published import read_measurements
-from traincast.calibrate.run_factors import Forecast, factors_of, forecast_runs, representatives, sample_of
-from traincast.calibrate.runs import MeasuredRun, is_fitted, read_runs
-from traincast.calibrate.tables import Table, read_table
+from traincast.calibration.kinds.runs import BOARD, labels_of
+from traincast.calibration.published import read_measurements
+from traincast.calibration.run_factors import Forecast, factors_of, forecast_runs, representatives, sample_of
+from traincast.calibration.runs import MeasuredRun, is_fitted, read_runs
+from traincast.calibration.tables import Table, read_table
 from traincast.estimate.factors import shipped_factors
 from traincast.hardware.dtypes import EIGHT_BIT
 
@@ -57,7 +57,7 @@ def _as_they_are(self: object, host: object, phase: object, rows: list[Any]) -> 
 
 
 def _no_casts(*_: object, **__: object) -> Any:  # noqa: ANN401 of the module that is patched
-    return import_module("traincast.workload.build.casts").Casts()
+    return import_module("traincast.lowering.casts").Casts()
 
 
 def _nothing_held(program: Any, held: int, of_gpu: int | None) -> Any:  # noqa: ANN401, ARG001 as the function it replaces

@@ -19,11 +19,11 @@ import numpy as np
 
 from datafiles import table_path
 from headline import ELSEWHERE, FAMILY, PAGE, held_out
-from traincast.calibrate.published import read_measurements
-from traincast.calibrate.run_factors import forecast_run
-from traincast.calibrate.runs import MeasuredRun, read_runs
-from traincast.calibrate.tables import read_table
-from traincast.calibrate.validate import statistics
+from traincast.calibration.published import read_measurements
+from traincast.calibration.run_factors import forecast_run
+from traincast.calibration.runs import MeasuredRun, read_runs
+from traincast.calibration.tables import read_table
+from traincast.calibration.validate import statistics
 from traincast.estimate.factors import factors_on
 from traincast.simulation.confidence import Z
 

@@ -2,7 +2,7 @@
 
     python studies/common_schema.py IN.csv OUT.csv
 
-docs/measurements.md describes the columns; `traincast.calibrate.published` brings a table there.
+docs/measurements.md describes the columns; `traincast.calibration.published` brings a table there.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import io
 import sys
 from pathlib import Path
 
-from traincast.calibrate.published import read_measurements
+from traincast.calibration.published import read_measurements
 from traincast.errors import TraincastError
 
 

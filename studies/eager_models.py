@@ -14,7 +14,7 @@ from rich.console import Console
 
 from datafiles import DATA, table_path
 from eager.predict import KIND
-from traincast.calibrate.validate import validate
+from traincast.calibration.validate import validate
 from traincast.errors import TraincastError
 from traincast.report.terminal.accuracy import print_validation
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from datafiles import DATA, table_path
-from traincast.calibrate.collectives import CollectiveMeasurements, read_collectives
-from traincast.calibrate.fit_links import Fit, fit_links, from_others, predictor
-from traincast.calibrate.kind import FloatArray
+from traincast.calibration.collectives import CollectiveMeasurements, read_collectives
+from traincast.calibration.fit_links import Fit, fit_links, from_others, predictor
+from traincast.calibration.kind import FloatArray
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 import traincast
 from datafiles import DATA, table_path
-from traincast.calibrate.operator_calibration import constants_from_few
-from traincast.calibrate.operator_fit import Key, Timings, predict, samples_of
-from traincast.calibrate.operator_recipe import defaults, fitted, is_held_out, usual
-from traincast.calibrate.operators import LONG_S, operators_of
-from traincast.calibrate.tables import read_table
+from traincast.calibration.operator_calibration import constants_from_few
+from traincast.calibration.operator_fit import Key, Timings, predict, samples_of
+from traincast.calibration.operator_recipe import defaults, fitted, is_held_out, usual
+from traincast.calibration.operators import LONG_S, operators_of
+from traincast.calibration.tables import read_table
 from traincast.estimate.operators.constants import (
     ANY,
     Correction,

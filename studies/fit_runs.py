@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from datafiles import DATA, table_path
-from traincast.calibrate.kinds.runs import BOARD, labels_of
-from traincast.calibrate.published import read_measurements
-from traincast.calibrate.run_factors import (
+from traincast.calibration.kinds.runs import BOARD, labels_of
+from traincast.calibration.published import read_measurements
+from traincast.calibration.run_factors import (
     Forecast,
     Sample,
     factors_of,
@@ -27,8 +27,8 @@ from traincast.calibrate.run_factors import (
     representatives,
     sample_of,
 )
-from traincast.calibrate.runs import MeasuredRun, is_fitted, read_runs
-from traincast.calibrate.tables import read_table
+from traincast.calibration.runs import MeasuredRun, is_fitted, read_runs
+from traincast.calibration.tables import read_table
 from traincast.estimate.factors import FactorTable, shipped_factors
 from written import write_factors
 

@@ -1,6 +1,6 @@
 """A GPU that keeps its own clock: every launch takes the time that a test gives it, and nothing else does."""
 
-from traincast.measure.timing import CannotTimeError, Task
+from traincast.measuring.timing import CannotTimeError, Task
 
 
 class FakeGpu:

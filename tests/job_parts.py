@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.lowering.build import build_workload
 from traincast.model.load import load_model
 from traincast.model.model import Attention, Experts, Latent, Model
 from traincast.schedules.check import plan_of
-from traincast.workload.build.build import build_workload
 from traincast.workload.words import Group, Kind, Operation, Phase
 
 TINY = Model(

@@ -2,7 +2,7 @@
 
 import csv
 
-from traincast.calibrate.collectives import price_measured, read_collectives
+from traincast.calibration.collectives import price_measured, read_collectives
 from traincast.estimate.operators import OperatorCall, estimate_operator
 
 COLUMNS = (

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from traincast.sweep.spec import Point
+from traincast.sweeps.spec import Point
 
 
 def points(*whats):

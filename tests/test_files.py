@@ -13,7 +13,7 @@ import pytest
 
 import traincast
 from traincast import files
-from traincast.calibrate.tables import read_table
+from traincast.calibration.tables import read_table
 from traincast.cli.terminal import print_json
 from traincast.dialects import draft_like
 from traincast.errors import FormatError, TraincastError

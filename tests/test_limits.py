@@ -10,7 +10,7 @@ import pytest
 import traincast
 from straggler_tables import trace, write
 from traincast import files
-from traincast.calibrate.tables import read_table as read_measurements
+from traincast.calibration.tables import read_table as read_measurements
 from traincast.errors import FormatError, TraincastError
 from traincast.estimate.operators.constants import constants_of_text
 from traincast.formats.kineto.grammar import read_trace

@@ -35,7 +35,7 @@ def test_percentages_have_a_point_and_a_blank_and_never_an_exponent(digits, sign
 
 
 def test_percentages_are_written_in_one_place():
-    # measure/timing.py goes alone to the machine that is measured.
+    # measuring/timing.py goes alone to the machine that is measured.
     others = [path for path in SOURCES.rglob("*.py") if path.name not in ("units.py", "timing.py")]
     number = re.compile(r"\{[^{}]*:[^{}]*(%\}|[efg]\} %)")
     assert len(others) > 300

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from support import row, write_aicb
 from traincast import api
-from traincast.calibrate.collectives import read_collectives
+from traincast.calibration.collectives import read_collectives
 from traincast.cli.main import cli
 from traincast.cli.terminal import announced
 from traincast.diagnostics import advanced, announce, listening

@@ -1,8 +1,6 @@
 """Forecast one step of distributed LLM training before anyone rents the GPUs."""
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -103,37 +101,32 @@ __all__ = [
     "validate",
 ]
 
-_HOMES = ("errors", "job.draft", "job.job", "job.options", "simulation.result", "api")
-_APART = ("api.explorer", "api.ranking", "api.sweep")
-"""Modules of the public names, the lightest first; those that few need are looked into last."""
-
-_ROOMS = ("calibrate", "measure", "plan", "sweep")
-"""Packages of this one that a function of the facade has the name of."""
-
-
-class _Package(ModuleType):
-    """The package, in which importing something below leaves the functions of the facade in their place."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute; where Python binds a room that it has imported, the function keeps the name."""
-        if name not in _ROOMS or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-# https://docs.python.org/3/reference/datamodel.html#customizing-module-attribute-access
-sys.modules[__name__].__class__ = _Package
+_MODULES = {
+    "traincast.errors": (
+        "CalibrationError ConfigError DeadlockError FormatError InfeasibleError MeasurementError ProgramError "
+        "TraincastError UnknownNameError"
+    ),
+    "traincast.job.draft": "Draft",
+    "traincast.job.job": "JobRequest",
+    "traincast.job.options": "LayoutOptions SimulateOptions StageRoles StepOptions",
+    "traincast.simulation.result": "Result",
+    "traincast.api.explorer": "explore",
+    "traincast.api.ranking": "rank",
+    "traincast.api.sweep": "sweep",
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+"""Where public names stand that `traincast.api` does not bring."""
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module 'traincast' has no attribute {name!r}")
     if name == "api":
         return import_module("traincast.api")
-    for home in (*_HOMES, *_APART) if name in __all__ else ():
-        found = vars(import_module(f"traincast.{home}")).get(name)
-        if found is not None and not isinstance(found, ModuleType):
-            globals()[name] = found
-            return found
-    raise AttributeError(f"module 'traincast' has no attribute {name!r}")
+    found = getattr(import_module(_MODULE_OF.get(name, "traincast.api")), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

@@ -12,9 +12,9 @@ from eager.graphs import MODELS, accumulation_calls, backward_calls, forward_cal
 from eager.host import host_floor_s
 from eager.layouts import layout_named, layout_time_s, misfit
 from eager.switch import SWITCH_MODELS, switch_backward, switch_forward
-from traincast.calibrate.kind import Grouping, Labels, MeasurementKind, Predictions, Request
-from traincast.calibrate.operator_recipe import without_gpu
-from traincast.calibrate.tables import Row, Skipped, Table
+from traincast.calibration.kind import Grouping, Labels, MeasurementKind, Predictions, Request
+from traincast.calibration.operator_recipe import without_gpu
+from traincast.calibration.tables import Row, Skipped, Table
 from traincast.errors import ConfigError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants
 from traincast.hardware.gpu import Gpu, find_gpu
@@ -177,4 +177,4 @@ KIND = MeasurementKind(
     by=(*_BY, "set"),
     leaves_out=("gpu",),
 )
-"""What `traincast.calibrate.validate` needs to know of these files."""
+"""What `traincast.calibration.validate` needs to know of these files."""

@@ -4,8 +4,8 @@ import pytest
 
 import traincast
 from traincast.errors import ConfigError, TraincastError
-from traincast.sweep.spec import read_spec
-from traincast.sweep.words import specified
+from traincast.sweeps.spec import read_spec
+from traincast.sweeps.words import specified
 
 WORDS = {
     "model": "llama3-8b",

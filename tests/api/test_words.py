@@ -19,7 +19,7 @@ from traincast.job.draft import Draft
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.job.words import JOB_WORDS, RUN_WORDS, SIMULATE_WORDS, STEP_WORDS, sorted_out
-from traincast.sweep.words import SWEEP_WORDS
+from traincast.sweeps.words import SWEEP_WORDS
 
 OF_THE_TERMINAL = {"json", "analysis", "verbose", "quiet", "plain", "html", "ranks", "out", "report"}
 """What to print and write: a result has `save_result` and `explore`, a calibration its `profile`."""
@@ -265,7 +265,7 @@ def test_a_misspelt_model_is_told_before_what_is_missing(capsys):
 def test_no_error_of_the_library_speaks_of_flags():
     flag = re.compile(r"(?<![\w-])--[a-z]")
     # Those speak of what only the command line does, or of a script that it writes.
-    apart = {"cli", "dialects", "measure"}
+    apart = {"cli", "dialects", "measuring"}
     files = {"report/files.py", "report/sides.py", "formats/echo/read.py"}
     root = Path(traincast.__file__).parent
     checked = 0

@@ -264,7 +264,7 @@ def test_an_ignored_signal_stays_ignored(call):
 
 def test_many_rows_are_announced(call, tmp_path, monkeypatch):
     # By its module: traincast.calibrate is also the function of that name.
-    monkeypatch.setattr(import_module("traincast.calibrate.validate"), "ANNOUNCED_ROWS", 3)
+    monkeypatch.setattr(import_module("traincast.calibration.validate"), "ANNOUNCED_ROWS", 3)
     path = tmp_path / "m.csv"
     path.write_text(MEASURED["named"])
     code, out, err = call("validate", path, "--json")

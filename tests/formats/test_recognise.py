@@ -9,7 +9,7 @@ import pytest
 
 from calibrate_logs import nccl_log, nccl_report, with_mpi_marks
 from traincast import api
-from traincast.calibrate.kind import TELLERS
+from traincast.calibration.kind import TELLERS
 from traincast.cli.main import main
 from traincast.errors import FormatError
 from traincast.formats.contract import FORMATS

@@ -44,7 +44,7 @@ def test_a_name_a_path_and_a_cluster_give_the_same(ask, log, tmp_path):
 
 def test_calibrate_starts_from_any_of_them(log, monkeypatch):
     # By its module: the package hands out the function of the facade under the name of the room.
-    fit = import_module("traincast.calibrate.cluster_calibration")
+    fit = import_module("traincast.calibration.cluster_calibration")
     monkeypatch.setattr(fit, "calibrate", lambda _, cluster, *, table: (cluster, table))
     assert api.calibrate(log, load_cluster("a100")) == api.calibrate(log, "a100") == (load_cluster("a100"), False)
 

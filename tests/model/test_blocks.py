@@ -9,6 +9,7 @@ from job_parts import job_of
 from model_counts import layer_parameters
 from traincast.estimate.memory.states import rank_parameters
 from traincast.job.job import rank_share
+from traincast.lowering.stage import stages_of
 from traincast.model.blocks.experts import MoeMlp
 from traincast.model.blocks.share import Execution, Share
 from traincast.model.counts import parameters
@@ -16,7 +17,6 @@ from traincast.model.load import load_model, model_names
 from traincast.model.numbers import Number
 from traincast.model.structure import FIRST_BLOCKS, RankParts, last_blocks, layer_kinds, mtp_layer, parts_of
 from traincast.schedules.check import plan_of
-from traincast.workload.build.stage import stages_of
 
 KINDS = (
     "llama3-70b",

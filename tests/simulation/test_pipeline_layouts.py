@@ -8,10 +8,10 @@ from job_parts import TINY, TINY_EXPERTS, job_of, workload_of
 from traincast.estimate.memory import stage_memory
 from traincast.job.draft import Draft
 from traincast.job.pipeline_layout import parse_layout
+from traincast.lowering.held import held_by_stages
+from traincast.lowering.stage import stages_of
 from traincast.model.counts import parameters
 from traincast.schedules.check import plan_of
-from traincast.workload.build.held import held_by_stages
-from traincast.workload.build.stage import stages_of
 from traincast.workload.groups import rank_groups
 from traincast.workload.words import Group
 

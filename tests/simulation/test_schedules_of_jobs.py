@@ -7,8 +7,8 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.resolve import resolve_job
+from traincast.lowering.build import build_workload
 from traincast.schedules.check import plan_of
-from traincast.workload.build.build import build_workload
 from traincast.workload.words import Group
 
 SCHEDULES = ("zb_h1", "zb_v", "dualpipe", "dualpipe_v")

@@ -4,8 +4,8 @@ import pytest
 
 import common_schema
 from datafiles import table_path
-from traincast.calibrate.published import read_measurements
-from traincast.calibrate.runs import read_runs
+from traincast.calibration.published import read_measurements
+from traincast.calibration.runs import read_runs
 
 
 @pytest.mark.parametrize("name", ["measured_training_runs.csv", "nanotron_ultrascale_h100.csv"])

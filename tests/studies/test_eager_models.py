@@ -8,7 +8,7 @@ from eager.graphs import MODELS, EagerLayer, backward_calls, by_megatron, forwar
 from eager.layouts import layout_time_s
 from eager.predict import KIND
 from eager.switch import SWITCH_MODELS, switch_backward, switch_forward
-from traincast.calibrate.validate import validate
+from traincast.calibration.validate import validate
 from traincast.estimate.operators import OperatorCall, estimate_calls, estimate_operator, shipped_constants, work_of
 from traincast.hardware.gpu import load_gpu
 from traincast.job.parallel import Parallel

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import fit_links
 from datafiles import table_path
 from fit_links import from_others
-from traincast.calibrate.collectives import read_collectives
+from traincast.calibration.collectives import read_collectives
 from traincast.errors import ConfigError
 from traincast.hardware.clusters import load_cluster
 

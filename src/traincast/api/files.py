@@ -37,7 +37,7 @@ def inspect(path: StrPath) -> Inspection:
     >>> found.format, found.layout["tp"], found.layout["pp"]
     ('aicb', 8, 16)
     """
-    from traincast.calibrate.kind import TELLERS
+    from traincast.calibration.kind import TELLERS
     from traincast.fabric.inspect import inspect_file
 
     file, *others = expand(path)
@@ -57,7 +57,7 @@ def inspect_all(files: Files) -> Iterator[Inspection]:
     >>> [found.format for found in api.inspect_all(["examples/aicb_*.txt", "examples/*.tsv"])]
     ['aicb', 'aicb', 'neusight']
     """
-    from traincast.calibrate.kind import TELLERS
+    from traincast.calibration.kind import TELLERS
     from traincast.fabric.inspect import inspect_file
 
     given = _paths(files)
@@ -119,7 +119,7 @@ def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
     try:
         return identify_run(paths, given)
     except FormatError:
-        from traincast.calibrate.kind import TELLERS
+        from traincast.calibration.kind import TELLERS
 
         return workload_format(paths, given, TELLERS)
 
@@ -135,7 +135,7 @@ def bus_bandwidths(path: StrPath) -> dict[str, float]:
     >>> api.bus_bandwidths("busbw.yaml")
     {'tp.all_reduce': 300000000000.0}
     """
-    from traincast.calibrate.kind import TELLERS
+    from traincast.calibration.kind import TELLERS
 
     return read_bus_bandwidths(Path(path), TELLERS)
 

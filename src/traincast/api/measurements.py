@@ -16,12 +16,12 @@ from traincast.job.job import Job, JobRequest
 from traincast.job.words import JOB_WORDS, said_of_job, sorted_out, takes
 
 if TYPE_CHECKING:
-    from traincast.calibrate.cluster_calibration import Calibration
-    from traincast.calibrate.collective_comparison import CollectiveComparison
-    from traincast.calibrate.operator_calibration import OperatorCalibration
-    from traincast.calibrate.run_calibration import RunCalibration
-    from traincast.calibrate.validate import Validation
-    from traincast.measure.timing import Summary
+    from traincast.calibration.cluster_calibration import Calibration
+    from traincast.calibration.collective_comparison import CollectiveComparison
+    from traincast.calibration.operator_calibration import OperatorCalibration
+    from traincast.calibration.run_calibration import RunCalibration
+    from traincast.calibration.validate import Validation
+    from traincast.measuring.timing import Summary
 
 
 def compare_collectives(a: StrPath, b: StrPath) -> "CollectiveComparison":
@@ -34,7 +34,7 @@ def compare_collectives(a: StrPath, b: StrPath) -> "CollectiveComparison":
     >>> len(compared.pairs), compared.median_relative
     (22, 0.0)
     """
-    from traincast.calibrate.collective_comparison import compare_collectives as compare_files
+    from traincast.calibration.collective_comparison import compare_collectives as compare_files
 
     return compare_files(a, b)
 
@@ -52,8 +52,8 @@ def kind_of_measurements(path: StrPath) -> str | None:
     >>> api.kind_of_measurements("examples/megatron_pp4_tp2")
     'traces'
     """
-    from traincast.calibrate.kind import kind_of_file
-    from traincast.calibrate.trace_calibration import is_trace
+    from traincast.calibration.kind import kind_of_file
+    from traincast.calibration.trace_calibration import is_trace
 
     first = expand(path)[0]
     return "traces" if is_trace(first) else kind_of_file(first)
@@ -101,7 +101,7 @@ def validate(
     >>> found.total.evaluated, found.total.median_abs_error < 0.2
     (8, True)
     """
-    from traincast.calibrate.validate import validate as validate_file
+    from traincast.calibration.validate import validate as validate_file
 
     job = _draft(job)
     shown = [name.strip() for name in by.split(",")] if isinstance(by, str) else by
@@ -152,7 +152,7 @@ def calibrate(
     >>> of_all.after.median_abs_error < 0.03 < of_all.before.median_abs_error
     True
     """
-    from traincast.calibrate.cluster_calibration import calibrate as calibrate_cluster
+    from traincast.calibration.cluster_calibration import calibrate as calibrate_cluster
 
     if gpu is not None and (cluster is not None or job is not None):
         raise ConfigError("is of measured operators and cannot be combined with cluster or job", "gpu")
@@ -183,7 +183,7 @@ def calibrate_runs(
     >>> print(ours.profile().splitlines()[0])
     # a100 with what 4 runs of internevo-2024 on it taught (traincast calibrate).
     """
-    from traincast.calibrate.trace_calibration import calibrate_runs as fit
+    from traincast.calibration.trace_calibration import calibrate_runs as fit
 
     return fit(expand(files), cluster, _draft(job))
 
@@ -200,7 +200,7 @@ def calibrate_operators(files: Files, gpu: StrPath | Gpu) -> "OperatorCalibratio
     >>> [(each.family, each.after.median_abs_error < each.before.median_abs_error) for each in ours.residuals][0]
     ('gemm', True)
     """
-    from traincast.calibrate.operator_calibration import calibrate_operators as fit
+    from traincast.calibration.operator_calibration import calibrate_operators as fit
 
     return fit(expand(files), gpu_named(gpu))
 
@@ -247,7 +247,7 @@ def measure(
     ...     print("no GPU here, or no PyTorch")
     no GPU here, or no PyTorch
     """
-    from traincast.measure.of_job import measure_job
+    from traincast.measuring.of_job import measure_job
 
     if out is None:
         raise ConfigError("is missing; name the CSV file for the times", "out")
@@ -273,7 +273,7 @@ def measuring_script(
     >>> "needs PyTorch alone" in text
     True
     """
-    from traincast.measure.of_job import script_of_job
+    from traincast.measuring.of_job import script_of_job
 
     return script_of_job(_job(job, like, words, strict=strict), cluster)
 

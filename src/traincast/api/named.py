@@ -133,7 +133,7 @@ def described(path: StrPath) -> Draft:
     except FormatError:
         if Path(path).suffix == ".toml" or not Path(path).is_file():
             raise
-        from traincast.calibrate.kind import TELLERS
+        from traincast.calibration.kind import TELLERS
         from traincast.formats.recognise import known_as
 
         file = known_as(Path(path), TELLERS)

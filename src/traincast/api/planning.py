@@ -18,13 +18,13 @@ from traincast.job.resolve import resolve_job
 from traincast.job.words import JOB_WORDS, RUN_WORDS, said_of_job, sorted_out, takes
 from traincast.model.model import Model
 from traincast.names import known_names
-from traincast.plan.options import LIMITED, PlanKeywords
-from traincast.plan.request import requested
+from traincast.planning.options import LIMITED, PlanKeywords
+from traincast.planning.request import requested
 from traincast.simulation.recorded import DEFAULT_CLUSTER, choose
 
 if TYPE_CHECKING:
-    from traincast.plan.answer import Asked, Plan
-    from traincast.plan.several import Plans
+    from traincast.planning.answer import Asked, Plan
+    from traincast.planning.several import Plans
 
 StrPath = str | PathLike[str]
 AnyCluster = StrPath | Cluster | None
@@ -59,7 +59,7 @@ def plan(
         Whether the job's layout is what one has, not what is fixed: the plan says what changes of it save.
     **words
         What is fixed of the job, as of `traincast.predict`; how the plan is made and of which run costs are told:
-        ``fix``, ``max_tp``, ``explain``, ``tokens`` and others (`traincast.plan.options.PlanKeywords`).
+        ``fix``, ``max_tp``, ``explain``, ``tokens`` and others (`traincast.planning.options.PlanKeywords`).
 
     Raises
     ------
@@ -76,9 +76,9 @@ def plan(
     >>> best.layout.tp, best.result.iteration_time_s < 2
     (2, True)
     """
-    from traincast.plan.changes import open_request
-    from traincast.plan.options import plan_options
-    from traincast.plan.plan import plan as best_layouts
+    from traincast.planning.changes import open_request
+    from traincast.planning.options import plan_options
+    from traincast.planning.plan import plan as best_layouts
 
     draft, options = _asked(job, like, words, strict=strict)
     request, notes, named = requested(draft)
@@ -161,8 +161,8 @@ def plans(
     >>> [each.layout.gpus for each in found.best]
     [16, 8]
     """
-    from traincast.plan.options import TERA
-    from traincast.plan.several import Plans, Refusal, nothing_runs
+    from traincast.planning.options import TERA
+    from traincast.planning.several import Plans, Refusal, nothing_runs
 
     draft, options = _asked(job, None, words)
     if not isinstance(draft, Draft):
@@ -192,7 +192,7 @@ def _cases(
     prices: float | Mapping[str, float] | None,
 ) -> Iterator[tuple[Draft, str, float | None]]:
     """Yield every case with the name of its cluster and its price; GPUs vary fastest, then the cluster."""
-    from traincast.plan.options import price_on
+    from traincast.planning.options import price_on
 
     loaded = [(each, choose(StepOptions(), each, "auto").setting.cluster.name) for each in clusters]
     _check_prices(prices, [name for _, name in loaded])

@@ -15,13 +15,13 @@ from traincast.errors import ConfigError, TraincastError
 from traincast.job.words import JOB_WORDS, takes
 from traincast.report.sweep_table import check_table, column_names, sweep_rows, write_sweep
 from traincast.simulation.columns import Table, table_of
-from traincast.sweep.executors import EXECUTORS, Executor
-from traincast.sweep.journal import Heading, Journal
-from traincast.sweep.points import PointWork, work_of
-from traincast.sweep.rows import Row
-from traincast.sweep.run import run_sweep
-from traincast.sweep.spec import Point, Spec
-from traincast.sweep.words import SWEEP_WORDS, specified
+from traincast.sweeps.executors import EXECUTORS, Executor
+from traincast.sweeps.journal import Heading, Journal
+from traincast.sweeps.points import PointWork, work_of
+from traincast.sweeps.rows import Row
+from traincast.sweeps.run import run_sweep
+from traincast.sweeps.spec import Point, Spec
+from traincast.sweeps.words import SWEEP_WORDS, specified
 from traincast.units import counted
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def sweep(
     Parameters
     ----------
     spec : path or mapping, optional
-        The specification (`traincast.sweep.spec`): a file, its sections as a mapping, or the words below as one.
+        The specification (`traincast.sweeps.spec`): a file, its sections as a mapping, or the words below as one.
     out : path, optional
         Table to write: .csv, or .parquet with the extra ``frames``; or a directory for ``sweep.csv`` and
         ``sweep.html``; by default the table is returned.
@@ -73,7 +73,7 @@ def sweep(
 
     Returns
     -------
-    How many points have each status (`traincast.sweep.rows.COLUMNS`); without `out` the table, a column a key.
+    How many points have each status (`traincast.sweeps.rows.COLUMNS`); without `out` the table, a column a key.
 
     Raises
     ------

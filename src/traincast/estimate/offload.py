@@ -10,8 +10,8 @@ from traincast.estimate.program import ComputeCost
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import Host, host_of
 from traincast.job.job import Job
+from traincast.lowering.offload import update_bytes
 from traincast.units import format_rate, format_size
-from traincast.workload.build.offload import update_bytes
 from traincast.workload.words import Provenance, Stream
 
 
@@ -39,7 +39,7 @@ def rate_of(host: Host, stream: Stream) -> float:
 def update_s(job: Job, host: Host, parameters: int, pieces: int, gpu_s: float) -> float:
     """Return the seconds of an update of which the host has its part, the GPU's part taking `gpu_s` alone.
 
-    It is as long as the operations of `traincast.workload.build.offload.updated_rows` are where nothing precedes them.
+    It is as long as the operations of `traincast.lowering.offload.updated_rows` are where nothing precedes them.
     """
     out, through, back = update_bytes(job, parameters)
     apart = pieces if job.overlap_offload else 1

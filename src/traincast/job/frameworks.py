@@ -121,7 +121,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Default of `traincast.model.recompute.RECOMPUTE`."""
     host_layer_s: float
     """Time in which an x86 server launches the forward pass of a dense layer in 16 bits; from that of one launch
-    follows the time of every layer (`traincast.workload.build.launches`)."""
+    follows the time of every layer (`traincast.lowering.launches`)."""
     step_fixed_s: float
     """Per step: data loading, clip, logging, synchronisation."""
     unhidden_tp: float

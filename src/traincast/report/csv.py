@@ -15,7 +15,7 @@ from traincast.simulation.result import Result
 from traincast.workload.words import Provenance
 
 if TYPE_CHECKING:
-    from traincast.calibrate.validate import Validation
+    from traincast.calibration.validate import Validation
     from traincast.workload.ops import IntArray
     from traincast.workload.program import Program, Timeline
 

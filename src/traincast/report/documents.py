@@ -19,9 +19,9 @@ def _result() -> Shape:
 def _plan() -> Shape:
     """Of several plans keys that differ are null, and each plan is a document of its own."""
     from traincast.diagnostics import Note
-    from traincast.plan.answer import Choice, Plan
-    from traincast.plan.changes import Start
-    from traincast.plan.several import Refusal
+    from traincast.planning.answer import Choice, Plan
+    from traincast.planning.changes import Start
+    from traincast.planning.several import Refusal
 
     lists = ("best", "pareto")
     choice = Shape(
@@ -76,7 +76,7 @@ def _comparison() -> Shape:
 
 
 def _collective_comparison() -> Shape:
-    from traincast.calibrate.collective_comparison import CollectiveComparison, MeasuredPair
+    from traincast.calibration.collective_comparison import CollectiveComparison, MeasuredPair
 
     both = Shape(more={"a": float, "b": float})
     pair = Shape((MeasuredPair,), ("a_s", "b_s"), {"time_s": _DIFFERENCE, "busbw_bytes_per_s": both})
@@ -148,7 +148,7 @@ def _operator() -> Shape:
 
 
 def _validation() -> Shape:
-    from traincast.calibrate.validate import GroupFigures, HeldOut, Statistics, Validation
+    from traincast.calibration.validate import GroupFigures, HeldOut, Statistics, Validation
 
     figures, own = fields_of(HeldOut), fields_of(Validation)
     group = Shape((GroupFigures, Statistics), ("figures",))
@@ -159,26 +159,26 @@ def _validation() -> Shape:
 
 
 def _ranking() -> Shape:
-    from traincast.calibrate.ranking import RankedGroup, Ranking
+    from traincast.calibration.ranking import RankedGroup, Ranking
 
     return Shape((Ranking,), ("path",), {"file": str, "groups": [Shape((RankedGroup,), more={"regret": float})]})
 
 
 def _calibration() -> Shape:
-    from traincast.calibrate.cluster_calibration import Calibration
+    from traincast.calibration.cluster_calibration import Calibration
 
     return Shape((Calibration,), more={"base": str})
 
 
 def _run_calibration() -> Shape:
-    from traincast.calibrate.run_calibration import RunCalibration
+    from traincast.calibration.run_calibration import RunCalibration
     from traincast.hardware.cluster import RunFactor
 
     return Shape((RunCalibration,), ("of_passes",), {"base": str, "factors": tuple[RunFactor, ...]})
 
 
 def _operator_calibration() -> Shape:
-    from traincast.calibrate.operator_calibration import OperatorCalibration
+    from traincast.calibration.operator_calibration import OperatorCalibration
 
     return Shape((OperatorCalibration,), more={"gpu": str})
 

@@ -19,7 +19,7 @@ from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.job import Job
 from traincast.job.resolve import resolve_job
-from traincast.plan.answer import Choice, Plan
+from traincast.planning.answer import Choice, Plan
 from traincast.report.layouts_megatron import bridge_overrides, megatron_flags
 from traincast.report.layouts_toml import job_toml, torchtitan_toml
 from traincast.simulation.forecast import forecast

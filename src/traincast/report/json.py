@@ -19,12 +19,12 @@ from traincast.simulation.result import UNWRITTEN, Result
 
 if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
-    from traincast.calibrate.cluster_calibration import Calibration
-    from traincast.calibrate.collective_comparison import CollectiveComparison
-    from traincast.calibrate.operator_calibration import OperatorCalibration
-    from traincast.calibrate.ranking import Ranking
-    from traincast.calibrate.run_calibration import RunCalibration
-    from traincast.calibrate.validate import HeldOut, Validation
+    from traincast.calibration.cluster_calibration import Calibration
+    from traincast.calibration.collective_comparison import CollectiveComparison
+    from traincast.calibration.operator_calibration import OperatorCalibration
+    from traincast.calibration.ranking import Ranking
+    from traincast.calibration.run_calibration import RunCalibration
+    from traincast.calibration.validate import HeldOut, Validation
     from traincast.estimate.collective_table import CollectiveTable
     from traincast.estimate.operators.cost import OperatorCost
     from traincast.estimate.simai.total import SimaiReport
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from traincast.formats.writer import Conversion
     from traincast.hardware.cluster import Cluster
     from traincast.model.model import Model
-    from traincast.plan.answer import Choice, Plan
-    from traincast.plan.several import Plans
+    from traincast.planning.answer import Choice, Plan
+    from traincast.planning.several import Plans
     from traincast.report.failure import Failure
 
 
@@ -114,7 +114,7 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
     Of several plans ``best`` has the layout to run of each, ``pareto`` is of them all, counts and seconds are sums,
     what differs is null, and ``plans`` has each as a document of its own.
     """
-    from traincast.plan.answer import Plan
+    from traincast.planning.answer import Plan
 
     lists = {name: list(map(_choice, getattr(plan, name))) for name in ("best", "pareto")}
     if not isinstance(plan, Plan):

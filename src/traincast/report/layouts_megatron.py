@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from traincast.job.job import Job
-from traincast.plan.answer import Choice, Plan
-from traincast.plan.layout import Layout
+from traincast.planning.answer import Choice, Plan
+from traincast.planning.layout import Layout
 from traincast.report.layouts_toml import decided
 
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}

@@ -15,7 +15,7 @@ from traincast.hardware.clusters import load_cluster
 from traincast.job.job import JOB_FIELDS, Job
 from traincast.job.job_file import SECTIONS
 from traincast.job.resolve import resolve_job
-from traincast.plan.answer import Choice, Plan
+from traincast.planning.answer import Choice, Plan
 
 _CONVERTERS = {"fp8": "float8", "mxfp8": "mx"}
 _SCHEDULE = {

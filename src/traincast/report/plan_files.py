@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from traincast.plan.answer import Plan
-from traincast.plan.layout import Layout
-from traincast.plan.several import Plans
+from traincast.planning.answer import Plan
+from traincast.planning.layout import Layout
+from traincast.planning.several import Plans
 from traincast.report.explorer.points import plan_page
 from traincast.report.exports import exports
 from traincast.report.files import write_files

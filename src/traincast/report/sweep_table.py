@@ -10,8 +10,8 @@ from traincast.errors import ConfigError
 from traincast.report.explorer.points import sweep_page
 from traincast.report.files import check_writable, write_whole
 from traincast.report.plain import csv_line, encodable
-from traincast.sweep.rows import Row
-from traincast.sweep.spec import Point, Spec
+from traincast.sweeps.rows import Row
+from traincast.sweeps.spec import Point, Spec
 
 _TABLE, _PAGE = "sweep.csv", "sweep.html"
 Cell = str | int | float | bool | None

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from traincast.estimate.memory.states import held_by
+from traincast.lowering.held import Held, held_by_stages
+from traincast.lowering.stage import StageParts
 from traincast.model.model import Model
 from traincast.model.structure import (
     FIRST_BLOCKS,
@@ -21,8 +23,6 @@ from traincast.model.structure import (
 from traincast.schedules.check import plan_of
 from traincast.simulation.job_step import JobStep, operator_seconds
 from traincast.simulation.result import BlockResult
-from traincast.workload.build.held import Held, held_by_stages
-from traincast.workload.build.stage import StageParts
 from traincast.workload.words import Phase
 
 

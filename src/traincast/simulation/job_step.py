@@ -17,9 +17,9 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import host_of
 from traincast.job.job import Job
+from traincast.lowering.build import build_workload
 from traincast.schedules.check import plan_of
 from traincast.simulation.step import Setting, Step, run_step
-from traincast.workload.build.build import build_workload
 from traincast.workload.ops import OpTable
 from traincast.workload.words import CostClass, Group, Kind, Operation, Phase
 from traincast.workload.workload import Workload

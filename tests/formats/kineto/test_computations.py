@@ -6,8 +6,8 @@ import pytest
 
 from kineto_traces import AUTOGRAD, MAIN, Writer
 from traincast import api
-from traincast.calibrate.measured_passes import Estimates
-from traincast.calibrate.trace_calibration import calibrate_trace
+from traincast.calibration.measured_passes import Estimates
+from traincast.calibration.trace_calibration import calibrate_trace
 from traincast.errors import FormatError
 from traincast.estimate.measured import measured_class
 from traincast.estimate.operators import work_of

@@ -17,10 +17,10 @@ from traincast.estimate.memory.states import (
     states,
 )
 from traincast.job.job import Job
+from traincast.lowering.offload import offloaded_bytes, offloaded_layers
 from traincast.model.numbers import Number, larger
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
-from traincast.workload.build.offload import offloaded_bytes, offloaded_layers
 
 CONTEXT_BYTES = 0.5 * 2**30
 """CUDA context with PyTorch's kernels, which no allocator counts. Assumed (0.4 to 0.6 GiB is usual); not measured."""

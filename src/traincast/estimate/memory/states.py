@@ -11,11 +11,11 @@ from msgspec import Struct
 from traincast.hardware.dtypes import EIGHT_BIT, ELEMENT_TYPES
 from traincast.job.job import Job
 from traincast.job.offload import HELD_BYTES
+from traincast.lowering.held import held_by_stages
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, larger
 from traincast.model.structure import Blocks, RankParts
 from traincast.schedules.plan import SchedulePlan
-from traincast.workload.build.held import held_by_stages
 
 _MASTER_BYTES = 4
 """Sharded parameters are kept in fp32, which is their own master copy (PyTorch FSDP2, MixedPrecisionPolicy)."""

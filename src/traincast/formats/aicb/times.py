@@ -28,14 +28,14 @@ from traincast.files import read_text
 from traincast.formats.aicb.conventions import Conventions, row_of
 from traincast.formats.values import number, shown
 from traincast.job.job import rank_share
+from traincast.lowering.stage import stages_of
+from traincast.lowering.state import StateExchange
+from traincast.lowering.work import work_of
 from traincast.model.blocks.part import Part
 from traincast.model.blocks.share import Share
 from traincast.model.structure import FIRST_BLOCKS, Blocks, parts_of
 from traincast.schedules.check import plan_of
 from traincast.units import GIGA
-from traincast.workload.build.stage import stages_of
-from traincast.workload.build.state import StateExchange
-from traincast.workload.build.work import work_of
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Phase
 

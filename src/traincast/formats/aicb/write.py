@@ -21,10 +21,10 @@ from traincast.formats.layout import NODE_RANKS
 from traincast.formats.values import whole
 from traincast.formats.writer import WRITERS, Run, Writer, WriterOption, Written
 from traincast.job.job import Job
+from traincast.lowering.stage import stage_layers, stages_of
 from traincast.model.structure import Blocks, last_blocks, layer_blocks
 from traincast.schedules.check import plan_of
 from traincast.units import GIGA, counted
-from traincast.workload.build.stage import stage_layers, stages_of
 
 _NEWEST = "pp_comm"
 _MOST_32_BIT = 2**31 - 1

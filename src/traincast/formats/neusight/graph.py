@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, field
 
+from traincast.lowering.work import work_of
 from traincast.model.blocks.part import Exchange, Part
 from traincast.model.blocks.share import Share
 from traincast.model.structure import FIRST_BLOCKS, Blocks, last_blocks, mtp_layer, parts_of
-from traincast.workload.build.work import work_of
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Phase
 

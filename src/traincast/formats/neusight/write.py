@@ -13,8 +13,8 @@ from traincast.formats.neusight.graph import Calls, Node, module_nodes
 from traincast.formats.neusight.rewrite import FORMATS_OF_NEUSIGHT, rewritten
 from traincast.formats.writer import WRITERS, Run, Writer, WriterOption, Written
 from traincast.job.job import Job, rank_share
+from traincast.lowering.stage import stage_layers
 from traincast.units import counted
-from traincast.workload.build.stage import stage_layers
 
 _NONE = ("None", 0)
 _REDUCED = "ALLREDUCE_ASYNC"

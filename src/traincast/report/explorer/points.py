@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from traincast.plan.answer import Choice, Estimate, Plan
-from traincast.plan.several import Plans
+from traincast.planning.answer import Choice, Estimate, Plan
+from traincast.planning.several import Plans
 from traincast.report.explorer.page import points_page
 from traincast.report.plain import Plain, encodable
 from traincast.units import counted

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from rich.console import RenderableType
 
-from traincast.calibrate.cluster_calibration import Calibration, Residuals
-from traincast.calibrate.collective_comparison import CollectiveComparison, MeasuredPair
-from traincast.calibrate.operator_calibration import FamilyResiduals, OperatorCalibration
-from traincast.calibrate.run_calibration import FittedRun, RunCalibration
-from traincast.calibrate.tables import Skipped
-from traincast.calibrate.validate import CountedOnce, GroupFigures, HeldOut, Statistics, Validation
-from traincast.calibrate.worst import WorstGroup, WorstRow
+from traincast.calibration.cluster_calibration import Calibration, Residuals
+from traincast.calibration.collective_comparison import CollectiveComparison, MeasuredPair
+from traincast.calibration.operator_calibration import FamilyResiduals, OperatorCalibration
+from traincast.calibration.run_calibration import FittedRun, RunCalibration
+from traincast.calibration.tables import Skipped
+from traincast.calibration.validate import CountedOnce, GroupFigures, HeldOut, Statistics, Validation
+from traincast.calibration.worst import WorstGroup, WorstRow
 from traincast.estimate.operators.constants import FamilyConstants
 from traincast.hardware.cluster import RunFactor
 from traincast.report.terminal import layout as ui

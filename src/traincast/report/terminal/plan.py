@@ -1,9 +1,9 @@
 """A plan for people: the layout to run first, then the others, and what they trade for each other."""
 
-from traincast.plan.answer import Choice, Plan
-from traincast.plan.changes import Change
-from traincast.plan.sensitivity import Sensitivity
-from traincast.plan.several import Plans
+from traincast.planning.answer import Choice, Plan
+from traincast.planning.changes import Change
+from traincast.planning.sensitivity import Sensitivity
+from traincast.planning.several import Plans
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.training_run import training_run
 from traincast.units import format_share, format_size, format_time

@@ -6,8 +6,8 @@ from functools import partial
 
 from rich.console import Console
 
-from traincast.plan.answer import Choice, Plan
-from traincast.plan.several import Plans
+from traincast.planning.answer import Choice, Plan
+from traincast.planning.several import Plans
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.plan import changes, picture, print_plan
 from traincast.report.terminal.training_run import training_runs_of

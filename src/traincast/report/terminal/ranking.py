@@ -1,6 +1,6 @@
 """Whether forecasts choose the right layout, for people."""
 
-from traincast.calibrate.ranking import MANY, RankedGroup, RankedLayout, Ranking, RankingFigures
+from traincast.calibration.ranking import MANY, RankedGroup, RankedLayout, Ranking, RankingFigures
 from traincast.report.terminal import layout as ui
 from traincast.units import format_time
 

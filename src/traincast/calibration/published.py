@@ -1,0 +1,246 @@
+"""Public tables as they were published, brought to the common schema (docs/measurements.md).
+
+What public tables of runs say in other words, or not at all, is data: ``data/runs/published.toml`` has rules by the
+text of columns, and ``data/runs/remarks.csv`` what is known of single rows. Kernels are NeuSight's operators and
+SimuMax's efficiencies (`published_kernels`). A table in the common schema stays as it is.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from traincast.calibration.published_kernels import kernel_reader
+from traincast.calibration.tables import Row, Table, read_table
+from traincast.errors import FormatError
+from traincast.hardware.gpu import find_gpu
+from traincast.shipped import shipped_rows, shipped_toml
+from traincast.units import is_number, plain_number
+
+ALIASES = {
+    "gpus": "num_gpus",
+    "seq_length": "seq_len",
+    "sharding": "zero_or_fsdp",
+    "task": "x_task",
+    "step_time_s": "x_iter_time_s",
+    "peak_memory_gib": "x_peak_mem_gib",
+    "recompute_granularity": "recompute",
+    "recompute_num_layers": "recompute_layers",
+    "tp_comm_overlap": "overlap_tp",
+    "account_embed": "embedding_as_layer",
+    "account_loss": "head_as_layer",
+}
+"""Other names of columns."""
+_ONLY_WITH = {
+    "recompute": ("recompute_modules", "recompute_layers"),
+    "cuda_graphs": ("cuda_graph_impl", "cuda_graph_scope"),
+    "cuda_graph_impl": ("cuda_graphs", "cuda_graph_scope"),
+    "stage_layers": ("pp_layout", "embedding_as_layer", "head_as_layer"),
+}
+"""Column of a row to what a recipe says more of it, which is the row's own only where both agree on it."""
+_RUN_COLUMNS = {"model", "gpu", "num_gpus"}
+_MEASURED_COLUMNS = {"measured_metric", "x_iter_time_s", "x_peak_mem_gib"}
+"""A table of training runs has all of the first and one of these, as it is or by a rule for all of its rows."""
+_PEAKS = ("bf16", "fp16", "fp32", "fp8", "fp4")
+"""What ``gpu.peaks`` lists, as far as the datasheet has it."""
+
+
+def read_measurements(path: Path, recipes: Table | None = None) -> Table:
+    """Read a table of measurements in the common schema; a `FormatError` if it cannot be read (see `read_table`).
+
+    `recipes` are settings of its runs, by their ids.
+    """
+    table = read_table(path)
+    return in_common_schema(table if recipes is None else with_recipes(table, recipes))
+
+
+def with_recipes(table: Table, recipes: Table) -> Table:
+    """Return a table of runs with what their recipes say beside it, by the column ``id``; what a row says itself wins.
+
+    Raises
+    ------
+    FormatError
+        If the recipes have no column ``id``, two for one row, or none for any row.
+    """
+    if "id" not in recipes.columns:
+        raise FormatError("has no column id, which says whose recipe a row is", recipes.path, 1)
+    of_run: dict[str, Row] = {}
+    for recipe in recipes.rows:
+        if of_run.setdefault(recipe.id, recipe) is not recipe:
+            raise FormatError(f"is a second recipe of {recipe.id}", recipes.path, recipe.line)
+    if not any(row.id in of_run for row in table.rows):
+        raise FormatError(f"has a recipe of no row of {table.path}: none has an id that it names", recipes.path, 1)
+    rows = tuple(_with_recipe(row, of_run[row.id]) if row.id in of_run else row for row in table.rows)
+    return replace(table, columns=tuple(dict.fromkeys((*table.columns, *recipes.columns))), rows=rows)
+
+
+def _with_recipe(row: Row, recipe: Row) -> Row:
+    own, said = under_common_names(row.cells), under_common_names(recipe.cells)
+    apart = [name for name in _ONLY_WITH if name in own and own[name] != said.get(name)]
+    without = {each for name in apart for each in _ONLY_WITH[name]}
+    return replace(row, cells={**{name: text for name, text in said.items() if name not in without}, **own})
+
+
+def under_common_names(cells: Mapping[str, str]) -> dict[str, str]:
+    """Return cells under the common names of their columns; where both are filled, the common one counts."""
+    found = {name: text for name, text in cells.items() if name not in ALIASES}
+    for name, text in cells.items():
+        found.setdefault(ALIASES.get(name, name), text)
+    return found
+
+
+def in_common_schema(table: Table) -> Table:
+    """Return a table in the columns of the common schema: kernels by what they are called, runs filled in by rules."""
+    kernels = kernel_reader(table.columns)
+    if kernels is not None:
+        columns, common_kernel = kernels
+        kept, damaged = table.read(common_kernel)
+        return replace(table, columns=columns, rows=tuple(brought for _, brought in kept), damaged=damaged)
+    filled = _filled_columns(table.columns)
+    if not (set(filled) >= _RUN_COLUMNS and _MEASURED_COLUMNS & set(filled)):
+        return table
+    return replace(table, columns=filled, rows=tuple(common_row(row, table.columns) for row in table.rows))
+
+
+def _filled_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of the common schema that a table with these columns fills, by rules for all rows too."""
+    given = {ALIASES.get(name, name): "" for name in columns}
+    rules = [rule for rule in published_rules() if rule.table and rule.holds(given, columns)]
+    return tuple(dict.fromkeys([*given, *(name for rule in rules for name in rule.filled(given))]))
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What some rows mean beyond what they say; `data/runs/published.toml` explains the fields."""
+
+    why: str
+    set: dict[str, str]
+    when: dict[str, str] = {}
+    unless: dict[str, str] = {}
+    above: dict[str, float] = {}
+    table: tuple[str, ...] = ()
+    replace: bool = False
+
+    def holds(self, cells: Mapping[str, str], columns: Iterable[str]) -> bool:
+        """Say whether the rule is for a row with these cells, in a table with these columns."""
+        if len(set(self.table) - set(columns)) > (1 if self.table else 0):
+            return False
+        return (
+            all(_found(pattern, _fact(cells, name)) for name, pattern in self.when.items())
+            and not any(_found(pattern, _fact(cells, name)) for name, pattern in self.unless.items())
+            and all(_exceeds(cells.get(name, ""), least) for name, least in self.above.items())
+        )
+
+    def filled(self, cells: Mapping[str, str]) -> dict[str, str]:
+        """Return the cells that the rule fills in; those whose value rests on an empty cell stay empty.
+
+        A value may name what a pattern of `when` found, too.
+        """
+        parts = {
+            name: text
+            for column, pattern in self.when.items()
+            if (match := re.search(pattern, _fact(cells, column), re.IGNORECASE))
+            for name, text in match.groupdict().items()
+        }
+        known, found = {**cells, **parts}, {}
+        for name, value in self.set.items():
+            if name not in cells or self.replace:
+                try:
+                    found[name] = value.format_map(known)
+                except KeyError:
+                    continue
+        return found
+
+
+class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a setting of a recipe means as a column of the common schema; `data/runs/recipes.toml` explains the fields.
+
+    With `when` it also replaces what the row says in fewer words, and so do other spellings of one column.
+    """
+
+    column: str
+    fills: str
+    means: dict[str, str] = {}
+    matches: str = ""
+    """Pattern of further values, whose first group is what they mean."""
+    when: dict[str, str] = {}
+
+    def filled(self, cells: Mapping[str, str]) -> dict[str, str]:
+        """Return the cell that the setting of a row fills in."""
+        said = cells.get(self.column, "").lower()
+        known = self.means.get(said)
+        if known is None and self.matches and (match := re.fullmatch(self.matches, said)):
+            known = match[1]
+        if known is None or not all(_found(pattern, cells.get(name, "")) for name, pattern in self.when.items()):
+            return {}
+        return {self.fills: known} if self.fills not in cells or self.fills in self.when else {}
+
+
+class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    setting: tuple[Setting, ...]
+
+
+@cache
+def recipe_settings() -> tuple[Setting, ...]:
+    """Return what settings of recipes mean, in the order in which they are read."""
+    return shipped_toml("runs/recipes.toml", _Settings).setting
+
+
+class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rule: tuple[Rule, ...]
+
+
+def common_row(row: Row, columns: Sequence[str] | None = None) -> Row:
+    """Return a row with the columns of the common schema filled in as far as a rule tells them.
+
+    `columns` are those of its table; by default those that the row fills.
+    """
+    cells = under_common_names(row.cells)
+    for setting in recipe_settings():
+        cells |= setting.filled(cells)
+    for rule in published_rules():
+        if rule.holds(cells, row.cells if columns is None else columns):
+            cells |= rule.filled(cells)
+    if (remark := _remarks().get(row.id)) is not None:
+        cells = dict([remark]) | cells
+    return replace(row, cells=cells)
+
+
+@cache
+def published_rules() -> tuple[Rule, ...]:
+    """Return the rules for public tables, in the order in which they apply."""
+    return shipped_toml("runs/published.toml", _Rules).rule
+
+
+@cache
+def _remarks() -> dict[str, tuple[str, str]]:
+    """Return the column that a remark on a single row fills and its reason, by id.
+
+    ``exclude``: what the row says is wrong or not enough. ``hard``: it is far off for a reason that no column tells;
+    nothing is fitted to it, and all figures count it.
+    """
+    rows = shipped_rows("runs/remarks.csv")
+    words = {"exclude": "excluded: ", "hard": ""}
+    return {row["id"]: (row["status"], words[row["status"]] + row["reason"]) for row in rows if row["status"] in words}
+
+
+def _fact(cells: Mapping[str, str], name: str) -> str:
+    """Return a cell, or a value of the datasheet of the row's GPU."""
+    if not name.startswith("gpu."):
+        return cells.get(name, "")
+    gpu = find_gpu(cells.get("gpu", ""))
+    if gpu is None:
+        return ""
+    if name == "gpu.architecture":
+        return gpu.architecture
+    return " ".join(dtype for dtype in _PEAKS if gpu.has_peak(dtype))
+
+
+def _found(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.IGNORECASE) is not None
+
+
+def _exceeds(text: str, least: float) -> bool:
+    return is_number(text) and plain_number(text) > least

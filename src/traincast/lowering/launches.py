@@ -1,0 +1,205 @@
+"""What the host does to launch the passes of a layer: the same rule for dense layers and those with experts.
+
+Every kernel, every collective and every CUDA graph that is replayed is a launch: a call of Python with what the
+framework keeps in its books, PyTorch's dispatcher, the driver. Grouped GEMMs launch one for each local expert, and so
+do their casts, in a loop. How long one takes follows from what a framework needs for a dense layer
+(`Framework.host_layer_s`), and from the host's processor (`Gpu.host_slowdown`). A linear layer of Transformer Engine,
+one kernel, takes 100 us on the host of a GB200, where PyTorch's own takes 37 us, on an x86 server 13.5 us
+(NVIDIA/TransformerEngine#2053).
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from traincast.job.frameworks import FULL_ITERATION, Framework
+from traincast.job.job import Job
+from traincast.lowering.casts import casts_of, launches_of
+from traincast.model.blocks.common import gradient_sums
+from traincast.model.blocks.part import Block, Exchange, Gemm, Kernel, Part
+from traincast.model.blocks.share import Share
+from traincast.model.numbers import Number, Summed, added
+
+_DENSE_LAYER = 11
+"""Launches of a dense layer's forward pass in 16 bits: two norms, four GEMMs, positions, attention, activation and two
+residual sums (Megatron-LM, megatron/core/transformer/transformer_layer.py)."""
+
+_UNFUSED_SUMS = 2
+"""More of them where dropout and bias are kernels of their own."""
+
+_KERNELS = {"unfused_attention": 7, "state_space": 5, "delta_rule": 5}
+"""Kernels of one call of a family, where they are more than one: two batched GEMMs, scale, mask, softmax, dropout and
+its mask (Megatron-LM, megatron/core/transformer/dot_product_attention.py); the five of a chunked scan
+(state-spaces/mamba, ops/triton/ssd_combined.py; fla-org/flash-linear-attention, ops/gated_delta_rule)."""
+
+_ROUTE, _ROUTE_FUSED = 25, 8
+"""Kernels of the router: scores, top-k, map and probabilities of the tokens, the auxiliary losses (Megatron-LM,
+megatron/core/transformer/moe/router.py and moe_utils.py); fused: three of Transformer Engine, and sums."""
+
+_PERMUTE, _PERMUTE_FUSED = 6, 3
+"""Kernels of a permutation: sort or mask, index, gather, weights (moe_utils.py, permute and unpermute); fused:
+transformer_engine/pytorch/permutation.py."""
+
+_PREPARE = 15
+"""Kernels of a dispatcher before it sends: counts of tokens by expert, their sums over ranks, copies to the host
+(megatron/core/transformer/moe/token_dispatcher.py, preprocess)."""
+
+_AFTER_WAIT = 2
+"""Launches that nothing hides where the host has waited for the GPU: the copy that it reads, and the next kernel."""
+
+_NODES, _OF_NODE = 4, 5
+"""Nodes of a layer's pass whose exchanges another microbatch hides, attention, dispatch, experts and combination, and
+calls for each: two streams wait for each other, and are changed, inputs are detached, gradients kept for the other
+stream (Megatron-LM, megatron/core/models/common/model_chunk_schedule_plan.py; megatron/core/pipeline_parallel/utils.py,
+ScheduleNode). Both passes of a layer of Qwen3 235B take 3 ms longer on B200 in the release whose recipe overlaps."""
+
+_IN_GROUP = 0.6
+"""Time of a launch for one more expert of a grouped GEMM over that of a single one: a loop in C++ makes it, but its
+tensors are made in Python. Of what has no such tensors it is 0.1: 128 GEMMs in 1.2 ms where a linear layer takes 0.1
+(NVIDIA/TransformerEngine#2897, #2053). Sources of MoE runs that are left out of the fit are 13 % off in the median and
+26 % at the 90th percentile with 0.6, 14 and 31 % with 1, 14 and 30 % with 0.4."""
+
+_SCOPE_OF_NAME = {"self_attention": "attn", "mixer": "mamba", "mlp": "mlp"}
+_ROUTED = ("mlp.router", "pre_mlp_layernorm", "mlp.shared_experts")
+_DISPATCHER = "mlp.token_dispatcher"
+
+
+class Launches(Summed, frozen=True):
+    """What the host does in some passes."""
+
+    launches: Number = 0.0
+    after_wait: Number = 0.0
+    """Those of them that follow a wait at once: exchanges with experts and what is between."""
+    waits: Number = 0.0
+    """Times that it waits for the GPU to tell it a number."""
+
+    @property
+    def parts(self) -> tuple["Launches", "Launches"]:
+        """Return what precedes the waits, and what follows each of them at once."""
+        return Launches(self.launches - self.after_wait), Launches(self.after_wait, waits=self.waits)
+
+    def seconds(self, framework: Framework) -> Number:
+        """Return the time of its launches on an x86 server."""
+        return self.launches * launch_s(framework)
+
+    def idle_s(self, framework: Framework) -> Number:
+        """Return the time for which its waits leave the GPU without work, likewise."""
+        return self.waits * _AFTER_WAIT * launch_s(framework)
+
+
+def launch_s(framework: Framework) -> float:
+    """Return the time of a launch on an x86 server, from that of a dense layer's in 16 bits."""
+    attention = _KERNELS["unfused_attention"] - 1 if framework.attention_kernel == "unfused" else 0
+    return framework.host_layer_s / (_DENSE_LAYER + attention + (0 if framework.fused_elementwise else _UNFUSED_SUMS))
+
+
+_REPLAY = Launches(1)
+_INTERLEAVED = Launches(_NODES * _OF_NODE)
+
+
+class LayerLaunches(Struct, frozen=True):
+    """What the host does in each pass of a layer, and to recompute a module of it."""
+
+    forward: Launches
+    backward: Launches
+    modules: dict[str, Launches]
+
+
+def layer_launches(blocks: Iterable[Block], share: Share, job: Job) -> LayerLaunches:
+    """Return what the host does for a layer of some blocks."""
+    held = job.cuda_graph_scope if job.cuda_graphs else ()
+    forward, backward, modules = Launches(), Launches(), dict[str, Launches]()
+    if FULL_ITERATION in held:
+        return LayerLaunches(forward, backward, modules)
+    if job.cuda_graphs and not held:
+        return LayerLaunches(_REPLAY, _REPLAY, modules)
+    graph = False
+    for part, scope in ((part, scope) for block in blocks for part, scope in _scopes(block.parts(share))):
+        inside = scope in held or ("moe" in held and scope.startswith("moe"))
+        if inside:
+            # Neighbours that are held are one graph.
+            own = back = Launches() if graph else _REPLAY
+        else:
+            own, back = Launches(_forward(part, share, job)), Launches(_backward(part, share, job))
+        waits = _waits(job) and not inside
+        if waits and (part.name == _DISPATCHER or part.place == "experts"):
+            own = replace(own, after_wait=own.launches)
+        if part.name == _DISPATCHER and not inside:
+            # Counts of tokens, which the host waits for before it sends them.
+            own += Launches(0 if "moe_preprocess" in held else _PREPARE, waits=float(waits))
+            if job.moe_a2a_overlap:
+                own, back = own + _INTERLEAVED, back + _INTERLEAVED
+        graph = inside
+        forward, backward = forward + own, backward + back
+        for name in part.modules:
+            modules[name] = modules.get(name, Launches()) + own
+    return LayerLaunches(forward, backward, modules)
+
+
+def _scopes(parts: tuple[Part, ...]) -> list[tuple[Part, str]]:
+    """Return the parts of a block, each with the module that a graph's scope names for it.
+
+    Source: Megatron-LM, megatron/core/transformer/transformer_config.py (cuda_graph_scope).
+    """
+    if any(part.expert for part in parts):
+        return [(part, "moe_router" if part.name.startswith(_ROUTED) else "moe") for part in parts]
+    names = (_SCOPE_OF_NAME.get(part.name.partition(".")[0]) for part in parts)
+    scope = next((name for name in names if name), "")
+    return [(part, scope) for part in parts]
+
+
+def _waits(job: Job) -> bool:
+    """Say whether the host waits for how many tokens come to its experts, for that is not fixed."""
+    return not job.moe_paged_stash and job.model.experts is not None and job.model.experts.capacity_factor is None
+
+
+def _forward(part: Part, share: Share, job: Job) -> Number:
+    sent = _sent(part.forward, share, job)
+    kernels = added(_kernels(each, job) for each in part.kernels if each.has_forward)
+    trained = _trained(part, share)
+    gemms = added(
+        _of_group(gemm, gemm.groups + launches_of(casts_of(gemm, share, trained=trained).forward))
+        for gemm in part.gemms
+    )
+    return sent + gemms + kernels
+
+
+def _sent(exchanges: tuple[Exchange, ...], share: Share, job: Job) -> Number:
+    """Return the launches of some exchanges, in those of kernels (`Framework.host_peer_s`)."""
+    framework, ranks = job.framework, share.execution.ranks_per_node
+    crosses = job.parallel.pp > 1 and job.parallel.world_size > ranks
+    launch = launch_s(framework)
+    peer = framework.host_peer_s / launch if crosses and launch else 0.0  # a host that takes no time takes none here
+    return added((1 + share.tp * peer * (each.group == "tp")) * (each.size_bytes > 0) for each in exchanges)
+
+
+def _backward(part: Part, share: Share, job: Job) -> Number:
+    """Return those of a backward pass: of a GEMM the gradients of its input and of its weight."""
+    sent = _sent(part.backward, share, job)
+    trained = _trained(part, share)
+    times = 2 if trained else 1
+    gemms = added(
+        _of_group(gemm, times * gemm.groups + launches_of(casts_of(gemm, share, trained=trained).backward))
+        + (len(gradient_sums(share, gemm.elements)) if trained else 0)
+        for gemm in part.gemms
+    )
+    return sent + gemms + added(_kernels(each, job) for each in part.kernels if each.has_backward)
+
+
+def _of_group(gemm: Gemm, launches: Number) -> Number:
+    """Return launches for a GEMM of several experts in those of single ones: all but the first come from one call."""
+    return launches * (1 + _IN_GROUP * (gemm.groups - 1)) / gemm.groups
+
+
+def _trained(part: Part, share: Share) -> bool:
+    return share.trains_weights or part.adapter
+
+
+def _kernels(kernel: Kernel, job: Job) -> Number:
+    """Return the kernels of a part's work beside its GEMMs and their casts."""
+    if kernel.family == "route":
+        return _ROUTE_FUSED if job.fused_router else _ROUTE
+    if kernel.family == "permute":
+        return kernel.count * (_PERMUTE_FUSED if job.fused_permute else _PERMUTE)
+    return kernel.count * _KERNELS.get(kernel.family, 1)

@@ -1,0 +1,100 @@
+"""The layers of a stage with their exchanges, and what hides those of tokens with experts.
+
+All layers of a stage are alike enough to be added up: what precedes the experts, tokens out, experts, tokens back.
+Where something may hide these exchanges they are launched, and only what needs them waits: another pass
+(`traincast.workload.sequence`), or the shared experts, which need neither.
+
+Sources: Megatron-LM, megatron/core/models/common/model_chunk_schedule_plan.py (overlap_moe_expert_parallel_comm) and
+megatron/core/transformer/moe/shared_experts.py (moe_shared_expert_overlap: FC1 beside the dispatch, FC2 beside the
+combine).
+"""
+
+from typing import Protocol
+
+from traincast.lowering.emit import Emitter
+from traincast.lowering.launches import Launches
+from traincast.lowering.work import Exchange, Pass
+from traincast.workload.builder import Rows
+from traincast.workload.words import Phase
+
+
+class Layers(Protocol):
+    """The layers of a stage."""
+
+    def host(self, phase: Phase) -> Launches:
+        """Return what the host does in a pass."""
+
+    def in_pass(self, phase: Phase) -> Pass:
+        """Return what they do in a pass."""
+
+    def at(self, place: str, phase: Phase) -> Pass:
+        """Return what they run in a pass at a place beside the exchanges of tokens with their experts."""
+
+
+def layers_forward(emit: Emitter, stage: Layers, beside: list[Exchange]) -> Rows:
+    """Return the layers of a forward pass with what the host does and their exchanges, and those beside the pass.
+
+    Where the host waits for the counts of tokens, it has nothing launched ahead when they go out: it must launch what
+    follows while that runs, as it must what precedes while this runs.
+    """
+    phase, host, layers = Phase.FORWARD, stage.host(Phase.FORWARD), stage.in_pass(Phase.FORWARD)
+    out, back, others = layers.with_experts()
+    hidden = bool(emit.job.hides_exchanges and out)
+    if not (hidden or host.waits):
+        passed = emit.beside(layers.exchanges, phase, emit.compute("layers forward", phase, layers.calls))
+        return emit.hosted(host, phase, emit.beside(beside, phase, passed))
+    experts, dispatch, combine = _places(emit, stage, phase)
+    before = emit.compute("layers forward", phase, layers.without(experts, dispatch, combine))
+    rows = _hidden(emit, phase, out, emit.compute(_SHARED, phase, dispatch.calls)) if hidden else emit.all(out, phase)
+    rows += emit.compute("experts forward", phase, experts.calls)
+    rows += _hidden(emit, phase, back, emit.compute(_SHARED, phase, combine.calls)) if hidden else emit.all(back, phase)
+    if emit.job.pairs_passes or not host.waits:
+        return emit.hosted(host, phase, emit.beside(beside, phase, emit.beside(others, phase, before + rows)))
+    ahead, after = host.parts
+    passed = emit.hosted(ahead, phase, emit.beside(others, phase, before)) + emit.hosted(after, phase, rows)
+    return emit.beside(beside, phase, passed)
+
+
+def layers_backward(emit: Emitter, stage: Layers) -> Rows:
+    """Return the layers of a backward pass with their exchanges, in the order of `layers_forward` turned round.
+
+    Weight gradients of experts follow the gradients of their inputs at once, or, where they are delayed, hide the way
+    of these back.
+    """
+    layers, weights = map(stage.in_pass, (Phase.BACKWARD, Phase.WEIGHT_GRADIENT))
+    out, back, others = layers.with_experts()
+    if not (emit.job.hides_exchanges and out):
+        compute = emit.compute("layers backward", Phase.BACKWARD, layers.calls)
+        compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.calls)
+        return emit.beside(layers.exchanges, Phase.BACKWARD, compute)
+    experts, dispatch, combine = _places(emit, stage, Phase.BACKWARD)
+    own, of_dispatch, of_combine = _places(emit, stage, Phase.WEIGHT_GRADIENT)
+    weight = emit.compute("experts weight gradient", Phase.WEIGHT_GRADIENT, own.calls)
+    rows = _hidden(emit, Phase.BACKWARD, out, _shared_backward(emit, combine, of_combine))
+    rows += emit.compute("experts backward", Phase.BACKWARD, experts.calls)
+    rows += [] if emit.job.delay_wgrad else weight
+    shared = _shared_backward(emit, dispatch, of_dispatch)
+    rows += _hidden(emit, Phase.BACKWARD, back, shared + (weight if emit.job.delay_wgrad else []))
+    rows += emit.compute("layers backward", Phase.BACKWARD, layers.without(experts, dispatch, combine))
+    rows += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.without(own, of_dispatch, of_combine))
+    return emit.beside(others, Phase.BACKWARD, rows)
+
+
+_SHARED = "shared experts forward"
+
+
+def _places(emit: Emitter, stage: Layers, phase: Phase) -> tuple[Pass, Pass, Pass]:
+    """Return the routed experts, and what of the shared ones runs beside the dispatch and beside the combine."""
+    overlapped = emit.job.moe_shared_expert_overlap
+    shared = [stage.at(f"with {each}", phase) if overlapped else Pass() for each in ("dispatch", "combine")]
+    return stage.at("experts", phase), shared[0], shared[1]
+
+
+def _shared_backward(emit: Emitter, inputs: Pass, weights: Pass) -> Rows:
+    rows = emit.compute("shared experts backward", Phase.BACKWARD, inputs.calls)
+    return rows + emit.compute("shared experts weight gradient", Phase.WEIGHT_GRADIENT, weights.calls)
+
+
+def _hidden(emit: Emitter, phase: Phase, exchanges: dict[Exchange, float], meanwhile: Rows) -> Rows:
+    """Return exchanges that are launched, what runs meanwhile, and the wait for them."""
+    return emit.builder.overlapped(emit.all(exchanges, phase, blocking=False), meanwhile)

@@ -1,0 +1,129 @@
+"""What a job keeps in the memory of the host, on its way there and back, and the optimizer that runs there.
+
+Copies are operations on streams of their own, one each way; what must have arrived waits for them, so that what hides
+them follows from the simulation. As all layers of a pass are one operation, of what goes out layer by layer the last
+piece follows the pass, and of what comes in the first one precedes it.
+"""
+
+from traincast.job.job import Job, blocks_of_layer
+from traincast.job.kept import offloaded_tensors, saved_bytes
+from traincast.job.offload import ADAM_BYTES, GRADIENT_BYTES, PARAMETER_BYTES
+from traincast.lowering.emit import Emitter
+from traincast.model.numbers import Number, added
+from traincast.model.structure import RankParts
+from traincast.workload.builder import Rows, offload_op
+from traincast.workload.words import Phase, Stream
+
+STREAMS = (Stream.OFFLOAD_OUT, Stream.OFFLOAD_IN, Stream.HOST_MEMORY)
+"""What copies and the optimizer on the host run on."""
+
+
+def offloaded_layers(job: Job, layers: range) -> int:
+    """Return of how many of the layers of a virtual stage, the first ones, activations are offloaded."""
+    return min(job.offload_activations, len(layers))
+
+
+def offloaded_pieces(job: Job, layers: range) -> int:
+    """Return in how many pieces, one after another, what is offloaded of a virtual stage leaves."""
+    return len(layers) if job.offload_modules else offloaded_layers(job, layers)
+
+
+def offloaded_bytes(job: Job, kept: RankParts, layers: range) -> Number:
+    """Return what one microbatch of a virtual stage keeps in the memory of the host.
+
+    `kept` are the parts of a rank with what its framework keeps (`traincast.job.kept`), of numbers or arrays.
+    """
+    again, total = _recomputed(job, len(layers)), 0.0 * kept.share.residual_bytes
+    if job.offload_modules:
+        for index in layers[again:]:
+            for block in blocks_of_layer(job, index):
+                found = offloaded_tensors(kept.of((block,)), job.offload_modules, job.recomputed_modules)
+                total = added([total, *(size for _, size in found)])
+        return total
+    for place, index in enumerate(layers[: offloaded_layers(job, layers)]):
+        if place >= again:
+            total = total + saved_bytes(kept, blocks_of_layer(job, index), job.recomputed_modules)
+        elif place % job.recompute_group == 0:
+            total = total + kept.share.residual_bytes
+    return total
+
+
+def _recomputed(job: Job, count: int) -> int:
+    if job.recompute != "full":
+        return 0
+    return count if job.recompute_layers is None else min(count, job.recompute_layers)
+
+
+def sent_out(emit: Emitter, size_bytes: int, layers: int, rows: Rows) -> Rows:
+    """Return the forward pass of some layers whose activations leave as they are there, and what is left to send."""
+    if not size_bytes:
+        return rows
+    late = -(-size_bytes // layers)
+    name, phase = "activations out", Phase.FORWARD
+    early = _copy(emit, name, phase, Stream.OFFLOAD_OUT, size_bytes - late)
+    left = _copy(emit, name, phase, Stream.OFFLOAD_OUT, late)
+    return [*early, *rows, *emit.builder.wait(Stream.OFFLOAD_OUT), *left]
+
+
+def brought_in(emit: Emitter, size_bytes: int, layers: int, rows: Rows, *, whole: bool) -> Rows:
+    """Return the backward pass of some layers whose activations come in while it runs.
+
+    Where that is the whole virtual stage, nothing hides the first piece, nor the last one on its way out.
+    """
+    if not size_bytes:
+        return rows
+    name, phase = "activations in", Phase.BACKWARD
+    if not whole:
+        return emit.builder.overlapped(_copy(emit, name, phase, Stream.OFFLOAD_IN, size_bytes), rows)
+    first = -(-size_bytes // layers)
+    ahead = emit.builder.wait(Stream.OFFLOAD_OUT) + _copy(emit, name, phase, Stream.OFFLOAD_IN, first, blocking=True)
+    return ahead + emit.builder.overlapped(_copy(emit, name, phase, Stream.OFFLOAD_IN, size_bytes - first), rows)
+
+
+def gradients_out(emit: Emitter, parameters: int, share: float) -> Rows:
+    """Return the way to the host of a share of the gradients of so many parameters that a pass reduces."""
+    size_bytes = round(share * GRADIENT_BYTES * on_host(emit.job, parameters))
+    return _copy(emit, "gradients out", Phase.WEIGHT_GRADIENT, Stream.OFFLOAD_OUT, size_bytes)
+
+
+def parameters_in(emit: Emitter, parameters: int, phase: Phase) -> Rows:
+    """Return the way to the GPU of the share that a rank has of sharded parameters, for a gather."""
+    return _copy(emit, "parameters in", phase, Stream.OFFLOAD_IN, PARAMETER_BYTES * parameters)
+
+
+def on_host(job: Job, parameters: int) -> int:
+    """Return how many of the parameters that a rank updates its host updates."""
+    return round(job.offload_optimizer * parameters)
+
+
+def update_bytes(job: Job, parameters: int) -> tuple[int, int, int]:
+    """Return the bytes that go out, through the memory of the host, and come back where so many are updated there."""
+    count = on_host(job, parameters)
+    out = 0 if job.offloads_gradients else GRADIENT_BYTES * count
+    return out, ADAM_BYTES * count, 0 if job.offload_parameters else PARAMETER_BYTES * count
+
+
+def updated_rows(emit: Emitter, parameters: int, pieces: int, on_gpu: Rows) -> Rows:
+    """Return the update of so many parameters, of which the GPU's part, `on_gpu`, runs meanwhile.
+
+    Layer by layer gradients go down, the host updates and parameters come up: the first piece on its way down and the
+    last one on its way up are overlapped with nothing; without overlap, nothing is.
+    """
+    out, through, back = update_bytes(emit.job, parameters)
+    if not through:
+        return on_gpu
+    apart = pieces if emit.job.overlap_offload else 1
+    first, last = -(-out // apart), -(-back // apart)
+    rows = emit.builder.wait(Stream.OFFLOAD_OUT) if emit.job.offloads_gradients else []
+    rows += _copy(emit, "gradients out", Phase.STEP, Stream.OFFLOAD_OUT, first, blocking=True)
+    launched = _copy(emit, "gradients out", Phase.STEP, Stream.OFFLOAD_OUT, out - first)
+    launched += _copy(emit, "optimizer on the host", Phase.STEP, Stream.HOST_MEMORY, through)
+    launched += _copy(emit, "parameters in", Phase.STEP, Stream.OFFLOAD_IN, back - last)
+    rows += emit.builder.overlapped(launched, on_gpu)
+    return rows + _copy(emit, "parameters in", Phase.STEP, Stream.OFFLOAD_IN, last, blocking=True)
+
+
+def _copy(emit: Emitter, name: str, phase: Phase, stream: Stream, size_bytes: int, *, blocking: bool = False) -> Rows:
+    if size_bytes <= 0:
+        return []
+    return emit.builder.add(offload_op(name, phase, stream, size_bytes, blocking=blocking, part=name))

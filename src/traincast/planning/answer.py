@@ -1,0 +1,161 @@
+"""The answer of a plan: the layouts to run, each with its forecast and what speaks for it."""
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from traincast.analysis.summary import TrainingRun
+from traincast.diagnostics import Note
+from traincast.job.job import JobRequest
+from traincast.planning.changes import Start
+from traincast.planning.explain import Explanation
+from traincast.planning.layout import Layout
+from traincast.planning.sensitivity import Sensitivity
+from traincast.simulation.result import BREAKDOWN_KEYS, Result
+from traincast.units import counted, format_time
+
+if TYPE_CHECKING:
+    from traincast.simulation.columns import Table
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """A layout that was simulated."""
+
+    model: str
+    cluster: str
+    layout: Layout
+    result: Result
+    """Its forecast."""
+    tokens_per_step: int
+    screened_s: float
+    """Its step by the closed forms of the screen."""
+    peak_bytes: float
+    """Memory of the GPU that needs most."""
+    usable_bytes: float
+    """Memory that programs can use."""
+    probability: float
+    """That it is the fastest of those simulated, given how far off forecasts are."""
+    regret: float
+    """How much longer its step is than the fastest one's on average, as a share."""
+    tied: bool
+    """Whether it cannot be told from the fastest."""
+    training: TrainingRun | None = None
+    """A whole run with it, where its tokens are given."""
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of its step."""
+        return self.result.iteration_time_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens that all GPUs train on in a second."""
+        return self.tokens_per_step / self.step_s
+
+    def per_token(self, name: str) -> float | None:
+        """Return the ``cost`` or the ``energy_mwh`` of a token; None where no run was asked for or it is not known."""
+        whole = None if self.training is None else getattr(self.training, name)
+        return None if self.training is None or whole is None else float(whole / self.training.tokens)
+
+    @property
+    def identity(self) -> tuple[str, str, Layout]:
+        """What tells it from every other layout."""
+        return self.model, self.cluster, self.layout
+
+    @property
+    def limits(self) -> tuple[tuple[str, float], ...]:
+        """What its step is spent on: parts with their shares, the largest first."""
+        parts = self.result.breakdown_s
+        shares = [(key, parts[key] / self.step_s) for key in BREAKDOWN_KEYS if parts[key] > 0]
+        return tuple(sorted(shares, key=lambda each: -each[1]))
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """A layout by the closed forms of the screen alone."""
+
+    layout: Layout
+    step_s: float
+    peak_bytes: float
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What was asked for, as it can be asked for again."""
+
+    request: JobRequest
+    """Of its layout only what was fixed."""
+    model: str
+    """Name or file of the model."""
+    cluster: str
+    """Name or file of the cluster."""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """The best layouts of a model on a cluster."""
+
+    model: str
+    cluster: str
+    framework: str
+    gpus: int
+    seq_length: int
+    global_batch: int
+    space: str
+    """How large the space was: ``default`` or ``full``."""
+    evaluated: int
+    """Layouts whose step and memory were worked out."""
+    feasible: int
+    """Those of them that fit into memory."""
+    screen_s: float
+    """Seconds that took."""
+    simulated: int
+    """Layouts that were simulated."""
+    ties: int
+    """Those of them that cannot be told from the fastest, it included."""
+    screen_error: float
+    """Mean difference of screened and simulated steps, as a share."""
+    screen_error_most: float
+    """The largest one."""
+    best: tuple[Choice, ...]
+    """The layout to run, then the others by their simulated steps."""
+    pareto: tuple[Choice, ...]
+    """Of all that were simulated those that no other beats in both step and memory, the fastest first."""
+    estimated: tuple[Estimate, ...] = ()
+    """The fastest layouts by the screen, and the fastest of those that need less memory; not in documents."""
+    explained: tuple[Explanation, ...] = ()
+    """Why not the layouts that were asked for."""
+    start: Start | None = None
+    """The job that one has, where the plan begins with one, and what changes of it save."""
+    sensitivities: tuple[Sensitivity, ...] = ()
+    """What better hardware would do for the layout to run, the most saving first."""
+    asked: Asked
+    assumptions: tuple[Note, ...]
+    warnings: tuple[Note, ...]
+
+    def __repr__(self) -> str:
+        """Say what is best, in a line."""
+        best = self.best[0]
+        where = f"{self.model} on {self.gpus} GPUs of {self.cluster}"
+        took = format_time(best.result.iteration_time_s)
+        return f"<Plan: {best.layout.text} takes {took}, of {counted(self.evaluated, 'layout')} of {where}>"
+
+    def table(self) -> "Table":
+        """Return the layouts of `shown` for data frames, one a row: ``polars.DataFrame(plan.table())``."""
+        from traincast.simulation.columns import table_of
+
+        return table_of([_line(each) for each in self.shown])
+
+    @property
+    def shown(self) -> tuple[Choice, ...]:
+        """The best layouts, then those of the Pareto set that are not among them."""
+        return tuple({each.identity: each for each in (*self.best, *self.pareto)}.values())
+
+
+def _line(choice: Choice) -> dict[str, Any]:
+    """Return a layout as a row of a table."""
+    run = choice.training
+    return {
+        **{"model": choice.model, "cluster": choice.cluster, "layout": choice.layout.text},
+        **{each: getattr(choice.layout, each) for each in choice.layout.__struct_fields__},
+        **{"step_s": choice.result.iteration_time_s, "mfu": choice.result.mfu, "peak_bytes": choice.peak_bytes},
+        **{"probability": choice.probability, "regret": choice.regret, "tied": choice.tied},
+        **({} if run is None else {"days": run.days, "gpu_hours": run.gpu_hours, "cost": run.cost}),
+    }

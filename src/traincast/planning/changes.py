@@ -1,0 +1,267 @@
+"""From what one has: which single change of a layout saves most, which few together, and what each risks."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from traincast.errors import TraincastError
+from traincast.estimate.memory import chance_of_oom
+from traincast.job.job import Job, JobRequest
+from traincast.planning.doubt import chance_faster
+from traincast.planning.finalists import Finalist, simulated
+from traincast.planning.layout import Layout, said
+from traincast.planning.options import AXES
+from traincast.planning.screen.screen import Screen, Screened
+from traincast.simulation.job_step import JobStep
+from traincast.simulation.result import Result
+from traincast.units import format_share, format_size
+
+Simulate = Callable[[Layout], tuple[Result, JobStep]]
+
+_GROUPED: Mapping[str, tuple[str, ...]] = {
+    "recompute": ("recompute", "recompute_layers", "recompute_method", "recompute_modules"),
+    "pipeline": ("pp", "vpp", "schedule"),
+    "experts": ("ep", "etp"),
+    "sharding": ("zero", "shard", "reshard_after_forward"),
+}
+"""Fields that are one change."""
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    **_GROUPED,
+    **{name: (name,) for name in AXES if all(name not in group for group in _GROUPED.values())},
+}
+_FOLLOWS: Mapping[str, tuple[str, ...]] = {
+    "tp": ("shard", "sequence_parallel", "etp", "overlap_tp"),
+    "pipeline": ("shard",),
+    "cp": ("shard", "cp_kind"),
+    "experts": ("moe_dispatcher",),
+}
+"""Fields that a change takes along: they mean nothing, or something else, without it."""
+
+MOST_TOGETHER = 4
+"""Most changes that are tried together."""
+_TRIED = 3
+"""Changes that are simulated for each number of them: the best that the screen has."""
+_LEAST_GAIN = 0.002
+"""Share of the step that a further change must save: less is no reason to touch a job."""
+_SURE = 0.9
+_LITTLE_CHANCE = 0.01
+"""Chances that are told: of being slower after all, of running out of memory."""
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One change of a layout, or several together."""
+
+    change: str
+    """What changes, with both values."""
+    parts: int
+    """How many changes it is."""
+    layout: Layout
+    step_s: float
+    saving_s: float
+    probability: float
+    """That it is faster at all, given how far off forecasts are."""
+    peak_bytes: float
+    free_bytes: float
+    """Memory that stays free."""
+    chance_of_oom: float
+    risks: tuple[str, ...]
+    """What speaks against it, in words."""
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """The job that one has, and what changing it would save."""
+
+    layout: Layout
+    step_s: float
+    peak_bytes: float
+    changes: tuple[Change, ...]
+    """The best single change of each part of the layout, the most saving first."""
+    together: tuple[Change, ...]
+    """Two changes, three, and so on, each with one more than the one before."""
+
+
+def open_request(job: Job, request: JobRequest) -> JobRequest:
+    """Return a request that leaves open all that a plan decides, and keeps what is not a matter of layout."""
+    free: dict[str, Any] = dict.fromkeys((*AXES, "recompute_method", "stage_layers", "deduplicated_dispatch"))
+    free |= {"first_stage_layers": None, "last_stage_layers": None, "pipeline_layout": None}
+    return replace(request, **{**free, "precision": job.precision})
+
+
+_WORKED_OUT = ("gpus", "etp", "recompute_layers", "recompute_method", "recompute_modules", "moe_dispatcher")
+
+
+def layout_of(job: Job) -> Layout:
+    """Return the layout of a job."""
+    parallel = job.parallel
+    same = {name: getattr(parallel, name) for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "microbatches")}
+    names = set(Layout.__struct_fields__) - set(_WORKED_OUT) - {*same}
+    return Layout(
+        gpus=parallel.world_size,
+        etp=parallel.expert_tp,
+        recompute_layers=job.recompute_group if job.recompute_group > 1 else job.recompute_layers,
+        recompute_method="uniform" if job.recompute_group > 1 else None,
+        recompute_modules=job.recomputed_modules or None,
+        moe_dispatcher=job.moe_dispatcher if job.model.experts else None,
+        **same,
+        **{name: getattr(job, name) for name in names},
+    )
+
+
+def start_of(screen: Screen, job: Job, forecast: tuple[Result, JobStep], usable: float, simulate: Simulate) -> Start:
+    """Return what changes of a job's layout save, one by one and a few together; all of them are simulated."""
+    result, done = forecast
+    peak = max(stage["peak"] for stage in result.memory_bytes or ())
+    has = Finalist(layout=layout_of(job), screened_s=done.step_s, peak_bytes=peak, result=result, done=done)
+    search = _Search(screen, simulate, has, usable)
+    return Start(
+        layout=has.layout,
+        step_s=has.step_s,
+        peak_bytes=peak,
+        changes=tuple(sorted(search.single(), key=lambda each: -each.saving_s)),
+        together=tuple(search.together()),
+    )
+
+
+class _Search(Struct, frozen=True):
+    """Looks for changes of what one has."""
+
+    screen: Screen
+    simulate: Simulate
+    has: Finalist
+    usable_bytes: float
+
+    def single(self) -> Iterator[Change]:
+        """Yield the best change of every part that saves something, or that makes a job fit that does not."""
+        for name in _PARTS:
+            found = self._screened((name,))
+            best = None if found is None else next(iter(simulated(found, self.simulate, 2)), None)
+            if best is not None and self._helps(best, self.has) and _differences(self.has.layout, best.layout):
+                yield self._change(best, 1)
+
+    def together(self) -> Iterator[Change]:
+        """Yield the best two changes, then with a third one, and so on, as long as each saves something.
+
+        Of two every pair is tried, for what neither does alone (half the tp for twice the cp); the others join them.
+        """
+        names = [name for name in _PARTS if self._varies(name)]
+        chosen, now = self._best([(name,) for name in names])
+        for count in range(2, MOST_TOGETHER + 1):
+            sets: list[tuple[str, ...]] = list(combinations(names, 2))
+            if count > 2:
+                sets = [(*chosen, name) for name in names if name not in chosen]
+            chosen, best = self._best(sets)
+            if best is None or not self._helps(best, now or self.has):
+                return
+            now = best
+            yield self._change(best, count)
+
+    def _helps(self, one: Finalist, before: Finalist) -> bool:
+        too_large = before.peak_bytes > self.screen.limit_bytes >= one.peak_bytes
+        return too_large or one.step_s < before.step_s * (1 - _LEAST_GAIN)
+
+    def _varies(self, part: str) -> bool:
+        """Return whether a part may be anything else than it is."""
+        found = self._screened((part,), limited=False)
+        return found is not None and any(_differences(self.has.layout, each) for each in found.layouts)
+
+    def _best(self, sets: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], Finalist | None]:
+        """Return the parts whose change saves most, with the layout after it; the screen's best few are simulated."""
+        screened = [(each, found) for each in sets if (found := self._screened(each)) is not None]
+        screened.sort(key=lambda each: each[1].step_s[0])
+        tried = [(parts, best) for parts, each in screened[:_TRIED] for best in simulated(each, self.simulate, 1)]
+        return min(tried, key=lambda each: each[1].step_s) if tried else ((), None)
+
+    def _screened(self, parts: tuple[str, ...], *, limited: bool = True) -> Screened | None:
+        """Return the layouts that differ in some parts alone, the fastest first; None where none fits.
+
+        They are among those that one would run, unless the others are asked for or what is held is none of these.
+        """
+        layout, space = self.has.layout, self.screen.space
+        free = {field for part in parts for field in (*_PARTS[part], *_FOLLOWS.get(part, ()))}
+        held = {name: (getattr(layout, name),) for name in AXES if name not in free}
+        if layout.moe_dispatcher is None:
+            held = {name: value for name, value in held.items() if name not in ("ep", "etp", "moe_dispatcher")}
+        if layout.recompute_method == "uniform" and "recompute" not in parts:
+            space = replace(space, request=replace(space.request, recompute_method="uniform"))
+        limit = self.screen.limit_bytes if limited else float("inf")
+        for full in sorted({space.full, True}):
+            fixed = {**held, **space.fixed}
+            try:
+                found = dataclasses.replace(
+                    self.screen, limit_bytes=limit, space=replace(space, full=full, fixed=fixed)
+                ).run(keep=20)
+            except TraincastError:
+                continue
+            return found if found.layouts else None
+        return None
+
+    def _change(self, best: Finalist, parts: int) -> Change:
+        faster = chance_faster(best, self.has)
+        return Change(
+            change=", ".join(_differences(self.has.layout, best.layout)),
+            parts=parts,
+            layout=best.layout,
+            step_s=best.step_s,
+            saving_s=self.has.step_s - best.step_s,
+            probability=faster,
+            peak_bytes=best.peak_bytes,
+            free_bytes=self.usable_bytes - best.peak_bytes,
+            chance_of_oom=chance_of_oom(best.peak_bytes, self.usable_bytes),
+            risks=tuple(self._risks(best, faster)),
+        )
+
+    def _risks(self, best: Finalist, faster: float) -> Iterator[str]:
+        """Yield what speaks against a change: memory, doubt, groups between nodes, what is assumed for it."""
+        more, chance = best.peak_bytes - self.has.peak_bytes, chance_of_oom(best.peak_bytes, self.usable_bytes)
+        if more > 0 and chance > _LITTLE_CHANCE:
+            yield f"{format_size(more)} more memory, runs out of it with {format_share(chance)}"
+        if faster < _SURE:
+            yield f"is faster with {format_share(faster)} only"
+        crossing = _crossing(best.result) - _crossing(self.has.result)
+        if crossing:
+            yield f"{' '.join(sorted(crossing))} between nodes"
+        known = {note.code for note in (*self.has.result.assumptions, *self.has.result.warnings)}
+        assumed = [note for note in best.result.assumptions if note.code.startswith("assumed-")]
+        new = [note.text for note in (*best.result.warnings, *assumed) if note.code not in known]
+        yield from dict.fromkeys(new)
+
+
+def _crossing(result: Result) -> set[str]:
+    """Return the kinds of groups that communicate between nodes."""
+    return {each.group for each in result.collectives if each.nodes > 1}
+
+
+def _differences(before: Layout, after: Layout) -> list[str]:
+    """Return what differs, with both values; what follows from other fields is left out."""
+    found = []
+    for name in AXES:
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new and _matters(name, after):
+            known = f"{said(old)} -> " if _matters(name, before) else ""
+            found.append(f"{name} {known}{said(new)}")
+    return found
+
+
+def _matters(name: str, layout: Layout) -> bool:
+    """Return whether a field of a layout is a choice of its own."""
+    replicas = layout.dp * layout.cp
+    rules = {
+        "recompute_layers": layout.recompute == "full",
+        "recompute_modules": layout.recompute == "selective",
+        "sequence_parallel": layout.tp > 1,
+        "overlap_tp": layout.tp > 1,
+        "cp_kind": layout.cp > 1,
+        "schedule": layout.pp > 1,
+        "etp": layout.moe_dispatcher is not None,
+        "moe_dispatcher": layout.ep > 1,
+        "zero": replicas > 1,
+        "shard": layout.zero > 0 and layout.shard < replicas,
+        "reshard_after_forward": layout.zero == 3,
+        "overlap_grad_reduce": replicas > 1,
+        "overlap_param_gather": replicas > 1 and layout.zero > 0,
+    }
+    return rules.get(name, True)

@@ -1,0 +1,69 @@
+"""How sure it is which layout is the fastest: the same errors act on all layouts, on each by how much it answers.
+
+What is not known of each class of work is drawn from a normal distribution, once for all layouts; the share of draws
+in which a layout is the fastest is the probability that it is the best.
+
+Letters: N layouts, C classes of work, D draws.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from traincast.estimate.factors import FactorTable, factors_on
+from traincast.planning.finalists import Finalist
+from traincast.simulation.confidence import deviation, sensitivities
+from traincast.workload.ops import FloatArray
+
+DRAWS = 4096
+_SEED = 1
+OWN_DEVIATION = 0.01
+"""Deviation of what no class of work explains and layouts do not share. Assumed: a third of what families of runs show
+beyond the factors (`traincast.simulation.confidence`)."""
+
+
+def drawn_steps(finalists: Sequence[Finalist]) -> FloatArray:
+    """Return the steps of layouts in every draw, [N, D] seconds; the same for the same layouts."""
+    slopes = [sensitivities(each.done) for each in finalists]
+    names = sorted(set().union(*slopes))
+    table = factors_on(finalists[0].done.step.setting.cluster)
+    deviation_C = np.array([_alone(finalists[0], table, name) for name in names])
+    slope_NC = np.array([[each.get(name, 0.0) for name in names] for each in slopes])
+    draws = np.random.default_rng(_SEED)
+    shared = draws.standard_normal((len(names), DRAWS)) * deviation_C[:, None]
+    own = draws.standard_normal((len(finalists), DRAWS)) * OWN_DEVIATION
+    step_N = np.array([each.step_s for each in finalists])
+    found: FloatArray = step_N[:, None] * np.exp(slope_NC @ shared + own)
+    return found
+
+
+def _alone(finalist: Finalist, table: FactorTable, name: str) -> float:
+    """Return the deviation of the logarithm of the time of one class of work."""
+    both, rest = (deviation(finalist.done, table, each) for each in ({name: 1.0}, {}))
+    return math.sqrt(max(0.0, both**2 - rest**2))
+
+
+def probabilities(steps_ND: FloatArray) -> tuple[float, ...]:
+    """Return the probability of each layout to be the fastest."""
+    wins = np.bincount(np.argmin(steps_ND, axis=0), minlength=len(steps_ND))
+    return tuple((wins / steps_ND.shape[1]).tolist())
+
+
+def regrets(steps_ND: FloatArray) -> tuple[float, ...]:
+    """Return how much longer the step of each layout is than the fastest one's on average, as a share."""
+    return tuple((steps_ND / steps_ND.min(axis=0) - 1).mean(axis=1).tolist())
+
+
+def tied(steps_ND: FloatArray, step_s: Sequence[float]) -> tuple[bool, ...]:
+    """Return which layouts cannot be told from the fastest: nearer to it than their difference is uncertain."""
+    logs = np.log(steps_ND)
+    spread = (logs - logs[0]).std(axis=1)
+    behind = np.log(np.array(step_s)) - math.log(step_s[0])
+    return tuple((behind <= spread).tolist())
+
+
+def chance_faster(one: Finalist, other: Finalist) -> float:
+    """Return the probability that one layout's step is shorter than another's."""
+    one_D, other_D = drawn_steps((one, other))
+    return float((one_D < other_D).mean())

@@ -1,0 +1,235 @@
+"""Plan a run: screen the space of layouts, simulate the best ones, and choose."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from traincast.analysis.summary import TrainingRun
+from traincast.analysis.training_run import training_run
+from traincast.diagnostics import Note, part
+from traincast.errors import InfeasibleError
+from traincast.estimate.memory import chance_of_oom, usable_bytes
+from traincast.estimate.memory.fits import WARNED_ABOVE
+from traincast.job.feasible import check_choices
+from traincast.job.frameworks import Framework, framework_of_year, load_framework
+from traincast.job.job import Job, JobRequest
+from traincast.job.resolve import resolve_job
+from traincast.planning.answer import Asked, Choice, Estimate, Plan
+from traincast.planning.changes import start_of
+from traincast.planning.doubt import drawn_steps, probabilities, regrets, tied
+from traincast.planning.explain import explain
+from traincast.planning.finalists import Finalist, disagreement, simulated
+from traincast.planning.layout import Layout
+from traincast.planning.options import PlanOptions
+from traincast.planning.pareto import pareto
+from traincast.planning.screen.screen import Screen, Screened
+from traincast.planning.sensitivity import sensitivities
+from traincast.planning.space import Space
+from traincast.schedules.plan import SCHEDULES
+from traincast.simulation.forecast import forecast_step
+from traincast.simulation.job_step import JobStep
+from traincast.simulation.recorded import with_run
+from traincast.simulation.result import Result
+from traincast.simulation.step import Setting
+from traincast.units import counted, format_share, format_size
+
+
+def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = None, had: Job | None = None) -> Plan:
+    """Return the best layouts for what a request leaves open; what it says is fixed.
+
+    `had` is a job that one has: the plan then says what changes of its layout save.
+
+    Raises
+    ------
+    InfeasibleError
+        If no layout divides the GPUs and the batch, or none fits into memory.
+    TraincastError
+        If the request cannot be run at all.
+    """
+    options, request = options or PlanOptions(), _checked(request)
+    usable = usable_bytes(setting.cluster.gpu.memory_bytes)
+    limit = usable * (1 - options.headroom) if options.headroom is not None else safe_bytes(usable)
+    space = _space(request, setting, options)
+    screen = Screen(space, setting, limit)
+    screened = screen.run()
+    if not screened.layouts:
+        raise _nothing_fits(request, screened, limit, usable, screen.lightest(_NEAREST))
+
+    def simulate(layout: Layout) -> tuple[Result, JobStep]:
+        laid_out = replace(request, **layout.request())
+        result, done = forecast_step(resolve_job(laid_out, setting.cluster), setting, allow_oom=True)
+        return with_run(result, laid_out, setting, allow_oom=True), done
+
+    with part(0.3, 0.9):
+        finalists = simulated(screened, simulate, options.finalists)
+    if not finalists:
+        text = "none of the best layouts of the screen can be run; give space=full, or fix less"
+        raise InfeasibleError(text).typed(space="--space")
+    choices = chosen_first(_choices(finalists, usable, options, setting))
+    best = choices[0]
+    before = None if had is None else forecast_step(had, setting, allow_oom=True)
+    mean, largest = disagreement(finalists)
+    return Plan(
+        model=request.model.name,
+        cluster=setting.cluster.name,
+        framework=space.framework.name,
+        gpus=request.gpus,
+        seq_length=request.seq_length,
+        global_batch=request.global_batch,
+        space="full" if options.full else "default",
+        evaluated=screened.evaluated,
+        feasible=screened.feasible,
+        screen_s=screened.seconds,
+        simulated=len(finalists),
+        ties=sum(each.tied for each in choices),
+        screen_error=mean,
+        screen_error_most=largest,
+        best=choices[: options.top],
+        pareto=pareto(choices),
+        estimated=tuple(
+            Estimate(layout=layout, step_s=step_s, peak_bytes=peak_bytes)
+            for layout, step_s, peak_bytes in zip(screened.layouts, screened.step_s, screened.peak_bytes, strict=True)
+        ),
+        explained=tuple(explain(screen, each, best, simulate) for each in options.explain),
+        start=None if had is None or before is None else start_of(screen, had, before, usable, simulate),
+        sensitivities=sensitivities(request, best.layout, setting, best.step_s),
+        asked=Asked(request=request, model=request.model.name, cluster=setting.cluster.name),
+        assumptions=tuple(_assumptions(request, space, usable, limit)),
+        warnings=(),
+    )
+
+
+def _checked(request: JobRequest) -> JobRequest:
+    """Return a request with every choice in its one spelling; refuse names that no job may have, as a forecast does."""
+    found = check_choices(request)
+    named = framework_of(found).pipeline_schedules
+    for schedule in named if found.schedule is None else (found.schedule,):
+        SCHEDULES.get(schedule)
+    return found
+
+
+def _space(request: JobRequest, setting: Setting, options: PlanOptions) -> Space:
+    return Space(
+        request=request,
+        framework=framework_of(request),
+        cluster=setting.cluster,
+        full=options.full,
+        allow_offload=options.allow_offload,
+        fixed=options.fixed,
+        most=options.most,
+    )
+
+
+def framework_of(request: JobRequest) -> Framework:
+    """Return the framework of a request, as its job would have it."""
+    named = framework_of_year(request.year) if request.framework is None else request.framework
+    return named if isinstance(named, Framework) else load_framework(named)
+
+
+def safe_bytes(usable: float) -> float:
+    """Return the memory that a layout may need for running out of it to be very unlikely."""
+    low, high = 0.0, usable
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance_of_oom(middle, usable) <= WARNED_ABOVE else (low, middle)
+    return low
+
+
+_NEAREST = 3
+"""Layouts that are named where none fits."""
+_LONGER = 0.005
+"""By how much the step of a layout may be longer that is preferred for what it hangs on, as a share of the fastest."""
+
+
+def chosen_first(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """Return the layout to run before the others: of those that cannot be told apart the one that hangs on least.
+
+    That is fewer groups that cross nodes, then more memory that stays free; its step is hardly longer all the same.
+    """
+    ties = [each for each in choices if each.tied]
+    longest_s = (1 + _LONGER) * min(each.step_s for each in ties)
+
+    def rank(each: Choice) -> tuple[bool, int, float]:
+        far = each.regret > 2 * ties[0].regret + 0.005 or each.step_s > longest_s
+        return far, _crossing(each), each.peak_bytes
+
+    chosen = min(ties, key=rank)
+    return (chosen, *(each for each in choices if each is not chosen))
+
+
+def _crossing(choice: Choice) -> int:
+    """Return the kinds of groups that communicate between nodes."""
+    return len({each.group for each in choice.result.collectives if each.nodes > 1})
+
+
+def _choices(
+    finalists: Sequence[Finalist], usable: float, options: PlanOptions, setting: Setting
+) -> tuple[Choice, ...]:
+    def training(each: Finalist) -> TrainingRun | None:
+        if options.tokens is None:
+            return None
+        job = each.done.job
+        return training_run(
+            options,
+            step_s=each.result.iteration_time_s,
+            tokens_per_step=job.tokens_per_step,
+            gpus=job.parallel.world_size,
+            interval=each.result.interval,
+            tdp_w=setting.cluster.gpu.tdp_w,
+        )
+
+    steps_ND = drawn_steps(finalists)
+    ties = tied(steps_ND, [each.step_s for each in finalists])
+    return tuple(
+        Choice(
+            model=each.done.job.model.name,
+            cluster=setting.cluster.name,
+            layout=each.layout,
+            result=each.result,
+            tokens_per_step=each.done.job.tokens_per_step,
+            screened_s=each.screened_s,
+            peak_bytes=each.peak_bytes,
+            usable_bytes=usable,
+            probability=probability,
+            regret=regret,
+            tied=tie,
+            training=training(each),
+        )
+        for each, probability, regret, tie in zip(
+            finalists, probabilities(steps_ND), regrets(steps_ND), ties, strict=True
+        )
+    )
+
+
+def _assumptions(request: JobRequest, space: Space, usable: float, limit: float) -> list[Note]:
+    found = [
+        Note(
+            "memory-headroom",
+            f"layouts may need {format_size(limit)} of the {format_size(usable)} usable "
+            f"({format_share(1 - limit / usable)} free)",
+        )
+    ]
+    if request.framework is None:
+        found.append(Note("assumed-framework", f"framework is not given: {space.framework.name}"))
+    return found
+
+
+def _nothing_fits(
+    request: JobRequest, screened: Screened, limit: float, usable: float, nearest: Sequence[tuple[float, Layout]]
+) -> InfeasibleError:
+    """Return the error of a space in which nothing fits: the layouts that are nearest to it, and by how much they miss.
+
+    `nearest` are layouts with their bytes, the least first.
+    """
+    least = nearest[0][0]
+    missed = "; ".join(
+        f"{layout.text} needs {format_size(peak)}, over by {format_size(peak - limit)}" for peak, layout in nearest
+    )
+    kept = f" ({format_size(usable)} usable, of which {format_share(1 - limit / usable, None)} stays free)"
+    text = (
+        f"none of {counted(screened.evaluated, 'layout')} of {request.model.name} on {counted(request.gpus, 'GPU')} "
+        f"fits into {format_size(limit)}{kept if limit < usable else ''}; nearest: {missed}; use more GPUs, a smaller "
+        "global batch, less headroom=..., allow_offload=True, or space=full"
+    )
+    flags = {"headroom": "--headroom", "allow_offload": "--allow-offload", "space": "--space"}
+    return InfeasibleError(text, needed_bytes=least, limit_bytes=limit).typed(**flags)

@@ -1,0 +1,1 @@
+"""The whole space of layouts on arrays: a step time and a peak of memory for every one."""

@@ -1,0 +1,104 @@
+"""The best layouts of a space while it is worked out: the fastest that fit, and the fastest for less memory.
+
+Letters: K shares, L levels of memory, N choices of overlaps of shares, X all else.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from traincast.planning.layout import Layout
+from traincast.planning.screen.block import Block, Part
+from traincast.workload.ops import FloatArray, IntArray
+
+
+@dataclass(slots=True)
+class Frontier:
+    """The best layouts so far: the fastest that fit, and the fastest for less memory."""
+
+    limit_bytes: float
+    keep: int
+    levels: int = 48
+    evaluated: int = 0
+    feasible: int = 0
+    _cut_L: FloatArray = field(init=False)
+    """Step that a layout must be below to be kept, by level of its memory: the less memory, the longer it may be."""
+    _found: list[tuple[float, float, Block, Part, int]] = field(default_factory=list)
+    _fresh: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin with nothing."""
+        self._cut_L = np.full(self.levels + 1, np.inf)
+        self._cut_L[-1] = -np.inf
+
+    def add(self, block: Block) -> None:
+        """Work a block out and keep what is better than what is there."""
+        for part in block.parts():
+            self.take(block, part)
+        self._tidy()
+
+    def take(self, block: Block, part: Part) -> None:
+        """Keep what is better of a part of a block than what is there."""
+        steps, peaks = part.step_s, part.peak_bytes
+        choices, shares = steps.shape[:2]
+        self.evaluated += steps.size
+        self.feasible += choices * int(np.count_nonzero(peaks < self.limit_bytes))
+        # Few shares have a layout that is fast enough for the least memory that any of theirs needs.
+        steps_NX = steps.reshape(choices * shares, -1)
+        peaks_KX = peaks.reshape(shares, -1)
+        least_N = np.tile(self._cut_L[self._level(peaks_KX.min(axis=1))], choices)
+        fast_N = np.flatnonzero(steps_NX.min(axis=1) < least_N)
+        if len(fast_N):
+            self._take(block, part, fast_N, steps_NX[fast_N], peaks_KX[fast_N % shares])
+
+    def _take(self, block: Block, part: Part, fast_N: IntArray, steps: FloatArray, peaks: FloatArray) -> None:
+        """Keep the best of some choices of overlaps and shares, [N, X]."""
+        rows, columns = np.nonzero(steps < self._cut_L[self._level(peaks)])
+        places = fast_N[rows] * steps.shape[1] + columns
+        steps, peaks = steps[rows, columns], peaks[rows, columns]
+        light = part.light()
+        for each in front(steps, peaks, self.keep).tolist():
+            self._found.append((float(steps[each]), float(peaks[each]), block, light, int(places[each])))
+            self._fresh += 1
+        if self._fresh > 4 * self.keep:
+            self._tidy()
+
+    def _level(self, peaks: FloatArray) -> IntArray:
+        found: IntArray = np.minimum(peaks * (self.levels / self.limit_bytes), self.levels).astype(np.int64)
+        return found
+
+    def _tidy(self) -> None:
+        """Drop what is neither among the fastest nor the fastest for its memory."""
+        if not self._fresh:
+            return
+        self._fresh = 0
+        steps, peaks = (np.array([each[i] for each in self._found]) for i in (0, 1))
+        self._found = [self._found[place] for place in front(steps, peaks, self.keep)]
+        last_s = self._found[self.keep - 1][0] if len(self._found) >= self.keep else np.inf
+        # What is slower than a layout of a lower level is not the fastest for its memory.
+        least_s = np.inf
+        below = sorted(self._found, key=lambda each: each[1])
+        place = 0
+        for level in range(self.levels):
+            bound = level * self.limit_bytes / self.levels
+            while place < len(below) and below[place][1] < bound:
+                least_s = min(least_s, below[place][0])
+                place += 1
+            self._cut_L[level] = max(last_s, least_s)
+
+    def best(self) -> tuple[tuple[float, ...], tuple[float, ...], tuple[Layout, ...]]:
+        """Return steps, peaks and layouts, the fastest first."""
+        self._tidy()
+        steps, peaks = tuple(each[0] for each in self._found), tuple(each[1] for each in self._found)
+        return steps, peaks, tuple(block.layout(part, place) for _, _, block, part, place in self._found)
+
+
+def front(steps: FloatArray, peaks: FloatArray, keep: int) -> IntArray:
+    """Return the places of the fastest so many, and of those that none faster beats in memory, the fastest first."""
+    order = np.lexsort((peaks, steps))
+    least = np.minimum.accumulate(peaks[order])
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = peaks[order][1:] < least[:-1]
+    first[:keep] = True
+    found: IntArray = order[first]
+    return found

@@ -1,0 +1,218 @@
+"""The peak of memory of the layouts of a block: of each kind of stage what lasts, and the activations in flight.
+
+Letters: K shares, R recomputations, Z ways to shard, J pairs of a share and a way, S kinds of stages, C kinds of
+virtual stages, E moments.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from traincast.estimate.memory.stage import CONTEXT_BYTES, SLACK, communicator_bytes
+from traincast.estimate.memory.states import (
+    RankParameters,
+    one_of_each_matrix,
+    parameter_bytes,
+    rank_parameters,
+    states,
+)
+from traincast.model.blocks.part import Elements
+from traincast.model.numbers import Number
+from traincast.planning.screen.costs import at
+from traincast.planning.screen.flights import Moments, moments_of
+from traincast.planning.screen.shape import StageKind
+from traincast.planning.screen.ways import Rows, Ways
+from traincast.workload.ops import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from traincast.planning.screen.block import Block
+
+
+_COLUMNS = 2**12
+"""Layouts whose activations are summed together: so few that their arrays stay in a core's cache, and that a library
+for matrices gives the product to no further threads."""
+
+
+class Held:
+    """What the kinds of stages of a block keep, whatever shards it."""
+
+    def __init__(self, block: "Block") -> None:
+        self.block = block
+        self.shares = block.filled.costs.shares
+        job = block.job
+        degrees = [block.of_degrees(each) for each in ("tp", "cp", "dp", "ep")]
+        self.outside_K = CONTEXT_BYTES + communicator_bytes(*degrees, job.parallel.pp)
+        sent: Number = self._column(block.filled.costs.share.residual_bytes) if job.parallel.pp > 1 else 0.0
+        self.other_K = job.memory_policy.buffer_bytes + 4 * sent + np.zeros(len(block.members))
+        self.activations = [each * (1.0 + SLACK) for each in _activations(block)]
+        offloads = bool(job.offload_modules) or any(each.offloaded for each in block.recomputes)
+        self.host = _offloaded(block) if offloads else None
+        """Activations in the memory of the host, of each kind of stage, [S] of [K, R]; None: there are none."""
+
+    def unused(self, kind: StageKind) -> FloatArray:
+        """Return the gradients of a stage's weights that are kept in vain, where the framework does so, [K]."""
+        job, plan, parts = self.block.job, self.block.shape.plan, self.block.filled.costs.parts
+        return self.block.kept(
+            "unused",
+            kind.held,
+            lambda: parameter_bytes(job.precision) * self._column(one_of_each_matrix(job, plan, kind.stage, parts)),
+        )
+
+    def parameters(self, kind: StageKind) -> RankParameters:
+        """Return the parameters of a kind of stage, of arrays [K]."""
+        return self.block.kept("parameters", kind.held, lambda: self._parameters(kind))
+
+    def _parameters(self, kind: StageKind) -> RankParameters:
+        """Return the parameters of a kind of stage, of arrays [K]."""
+        held = rank_parameters(self.block.job, self.block.shape.plan, kind.stage, self.block.filled.costs.parts)
+        return replace(
+            held,
+            total=self._columns(held.total),
+            ends=self._columns(held.ends),
+            largest_layer=self._column(held.largest_layer),
+            largest_trained=self._column(held.largest_trained),
+        )
+
+    def _column(self, value: Number) -> FloatArray:
+        return at(value, self.block.rows_K, self.shares)
+
+    def _columns(self, weights: Elements) -> Elements:
+        return Elements(**{name: self._column(getattr(weights, name)) for name in Elements.__struct_fields__})
+
+
+class Peaks:
+    """The peaks of a block with one stage of ZeRO."""
+
+    def __init__(self, block: "Block", ways: Ways, *, reshard: bool) -> None:
+        self.held = block.held
+        self.lasting: list[FloatArray] = []
+        """What each kind of stage keeps for the whole step, [J]."""
+        self.ended: FloatArray | None = None
+        """The most that one has when its step ends, [J], where that adds anything."""
+        self.host: list[FloatArray] = []
+        """What each kind of stage keeps in the memory of the host for the whole step, [J]; empty: nothing."""
+        self.host_bytes = block.filled.host.memory_bytes
+        for kind in block.shape.stages:
+            made = partial(self._lasting, ways, kind, reshard=reshard)
+            lasts, ended, host = block.kept("lasting", kind.held, made, ways.zero, reshard)
+            self.lasting.append(lasts)
+            if host is not None:
+                self.host.append(host)
+            if ended is not None:
+                self.ended = ended if self.ended is None else np.maximum(self.ended, ended)
+
+    def _lasting(
+        self, ways: Ways, kind: StageKind, *, reshard: bool
+    ) -> tuple[FloatArray, FloatArray | None, FloatArray | None]:
+        """Return what a kind of stage keeps, what it has when its step ends, and what the host keeps, each [J]."""
+        held, block = self.held, self.held.block
+        job = replace(block.job, zero=ways.zero, reshard_after_forward=reshard)
+        at_J, shard_J = ways.share_J, ways.shard_J
+        ranks_K = block.of_degrees("etp") * block.of_degrees("ep")
+        edp_K = block.of_degrees("tp") * block.of_degrees("cp") * block.of_degrees("dp") // ranks_K
+        expert_J = np.maximum(1, edp_K[at_J] * shard_J // block.members.replicas_K[at_J])
+        shards = (shard_J, expert_J) if ways.zero else (np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64))
+        wasted = job.memory_policy.gradient_placeholders and job.task != "lora"
+        found = states(job, _rows(held.parameters(kind), at_J), shards)
+        other_K = held.other_K + held.unused(kind) if wasted else held.other_K
+        lasts = found.parameters + found.gradients + found.optimizer + found.copies + found.gathered + other_K[at_J]
+        whole = np.broadcast_to(lasts * (1.0 + SLACK) + held.outside_K[at_J], at_J.shape)
+        ended = whole + found.step_gradients * (1.0 + SLACK) if np.any(found.step_gradients) else None
+        return whole, ended, np.broadcast_to(found.host, at_J.shape) if job.offload_optimizer else None
+
+    def of(self, rows: Rows) -> FloatArray:
+        """Return the memory of the stage that needs most, [K, Z, R]."""
+        found: FloatArray | None = None
+        passing = [each[rows.shares, None, :] for each in self.held.activations]
+        lasting = [rows.of_pairs(each) for each in self.lasting]
+        for number in _deciding(passing, lasting):
+            one = passing[number] + lasting[number]
+            found = one if found is None else np.maximum(found, one, out=found)
+        if found is None:
+            raise ValueError("a pipeline has no stages")
+        if self.ended is not None:
+            np.maximum(found, rows.of_pairs(self.ended), out=found)
+        return found if self.held.host is None and not self.host else self._in_host(found, rows)
+
+    def _in_host(self, peak_bytes: FloatArray, rows: Rows) -> FloatArray:
+        """Return the peaks, without end where the memory of the host has no room for what is offloaded."""
+        room = np.ones(peak_bytes.shape, dtype=np.bool_)
+        for number in range(len(self.lasting)):
+            kept: FloatArray | float = 0.0 if self.held.host is None else self.held.host[number][rows.shares, None, :]
+            lasts = rows.of_pairs(self.host[number]) if self.host else 0.0
+            room &= kept + lasts <= self.host_bytes
+        found: FloatArray = np.where(room, peak_bytes, np.inf)
+        return found
+
+
+def _deciding(passing: list[FloatArray], lasting: list[FloatArray]) -> list[int]:
+    """Return the kinds of stages of which one needs most in every layout."""
+    kept: list[int] = []
+    order = sorted(range(len(passing)), key=lambda each: -float(passing[each].sum()))
+    for each in order:
+        if not any(
+            (passing[each] <= passing[other]).all() and (lasting[each] <= lasting[other]).all() for other in kept
+        ):
+            kept.append(each)
+    return kept
+
+
+def _rows(parameters: RankParameters, at_J: IntArray) -> RankParameters:
+    def taken(weights: Elements) -> Elements:
+        return Elements(**{name: getattr(weights, name)[at_J] for name in Elements.__struct_fields__})
+
+    return RankParameters(
+        total=taken(parameters.total),
+        ends=taken(parameters.ends),
+        largest_layer=parameters.largest_layer[at_J],
+        largest_trained=parameters.largest_trained[at_J],
+    )
+
+
+def _activations(block: "Block") -> list[FloatArray]:
+    """Return the activations of each kind of stage at their peak, [S] of [K, R]."""
+    chunks = block.sizes_C
+    saved_CKR = np.stack([each.saved_bytes for each in chunks])
+    none = np.zeros_like(saved_CKR[0])
+    # What passes in each pass of each kind of virtual stage: nothing with weight gradients.
+    passing = [kind for each in chunks for kind in (none, each.backward_bytes, each.forward_bytes)]
+    return _in_flight(block, saved_CKR, np.stack(passing))
+
+
+def _offloaded(block: "Block") -> list[FloatArray]:
+    """Return the activations of each kind of stage in the memory of the host at their peak, likewise."""
+    table, recomputes = block.filled.chunks, block.recomputes
+    saved_CKR = np.stack([table.host_bytes(each, recomputes)[block.rows_K] for each in block.shape.chunks])
+    return _in_flight(block, saved_CKR, np.zeros((3 * len(saved_CKR), *saved_CKR.shape[1:])))
+
+
+def _in_flight(block: "Block", saved_CKR: FloatArray, passing_XKR: FloatArray) -> list[FloatArray]:
+    """Return the most of each kind of stage that microbatches save, with what passes, [S] of [K, R]."""
+    job, parallel = block.job, block.job.parallel
+    found = [np.zeros(saved_CKR.shape[1:]) for _ in block.shape.stages]
+    alike: dict[tuple[Moments, ...], list[int]] = {}
+    for count in np.unique(block.microbatches_K).tolist():
+        kinds = moments_of(
+            job.schedule, parallel.pp, parallel.vpp, count, block.shape.kind_Q, block.shape.kind_P, job.pairs_passes
+        )
+        # The same moments stand for all numbers of microbatches from a few on.
+        alike.setdefault(kinds, []).append(count)
+    for kinds, counts in alike.items():
+        at_K = np.flatnonzero(np.isin(block.microbatches_K, counts))
+        for number, moments in enumerate(kinds):
+            found[number][at_K] = _most(moments, saved_CKR[:, at_K], passing_XKR[:, at_K])
+    return found
+
+
+def _most(moments: Moments, saved_CKR: FloatArray, passing_XKR: FloatArray) -> FloatArray:
+    """Return the largest sum of activations over some moments."""
+    saved, passing = saved_CKR.reshape(len(saved_CKR), -1), passing_XKR.reshape(len(passing_XKR), -1)
+    rows_E, most = 3 * moments.kind_E + moments.forward_E + 1, np.empty(saved.shape[1])
+    for begin in range(0, len(most), _COLUMNS):
+        columns = slice(begin, begin + _COLUMNS)
+        sums = moments.count_EA @ saved[:, columns]
+        sums += passing[rows_E, columns]
+        sums.max(axis=0, out=most[columns])
+    return most.reshape(saved_CKR.shape[1:])

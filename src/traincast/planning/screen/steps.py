@@ -1,0 +1,417 @@
+"""The step of the layouts of a block: the passes of its pipeline, and what state its ranks exchange and update.
+
+Letters: K shares, R recomputations, Z ways to shard, J pairs of a share and a way, U pairs of degrees and a way,
+O choices of overlaps, S kinds of stages, C kinds of virtual stages, L pairs with longer passes.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from traincast.job.offload import GRADIENT_BYTES, PARAMETER_BYTES
+from traincast.model.blocks.part import Elements
+from traincast.model.numbers import Number, added
+from traincast.planning.screen.chunks import Chunk, ChunkArrays
+from traincast.planning.screen.flights import pairs_of
+from traincast.planning.screen.length import BACKWARD, Pipeline, splits_backward, step_s
+from traincast.planning.screen.pricing import with_exchanges
+from traincast.planning.screen.shape import StageKind
+from traincast.planning.screen.state_times import StateSeconds
+from traincast.planning.screen.ways import Rows, Ways
+from traincast.workload.ops import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from traincast.planning.screen.block import Block, Overlaps
+
+CELLS = 2**15
+"""Layouts whose sums are worked out together: a few arrays of so many stay in a core's cache."""
+
+_IN_ORDER = ("1f1b", "gpipe", "interleaved")
+"""Schedules whose first stage has the last backward pass; with others all stages end together."""
+
+
+class Passes:
+    """The pipeline of a block where nothing of its state is exchanged in each microbatch."""
+
+    def __init__(self, block: "Block", chunks_C: Sequence[ChunkArrays]) -> None:
+        self.block, self.chunks_C = block, chunks_C
+        self._early: dict[StageKind, FloatArray] = {}
+
+    @cached_property
+    def line(self) -> Pipeline:
+        """The pipeline, of arrays [K, 1, R]."""
+        return self._line(slice(None), *self._times())
+
+    @cached_property
+    def pipeline_s(self) -> FloatArray:
+        """Its seconds, [K, 1, R]."""
+        return step_s(self.line, self.block.job.schedule)
+
+    def sharded(
+        self, zero: int, at_K: slice | IntArray, state_C: Sequence[StateSeconds], at_U: IntArray, *, reshard: bool
+    ) -> Pipeline:
+        """Return the pipeline of some shares with what each microbatch exchanges of their state, of [K, Z, R].
+
+        Parameters
+        ----------
+        reshard : bool
+            Whether parameters are gathered again for the backward pass.
+        at_U : numpy.ndarray of int
+            Places of their ways to shard in `state_C`, [K, Z].
+        """
+        line, share = self.line, self.block.job.framework.unhidden_fsdp
+        forward, backward = [each[at_K] for each in line.forward_s_C], line.backward_s_C[:, at_K]
+
+        def of_state(seconds: Callable[[StateSeconds], FloatArray]) -> FloatArray:
+            """Return something of their state, [C, K, Z, 1]."""
+            return np.stack([seconds(each)[at_U] for each in state_C])[..., None]
+
+        gathered, reduced = of_state(lambda state: state.gathered_s), of_state(lambda state: state.reduced_s)
+        if zero == 2:
+            # The reduction has the next forward pass, too.
+            backward = np.maximum(backward, reduced - np.stack(forward))
+        elif self.reduces_once:
+            # A backward pass leaves parameters whole, for the next forward pass.
+            return self._line(at_K, forward, with_exchanges(backward, gathered, share) if reshard else backward)
+        else:
+            for kind, chunk in enumerate(self.chunks_C):
+                hosted_s = with_exchanges(chunk.forward_s[at_K, None, :], gathered[kind], share)
+                hosted_s = np.maximum(hosted_s, chunk.host_forward_s[at_K, None, :])
+                forward[kind] = hosted_s + chunk.ends_forward_s[at_K, None, :]
+            backward = with_exchanges(backward, reduced + (gathered if reshard else 0.0), share)
+        if self.block.job.offload_optimizer:
+            updated, out_s = of_state(lambda state: state.updated), of_state(self.out_s)
+            moved_s = np.stack([each.moved_s[at_K, None, :] for each in self.chunks_C])
+            forward, backward = self._offloaded(updated, out_s, moved_s, np.stack(forward), backward)
+        return self._line(at_K, forward, backward)
+
+    def lengthened(self, ways: Ways, state_C: Sequence[StateSeconds], at_J: IntArray, *, reshard: bool) -> BoolArray:
+        """Return which pairs have passes that exchanges of state in each microbatch lengthen, [J]."""
+        found = np.zeros(len(at_J), dtype=np.bool_)
+        if ways.zero < 2 or (ways.zero == 3 and self.reduces_once and not reshard):
+            return found
+        for state, hidden_K in zip(state_C, self._hidden_CK, strict=True):
+            if ways.zero == 3:
+                found |= (state.gathered_s + (0.0 if self.reduces_once else state.reduced_s) > 0)[at_J]
+            else:
+                exchanged_s = state.reduced_s
+                if self.block.job.offload_optimizer:
+                    exchanged_s = np.maximum(exchanged_s, self.out_s(state))
+                found |= exchanged_s[at_J] > hidden_K[ways.share_J]
+        return found
+
+    @cached_property
+    def _hidden_CK(self) -> FloatArray:
+        """The shortest forward and backward pass of each kind of virtual stage of every share."""
+        found: FloatArray = (np.stack(self.line.forward_s_C) + self.line.backward_s_C)[:, :, 0].min(axis=2)
+        return found
+
+    def out_s(self, state: StateSeconds) -> FloatArray:
+        """Return the seconds in which the gradients of a virtual stage go to the host."""
+        share = GRADIENT_BYTES * self.block.job.offload_optimizer / self.block.filled.host.link_bytes_per_s
+        found: FloatArray = share * state.updated
+        return found
+
+    def _offloaded(
+        self, updated: FloatArray, out_s: FloatArray, moved_s: FloatArray, forward: FloatArray, backward: FloatArray
+    ) -> tuple[list[FloatArray], FloatArray]:
+        """Return the passes where gradients go to the host in each microbatch, and parameters may come from it.
+
+        Activations share the links with them.
+        """
+        in_s: Number = 0.0
+        if self.block.job.offload_parameters:
+            in_s = PARAMETER_BYTES / self.block.filled.host.link_bytes_per_s * updated
+        forward = np.maximum(forward, in_s)
+        # Copies out have the next forward pass, too.
+        return [*forward], np.maximum(backward, moved_s + np.maximum(in_s, out_s - forward))
+
+    def _times(self) -> tuple[list[FloatArray], FloatArray]:
+        """Return forward passes of each kind of virtual stage, [C] of [K, 1, 1], and backward passes, [C, K, 1, R]."""
+        split = splits_backward(self.block.job.schedule)
+        forward = [each.whole_forward_s[:, None, :] for each in self.chunks_C]
+        backward = [
+            (each.input_s if split else each.backward_s)[:, None, :] + each.ends_backward_s[:, None, :]
+            for each in self.chunks_C
+        ]
+        return forward, np.stack(backward)
+
+    def _line(self, at_K: slice | IntArray, forward: list[FloatArray], backward: FloatArray) -> Pipeline:
+        block, shape = self.block, self.block.shape
+        return Pipeline(
+            stages=block.job.parallel.pp,
+            kind_Q=shape.kind_Q,
+            placement_Q=shape.placement_Q,
+            microbatches=block.microbatches_K[at_K, None, None],
+            forward_s_C=forward,
+            backward_s_C=backward,
+            weight_s_C=[each.weight_s[at_K, None, :] for each in self.chunks_C],
+            message_s=block.message_s[at_K, None, None],
+            handover_s=0.0 if shape.plan.overlapped_p2p else block.filled.handover_s,
+            saved_s_C=[each.saved_s[at_K, None, :] for each in self.chunks_C] if block.job.pairs_passes else (),
+            pairs_P=[each[at_K, None, None] for each in self._pairs_PK],
+        )
+
+    @cached_property
+    def _pairs_PK(self) -> IntArray:
+        """How often each stage runs two passes as one, of every share; nothing where none do."""
+        job, counts_K = self.block.job, self.block.microbatches_K
+        if not job.pairs_passes:
+            return np.zeros((0, 0), dtype=np.int64)
+        distinct, which_K = np.unique(counts_K, return_inverse=True)
+        parallel = job.parallel
+        pairs = [pairs_of(job.schedule, parallel.pp, parallel.vpp, count) for count in distinct.tolist()]
+        found: IntArray = np.array(pairs).T[:, which_K]
+        return found
+
+    @property
+    def reduces_once(self) -> bool:
+        """Whether gradients of sharded parameters are reduced once a step, not in each microbatch."""
+        return self.block.job.parallel.pp > 1 and self.block.job.framework.pipelined_fsdp
+
+    def early_s(self, kind: StageKind) -> FloatArray:
+        """Return the same of the pipeline whose state is not exchanged in each microbatch, [K, 1, R]."""
+        if kind not in self._early:
+            self._early[kind] = np.broadcast_to(self.before(self.line, kind), self.pipeline_s.shape)
+        return self._early[kind]
+
+    def before(self, line: Pipeline, kind: StageKind) -> Number:
+        """Return the seconds by which a stage ends its passes before the first one."""
+        if self.block.job.schedule not in _IN_ORDER or not kind.stage:
+            return 0.0
+        message_s = line.message_s + line.handover_s
+        return line.longest([line.passes(BACKWARD, 0, kind.stage) + kind.stage * message_s])
+
+
+class States:
+    """What the state of a block's virtual stages takes, by degrees that share parameters alike: cp counts as dp."""
+
+    def __init__(self, block: "Block") -> None:
+        self.block = block
+
+    def of(self, ways: Ways) -> tuple[list[StateSeconds], IntArray]:
+        """Return the seconds of each kind of virtual stage, [C] of [U], and the place of each pair in them, [J]."""
+        members = self.block.members
+
+        def places() -> tuple[tuple[tuple[int, ...], ...], IntArray]:
+            ways_K = {place: rows.ways_Z for rows in ways.rows for place in range(rows.shares.start, rows.shares.stop)}
+            ways_A = tuple(ways_K.get(place, ()) for place in members.places_A)
+            begin_A = np.cumsum([0, *map(len, ways_A)])[:-1]
+            return ways_A, begin_A[members.alike_K[ways.share_J]] + ways.way_J
+
+        ways_A, at_J = members.once(("state", ways.zero), places)
+        return [self._seconds(chunk, ways.zero, ways_A) for chunk in self.block.shape.chunks], at_J
+
+    def _seconds(self, chunk: Chunk, zero: int, ways_A: tuple[tuple[int, ...], ...]) -> StateSeconds:
+        filled, members = self.block.filled, self.block.members
+        known = filled.states.whole
+        key = (filled.number_of(chunk), zero, members.alike, ways_A, self.block.job.param_gather_bytes)
+        if key not in known:
+            found = [
+                filled.state_of(self.block.job, members.degrees[place], own, tuple((zero, way) for way in ways))
+                for place, own, ways in zip(members.places_A, self.weights(chunk), ways_A, strict=True)
+                if ways
+            ]
+            known[key] = StateSeconds(
+                # Of a block in which no way is left there are none.
+                *(
+                    np.concatenate([np.zeros(0), *(getattr(one, name) for one in found)])
+                    for name in StateSeconds.__struct_fields__
+                )
+            )
+        return known[key]
+
+    def casts_s(self, kind: StageKind) -> FloatArray:
+        """Return the seconds of what brings the weights of a stage to the type of 8-bit GEMMs, by degrees."""
+        filled, chunks = self.block.filled, self.block.shape.chunks
+
+        def found() -> FloatArray:
+            held = zip(*(self.weights(chunks[each]) for each in kind.held), strict=True)
+            return np.array([filled.states.casts_s(self.block.job, filled.costs.share, own) for own in held])
+
+        return self.block.kept("casts", kind.held, found)
+
+    def weights(self, chunk: Chunk) -> list[Elements]:
+        """Return the parameters of a kind of virtual stage by these degrees."""
+        members, filled = self.block.members, self.block.filled
+
+        def found() -> list[Elements]:
+            rows, weights = members.share_K, chunk.stage.weights()
+            return [_at(weights, int(rows[place]), filled.costs.shares) for place in members.places_A]
+
+        return members.once(("weights", filled.number_of(chunk)), found)
+
+
+class Steps:
+    """The steps of a block with one stage of ZeRO."""
+
+    def __init__(self, block: "Block", ways: Ways, *, reshard: bool) -> None:
+        self.block, self.ways, self.passes, self.reshard = block, ways, block.passes(ways.zero), reshard
+        self.state_C, self.at_J = block.states.of(ways)
+        self.longer_L = np.flatnonzero(self.passes.lengthened(ways, self.state_C, self.at_J, reshard=reshard))
+        self.fixed_J = block.fixed_s[ways.share_J]
+        self._ends: dict[Overlaps, list[FloatArray]] = {}
+
+    def of(self, rows: Rows, overlaps: tuple["Overlaps", ...]) -> FloatArray:
+        """Return the steps of some shares, [O, K, Z, R]."""
+        whole_s, early_s = self._lengths(rows)
+        ends_S = [
+            np.stack([rows.of_pairs(each) for each in of_overlaps])
+            for of_overlaps in zip(*(self._ends_of(each) for each in overlaps), strict=True)
+        ]
+        first_s = latest_s = ends_S[0]
+        for kind, ends_s in zip(self.block.shape.stages[1:], ends_S[1:], strict=True):
+            # The first stage ends its passes last: others count only where more is left for them to do.
+            if (ends_s <= first_s).all():
+                continue
+            latest_s = np.maximum(latest_s, ends_s - early_s(kind))
+        found: FloatArray = latest_s + whole_s
+        return found
+
+    def _lengths(self, rows: Rows) -> tuple[FloatArray, Callable[[StageKind], Number]]:
+        """Return the seconds of the pipelines of some shares, and by how much each kind of stage ends before them."""
+        usual_s = self.passes.pipeline_s[rows.shares]
+        first, last = np.searchsorted(self.longer_L, (rows.pairs.start, rows.pairs.stop)).tolist()
+        if first == last:
+            return usual_s, lambda kind: self.passes.early_s(kind)[rows.shares]
+        ways, places = len(rows.ways_Z), self.longer_L[first:last] - rows.pairs.start
+
+        def replaced(usual_s: FloatArray, longer_s: FloatArray) -> FloatArray:
+            """Return seconds with others where exchanges make passes longer."""
+            if len(places) == ways * len(usual_s):
+                return longer_s.reshape(-1, ways, longer_s.shape[-1])
+            found = np.repeat(usual_s, ways, axis=1)
+            found.reshape(-1, found.shape[-1])[places] = longer_s
+            return found
+
+        def early_s(kind: StageKind) -> FloatArray:
+            longer_s = self.passes.before(self._sharded(self.longer_L[first:last]), kind)
+            shape = (last - first, usual_s.shape[-1])
+            return replaced(
+                self.passes.early_s(kind)[rows.shares], np.broadcast_to(longer_s, (*shape[:1], 1, shape[1]))[:, 0]
+            )
+
+        return replaced(usual_s, self._longer_s[first:last]), early_s
+
+    @cached_property
+    def _longer_s(self) -> FloatArray:
+        """The pipelines that exchanges make longer, [L, R]: many at a time, whatever shares they are of."""
+        found = np.empty((len(self.longer_L), self.passes.pipeline_s.shape[-1]))
+        most = max(1, CELLS // found.shape[1])
+        for begin in range(0, len(found), most):
+            line = self._sharded(self.longer_L[begin : begin + most])
+            found[begin : begin + most] = step_s(line, self.block.job.schedule)[:, 0]
+        return found
+
+    def _sharded(self, pairs_L: IntArray) -> Pipeline:
+        """Return the pipeline of some pairs with what each microbatch exchanges, of [L, 1, R]."""
+        at_K, at_U = self.ways.share_J[pairs_L], self.at_J[pairs_L, None]
+        return self.passes.sharded(self.ways.zero, at_K, self.state_C, at_U, reshard=self.reshard)
+
+    def _ends_of(self, overlaps: "Overlaps") -> list[FloatArray]:
+        """Return what each kind of stage does between its last pass and the end of the step, [S] of [J]."""
+        if overlaps not in self._ends:
+            reduced, gathered = overlaps
+            ends_s = self._update_J + self.fixed_J
+            if self.ways.zero in (1, 2):
+                ends_s = ends_s + (self._begins() if gathered else self._gather_J)
+            self._ends[overlaps] = [
+                self._left(kind, overlap=reduced) + self._copied(kind) + ends_s for kind in self.block.shape.stages
+            ]
+        return self._ends[overlaps]
+
+    def _left(self, kind: StageKind, *, overlap: bool) -> FloatArray:
+        """Return the seconds of the reduction that are left when a stage's passes have ended, [J]."""
+        zero, at_J = self.ways.zero, self.at_J
+        leaves = zero >= 2 and self.block.job.offload_optimizer > 0 and not (zero == 3 and self.passes.reduces_once)
+        out_s = self._late_out(kind) if leaves else np.zeros(len(at_J))
+        if zero == 3 and not self.passes.reduces_once:
+            return out_s
+        reduced_C = [each.reduced_s + each.summed_s for each in self.state_C]
+        all_s = added(reduced_C[each] for each in kind.held)[at_J]
+        if (zero < 2 and not overlap) or zero == 3:
+            return np.asarray(all_s)
+        left_s = self._late(kind, reduced_C)
+        return np.maximum(left_s, out_s) if leaves else left_s
+
+    def _late_out(self, kind: StageKind) -> FloatArray:
+        """Return the seconds that gradients need to the host when a stage's passes have ended, [J].
+
+        Where they take longer than a microbatch its passes wait for them already, but for the last layer's.
+        """
+        chunk, last = self.passes.chunks_C[kind.held[0]], self.block.shape.chunks[kind.held[0]].stage
+        passes_s = (chunk.whole_forward_s + chunk.backward_s + chunk.ends_backward_s)[self.ways.share_J, 0]
+        own_s = self.passes.out_s(self.state_C[kind.held[0]])[self.at_J]
+        left_s = self._late(kind, [self.passes.out_s(each) for each in self.state_C])
+        found: FloatArray = np.where(own_s > passes_s, own_s / max(1, last.layers), left_s)
+        return found
+
+    def _late(self, kind: StageKind, seconds_C: Sequence[FloatArray]) -> FloatArray:
+        """Return the seconds that are left of what goes on behind the last passes of a stage, layer by layer, [J]."""
+        at_J, share_J = self.at_J, self.ways.share_J
+        last, chunks = kind.held[0], self.passes.chunks_C
+        own_s, all_s = seconds_C[last][at_J], added(seconds_C[each] for each in kind.held)[at_J]
+        window_s = chunks[last].last_layers_s[share_J, 0]
+        late_s = own_s / max(1, self.block.shape.chunks[last].stage.layers)
+        windows_s = added(chunks[each].last_layers_s for each in kind.held)[share_J, 0]
+        found: FloatArray = np.maximum(late_s, np.maximum(own_s - window_s, all_s - windows_s))
+        return found
+
+    def _copied(self, kind: StageKind) -> Number:
+        if len(self.block.shape.plan.placement) == 1:
+            return 0.0
+        return added(self.state_C[each].copied_s for each in kind.held)[self.at_J]
+
+    @cached_property
+    def _update_J(self) -> FloatArray:
+        """Seconds of the update of the slowest stage."""
+        update: Number = 0.0
+        job = self.block.job
+        if job.offload_optimizer:
+            job = replace(job, zero=self.ways.zero)
+        for kind in self.block.shape.stages:
+            count = added(self.state_C[each].updated for each in kind.held)
+            layers = sum(self.block.shape.chunks[each].stage.layers for each in kind.held)
+            seconds = np.array([self.block.filled.update_s(job, each, layers) for each in count.tolist()])
+            update = np.maximum(update, seconds[self.at_J] + self._casts_s(kind))
+        return np.asarray(update)
+
+    def _casts_s(self, kind: StageKind) -> Number:
+        """Return the seconds of the casts of a stage's weights that follow its update, [J]."""
+        filled, states = self.block.filled, self.block.states
+        if self.ways.zero == 3 or filled.costs.share.execution.scaling is None:
+            return 0.0
+        return states.casts_s(kind)[self.block.members.alike_K[self.ways.share_J]]
+
+    @cached_property
+    def _gather_J(self) -> FloatArray:
+        """Seconds of the gather of parameters of the slowest stage."""
+        gather: Number = 0.0
+        for kind in self.block.shape.stages:
+            gather = np.maximum(gather, added(self.state_C[each].gathered_s for each in kind.held))
+        return np.asarray(gather)[self.at_J]
+
+    def _begins(self) -> FloatArray:
+        """Return the seconds by which the gather of parameters delays the first pass of a step, [J]."""
+        held = self.block.shape.stages[0].held
+        layers = max(1, self.block.shape.chunks[held[0]].stage.layers)
+        gathered = [each.gathered_s[self.at_J] for each in self.state_C]
+        forward = [each.whole_forward_s[self.ways.share_J, 0] for each in self.passes.chunks_C]
+        first = gathered[held[0]]
+        found: FloatArray = first / layers + np.maximum(0.0, first * (1 - 1 / layers) - forward[held[0]])
+        if self.block.job.schedule == "interleaved":
+            # The next virtual stage's parameters come while so many microbatches pass this one.
+            passing = np.minimum(self.block.job.parallel.pp, self.block.microbatches_K)[self.ways.share_J]
+            for own, following in pairwise(held):
+                found += np.maximum(0.0, gathered[following] - passing * forward[own])
+        return found
+
+
+def _at(weights: Elements, row: int, shares: int) -> Elements:
+    """Return the parameters of one share."""
+    values = {name: getattr(weights, name) for name in Elements.__struct_fields__}
+    return Elements(**{name: np.broadcast_to(np.asarray(value), shares)[row].item() for name, value in values.items()})

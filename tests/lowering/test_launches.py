@@ -1,0 +1,115 @@
+"""What the host launches for layers, counted by hand."""
+
+import pytest
+from msgspec.structs import replace
+
+from job_parts import job_of
+from traincast.job.frameworks import load_framework
+from traincast.job.job import rank_share
+from traincast.lowering.launches import Launches, layer_launches
+from traincast.model.structure import layer_blocks
+
+
+def of(job):
+    return layer_launches(layer_blocks(job.model, job.model.layers - 1), rank_share(job), job)
+
+
+def moe(**changes):
+    return job_of("qwen3-30b-a3b", gpus=8, ep=8, **changes)
+
+
+def test_a_dense_layer_takes_the_time_that_its_framework_says():
+    found = of(job_of("llama3-8b", gpus=1))
+    assert found.forward == Launches(11)
+    # Four GEMMs are eight.
+    assert found.backward == Launches(15)
+    framework = load_framework("megatron-core-2025")
+    assert found.forward.seconds(framework) == pytest.approx(framework.host_layer_s)
+
+
+def test_launches_grow_with_local_experts_and_their_casts():
+    few, many = of(moe()), of(job_of("qwen3-30b-a3b", gpus=8, ep=2))
+    # 64 instead of 16 experts on a rank: two GEMMs each, twice as many in the backward pass, 0.6 of a launch each.
+    assert many.forward.launches - few.forward.launches == pytest.approx(0.6 * 2 * 48)
+    assert many.backward.launches - few.backward.launches == pytest.approx(0.6 * 4 * 48)
+    cast = of(moe(precision="fp8_block"))
+    assert cast.forward.launches - few.forward.launches >= 0.6 * 2 * 16
+    fused = of(moe(precision="fp8_block", te_op_fuser=True))
+    assert fused.forward.launches < cast.forward.launches - 0.6 * 2 * 14
+
+
+@pytest.mark.parametrize(("recipe", "casts"), [("delayed", 1), ("current", 1), ("rowwise", 2)])
+def test_a_dense_layer_launches_the_casts_of_its_recipe(recipe, casts):
+    """Four GEMMs cast an input each in the forward pass and a gradient in the backward pass."""
+    found = of(job_of("llama3-8b", gpus=1, precision="fp8", fp8_recipe=recipe))
+    assert found.forward == Launches(11 + 4 * casts)
+    assert found.backward == Launches(15 + 4 * casts)
+
+
+def test_the_host_waits_for_counts_of_tokens_that_are_not_fixed():
+    assert of(moe()).forward.waits == 1
+    assert of(moe()).backward.waits == 0
+    assert of(moe(moe_paged_stash=True)).forward.waits == 0
+    job = moe()
+    dropping = replace(job.model, experts=replace(job.model.experts, capacity_factor=1.0))
+    assert of(replace(job, model=dropping)).forward.waits == 0
+    assert of(job_of("llama3-8b", gpus=1)).forward.waits == 0
+
+
+def test_a_layer_that_is_interleaved_with_another_microbatch_takes_calls_for_its_nodes():
+    plain, nodes = of(moe()), of(moe(moe_a2a_overlap=True))
+    for found, once in ((nodes.forward, plain.forward), (nodes.backward, plain.backward)):
+        # Attention, dispatch, experts, combination: five calls each, none of which waits for the GPU.
+        assert found == once + Launches(4 * 5)
+    whole = moe(moe_a2a_overlap=True, cuda_graph_impl="full_iteration")
+    assert of(whole).forward == Launches()
+
+
+def test_graphs_remove_the_launches_of_what_they_hold():
+    def forward(**graphs):
+        return of(moe(**graphs)).forward.launches
+
+    none = forward()
+    attention = forward(cuda_graph_scope=("attn",))
+    # Norm, two GEMMs, positions, norms of queries and keys, attention and the sum become one.
+    assert attention < none - 5
+    router = forward(cuda_graph_scope=("moe_router", "moe_preprocess"))
+    assert router < none - 20
+    both = forward(cuda_graph_scope=("attn", "moe_router", "moe_preprocess"))
+    # What is held side by side is one graph.
+    assert both == pytest.approx(attention + router - none - 1)
+    assert of(moe(cuda_graph_impl="full_iteration")).forward == Launches()
+    assert of(moe(cuda_graphs=True)).forward == of(moe(cuda_graphs=True)).backward == Launches(1)
+
+
+def test_the_age_of_a_framework_is_in_its_kernels():
+    old = load_framework("megatron-2021")
+    counted = {
+        name: of(job_of("llama3-8b", gpus=1, framework=name)).forward
+        for name in ("megatron-2021", "megatron-core-2025")
+    }
+    assert counted["megatron-2021"].launches > counted["megatron-core-2025"].launches
+    assert counted["megatron-2021"].seconds(old) == pytest.approx(old.host_layer_s, rel=0.1)
+
+
+def test_collectives_take_longer_for_each_peer_where_a_pipeline_crosses_nodes():
+    """Ten collectives of a layer, 40 us for each of two ranks: that of one launch."""
+    slow = replace(load_framework("megatron-core-2025"), host_peer_s=40e-6)
+
+    def both(job, framework):
+        found = of(replace(job, framework=framework))
+        return found.forward.launches + found.backward.launches
+
+    usual = load_framework("megatron-core-2025")
+    over = job_of("llama3-8b", gpus=16, tp=2, pp=2)
+    assert both(over, slow) - both(over, usual) == pytest.approx(10 * 2)
+    for job in (job_of("llama3-8b", gpus=8, tp=2, pp=2), job_of("llama3-8b", gpus=16, tp=2, pp=1)):
+        assert both(job, slow) == both(job, usual)
+
+
+@pytest.mark.parametrize(("how", "more"), [("gemm", 0), ("kernel", 4), ("cast", 4)])
+def test_gradients_that_gemms_do_not_add_up_are_launches_of_their_own(how, more):
+    job = job_of("llama3-8b", gpus=1)
+    found = of(replace(job, framework=replace(job.framework, gradient_sum=how)))
+    assert found.backward == Launches(15 + more)
+    assert found.forward == Launches(11)
