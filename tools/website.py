@@ -26,13 +26,14 @@ WORKER = ROOT / "tools" / "file_worker.js"
 _ELSEWHERE = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim">')
 PAPERS = {
     "README.md": "index.md",
+    "docs/README.md": "pages.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "studies/README.md": "studies.md",
     "studies/data/README.md": "studies-data.md",
 }
-"""Pages that stand elsewhere than in docs/, with their names on the site."""
+"""Pages that have other names on the site: those that stand elsewhere than in docs/, and the list of all."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _SOURCE = re.compile(r'((?:src|srcset)=")docs/')
 _SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}$", re.MULTILINE)

@@ -407,7 +407,7 @@ def test_a_cell_that_its_column_cannot_have_is_named(column, text, what):
 
 
 def test_the_page_of_columns_shows_a_file_that_is_read(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "measurements.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "data-files.md").read_text(encoding="utf-8")
     shown = re.search(r"(?m)^    id,.*\n    .*\n", page)
     path = tmp_path / "runs.csv"
     path.write_text(textwrap.dedent(shown[0]))
