@@ -2,7 +2,7 @@
 
 A sample is a file, or a folder of the files of one run, in ``samples/NAME/``, NAME being that of the format; the
 examples that users see count as well. Samples are small: every one is damaged in many ways. A package with a format
-of its own names the folder of its samples in ``TRAINCAST_FORMAT_SAMPLES`` and runs this file with ``-k NAME``.
+of its own names the folder of its samples in ``TRAINCAST_FORMAT_SAMPLES`` and runs this file with ``-m '' -k NAME``.
 """
 
 import hashlib
@@ -287,7 +287,19 @@ def _judge(error: TraincastError, path: Path, lines: int, case: str) -> None:
         assert 1 <= error.line <= lines, (case, text)
 
 
-@pytest.mark.parametrize(("form", "path"), **_named(SMALL))
+def _slow_after_the_first(cases):
+    """Return the cases of runs; the least of each format is what every run of the tests damages."""
+    first = {}
+    for form, path in sorted(cases, key=lambda case: sum(file.stat().st_size for file in expand_inputs([case[1]]))):
+        first.setdefault(form.name, path)
+    marks = [() if path == first[form.name] else pytest.mark.slow for form, path in cases]
+    return [
+        pytest.param(*case, marks=mark, id=f"{case[0].name}:{case[1].name}")
+        for case, mark in zip(cases, marks, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("form", "path"), _slow_after_the_first(SMALL))
 def test_a_damaged_file_is_read_or_refused_with_a_place(form, path, tmp_path):
     files = expand_inputs([path])
     for file in files:

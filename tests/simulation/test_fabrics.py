@@ -112,8 +112,17 @@ def swept_steps(folder, fabric, **options):
     return steps
 
 
-@pytest.mark.parametrize("network", ["auto", "analytical", "flow"])
-@pytest.mark.parametrize("layout", [DENSE, MOE, {**MOE, "overlap_grad_reduce": True}], ids=["dense", "moe", "hidden"])
+@pytest.mark.parametrize(
+    "network", ["auto", *(pytest.param(each, marks=pytest.mark.slow) for each in ("analytical", "flow"))]
+)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(DENSE, marks=pytest.mark.slow, id="dense"),
+        pytest.param(MOE, marks=pytest.mark.slow, id="moe"),
+        pytest.param({**MOE, "overlap_grad_reduce": True}, id="hidden"),
+    ],
+)
 @pytest.mark.parametrize("name", SWEPT)
 def test_a_faster_link_never_makes_a_longer_step_and_a_slow_one_does(tmp_path, name, layout, network):
     results = swept_steps(tmp_path, SWEPT[name], network=network, **layout)
