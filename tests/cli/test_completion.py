@@ -211,6 +211,33 @@ def test_bash_completes_a_name_and_leaves_files_to_itself():
     assert typed("traincast", "predict", "--cluster", "exa") == ["compopt", "-o", "default"]
 
 
+OUTSIDE = "~/bin/traincast models llama3-7"
+
+
+def without_the_program(monkeypatch, program):
+    rest = [each for each in os.environ["PATH"].split(os.pathsep) if each != str(program.parent)]
+    monkeypatch.setenv("PATH", os.pathsep.join(each for each in rest if not Path(each, "traincast").exists()))
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_fish_completes_a_program_that_is_not_in_the_path(program, monkeypatch):
+    Path("traincast.fish").write_text(run(program, "completion", "fish"))
+    without_the_program(monkeypatch, program)
+    # By itself fish looks for completions of what is in the path only.
+    found = run("fish", "-c", "source traincast.fish; complete -C $argv[1]", OUTSIDE)
+    assert found.split("\t")[0].strip() == "llama3-70b"
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+def test_zsh_completes_a_program_that_is_not_in_the_path(program, monkeypatch):
+    Path("traincast.zsh").write_text(run(program, "completion", "zsh"))
+    Path("inner.zsh").write_text(INNER)
+    without_the_program(monkeypatch, program)
+    monkeypatch.setenv("TYPED", OUTSIDE)
+    run("zsh", "-f", "-c", DRIVER, "zsh", "inner.zsh")
+    assert Path("found").read_text() == "~/bin/traincast models llama3-70b |\n"
+
+
 def test_the_manual_page_holds_every_command_and_option(call):
     code, out, err = call("man")
     assert out.replace("\n", "").isprintable()
