@@ -590,6 +590,7 @@ def test_the_published_runs_are_covered():
     assert len(precision_pairs(runs.rows)) > 50
 
 
+@pytest.mark.slow
 def test_the_sweep_of_nanotron_is_covered():
     runs = read_runs(read_table(table_path("nanotron_ultrascale_h100.csv")))
     assert len(runs.rows) + len(runs.skipped) == 2599
