@@ -196,6 +196,7 @@ def test_a_single_change_is_one_and_more_are_better():
     assert len(found.together) >= 1
 
 
+@pytest.mark.slow
 def test_a_job_that_does_not_fit_is_told_what_makes_it_fit():
     fields = {**FIELDS, "seq_length": 8192, "tp": 1, "pp": 1, "micro_batch": 2, "recompute": "none"}
     found = api.plan(Draft(model="llama3-8b", fields=fields), H100, start=True, top=1)
