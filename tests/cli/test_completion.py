@@ -156,6 +156,7 @@ TYPED = {
 """What is typed, what stands there after the tab key, and what is offered."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
 def test_fish_completes(program, tmp_path):
     (tmp_path / "fish" / "completions").mkdir(parents=True)
@@ -182,6 +183,7 @@ zle -N complete; zle-line-init() { zle complete }; zle -N zle-line-init
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
 def test_zsh_completes(program, monkeypatch):
     Path("traincast.zsh").write_text(run(program, "completion", "zsh"))
