@@ -5,7 +5,9 @@ import pytest
 from support import in_flight
 from traincast.errors import InfeasibleError
 from traincast.schedules.check import check_plan
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, SlotKind
+from traincast.schedules.plan import SchedulePlan
+from traincast.schedules.schedule import SCHEDULES
+from traincast.schedules.slots import SlotKind
 
 NAMES = SCHEDULES.names()
 STAGES = range(1, 9)
@@ -37,7 +39,7 @@ def _forward_first(plan: SchedulePlan) -> bool:
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize("name", NAMES)
 def test_plans_are_complete_executable_and_bounded(name: str, stages: int) -> None:
-    schedule = SCHEDULES.get(name)
+    schedule = SCHEDULES.get(name).plan
     for virtual in VIRTUAL:
         for microbatches in MICROBATCHES:
             try:
@@ -53,7 +55,7 @@ def test_plans_are_complete_executable_and_bounded(name: str, stages: int) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 def test_plans_are_the_same_each_time(name: str) -> None:
-    schedule = SCHEDULES.get(name)
+    schedule = SCHEDULES.get(name).plan
     virtual = next(virtual for virtual in VIRTUAL if _accepts(name, virtual))  # Every schedule has one on 4 stages.
     assert schedule(4, virtual, 8) == schedule(4, virtual, 8)
 
@@ -62,12 +64,12 @@ def test_plans_are_the_same_each_time(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_to_schedule_is_refused(name: str, counts: tuple[int, int, int]) -> None:
     with pytest.raises(InfeasibleError):
-        SCHEDULES.get(name)(*counts)
+        SCHEDULES.get(name).plan(*counts)
 
 
 def _accepts(name: str, virtual: int) -> bool:
     try:
-        SCHEDULES.get(name)(4, virtual, 8)
+        SCHEDULES.get(name).plan(4, virtual, 8)
     except InfeasibleError:
         return False
     return True
