@@ -49,7 +49,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     ends_on_first_stage: bool = False
     """Whether the first stage has the last backward pass and every other one ends before it; else all end together."""
     holds_all: bool = False
-    """Whether all microbatches are in flight at once: as many times what a single one keeps."""
+    """Whether all microbatches are in flight at once: as many times what a single one keeps, which must have a plan."""
     fewer: Fewer = as_many
     """How few microbatches have as many in flight, where not all of them are."""
     length: Length | None = None
