@@ -15,7 +15,7 @@ from traincast.hardware.clusters import cluster_names
 from traincast.job.frameworks import framework_names
 from traincast.model.load import model_names
 from traincast.report.files import REPORTS
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.schedule import SCHEDULES
 from traincast.workload.words import operation_named
 
 ASK = """

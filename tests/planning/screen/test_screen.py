@@ -20,6 +20,7 @@ from traincast.planning.screen.screen import Screen
 from traincast.planning.screen.steps import Passes
 from traincast.planning.space import Space
 from traincast.schedules.check import plan_of
+from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast
 from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
@@ -347,7 +348,7 @@ def test_a_stage_ends_before_the_first_by_the_passes_and_messages_between(stage)
         passes=lambda _, first, last: 2.0 * (last - first),
         longest=lambda each: each[0],
     )
-    of = SimpleNamespace(block=SimpleNamespace(job=SimpleNamespace(schedule="1f1b")))
+    of = SimpleNamespace(schedule=SCHEDULES.get("1f1b"))
     assert Passes.before(of, line, SimpleNamespace(stage=stage)) == pytest.approx(stage * (2.0 + 0.25 + 0.05))
-    of.block.job.schedule = "dualpipe"
+    of.schedule = SCHEDULES.get("dualpipe")
     assert Passes.before(of, line, SimpleNamespace(stage=stage)) == 0
