@@ -13,8 +13,9 @@ import same_results
 from sameness.cases import PLANS
 from sameness.differences import ADDED, CHANGED, VANISHED, Allowed, compare, differences
 from sameness.golden import cases, kept, sampled
-from sameness.jobs import CLUSTERS, FRAMEWORKS, SCHEDULES, SHAPES, draw
+from sameness.jobs import draw
 from sameness.running import workshop
+from sameness.shapes import CLUSTERS, FRAMEWORKS, SCHEDULES, SHAPES
 from traincast import JobRequest, clusters
 from traincast.job.job import SCHEDULES as ALL_SCHEDULES
 
