@@ -116,6 +116,7 @@ def test_an_unknown_number_of_nodes_is_that_of_full_nodes(tmp_path, slow):
     assert np.isfinite(price_measured(read_collectives([file]).measurements, slow)[0].time_s)
 
 
+@pytest.mark.slow
 def test_a_band_that_gets_worse_is_told(tmp_path):
     size = np.array([2**power for power in range(8, 31)])
     rows = "".join(f"a100,all_reduce,8,1,{each},1\n" for each in size)

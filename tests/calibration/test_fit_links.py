@@ -152,7 +152,10 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("base", ["h100", *(pytest.param(name, marks=pytest.mark.slow) for name in ("l40s", "a100"))])
-@pytest.mark.parametrize("groups", [ONE, ONE + FULL], ids=["one rank per node", "and full nodes"])
+@pytest.mark.parametrize(
+    "groups",
+    [pytest.param(ONE, marks=pytest.mark.slow, id="one rank per node"), pytest.param(ONE + FULL, id="and full nodes")],
+)
 @pytest.mark.parametrize("change", CHANGES, ids=", ".join)
 def test_nic_and_latencies_between_nodes_are_found_again(base, groups, change):
     preset = load_cluster(base)

@@ -43,6 +43,7 @@ def test_a_table_holds_medians_that_never_fall(file):
     assert eight.time_s == pytest.approx([31e-6, 32e-6, *[pooled * 1e-6] * 2, 91e-6, 305e-6, 890e-6], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_profile_with_tables_prices_what_was_measured_from_them(file, tmp_path):
     found = api.calibrate(file, "a100", table=True)
     path = tmp_path / "mine.toml"

@@ -168,6 +168,7 @@ def test_a_correction_learns_what_the_roofline_cannot_say(tmp_path):
     assert after < 0.3 * before
 
 
+@pytest.mark.slow
 def test_calibrate_halves_a_wrong_rate(tmp_path):
     path = write_gemms(tmp_path, load_gpu("mi300x"), SHAPES[:20], factor=2.0)
     found = api.calibrate_operators([path], "mi300x")
