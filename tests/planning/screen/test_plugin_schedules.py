@@ -53,11 +53,13 @@ def test_it_takes_as_long_as_the_order_that_it_has(added, copied):
     facts = {"virtual_stages": known.virtual_stages, "groups_of_stages": known.groups_of_stages}
     added(Schedule(name=name, plan=plan, ends_on_first_stage=known.ends_on_first_stage, **facts))
     space = SPACE | {"vpp": known.virtual_stages or 2}
-    own, theirs = (list(rows(screen_of(**space, schedule=each))) for each in (name, copied))
+    screen = screen_of(**space, schedule=name)
+    own, theirs = list(rows(screen)), list(rows(screen_of(**space, schedule=copied)))
     assert [replace(layout, schedule=copied) for layout, *_ in own] == [layout for layout, *_ in theirs]
-    for (layout, step_s, peak), (_, wanted_s, wanted) in zip(own, theirs, strict=True):
-        assert step_s == pytest.approx(wanted_s, rel=0.03), layout.text
-        assert peak == pytest.approx(wanted, rel=1e-12), layout.text
+    assert [peak for *_, peak in own] == pytest.approx([peak for *_, peak in theirs], rel=1e-12)
+    for layout, step_s, _ in own[:: max(1, len(own) // 5)]:
+        simulated = forecast(job_of(screen, layout), SETTING, allow_oom=True).iteration_time_s
+        assert step_s == pytest.approx(simulated, rel=0.02), layout.text
 
 
 def test_it_is_proposed_where_it_runs_and_is_near_its_simulation(added):
@@ -67,7 +69,7 @@ def test_it_is_proposed_where_it_runs_and_is_near_its_simulation(added):
     found = list(rows(screen))
     for layout, step_s, _ in found[:: max(1, len(found) // 8)]:
         simulated = forecast(job_of(screen, layout), SETTING, allow_oom=True).iteration_time_s
-        assert step_s == pytest.approx(simulated, rel=0.06), layout.text
+        assert step_s == pytest.approx(simulated, rel=0.02), layout.text
     assert not list(rows(screen_of(**SPACE | {"batch": 15, "micro_batch": 1, "schedule": "gpipe-from-the-last"})))
 
 

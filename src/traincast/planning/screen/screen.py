@@ -3,7 +3,8 @@
 Layouts of one pipeline, one tensor parallel degree and one way of execution are a block: an array over the shares of
 the work, what is recomputed, how state is sharded, and what is overlapped. Nothing is left out of it and nothing is
 sampled. The blocks of a model, the operators, the communications and the memory are those of a forecast
-(`traincast.planning.screen.chunks`); the length of the pipeline is a closed form (`traincast.planning.screen.length`).
+(`traincast.planning.screen.chunks`); the length of the pipeline is the closed form of its schedule
+(`traincast.schedules.length`), or, without one, its order run on the same arrays.
 
 Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stages.
 """
