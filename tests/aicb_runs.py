@@ -90,7 +90,7 @@ def check_sums(result):
     for breakdown in (result.breakdown_s, *(rank.breakdown_s for rank in result.ranks)):
         assert all(value >= 0 for value in breakdown.values())
         assert math.isclose(sum(breakdown.values()), step_s, rel_tol=1e-9, abs_tol=1e-12)
-    assert sum(rank.represents for rank in result.ranks) == result.parallel["world_size"]
+    assert sum(rank.represents for rank in result.ranks) == result.parallel.world_size
 
 
 def run(path, cluster="ideal", **options):

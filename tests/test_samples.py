@@ -56,7 +56,7 @@ def test_405b_with_roles_saves_the_rows_that_a_stage_does_not_have():
 def test_405b_interleaved_shrinks_the_bubble():
     result = simulate(GPT_405B, "ideal", vpp=8)
     assert 7.9 < result.iteration_time_s < 8.1
-    assert result.parallel["schedule"] == "interleaved"
+    assert result.parallel.schedule == "interleaved"
 
 
 def test_405b_on_h100(on_h100):
@@ -95,15 +95,15 @@ def test_scaled_is_one_microbatch_that_walks_all_virtual_stages():
     result = simulate(SCALED, "ideal")
     assert 7.16 < result.iteration_time_s < 7.30
     assert "single-microbatch" in {note.code for note in result.warnings}
-    assert (result.parallel["pp"], result.parallel["vpp"], result.parallel["microbatches"]) == (8, 8, 1)
+    assert (result.parallel.pp, result.parallel.vpp, result.parallel.microbatches) == (8, 8, 1)
 
 
 @pytest.mark.parametrize("path", [GPT_405B, SCALED])
 @pytest.mark.parametrize("microbatches", [1, 3, 5, 12])
 def test_interleaved_runs_any_number_of_microbatches(path, microbatches):
     result = simulate(path, pp=8, vpp=2, microbatches=microbatches)
-    assert result.parallel["schedule"] == "interleaved"
-    assert result.parallel["microbatches"] == microbatches
+    assert result.parallel.schedule == "interleaved"
+    assert result.parallel.microbatches == microbatches
     assert "megatron-would-refuse" in codes(result)
     stages = sorted({rank.stage for rank in result.ranks})
     for stage in stages:

@@ -131,7 +131,7 @@ def test_a_log_is_a_measured_side_and_what_the_other_side_contradicts_is_said():
     side = logged_side(log, "mine", {"tp": 8, "pp": 2, "layers": 80, "seq_length": 8192})
     assert (side.name, side.what, side.step_s, side.end_s) == ("mine", "measured", 2.0, {})
     assert side.how.startswith("median of 20 lines of Megatron")
-    assert (side.interval["low_s"], side.interval["high_s"]) == (2.0, 2.0)
+    assert (side.interval.low_s, side.interval.high_s) == (2.0, 2.0)
     # 128 sequences of 8,192 tokens in 2 s on 64 GPUs.
     assert side.tokens_per_s_per_gpu == 128 * 8192 / 2.0 / 64
     assert [note.text for note in side.warnings] == ["tp is 4 in the log and 8 on the other side"]

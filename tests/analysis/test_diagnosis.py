@@ -16,7 +16,7 @@ def test_a_measured_run_with_a_slow_rank_names_it():
     assert result.causes[0].ranks == (7,)
     # What mending it saves is what the what-if says.
     tried = traincast.simulate(ROOT / "examples" / "megatron_pp4_tp2", what_if=("rank7.compute=peers",))
-    assert result.causes[0].saving_s == pytest.approx(tried.what_if[0]["saving_s"], rel=0.05)
+    assert result.causes[0].saving_s == pytest.approx(tried.what_if[0].saving_s, rel=0.05)
 
 
 def test_a_forecast_has_no_causes():

@@ -108,9 +108,9 @@ def test_a_straggler_has_one_figure_everywhere():
     cause = next(each for each in result.causes if each.name == "slow worker")
     first = result.suggestions[0]
     assert first.change == "rank7.own=peers"
-    assert straggler["cost_s"] == pytest.approx(free["saving_s"], rel=1e-9)
-    assert cause.saving_s == pytest.approx(free["saving_s"], rel=1e-9)
-    assert first.saving_s == pytest.approx(free["saving_s"], rel=1e-9)
+    assert straggler.cost_s == pytest.approx(free.saving_s, rel=1e-9)
+    assert cause.saving_s == pytest.approx(free.saving_s, rel=1e-9)
+    assert first.saving_s == pytest.approx(free.saving_s, rel=1e-9)
 
 
 @pytest.mark.parametrize(("share", "said"), [(1.546, "all of the slowdown"), (0.5, "50.0 % of the slowdown")])

@@ -5,6 +5,7 @@ import pytest
 import traincast
 from traincast import api
 from traincast.analysis.goodput import goodput
+from traincast.analysis.summary import Interval
 from traincast.analysis.training_run import training_run
 from traincast.errors import ConfigError
 from traincast.hardware.clusters import load_cluster
@@ -19,7 +20,7 @@ STEP = {"step_s": 10.0, "tokens_per_step": 4e6, "gpus": 1024}
 
 def test_a_run_is_its_steps_and_all_else_is_proportional_to_its_time():
     terms = RunTerms(tokens=8e12, gpu_hour_price=2.5, currency="EUR", gpu_power_w=1000, pue=1.2, grid_intensity=400)
-    run = training_run(terms, **STEP, interval={"low_s": 8.0, "high_s": 15.0})
+    run = training_run(terms, **STEP, interval=Interval(level=0.9, low_s=8.0, high_s=15.0))
     hours = 8e12 / 4e6 * 10.0 / 3600
     assert run.days == pytest.approx(hours / 24)
     assert run.gpu_hours == pytest.approx(1024 * hours)

@@ -56,7 +56,7 @@ def test_taking_a_part_away_saves_that_part(results):
     large = 0
     for result in results:
         step_s = result.iteration_time_s
-        saved_s = {each["change"]: each["saving_s"] for each in result.what_if}
+        saved_s = {each.change: each.saving_s for each in result.what_if}
         for name in COMMUNICATION:
             part_s, saving_s = result.breakdown_s[f"exposed_{name}"], saved_s.get(f"{name}_comm*0", 0.0)
             assert saving_s <= part_s + 0.006 * step_s
@@ -72,7 +72,7 @@ def test_draining_is_bubble_whatever_is_reduced_meanwhile():
     job |= {"grad_reduce_bytes": 2}
     result = traincast.predict(**job, global_batch=64, seq_length=8192, what_if=("dp_comm*0",))
     (free,) = result.what_if
-    assert result.breakdown_s["exposed_dp"] == pytest.approx(free["saving_s"], rel=0.1)
+    assert result.breakdown_s["exposed_dp"] == pytest.approx(free.saving_s, rel=0.1)
     assert result.breakdown_s["bubble"] > 5 * result.breakdown_s["exposed_dp"]
     assert result.breakdown_s["compute"] == max(rank.compute_s for rank in result.ranks)
 

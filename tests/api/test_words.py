@@ -137,7 +137,7 @@ def test_keywords_win_over_a_file_a_result_and_a_request(tmp_path):
         '[cluster]\nname = "h100"\ngpus = 8\n'
     )
     first = traincast.predict(file)
-    assert first.parallel["tp"] == 2
+    assert first.parallel.tp == 2
     wanted = traincast.predict(**{**JOB, "tp": 4})
     request = Draft(model="llama3-8b", fields=FIELDS).request()
     for job in (file, first, request):
@@ -152,7 +152,7 @@ def test_keywords_win_over_a_file_a_result_and_a_request(tmp_path):
 def test_pasted_flags_are_a_job():
     pasted = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --global-batch-size 8 --bf16"
     result = traincast.predict(pasted, "h100", like="megatron", gpus=8, tp=2, micro_batch=1)
-    assert (result.parallel["world_size"], result.parallel["tp"]) == (8, 2)
+    assert (result.parallel.world_size, result.parallel.tp) == (8, 2)
     with pytest.raises(ConfigError, match="like: is of pasted flags"):
         traincast.predict(like="megatron")
 

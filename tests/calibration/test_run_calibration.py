@@ -56,7 +56,7 @@ def log(tmp_path):
 
 
 def width(result):
-    return math.log(result.interval["high_s"] / result.interval["low_s"])
+    return math.log(result.interval.high_s / result.interval.low_s)
 
 
 @pytest.mark.parametrize("ratio", [0.9, 1.0, 1.15])

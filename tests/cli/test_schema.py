@@ -13,6 +13,8 @@ from traincast.report.documents import DOCUMENTS, schema
 
 JOB = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", "8", "--global-batch", "8", "--seq-length", "1024")
 TRACES = "examples/megatron_pp4_tp2"
+MAY_BE_ABSENT = ["host", "usable", "chance_of_oom"]
+"""Of the memory of a stage: where nothing is offloaded, and where an older version wrote the result."""
 PLAN = (*JOB, "--fix", "tp=1,2", "--max-pp", "1", "--top", "2", "--max-micro-batch", "1")
 SMALL = ("--max-pp", "1", "--max-cp", "1", "--max-micro-batch", "1", "--top", "1")
 PRINTED = {
@@ -115,7 +117,7 @@ def test_schemas_are_valid_and_let_no_key_in_or_out(name, call):
     assert found == schema(name)
     validator_for(found).check_schema(found)
     for each in objects_in(found):
-        assert each["required"] == list(each["properties"])
+        assert [name for name in each["properties"] if name not in each["required"]] in ([], MAY_BE_ABSENT)
         assert each["additionalProperties"] is False
 
 

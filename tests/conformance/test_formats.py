@@ -395,7 +395,7 @@ def test_the_added_format_means_what_its_rows_say(step_table, tmp_path):  # noqa
     path.write_text(STEP)
     ideal = api.simulate(path, cluster="ideal", engine="reference", dp=4)
     assert ideal.iteration_time_s == pytest.approx(4.5e-3)
-    assert ideal.parallel["dp"] == 4
+    assert ideal.parallel.dp == 4
     # The first all-reduce overlaps with the rest of the backward pass, the last one with nothing.
     slow = api.simulate(path, cluster="ideal", engine="reference", dp=4, busbw_bytes_per_s={"dp": 1e9})
     first_s, last_s = (2 * 3 / 4 * size / 1e9 for size in (1048576, 4096))

@@ -43,8 +43,7 @@ def test_schedules_by_name(name, schedule):
         assert (found.schedule, found.parallel.vpp) == schedule
         assert sum(found.layers_Q) == 32
     assert (
-        traincast.predict(draft(4, name).under(Draft(cluster="h100")), allow_oom=True).parallel["schedule"]
-        == schedule[0]
+        traincast.predict(draft(4, name).under(Draft(cluster="h100")), allow_oom=True).parallel.schedule == schedule[0]
     )
 
 

@@ -93,7 +93,7 @@ def test_gradients_of_a_traced_module_are_reduced_once_each(name, script, traced
     assert result.counts["dp_elements"] == sum(each.numel() for each in module.parameters())
     assert not {note.code for note in result.oddities} & {"gradient-without-node", "name-repeated"}
     wide = api.simulate(path, cluster="h100", dp=8)
-    assert wide.parallel["dp"] == 8 and wide.collectives
+    assert wide.parallel.dp == 8 and wide.collectives
 
 
 def test_inference_has_no_backward_pass(traced):

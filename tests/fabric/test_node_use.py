@@ -170,7 +170,7 @@ def test_naming_the_gpus_is_as_nodes_of_that_size():
     named = forecast(moe_job(gpus_used_per_node=4), H100)
     assert named.iteration_time_s == halves.iteration_time_s
     assert named.collectives == halves.collectives
-    assert named.cluster["nodes"] == 16
+    assert named.cluster.nodes == 16
 
 
 def test_experts_of_deepseek_v3_stay_in_their_racks():
@@ -227,5 +227,5 @@ def test_a_workload_file_is_placed_too(tmp_path):
     inside = traincast.simulate(file, cluster="h100")
     across = traincast.simulate(file, cluster="h100", gpus_used_per_node="all")
     assert {each.nodes for each in inside.collectives if each.group == "tp"} == {1}
-    assert inside.cluster["nodes"] == 4
+    assert inside.cluster.nodes == 4
     assert across.iteration_time_s > inside.iteration_time_s

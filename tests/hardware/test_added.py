@@ -38,7 +38,7 @@ def test_a_gpu_is_one_file(tmp_path):
     file = tmp_path / "abacus.toml"
     file.write_text(of_page('[gpu]\nname = "Abacus-2"'))
     result = traincast.predict(JOB, str(file))
-    assert result.cluster["gpu"] == "Abacus-2"
+    assert result.cluster.gpu == "Abacus-2"
     assert result.job.attention_kernel == "cudnn"
     assert result.mfu_peak.flops_per_s == 8e14
     assert traincast.predict(replace(JOB, precision="fp8"), file).iteration_time_s < result.iteration_time_s
@@ -71,7 +71,7 @@ def test_a_framework_is_one_file_and_has_its_name(shipped, tmp_path):
     result = traincast.predict(replace(JOB, framework="ours"), "h100")
     assert (result.job.framework, result.job.attention_kernel, result.job.zero) == ("ours", "cudnn", 3)
     usual = traincast.predict(replace(JOB, framework="torchtitan-2025"), "h100")
-    assert result.memory_bytes[0]["peak"] < usual.memory_bytes[0]["peak"]
+    assert result.memory_bytes[0].peak < usual.memory_bytes[0].peak
 
 
 def test_4_bit_types_are_those_of_the_matrix_units():

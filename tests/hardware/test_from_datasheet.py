@@ -147,7 +147,7 @@ def test_a_forecast_on_a_gpu_by_name_says_what_was_taken_and_runs_again():
     result = traincast.predict(JOB, "h20")
     (said,) = [note for note in result.assumptions if note.code == "cluster-assumed"]
     assert said.text == load_cluster("h20").assumed[0]
-    assert result.cluster["gpu"] == "H20-SXM-96GB"
+    assert result.cluster.gpu == "H20-SXM-96GB"
     again = run_again(result_from_json(to_json(result), "result.json"))
     assert to_json(again) == to_json(result)
 

@@ -133,8 +133,8 @@ def test_whole_state_takes_memory():
         replace(job, framework=replace(job.framework, pipelined_fsdp=False), reshard_after_forward=True), H100
     )
     for stage, held in enumerate(stages_of(job, 8)):
-        assert whole[stage]["gradients"] == pytest.approx(4 * held.weights().dense, rel=1e-3)
-        assert whole[stage]["peak"] > sharded.memory_bytes[stage]["peak"]
+        assert whole[stage].gradients == pytest.approx(4 * held.weights().dense, rel=1e-3)
+        assert whole[stage].peak > sharded.memory_bytes[stage].peak
     assert len(plan.slots) == 4
 
 

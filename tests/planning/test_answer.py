@@ -165,7 +165,7 @@ def test_better_hardware_is_no_slower(plan):
 def test_a_job_is_planned_anew():
     job = Draft(model="llama3-8b", fields={**FIELDS, "recompute": "full"})
     found = api.plan(job, H100, start=True, fix={"pp": (1, 2), "cp": 1, "micro_batch": 1}, top=3)
-    start, peaks = found.start, [stage["peak"] for stage in api.predict(job, H100).memory_bytes]
+    start, peaks = found.start, [stage.peak for stage in api.predict(job, H100).memory_bytes]
     assert start.step_s == api.predict(job, H100).iteration_time_s
     assert start.peak_bytes == max(peaks)
     assert found.best[0].step_s < start.step_s

@@ -57,7 +57,7 @@ def test_the_layouts_are_those_of_their_results(small):
         parallel = choice.result.parallel
         assert (choice.layout.tp, choice.layout.pp, choice.layout.dp) == tuple(parallel[d] for d in ("tp", "pp", "dp"))
         assert choice.step_s == simulated(request, choice.layout)
-        assert choice.peak_bytes == pytest.approx(max(each["peak"] for each in choice.result.memory_bytes))
+        assert choice.peak_bytes == pytest.approx(max(each.peak for each in choice.result.memory_bytes))
 
 
 def test_probabilities_add_up_and_ties_are_with_the_fastest(small):

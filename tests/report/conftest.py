@@ -8,9 +8,20 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
+from traincast.analysis.summary import Interval
 from traincast.diagnostics import Note
 from traincast.files import InputFile
-from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
+from traincast.simulation.result import BREAKDOWN_KEYS, Result
+from traincast.simulation.result_records import (
+    ClusterFacts,
+    CollectiveResult,
+    MemoryResult,
+    ParallelFacts,
+    PartResult,
+    RankResult,
+    StragglerResult,
+    WhatIfResult,
+)
 from traincast.workload.ops import Op, table_of
 from traincast.workload.program import GroupInstance, Program, Timeline
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
@@ -134,6 +145,11 @@ def make_collective(size_bytes, count=4):
     )
 
 
+def memory(activations):
+    other = {"parameters": 2**30, "gradients": 2**29, "optimizer": 2**29, "other": 0.0}
+    return MemoryResult(activations=activations, **other, peak=2**31 + activations)
+
+
 @pytest.fixture
 def result():
     program, timeline = make_program()
@@ -144,17 +160,21 @@ def result():
             make_rank(0, 0, 13, compute=6, exposed_tp=4, other=3, after=4),
             make_rank(2, 1, 18, compute=8, exposed_pp=2, bubble=6, other=1),
         ),
-        parallel={"world_size": 4, "dp": 1, "tp": 2, "pp": 2, "vpp": 1, "microbatches": 2, "schedule": "1f1b"},
+        parallel=ParallelFacts(
+            world_size=4, dp=1, tp=2, pp=2, vpp=1, cp=1, ep=1, etp=2, microbatches=2, schedule="1f1b"
+        ),
         collectives=tuple(make_collective(2**size) for size in range(20, 31)),
         inputs=(InputFile(path="job, one.txt", format="aicb", sha256="00" * 32),),
-        cluster={"name": "h100", "gpus_per_node": 8, "links": [1.5e-6, None]},
+        cluster=ClusterFacts(
+            name="h100", description="eight a node", gpu="H100", gpu_tdp_w=700.0, gpus_per_node=8, nodes=1, ideal=False
+        ),
         assumptions=(Note("ga", "ga is absent: 2 microbatches from the number of blocks " * 3, "job, one.txt:1"),),
         warnings=tuple(Note("odd", f"[red]row {row} is odd[/red]", f"job, one.txt:{row}") for row in range(9)),
-        interval={"level": 0.9, "low_s": 16 * TICK_S, "high_s": 19 * TICK_S},
+        interval=Interval(level=0.9, low_s=16 * TICK_S, high_s=19 * TICK_S),
         mfu=0.412,
-        memory_bytes=({"parameters": 2**30, "peak": 3 * 2**30}, {"parameters": 2**30, "peak": 4 * 2**30}),
-        stragglers=({"rank": 2, "stage": 1, "slowdown": 1.25, "cost_s": 2 * TICK_S},),
-        what_if=({"change": "no stragglers", "iteration_time_s": 15 * TICK_S, "saving_s": 2 * TICK_S},),
+        memory_bytes=(memory(activations=2**30), memory(activations=2**31)),
+        stragglers=(StragglerResult(rank=2, stage=1, slowdown=1.25, cost_s=2 * TICK_S),),
+        what_if=(WhatIfResult(change="no stragglers", iteration_time_s=15 * TICK_S, saving_s=2 * TICK_S),),
         measured_s=18 * TICK_S,
         parts=(
             PartResult(rank=0, part="forward_step", time_s=6 * TICK_S, measured_s=5 * TICK_S),

@@ -10,7 +10,7 @@ from traincast.analysis.comparison import Difference, Side, compare
 from traincast.report.json import comparison_to_dict, encode
 from traincast.report.terminal.comparison import print_comparison
 from traincast.report.terminal.step import print_result
-from traincast.simulation.result import PartResult
+from traincast.simulation.result_records import PartResult
 
 
 def side(what, factor=1.0, **more):

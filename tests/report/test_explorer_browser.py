@@ -227,7 +227,7 @@ def lanes_in_view(page, rank):
 @pytest.mark.parametrize("slow", [0, 3, 6])
 def test_the_page_opens_on_the_slow_rank_and_its_sentence_leads_to_what_is_slow(show, slow):
     result = api.simulate("examples/megatron_pp4_tp2", compute_slowdown={7: 1 / 2.2, slow: 3.0})
-    assert [each["rank"] for each in result.stragglers] == [slow]
+    assert [each.rank for each in result.stragglers] == [slow]
     page = show(("the run", result))
     page.set_viewport_size({"width": 1440, "height": 900})
     assert page.evaluate(f"[...{TIMELINE}.marked]") == [slow]
@@ -235,7 +235,7 @@ def test_the_page_opens_on_the_slow_rank_and_its_sentence_leads_to_what_is_slow(
     page.mouse.click(*centre(page.locator("#summary ol button").first))
     from_s, to_s = page.evaluate(f"[{TIMELINE}.from, {TIMELINE}.to]")
     assert 0 <= from_s < to_s <= result.iteration_time_s
-    assert to_s - from_s > result.stragglers[0]["cost_s"]
+    assert to_s - from_s > result.stragglers[0].cost_s
     bright = page.evaluate(
         f"(() => {{ const t = {TIMELINE}, r = t.runs[0]; "
         "return [...new Set([...Array(r.count).keys()].filter((op) => r.run[op] && !t.isFaint(r, op))"

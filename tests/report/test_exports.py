@@ -67,7 +67,7 @@ def test_what_is_written_is_the_planned_job_again(plan):
                 )
                 again = traincast.predict(draft_like(READ[export.name], words).under(given), allow_oom=True)
                 assert again.iteration_time_s == pytest.approx(choice.result.iteration_time_s, rel=1e-9)
-                assert max(stage["peak"] for stage in again.memory_bytes) == pytest.approx(choice.peak_bytes, rel=1e-9)
+                assert max(stage.peak for stage in again.memory_bytes) == pytest.approx(choice.peak_bytes, rel=1e-9)
 
 
 def test_megatron_and_bridge_are_written_and_torchtitan_where_it_was_planned_for(plan):

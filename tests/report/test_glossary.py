@@ -8,18 +8,25 @@ import pytest
 
 import traincast
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
+from traincast.analysis.summary import Interval
 from traincast.report.json import RESULT_KEYS
-from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult
+from traincast.simulation.result import BREAKDOWN_KEYS
+from traincast.simulation.result_records import (
+    CollectiveResult,
+    MemoryResult,
+    ParallelFacts,
+    PartResult,
+    RankResult,
+    StragglerResult,
+    WhatIfResult,
+)
 
 ROOT = Path(__file__).parents[2]
 UNITS = ("_s", "_bytes")
-PARALLEL = ("world_size", "dp", "tp", "pp", "vpp", "cp", "ep", "etp", "microbatches", "schedule")
-SMALL = {
-    "stragglers": ("rank", "stage", "slowdown", "cost_s"),
-    "what_if": ("change", "iteration_time_s", "saving_s"),
-    "interval": ("level", "low_s", "high_s"),
-    "memory_bytes": ("parameters", "gradients", "optimizer", "activations", "other", "peak"),
-}
+RECORDS = (
+    *(RankResult, CollectiveResult, PartResult, GpuTime, StreamIdle, ParallelFacts),
+    *(StragglerResult, WhatIfResult, Interval, MemoryResult),
+)
 
 
 def words_of(cell):
@@ -45,12 +52,9 @@ def headings():
 
 def keys():
     yield from RESULT_KEYS
-    for kind in (RankResult, CollectiveResult, PartResult, GpuTime, StreamIdle):
+    for kind in RECORDS:
         yield from (field for field in kind.__struct_fields__)
     yield from BREAKDOWN_KEYS
-    yield from PARALLEL
-    for names in SMALL.values():
-        yield from names
 
 
 @pytest.mark.parametrize("heading", sorted(set(headings())))

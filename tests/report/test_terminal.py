@@ -16,8 +16,10 @@ from traincast.hardware.gpu import Gpu
 from traincast.report.terminal.catalog import print_cluster_numbers, print_clusters
 from traincast.report.terminal.inspection import print_inspections
 from traincast.report.terminal.step import print_result
-from traincast.simulation.result import BREAKDOWN_KEYS, RankResult
+from traincast.simulation.result import BREAKDOWN_KEYS
+from traincast.simulation.result_records import ParallelFacts, RankResult
 
+ONE = ("world_size", "dp", "tp", "pp", "vpp", "cp", "ep", "etp", "microbatches")
 LINK = Link(bandwidth_bytes_per_s=360e9, base_latency_s=3.5e-6, hop_latency_s=2e-7)
 CLUSTER = Cluster(
     name="h100",
@@ -151,20 +153,23 @@ def test_stages_that_differ_have_a_line_each(result, shown):
 def test_a_bare_result(result, shown):
     bare = replace(
         result,
-        parallel={"world_size": 1},
+        parallel=ParallelFacts(**dict.fromkeys(ONE, 1), schedule="1f1b"),
         ranks=(),
         collectives=(),
         stragglers=(),
         what_if=(),
         assumptions=(),
         warnings=(),
-        cluster={},
+        cluster=replace(result.cluster, gpus_used_per_node=None),
         measured_s=None,
         interval=None,
         mfu=None,
     )
     output = shown(print_result, bare)
-    assert output.splitlines()[1].strip() == "layout  1 rank"
+    assert [line.strip() for line in output.splitlines()[1:3]] == [
+        "layout   1 rank; 1 microbatch; schedule 1f1b",
+        "cluster  h100",
+    ]
     assert "Stages" not in output and "Warnings" not in output
 
 

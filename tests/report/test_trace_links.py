@@ -97,7 +97,7 @@ def test_the_memory_of_a_forecast_peaks_where_its_stage_does(forecast):
     highest = {}
     for each in found:
         highest[each["pid"]] = max(highest.get(each["pid"], 0.0), each["args"]["GiB"])
-    peaks = sorted(stage["peak"] / 2**30 for stage in forecast.memory_bytes)
+    peaks = sorted(stage.peak / 2**30 for stage in forecast.memory_bytes)
     assert sorted(highest.values()) == pytest.approx(peaks, abs=1e-3)
 
 

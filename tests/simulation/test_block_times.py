@@ -37,8 +37,8 @@ JOBS = {
 @pytest.mark.parametrize(("model", "fields"), JOBS.items())
 def test_blocks_together_are_what_the_stage_computes(model, fields):
     result = predicted(model, **fields)
-    microbatches = result.parallel["microbatches"]
-    for stage in range(result.parallel["pp"]):
+    microbatches = result.parallel.microbatches
+    for stage in range(result.parallel.pp):
         mine = [each for each in result.blocks if each.stage == stage and each.block != "embedding"]
         forward_s = sum(each.count * each.forward_s for each in mine) * microbatches
         backward_s = sum(each.count * each.backward_s for each in mine) * microbatches

@@ -113,7 +113,7 @@ def test_stages_and_layout_are_told(workload):
         "schedule": "interleaved",
     }
     assert sum(rank.represents for rank in result.ranks) == 32
-    assert result.cluster["nodes"] == 4
+    assert result.cluster.nodes == 4
 
 
 SLOWER = {

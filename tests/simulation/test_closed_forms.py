@@ -191,8 +191,8 @@ def test_microbatches_may_differ(tmp_path):
 def test_gpus_change_dp_and_never_the_microbatches(pipeline):
     path = pipeline(2, 1, 4)
     results = [traincast.simulate(path, cluster="ideal", gpus=gpus) for gpus in (2, 4, 12)]
-    assert [result.parallel["dp"] for result in results] == [1, 2, 6]
-    assert {result.parallel["microbatches"] for result in results} == {4}
+    assert [result.parallel.dp for result in results] == [1, 2, 6]
+    assert {result.parallel.microbatches for result in results} == {4}
     assert [result.iteration_time_s for result in results] == [near(5 * WORK_S)] * 3
 
 

@@ -12,7 +12,7 @@ import traincast
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.report.json import result_from_json, to_json
-from traincast.simulation.columns import TABLES
+from traincast.simulation.result import TABLES
 
 RUN = "examples/megatron_pp4_tp2"
 

@@ -232,7 +232,7 @@ def test_the_busiest_rank_is_no_straggler(experts):
     assert simulate(experts, expert_imbalance=3).stragglers == ()
     path = write_aicb(experts.with_name("two.txt"), moe_rows(), ep=EP, gpus=4 * EP)
     slow = simulate(path, expert_imbalance=3, compute_slowdown={5: 2.0})
-    assert [each["rank"] for each in slow.stragglers] == [5]
+    assert [each.rank for each in slow.stragglers] == [5]
 
 
 @pytest.mark.parametrize("options", [{"expert_imbalance": 2}, {"expert_loads": (1, 2)}])

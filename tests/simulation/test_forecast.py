@@ -46,7 +46,7 @@ def test_rates_are_the_step_in_other_words(layout):
     assert (result.mfu_peak.dtype, result.mfu_peak.flops_per_s) == ("bf16", peak)
     assert (result.mfu_16_bit, result.hfu_16_bit) == (result.mfu, result.hfu)
     assert sum(result.breakdown_s.values()) == pytest.approx(step_s)
-    assert result.interval["low_s"] < step_s < result.interval["high_s"]
+    assert result.interval.low_s < step_s < result.interval.high_s
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_memory_adds_up_on_every_stage():
     assert len(result.memory_bytes) == 4
     for stage in result.memory_bytes:
         assert set(stage) == {*MEMORY, "peak", "usable", "chance_of_oom"}
-        assert sum(stage[name] for name in MEMORY) == pytest.approx(stage["peak"])
+        assert sum(getattr(stage, name) for name in MEMORY) == pytest.approx(stage.peak)
         assert min(stage.values()) >= 0
-        assert stage["parameters"] > 0
+        assert stage.parameters > 0
 
 
 def test_json_has_the_keys_of_the_contract():
@@ -203,7 +203,7 @@ def test_adapters_are_faster_to_train_and_hold_less():
     whole = forecast(job_of("llama3-8b", gpus=8, tp=2, seq_length=4096), H100)
     adapters = forecast(job_of("llama3-8b", gpus=8, tp=2, seq_length=4096, task="lora"), H100)
     assert adapters.iteration_time_s < whole.iteration_time_s
-    assert adapters.memory_bytes[0]["optimizer"] < 0.05 * whole.memory_bytes[0]["optimizer"]
+    assert adapters.memory_bytes[0].optimizer < 0.05 * whole.memory_bytes[0].optimizer
     assert adapter_parameters(load_model("llama3-8b"), 16) < 0.01 * 8e9
 
 
@@ -217,7 +217,7 @@ def test_assumptions_of_the_job_are_those_of_the_result():
 def test_facade_takes_a_request_a_job_and_a_file(tmp_path):
     request = JobRequest(model=load_model("llama3-8b"), gpus=8, tp=8, seq_length=4096, global_batch=8)
     asked = api.predict(request, cluster="h200")
-    assert asked.cluster["name"] == "h200"
+    assert asked.cluster.name == "h200"
     file = tmp_path / "job.toml"
     file.write_text(
         '[model]\nname = "llama3-8b"\n[parallel]\ntp = 8\n[batch]\nseq_length = 4096\nglobal_batch = 8\n'
@@ -241,7 +241,7 @@ def test_a_refusal_for_memory_carries_its_numbers():
         api.predict(request, "h100")
     error = refused.value
     allowed = api.predict(request, "h100", allow_oom=True).memory_bytes[error.stage]
-    assert (error.needed_bytes, error.limit_bytes) == (allowed["peak"], allowed["usable"])
+    assert (error.needed_bytes, error.limit_bytes) == (allowed.peak, allowed.usable)
     assert f"over by {(error.needed_bytes - error.limit_bytes) / 2**30:.1f} GiB" in str(error)
     with pytest.raises(InfeasibleError, match="do not divide") as refused:
         api.predict(replace(request, gpus=9), "h100")
@@ -266,7 +266,7 @@ def test_types_of_gradients_and_states_are_assumed_aloud_with_their_bytes(framew
         text = said["assumed-gradient-type"]
         now = 2 if "in 2 bytes" in text else 4
         other = api.predict(Draft(**_as_draft(job)), framework=framework, grad_reduce_bytes=6 - now, allow_oom=True)
-        peak = max(stage["peak"] for stage in other.memory_bytes)
+        peak = max(stage.peak for stage in other.memory_bytes)
         assert f"which would be {format_size(peak)} with {6 - now} bytes" in text
         assert "assumed-gradient-type" not in {note.code for note in other.assumptions}
 

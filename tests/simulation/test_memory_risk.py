@@ -41,10 +41,10 @@ def test_the_verdict_is_said_as_sure_as_it_is():
 
 def test_the_stage_that_needs_most_decides(result):
     risk = memory_risk(result)
-    peaks = [each["peak"] for each in result.memory_bytes]
+    peaks = [each.peak for each in result.memory_bytes]
     assert risk.peak_bytes == max(peaks) == peaks[risk.stage]
     assert memory_risk(replace(result, memory_bytes=None)) is None
-    old = tuple({"peak": each["peak"]} for each in result.memory_bytes)
+    old = tuple(replace(each, usable=None, chance_of_oom=None) for each in result.memory_bytes)
     assert memory_risk(replace(result, memory_bytes=old)) is None
 
 

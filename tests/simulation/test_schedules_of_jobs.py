@@ -37,7 +37,7 @@ def test_split_backward_passes_shorten_the_bubble():
     idle = {name: each.breakdown_s["bubble"] + each.breakdown_s["exposed_dp"] for name, each in results.items()}
     assert results["zb_h1"].iteration_time_s < results["1f1b"].iteration_time_s
     assert idle["zb_v"] < idle["zb_h1"] < idle["1f1b"]
-    assert [results[name].parallel["vpp"] for name in SCHEDULES] == [1, 2, 1, 2]
+    assert [results[name].parallel.vpp for name in SCHEDULES] == [1, 2, 1, 2]
 
 
 def test_both_copies_of_dualpipe_are_held_and_summed():

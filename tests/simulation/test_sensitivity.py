@@ -197,9 +197,9 @@ def test_interval_surrounds_the_step_by_one_ratio():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN)
     found = interval(done, shipped_factors())
-    assert found["level"] == LEVEL
-    assert found["low_s"] * found["high_s"] == pytest.approx(done.step_s**2)
-    assert math.log(found["high_s"] / done.step_s) == pytest.approx(Z * deviation(done, shipped_factors()))
+    assert found.level == LEVEL
+    assert found.low_s * found.high_s == pytest.approx(done.step_s**2)
+    assert math.log(found.high_s / done.step_s) == pytest.approx(Z * deviation(done, shipped_factors()))
     # 90 % of a normal distribution.
     assert math.erf(Z / math.sqrt(2)) == pytest.approx(LEVEL, abs=1e-4)
 

@@ -24,9 +24,9 @@ def test_what_is_suggested_of_files_is_what_trying_it_saves(path):
     assert savings == sorted(savings, reverse=True)
     tried = traincast.simulate(EXAMPLES / path, cluster="h100", what_if=tuple(found(result)))
     for each in tried.what_if[:-1]:
-        suggestion = found(result)[each["change"]]
+        suggestion = found(result)[each.change]
         # What overlaps is found anew when it is tried, so that a little may differ.
-        assert suggestion.saving_s == pytest.approx(each["saving_s"], rel=0.1)
+        assert suggestion.saving_s == pytest.approx(each.saving_s, rel=0.1)
         assert 0 < suggestion.low_s <= suggestion.saving_s <= suggestion.high_s
 
 

@@ -26,7 +26,7 @@ JOB = Draft(
 
 
 def steps(result):
-    return {each["change"]: each["iteration_time_s"] for each in result.what_if}
+    return {each.change: each.iteration_time_s for each in result.what_if}
 
 
 def test_communication_that_takes_no_time_is_the_ideal_cluster():
@@ -67,7 +67,7 @@ def test_changes_of_fields_are_those_of_the_options_that_say_them():
     assert steps(found)[changes[2]] < found.iteration_time_s
     assert steps(found)["all together"] < min(steps(found)[change] for change in changes)
     for each in found.what_if:
-        assert each["saving_s"] == found.iteration_time_s - each["iteration_time_s"]
+        assert each.saving_s == found.iteration_time_s - each.iteration_time_s
 
 
 def test_changes_of_a_job():

@@ -51,7 +51,7 @@ def times_of(result, index):
 def assert_folds_exactly(path, **changes):
     folded = traincast.simulate(path, **changes)
     flat = traincast.simulate(path, unfold=True, **changes)
-    world = flat.parallel["world_size"]
+    world = flat.parallel.world_size
     assert [rank.rank for rank in flat.ranks] == list(range(world))
     assert sum(rank.represents for rank in folded.ranks) == world
     assert folded.iteration_time_s == flat.iteration_time_s

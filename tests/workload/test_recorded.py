@@ -85,7 +85,7 @@ def late_rank(late_s=5e-3, transfer_s=1e-3, measured=False):
 def test_a_collective_starts_with_its_last_member_and_ends_for_all():
     result = run(late_rank().workload())
     assert result.iteration_time_s == pytest.approx(7e-3)
-    assert result.parallel["schedule"] == "recorded"
+    assert result.parallel.schedule == "recorded"
     early, late = result.ranks
     assert early.wait_s == pytest.approx(3e-3)
     assert late.wait_s == 0
@@ -259,8 +259,8 @@ def test_a_straggler_is_found_and_has_an_impact():
         seconds = [2.0 if rank == 3 else 1.0, 0.5]
         made.add(RankRecord(rank=rank, row_L=[gemm, op], group_L=[-1, group], queue_L=[0, 0], duration_s_L=seconds))
     result = run(made.workload())
-    assert [(each["rank"], each["slowdown"]) for each in result.stragglers] == [(3, pytest.approx(2.0))]
-    assert result.stragglers[0]["cost_s"] == pytest.approx(1.0)
+    assert [(each.rank, each.slowdown) for each in result.stragglers] == [(3, pytest.approx(2.0))]
+    assert result.stragglers[0].cost_s == pytest.approx(1.0)
     slowed = run(made.workload(), compute_slowdown={0: 3.0})
     assert slowed.iteration_time_s == pytest.approx(3.5)
 

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.analysis.part_words import common_part, in_common_words, times_whole_passes
-from traincast.analysis.summary import TrainingRun
+from traincast.analysis.summary import Interval, TrainingRun
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.units import counted, format_share, format_time
@@ -50,9 +50,8 @@ class Side(Struct, frozen=True, kw_only=True):
     """Type of that peak: ``"fp8"``; None where `mfu` is of the 16-bit one, or not known."""
     mfu_16_bit: float | None = None
     """Model FLOP/s over the dense 16-bit peak, by which precisions compare."""
-    interval: Mapping[str, float] | None = None
-    """Where a share ``level`` of the steps lies, from ``low_s`` to ``high_s``: forecast of runs like this one, or
-    measured; None where that is not known."""
+    interval: Interval | None = None
+    """Where most steps lie: forecast of runs like this one, or measured; None where that is not known."""
     tokens_per_s_per_gpu: float | None = None
     gpus: int | None = None
     gpu_tdp_w: float | None = None
@@ -134,7 +133,7 @@ def logged_side(log: "TrainingLog", name: str, known: Mapping[str, int]) -> Side
         how=f"median of {counted(steady.lines, 'line')} of {log.framework.title}",
         step_s=steady.step_s,
         end_s={},
-        interval={"level": LEVEL, "low_s": steady.low_s, "high_s": steady.high_s},
+        interval=Interval(level=LEVEL, low_s=steady.low_s, high_s=steady.high_s),
         tokens_per_s_per_gpu=steady.tokens_per_s,
         gpus=_whole(facts.get("gpus", known.get("gpus"))),
         notes=steady.notes,

@@ -5,6 +5,7 @@
 
 from msgspec import Struct
 
+from traincast.analysis.by_name import IndexedByName
 from traincast.workload.words import Operation, bus_factor
 
 
@@ -181,6 +182,14 @@ class Cause(Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     """Whom it is, where it is of some ranks."""
     stages: tuple[int, ...] = ()
+
+
+class Interval(IndexedByName, frozen=True, kw_only=True):
+    """Where most steps lie: a share `level` of them between `low_s` and `high_s`."""
+
+    level: float
+    low_s: float
+    high_s: float
 
 
 class Variability(Struct, frozen=True, kw_only=True):

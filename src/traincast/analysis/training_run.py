@@ -6,13 +6,11 @@ usage effectiveness, the emissions are the energy times the intensity of the gri
 location-based method). So Llama 3.1 405B counts: 30.84 million GPU-hours at 700 W, 8,930 t (its model card).
 """
 
-from collections.abc import Mapping
-
 from msgspec.structs import replace
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.goodput import goodput
-from traincast.analysis.summary import TrainingRun
+from traincast.analysis.summary import Interval, TrainingRun
 from traincast.errors import ConfigError
 from traincast.job.training_run import RunTerms
 
@@ -26,7 +24,7 @@ def training_run(
     step_s: float,
     tokens_per_step: float,
     gpus: int,
-    interval: Mapping[str, float] | None = None,
+    interval: Interval | None = None,
     tdp_w: float | None = None,
 ) -> TrainingRun:
     """Return what a run takes whose steps are as long as one.
@@ -37,8 +35,8 @@ def training_run(
         Its tokens, and what an hour costs and needs.
     step_s, tokens_per_step, gpus : float
         Time of a step without failures, in seconds; its tokens; GPUs.
-    interval : mapping, optional
-        Where the step lies: ``low_s`` and ``high_s``.
+    interval : Interval, optional
+        Where the step lies.
     tdp_w : float, optional
         Thermal design power of a GPU, in W, where `terms` says no power.
 
@@ -54,7 +52,7 @@ def training_run(
         raise ConfigError("failures come so often that nothing is ever trained; the run has no end", "goodput")
     power_w, pue = _power_w(terms, tdp_w), terms.pue or 1.0
     steps = terms.tokens / tokens_per_step / (useful or 1.0)
-    ends = {} if interval is None else {"_low": interval["low_s"], "_high": interval["high_s"]}
+    ends = {} if interval is None else {"_low": interval.low_s, "_high": interval.high_s}
     found: dict[str, float | None] = {}
     for end in ("", "_low", "_high"):
         time_s = None if end and end not in ends else steps * ends.get(end, step_s)

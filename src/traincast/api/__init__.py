@@ -106,7 +106,7 @@ def simulate(
     --------
     >>> import traincast
     >>> result = traincast.simulate("examples/megatron_pp4_tp2", cluster="h100", what_if="rank7.compute=peers")
-    >>> round(result.iteration_time_s, 2), [f"{each['saving_s']:.1f} s" for each in result.what_if]
+    >>> round(result.iteration_time_s, 2), [f"{each.saving_s:.1f} s" for each in result.what_if]
     (3.85, ['1.0 s'])
     """
     (said,) = sorted_out(words, SIMULATE_WORDS)

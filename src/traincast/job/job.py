@@ -34,7 +34,7 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     >>> import traincast
     >>> (model,) = traincast.models(["llama3-8b"])
     >>> request = traincast.JobRequest(model=model, gpus=8, seq_length=8192, global_batch=64, tp=2)
-    >>> traincast.predict(request, cluster="h100").parallel["dp"]
+    >>> traincast.predict(request, cluster="h100").parallel.dp
     4
     """
 

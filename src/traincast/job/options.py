@@ -254,7 +254,7 @@ class SimulateOptions(StepOptions, frozen=True, kw_only=True):
     --------
     >>> import traincast
     >>> options = traincast.SimulateOptions(cluster="h100", layout=traincast.LayoutOptions(vpp=2))
-    >>> traincast.simulate("examples/aicb_gpt_405b_1024gpu.txt", options).parallel["vpp"]
+    >>> traincast.simulate("examples/aicb_gpt_405b_1024gpu.txt", options).parallel.vpp
     2
     """
 

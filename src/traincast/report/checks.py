@@ -70,16 +70,13 @@ def _numbers(value: object, place: str, name: str) -> Iterator[tuple[str, str, i
 
 
 def check_whole(result: Result, path: str) -> None:
-    """Refuse a result whose parts are no numbers or do not add up; `check_numbers` has passed.
+    """Refuse a result whose parts do not add up; `check_numbers` has passed.
 
     Raises
     ------
     FormatError
         With the path of the key.
     """
-    for name, value in result.parallel.items():
-        if name != "schedule" and not isinstance(value, int):
-            raise FormatError(f"{quoted(value)} at $.parallel.{name} is no whole number", path)
     _check_breakdown(result.breakdown_s, result.iteration_time_s, "$.breakdown_s", path)
     for index, rank in enumerate(result.ranks):
         _check_breakdown(rank.breakdown_s, result.iteration_time_s, f"$.ranks[{index}].breakdown_s", path)

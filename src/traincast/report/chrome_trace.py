@@ -233,7 +233,7 @@ def _other_data(result: Result, program: "Program", choice: Choice) -> Plain:
         "iteration_time_s": result.iteration_time_s,
         "measured_s": result.measured_s,
         "model": None if result.job is None else result.job.model,
-        "cluster": result.cluster.get("name"),
+        "cluster": result.cluster.name,
         "parallel": result.parallel,
         "ranks_shown": [int(program.rank_R[index]) for index in choice.indices],
         "ranks_simulated": len(program.rank_R),

@@ -11,9 +11,9 @@ _DIFFERENCE = Shape(more=dict.fromkeys(("a", "b", "difference", "relative"), _EI
 
 
 def _result() -> Shape:
-    from traincast.report.json import result_document
+    from traincast.simulation.result import UNWRITTEN, Result
 
-    return Shape((result_document(),))
+    return Shape((Result,), UNWRITTEN)
 
 
 def _plan() -> Shape:
@@ -23,7 +23,7 @@ def _plan() -> Shape:
     from traincast.planning.changes import Start
     from traincast.planning.several import Refusal
 
-    lists = ("best", "pareto")
+    lists, result = ("best", "pareto"), _result()
     choice = Shape(
         (Choice,),
         ("result",),
@@ -32,7 +32,7 @@ def _plan() -> Shape:
             "step_s": float,
             "tokens_per_s": float,
             "limits": [Shape(more={"part": str, "share": float})],
-            "result": Shape(_result().of, more={"schema": str}),
+            "result": Shape(result.of, result.without, {"schema": str}),
         },
     )
     start = fields_of(Start)
@@ -122,8 +122,9 @@ def _simai() -> Shape:
     from traincast.estimate.simai.price import SimaiLayout
     from traincast.estimate.simai.total import SimaiReport
     from traincast.files import InputFile
+    from traincast.simulation.result_records import ParallelFacts
 
-    step = {"iteration_time_s": float, "breakdown_s": dict[str, float], "parallel": dict[str, int | str]}
+    step = {"iteration_time_s": float, "breakdown_s": dict[str, float], "parallel": ParallelFacts}
     simulated = Shape(more={**step, "cluster": str | None})
     layout = Shape((SimaiLayout,), more={"dp": int})
     return Shape(

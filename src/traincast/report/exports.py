@@ -102,5 +102,5 @@ def _alike(planned: Job, read: Job, setting: Setting) -> bool:
     wanted, found = (forecast(job, setting, allow_oom=True) for job in (planned, read))
     wanted_memory, found_memory = wanted.memory_bytes or (), found.memory_bytes or ()
     pairs = [(wanted.iteration_time_s, found.iteration_time_s)]
-    pairs += [(float(a["peak"]), float(b["peak"])) for a, b in zip(wanted_memory, found_memory, strict=False)]
+    pairs += [(float(a.peak), float(b.peak)) for a, b in zip(wanted_memory, found_memory, strict=False)]
     return len(wanted_memory) == len(found_memory) and all(abs(a - b) <= _SAME * a for a, b in pairs)

@@ -25,5 +25,4 @@ def title_of(result: Result) -> str:
     what = result.job.model if result.job else ""
     if not what and result.inputs:
         what = result.inputs[0].path.replace("\\", "/").rsplit("/", 1)[-1]
-    where = str(result.cluster.get("name", ""))
-    return " on ".join(filter(None, (what or "a step", where)))
+    return " on ".join(filter(None, (what or "a step", result.cluster.name)))

@@ -5,7 +5,7 @@ ignores those it does not know. Source: docs of the command line, "Every --json 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, get_type_hints
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 from msgspec.structs import asdict
@@ -37,52 +37,7 @@ if TYPE_CHECKING:
     from traincast.report.failure import Failure
 
 
-class _Interval(TypedDict):
-    level: float
-    low_s: float
-    high_s: float
-
-
-class _Straggler(TypedDict):
-    rank: int
-    stage: int
-    slowdown: int | float
-    cost_s: int | float
-
-
-class _WhatIf(TypedDict):
-    change: str
-    iteration_time_s: int | float
-    saving_s: int | float
-
-
-def _contract() -> type[msgspec.Struct]:
-    """Return ``traincast.result/1`` as a type: the fields of a `Result`; those with a default may be absent."""
-    stricter = {
-        "interval": _Interval | None,
-        "stragglers": tuple[_Straggler, ...],
-        "what_if": tuple[_WhatIf, ...],
-    }
-    types = {**get_type_hints(Result), **stricter}
-    names, defaults = Result.__struct_fields__, Result.__struct_defaults__
-    usual = dict(zip(names[-len(defaults) :], defaults, strict=True))
-    kept = [each for each in names if each not in UNWRITTEN]
-    return msgspec.defstruct(
-        "Document",
-        [(each, types[each], usual.get(each, msgspec.NODEFAULT)) for each in kept],
-        kw_only=True,
-    )
-
-
-_Document = _contract()
-
-
-def result_document() -> type[msgspec.Struct]:
-    """Return ``traincast.result/1`` as a type, but for its key ``schema``."""
-    return _Document
-
-
-RESULT_KEYS = ("schema", *_Document.__struct_fields__)
+RESULT_KEYS = ("schema", *(name for name in Result.__struct_fields__ if name not in UNWRITTEN))
 """Every key of ``traincast.result/1``, in order."""
 
 
@@ -247,7 +202,7 @@ def models_to_dict(models: Iterable["Model"], seq_length: int) -> dict[str, Plai
 def simai_to_dict(report: "SimaiReport", result: Result) -> dict[str, Plain]:
     """Return SimAI's own sum and what compares of the simulated step of the same file as ``traincast.simai/1``."""
     simulated = _fields(result, ("iteration_time_s", "breakdown_s", "parallel"))
-    simulated["cluster"] = result.cluster.get("name")
+    simulated["cluster"] = result.cluster.name
     own = _object(plain(report))
     rows = own.pop("rows")
     layout = {**_object(own["layout"]), "dp": report.layout.dp}
@@ -371,10 +326,10 @@ def result_from_json(data: bytes, path: str) -> Result:
         if not isinstance(schema, str) or schema.partition(".result/")[2].partition(".")[0] != "1":
             raise FormatError(f"is not a traincast.result/1 document: its schema is {schema!r}", path)
         check_numbers(head, path)
-        document = msgspec.convert(head, _Document)
+        said = {name: value for name, value in head.items() if name not in UNWRITTEN}
+        result = msgspec.convert(said, Result)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"cannot be read as traincast.result/1: {error}", path) from None
-    result = Result(**msgspec.structs.asdict(document))
     check_whole(result, path)
     return result
 

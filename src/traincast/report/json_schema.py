@@ -35,7 +35,9 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def schema_of(shape: Shape, name: str) -> dict[str, Plain]:
-    """Return the schema of the document ``traincast.NAME/1``; no key may be missing, and no other is there.
+    """Return the schema of the document ``traincast.NAME/1``; no other key is there.
+
+    No key may be missing, but for those that a record omits where they say nothing.
 
     Raises
     ------
@@ -93,7 +95,7 @@ def _record(kind: type, found: dict[str, Plain]) -> dict[str, Plain]:
     name = f"{kind.__module__.removeprefix('traincast.')}.{kind.__qualname__}"
     if name not in found:
         found[name] = {}  # a record may hold records of its own kind
-        found[name] = _object(fields_of(kind), found)
+        found[name] = _object(fields_of(kind), found, _may_be_absent(kind))
     return {"$ref": f"#/$defs/{name}"}
 
 
@@ -103,7 +105,14 @@ def fields_of(kind: type) -> dict[str, Any]:
     return {name: types[name] for name in getattr(kind, "__struct_fields__", types)}
 
 
-def _object(types: Mapping[str, Any], found: dict[str, Plain]) -> dict[str, Plain]:
+def _may_be_absent(kind: type) -> Sequence[str]:
+    """Return the fields that a record omits where they have their default."""
+    if not (issubclass(kind, msgspec.Struct) and kind.__struct_config__.omit_defaults):
+        return ()
+    return [each.name for each in msgspec.structs.fields(kind) if not each.required]
+
+
+def _object(types: Mapping[str, Any], found: dict[str, Plain], may_be_absent: Sequence[str] = ()) -> dict[str, Plain]:
     properties: dict[str, Plain] = {name: _of(each, found) for name, each in types.items()}
-    required: list[Plain] = list(properties)
+    required: list[Plain] = [name for name in properties if name not in may_be_absent]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
+from typing import Any
 
 from traincast.errors import TraincastError
 
@@ -31,12 +32,20 @@ def plain(value: object, place: str = "$") -> Plain:
     """
     names = getattr(type(value), "__struct_fields__", None)  # without loading msgspec to say how a command is used
     if names is not None:
-        value = {name: getattr(value, name) for name in names}
+        value = _written(value, names)
     if isinstance(value, Mapping):
         return {encodable(str(key)): plain(item, f"{place}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item, f"{place}[{index}]") for index, item in enumerate(value)]
     return _scalar(value, place)
+
+
+def _written(record: Any, names: Iterable[str]) -> dict[str, object]:  # noqa: ANN401 without loading msgspec
+    """Return the fields of a record by name: without those that are None, in one that omits its defaults."""
+    fields = {name: getattr(record, name) for name in names}
+    if record.__struct_config__.omit_defaults:
+        return {name: value for name, value in fields.items() if value is not None}
+    return fields
 
 
 def _scalar(value: object, place: str) -> Plain:

@@ -19,7 +19,8 @@ from traincast.formats.training_log.job import draft_of_log
 from traincast.job.draft import Draft
 from traincast.job.job_file import read_job_file
 from traincast.report.json import result_from_json
-from traincast.simulation.result import Result, simulated_side
+from traincast.simulation.result import Result
+from traincast.simulation.sides import simulated_side
 from traincast.workload.workload import Workload
 
 _HEAD_BYTES = 4096
@@ -114,8 +115,8 @@ def _side(known: Known, name: str, forecast: Result | None) -> Side:
 
 def _said(forecast: Result) -> dict[str, int]:
     """Return what a result says of its run, in the words of a training log."""
-    said = {"gpus": int(forecast.parallel["world_size"])}
-    said |= {name: int(forecast.parallel[name]) for name in ("tp", "pp", "vpp", "cp", "ep")}
+    said = {"gpus": forecast.parallel.world_size}
+    said |= {name: getattr(forecast.parallel, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
     if forecast.job is not None:
         said |= {name: getattr(forecast.job, name) for name in ("global_batch", "micro_batch", "seq_length")}
         said["layers"] = sum(forecast.job.stage_layers)

@@ -22,7 +22,7 @@ from traincast.model.structure import (
 )
 from traincast.schedules.check import plan_of
 from traincast.simulation.job_step import JobStep, operator_seconds
-from traincast.simulation.result import BlockResult
+from traincast.simulation.result_records import BlockResult
 from traincast.workload.words import Phase
 
 

@@ -7,39 +7,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import asdict
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.units import counted
+from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
 
-if TYPE_CHECKING:
-    from traincast.simulation.result import Result
-
-TABLES = ("operations", "ranks", "collectives", "parts", "stragglers", "causes", "suggestions", "what_if")
-"""What a result has columns of."""
 Columns = dict[str, npt.NDArray[Any]]
-
-
-def columns_of(result: "Result", of: str = "operations") -> Columns:
-    """Return one table of a result, a numpy array a column; times in seconds, sizes in bytes.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no table of that name.
-    ConfigError
-        If operations are asked for and the result holds none, as one read from a file.
-    """
-    if of not in TABLES:
-        raise UnknownNameError("table", of, TABLES)
-    if of == "operations":
-        return _operations(result)
-    return table_of([each if isinstance(each, Mapping) else asdict(each) for each in getattr(result, of)]).columns
 
 
 class Table(dict[str, npt.NDArray[Any]]):
@@ -121,13 +99,11 @@ def _made_by_a_library(columns: Mapping[str, npt.NDArray[Any]]) -> Any:  # noqa:
     raise ConfigError("frames need polars or pyarrow: pip install 'traincast[frames]'")
 
 
-def _operations(result: "Result") -> Columns:
-    program, timeline = result.program, result.timeline
-    if program is None or timeline is None:
-        raise ConfigError("this result holds no single operations; run it again to get them (traincast.run_again)")
+def operations(program: Program, timeline: Timeline) -> Table:
+    """Return every operation of a simulated program as a table; times in seconds, sizes in bytes."""
     ops, row_N = program.ops, program.row_N
     size_N = ops.size_bytes_T[row_N]
-    return {
+    columns = {
         "rank": program.rank_N.astype(np.int64),
         "stage": program.stage_N.astype(np.int64),
         "virtual_stage": program.virtual_stage_N.astype(np.int64),
@@ -146,6 +122,7 @@ def _operations(result: "Result") -> Columns:
         "duration_s": timeline.duration_s_N,
         "provenance": _words(Provenance, ops.provenance_T)[row_N],
     }
+    return Table(columns)
 
 
 def _words(kind: type[IntEnum], number_T: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traincast.analysis.critical_path import critical_path
+from traincast.analysis.summary import Interval
 from traincast.diagnostics import Note
 from traincast.estimate.factors import (
     TRANSFER_CLASS,
@@ -245,7 +246,7 @@ def spread_of_job(done: "JobStep", table: FactorTable) -> Callable[[str], float]
     return lambda what: deviation_of(classes[what], done, table) if what in classes else 0.0
 
 
-def interval(done: "JobStep", table: FactorTable) -> dict[str, float]:
-    """Return the interval that contains the measured step in 90 of 100 cases, with its ``level``."""
+def interval(done: "JobStep", table: FactorTable) -> Interval:
+    """Return the interval that contains the measured step in 90 of 100 cases."""
     spread = math.exp(Z * deviation(done, table))
-    return {"level": LEVEL, "low_s": done.step_s / spread, "high_s": done.step_s * spread}
+    return Interval(level=LEVEL, low_s=done.step_s / spread, high_s=done.step_s * spread)

@@ -31,7 +31,8 @@ from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.block_times import block_times
 from traincast.simulation.confidence import interval
 from traincast.simulation.job_step import JobStep, factors_of, placed, run_job
-from traincast.simulation.result import JobFacts, Peak, Result
+from traincast.simulation.result import JobFacts, Result
+from traincast.simulation.result_records import MemoryResult, Peak
 from traincast.simulation.simulate import account
 from traincast.simulation.step import Setting
 from traincast.units import format_share, format_size
@@ -155,11 +156,18 @@ def _own_factors(job: Job, cluster: Cluster) -> Iterator[Note]:
         yield Note("run-factors-unused", text)
 
 
-def _memory(stage: StageMemory, usable: float) -> dict[str, int | float]:
-    names = ("parameters", "gradients", "optimizer", "activations", "other", "peak")
-    found = {name: getattr(stage, name) for name in names}
-    host = {"host": stage.host} if stage.host else {}
-    return {**found, **host, "usable": usable, "chance_of_oom": chance_of_oom(stage.peak, usable)}
+def _memory(stage: StageMemory, usable: float) -> MemoryResult:
+    return MemoryResult(
+        parameters=stage.parameters,
+        gradients=stage.gradients,
+        optimizer=stage.optimizer,
+        activations=stage.activations,
+        other=stage.other,
+        peak=stage.peak,
+        host=stage.host or None,
+        usable=usable,
+        chance_of_oom=chance_of_oom(stage.peak, usable),
+    )
 
 
 def _facts(job: Job, plan: SchedulePlan) -> JobFacts:

@@ -7,7 +7,7 @@ from traincast.estimate.collectives.cost import candidates
 from traincast.estimate.collectives.links import slowest_level
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
-from traincast.simulation.result import CollectiveResult
+from traincast.simulation.result_records import CollectiveResult
 from traincast.units import format_rate
 from traincast.workload.words import Operation
 

@@ -44,12 +44,12 @@ def memory_risk(result: Result) -> MemoryRisk | None:
     known = [
         MemoryRisk(
             stage=stage,
-            peak_bytes=float(each["peak"]),
-            usable_bytes=float(each["usable"]),
-            chance_of_oom=float(each["chance_of_oom"]),
+            peak_bytes=float(each.peak),
+            usable_bytes=float(each.usable),
+            chance_of_oom=float(each.chance_of_oom),
         )
         for stage, each in enumerate(result.memory_bytes or ())
-        if {"peak", "usable", "chance_of_oom"} <= each.keys()
+        if each.usable is not None and each.chance_of_oom is not None
     ]
     return max(known, key=lambda each: each.peak_bytes, default=None)
 

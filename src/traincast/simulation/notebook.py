@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
 from traincast.units import format_share, format_time
 
 if TYPE_CHECKING:
@@ -35,14 +37,14 @@ def html_of(result: "Result") -> str:
 
 def _parts(result: "Result") -> Iterator[str]:
     step_s = result.iteration_time_s
-    layout = ", ".join(f"{name} {value}" for name, value in result.parallel.items())
+    layout = ", ".join(f"{name} {value}" for name, value in asdict(result.parallel).items())
     yield f"<p><b>Step {escape(format_time(step_s))}</b>{_facts(result)}<br>{escape(layout)}</p>"
     yield _breakdown({name: time_s for name, time_s in result.breakdown_s.items() if time_s > 0}, step_s)
     yield _list("Causes", [f"{each.name}: {format_time(each.saving_s)}; {each.evidence}" for each in result.causes])
     yield _list(
         "What would help most", [f"{each.change} saves {format_time(each.saving_s)}" for each in result.suggestions]
     )
-    yield _list("What if", [f"{each['change']}: {_step(each['iteration_time_s'])}" for each in result.what_if])
+    yield _list("What if", [f"{each.change}: {format_time(each.iteration_time_s)}" for each in result.what_if])
     yield _list("Warnings", [note.text for note in result.warnings])
 
 
@@ -64,14 +66,14 @@ def _facts(result: "Result") -> str:
     if result.measured_s is not None:
         found.append(f"measured {format_time(result.measured_s)}")
     if result.interval is not None:
-        low, high = (format_time(result.interval[key]) for key in ("low_s", "high_s"))
-        found.append(f"{low} to {high} ({format_share(result.interval['level'])})")
+        low, high = format_time(result.interval.low_s), format_time(result.interval.high_s)
+        found.append(f"{low} to {high} ({format_share(result.interval.level)})")
     if result.mfu is not None:
         found.append(f"MFU {format_share(result.mfu)}")
     if result.job is not None:
         found.append(result.job.model)
-    if result.cluster.get("name"):
-        found.append(f"on {result.cluster['name']}")
+    if result.cluster.name:
+        found.append(f"on {result.cluster.name}")
     return "".join(f", {escape(each)}" for each in found)
 
 
@@ -79,7 +81,3 @@ def _list(title: str, lines: Sequence[str]) -> str:
     if not lines:
         return ""
     return f"<p><b>{escape(title)}</b></p><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
-
-
-def _step(value: object) -> str:
-    return format_time(value) if isinstance(value, int | float) else ""

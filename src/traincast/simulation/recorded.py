@@ -234,7 +234,7 @@ def _in_the_long_run(result: Result, setting: Setting, time: Callable[[Setting],
         step = time(replace(setting, unfold=True, what_if=(), jitter=0.0))
         result = replace(result, variability=variability(step, setting.jitter, setting.seeds))
     if setting.failures is not None:
-        gpus = int(result.parallel["world_size"])
+        gpus = result.parallel.world_size
         result = replace(result, goodput=goodput(setting.failures, gpus, result.iteration_time_s))
     return result
 
@@ -243,14 +243,13 @@ def with_training_run(result: Result, terms: RunTerms, tokens_per_step: float | 
     """Return a result with what a whole run takes; itself where no tokens are given, or not those of a step."""
     if terms.tokens is None or tokens_per_step is None:
         return result
-    tdp_w = result.cluster.get("gpu_tdp_w")
     found = training_run(
         terms,
         step_s=result.iteration_time_s,
         tokens_per_step=tokens_per_step,
-        gpus=int(result.parallel["world_size"]),
+        gpus=result.parallel.world_size,
         interval=result.interval,
-        tdp_w=tdp_w if isinstance(tdp_w, int | float) else None,
+        tdp_w=result.cluster.gpu_tdp_w,
     )
     return replace(result, training_run=found)
 
@@ -260,7 +259,7 @@ def _with_what_ifs(result: Result, setting: Setting, rerun: Rerun) -> Result:
     if not setting.what_if:
         return result
     found = what_ifs(setting.what_if, setting, result.iteration_time_s, rerun)
-    idle = [str(each["change"]) for each in found if each["saving_s"] == 0 and each["change"] != TOGETHER]
+    idle = [each.change for each in found if each.saving_s == 0 and each.change != TOGETHER]
     why = ""
     if any(each.algorithm == MEASURED for each in result.collectives):
         why = "; recorded times of communication stay whatever the cluster (--comm model estimates them)"
@@ -334,7 +333,7 @@ def _held(result: Result) -> tuple[dict[int, Saved] | None, dict[int, float] | N
     _, _, job, _ = decide(record.draft(), record.cluster)
     kept = saved_activations(job, plan_of(job))
     saved_Q = {at: Saved(all_bytes=each.saved, for_weights_bytes=each.for_weights) for at, each in kept.items()}
-    return saved_Q, {stage: float(each["peak"]) for stage, each in enumerate(result.memory_bytes)}
+    return saved_Q, {stage: float(each.peak) for stage, each in enumerate(result.memory_bytes)}
 
 
 def decide(

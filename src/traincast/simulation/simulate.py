@@ -22,9 +22,18 @@ from traincast.estimate.program import estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.job.changes import PEERS, WorkEdit
+from traincast.job.parallel import Parallel
 from traincast.simulation.causes import causes as find_causes
 from traincast.simulation.edits import edited
-from traincast.simulation.result import BREAKDOWN_KEYS, MOST_EXPLAINED, CollectiveResult, PartResult, RankResult, Result
+from traincast.simulation.result import BREAKDOWN_KEYS, MOST_EXPLAINED, Result
+from traincast.simulation.result_records import (
+    ClusterFacts,
+    CollectiveResult,
+    ParallelFacts,
+    PartResult,
+    RankResult,
+    StragglerResult,
+)
 from traincast.simulation.step import Setting, Step, run_step
 from traincast.simulation.warnings import assumed, check_time, suspicious
 from traincast.units import counted
@@ -95,17 +104,11 @@ def account(step: Step) -> Result:
         last_rank(step.program, step.timeline),
         step.without,
     )
-    degrees = {name: getattr(parallel, name) for name in ("world_size", "dp", "tp", "pp", "vpp", "cp", "ep")}
     return Result(
         iteration_time_s=step.timeline.step_s,
         breakdown_s={key: where.breakdown_s[key] for key in BREAKDOWN_KEYS},
         ranks=ranks,
-        parallel={
-            **degrees,
-            "etp": parallel.expert_tp,
-            "microbatches": parallel.microbatches,
-            "schedule": step.layout.schedule,
-        },
+        parallel=_parallel(parallel, step.layout.schedule),
         collectives=_collectives(step),
         inputs=workload.inputs,
         cluster=_cluster(step.setting.cluster, parallel.world_size),
@@ -172,7 +175,7 @@ def _ranks(step: Step, breakdowns: Mapping[int, RankBreakdown]) -> tuple[RankRes
     return tuple(results)
 
 
-def _stragglers(step: Step) -> tuple[tuple[dict[str, int | float], ...], tuple[Note, ...]]:
+def _stragglers(step: Step) -> tuple[tuple[StragglerResult, ...], tuple[Note, ...]]:
     """Return the stragglers with what each costs: the step less that of the same run without it.
 
     Where the input was measured, a rank that was made up from another one is none. Each is a step to be timed, so the
@@ -192,12 +195,12 @@ def _stragglers(step: Step) -> tuple[tuple[dict[str, int | float], ...], tuple[N
         healthy_N = _as_its_peers(program, duration_N, straggler)
         _, _, end_N = run(step.layout.graph, healthy_N, step.setting.engine)
         found.append(
-            {
-                "rank": ranks[straggler.index],
-                "stage": int(program.stage_R[straggler.index]),
-                "slowdown": straggler.slowdown,
-                "cost_s": step.timeline.step_s - float(end_N.max()),
-            }
+            StragglerResult(
+                rank=ranks[straggler.index],
+                stage=int(program.stage_R[straggler.index]),
+                slowdown=straggler.slowdown,
+                cost_s=step.timeline.step_s - float(end_N.max()),
+            )
         )
     text = f"{len(all_of_them):,} ranks compute well longer than their like; the {len(found)} slowest are listed"
     return tuple(found), (Note("stragglers-unlisted", text),) if len(found) < len(all_of_them) else ()
@@ -255,15 +258,30 @@ def _collectives(step: Step) -> tuple[CollectiveResult, ...]:
     )
 
 
-def _cluster(cluster: Cluster, world_size: int) -> dict[str, object]:
-    return {
-        "name": cluster.name,
-        "description": cluster.description,
-        "gpu": cluster.gpu.name,
-        "gpu_tdp_w": cluster.gpu.tdp_w,
-        "gpus_per_node": cluster.gpus_per_node,
-        "gpus_used_per_node": cluster.ranks_per_node,
-        "nodes": -(-world_size // cluster.ranks_per_node),
-        "ideal": cluster.ideal,
-        "fabric": cluster.fabric.kind if cluster.fabric else None,
-    }
+def _parallel(parallel: Parallel, schedule: str) -> ParallelFacts:
+    return ParallelFacts(
+        world_size=parallel.world_size,
+        dp=parallel.dp,
+        tp=parallel.tp,
+        pp=parallel.pp,
+        vpp=parallel.vpp,
+        cp=parallel.cp,
+        ep=parallel.ep,
+        etp=parallel.expert_tp,
+        microbatches=parallel.microbatches,
+        schedule=schedule,
+    )
+
+
+def _cluster(cluster: Cluster, world_size: int) -> ClusterFacts:
+    return ClusterFacts(
+        name=cluster.name,
+        description=cluster.description,
+        gpu=cluster.gpu.name,
+        gpu_tdp_w=cluster.gpu.tdp_w,
+        gpus_per_node=cluster.gpus_per_node,
+        gpus_used_per_node=cluster.ranks_per_node,
+        nodes=-(-world_size // cluster.ranks_per_node),
+        ideal=cluster.ideal,
+        fabric=cluster.fabric.kind if cluster.fabric else None,
+    )

@@ -174,12 +174,12 @@ def _candidates(result: Result, on_path: Mapping[str, float]) -> Iterator[_Candi
         yield _Candidate("host*0.5", "host", 0.5 * on_path["host"])
     compute_s = sum(on_path.get(each, 0.0) for each in _COMPUTE)
     yield _Candidate("compute*0.9", "compute", 0.1 * compute_s)
-    slow = max(result.stragglers, key=lambda each: each["cost_s"], default=None)
+    slow = max(result.stragglers, key=lambda each: each.cost_s, default=None)
     if slow is not None:
-        yield _Candidate(f"rank{int(slow['rank'])}.own=peers", "compute", compute_s * (1 - 1 / float(slow["slowdown"])))
+        yield _Candidate(f"rank{slow.rank}.own=peers", "compute", compute_s * (1 - 1 / slow.slowdown))
     # A stage is long because its slow rank is: that rank is the cause.
     yield from (
-        each for each in _long_stage(result) if slow is None or not each.change.startswith(f"stage{slow['stage']}.")
+        each for each in _long_stage(result) if slow is None or not each.change.startswith(f"stage{slow.stage}.")
     )
 
 
@@ -217,8 +217,9 @@ def options_of_files(result: Result, layout: LayoutOptions) -> list[Option]:
         found.append(
             Option("overlap_grad_reduce=true", "dp", frozenset({Operation.ALL_REDUCE, Operation.REDUCE_SCATTER}))
         )
-    one_chunk = result.parallel.get("vpp") == 1 and result.parallel.get("schedule") == usual_schedule()
-    if one_chunk and int(result.parallel.get("pp", 1)) > 1 and result.measured_s is None:
+    parallel = result.parallel
+    one_chunk = parallel.vpp == 1 and parallel.schedule == usual_schedule()
+    if one_chunk and parallel.pp > 1 and result.measured_s is None:
         found.append(Option("vpp=2", "bubble"))
     return found
 

@@ -18,6 +18,7 @@ from traincast.job.changes import FieldEdit, WorkEdit, parse_change
 from traincast.job.job import JOB_FIELDS
 from traincast.job.options import LayoutOptions
 from traincast.names import find_name, known_names
+from traincast.simulation.result_records import WhatIfResult
 from traincast.simulation.step import Setting
 from traincast.tables import decoded
 from traincast.units import is_number, parse_rate, plain_number
@@ -53,8 +54,8 @@ Rerun = Callable[[Changed], float]
 """Simulates a changed run and returns its step, in seconds."""
 
 
-def what_ifs(texts: Sequence[str], setting: Setting, step_s: float, rerun: Rerun) -> tuple[dict[str, object], ...]:
-    """Return the step with each of some changes, and with all of them where there are several, as a result holds them.
+def what_ifs(texts: Sequence[str], setting: Setting, step_s: float, rerun: Rerun) -> tuple[WhatIfResult, ...]:
+    """Return the step with each of some changes, and with all of them where there are several.
 
     Raises
     ------
@@ -64,14 +65,14 @@ def what_ifs(texts: Sequence[str], setting: Setting, step_s: float, rerun: Rerun
     tries = [(text, [text]) for text in texts]
     if len(texts) > 1:
         tries.append((TOGETHER, list(texts)))
-    found: list[dict[str, object]] = []
+    found = []
     for name, changes in tries:
         try:
             changed_s = rerun(changed(replace(setting, what_if=()), changes))
         except TraincastError as error:
             error.add_note(f"with the what-if {' and '.join(changes)}")
             raise
-        found.append({"change": name, "iteration_time_s": changed_s, "saving_s": step_s - changed_s})
+        found.append(WhatIfResult(change=name, iteration_time_s=changed_s, saving_s=step_s - changed_s))
     return tuple(found)
 
 

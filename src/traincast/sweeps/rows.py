@@ -32,8 +32,8 @@ the best, how many are tied with it, and how many layouts were worked out, fit, 
 
 def row_of(result: Result, draft: Draft, prices: Mapping[str, float]) -> Row:
     """Return what a forecast says of its point."""
-    peaks = [stage["peak"] for stage in result.memory_bytes or ()]
-    interval = result.interval or {}
+    peaks = [stage.peak for stage in result.memory_bytes or ()]
+    interval = result.interval
     tokens_per_s = result.tokens_per_s_per_gpu
     hours = TERA / tokens_per_s / HOUR_S if tokens_per_s else None
     price = prices.get(str(draft.cluster)) if hours is not None else None
@@ -41,13 +41,13 @@ def row_of(result: Result, draft: Draft, prices: Mapping[str, float]) -> Row:
     found: dict[str, Any] = {
         "status": "ok",
         "step_s": result.iteration_time_s,
-        "step_low_s": interval.get("low_s"),
-        "step_high_s": interval.get("high_s"),
+        "step_low_s": None if interval is None else interval.low_s,
+        "step_high_s": None if interval is None else interval.high_s,
         "tokens_per_s_per_gpu": tokens_per_s,
         "tflops_per_gpu": result.tflops_per_gpu,
         "mfu": result.mfu,
         "peak_memory_bytes": int(max(peaks)) if peaks else None,
-        **{name: result.parallel.get(name) for name in degrees},
+        **{name: getattr(result.parallel, name) for name in degrees},
         "gpu_hours_per_1e12_tokens": hours,
         "cost_per_1e12_tokens": None if hours is None or price is None else hours * price,
     }

@@ -248,10 +248,10 @@ def test_recomputation_repeats_communication_and_stays_in_its_virtual_stage(make
 
 def test_microbatches_are_the_blocks_whatever_ga_says(make):
     result = make(STEP, keys={**WORLD, "ga": 7})
-    assert result.parallel["microbatches"] == 4
+    assert result.parallel.microbatches == 4
     assert "ga-mismatch" in {note.code for note in result.warnings}
     silent = make(STEP, keys={key: value for key, value in WORLD.items() if key != "ga"})
-    assert silent.parallel["microbatches"] == 4
+    assert silent.parallel.microbatches == 4
     assert "ga-absent" in codes(silent)
     assert silent.iteration_time_s == result.iteration_time_s
 
@@ -261,7 +261,7 @@ def test_microbatches_on_request_drop_or_repeat_blocks_and_say_so(make, count, c
     result = make(STEP, microbatches=count)
     assert code in codes(result)
     assert {op.microbatch for op in work(result, 2)} == {-1, *range(count)}
-    assert result.parallel["dp"] == 4
+    assert result.parallel.dp == 4
     assert code not in codes(make(STEP, microbatches=4))
 
 
@@ -292,8 +292,8 @@ def test_a_degree_that_no_row_communicates_over_is_said(make, name):
 @pytest.mark.parametrize(("gpus", "dp"), [(8, 1), (16, 2), (64, 8), (8 * 96, 96)])
 def test_gpus_change_dp_and_never_the_microbatches(make, gpus, dp):
     result = make(STEP, keys={**WORLD, "ep": 1}, gpus=gpus)
-    assert (result.parallel["dp"], result.parallel["microbatches"], result.parallel["pp"]) == (dp, 4, 4)
-    assert result.parallel["world_size"] == gpus
+    assert (result.parallel.dp, result.parallel.microbatches, result.parallel.pp) == (dp, 4, 4)
+    assert result.parallel.world_size == gpus
 
 
 def test_a_missing_pp_comm_is_the_activation_divided_where_rows_are_sequence_parallel(make):
@@ -339,14 +339,14 @@ def test_degrees_other_than_the_files_are_warned_of(make):
 
 def test_a_missing_vpp_is_one_and_said(make):
     result = make(STEP, keys={key: value for key, value in WORLD.items() if key != "vpp"})
-    assert (result.parallel["vpp"], result.parallel["schedule"]) == (1, "1f1b")
+    assert (result.parallel.vpp, result.parallel.schedule) == (1, "1f1b")
     assert "vpp-absent" in codes(result)
 
 
 def test_virtual_stages_share_the_layers_in_order(make):
     block = [row("embedding_layer", MS), *[row("attention_layer", n * MS, MS) for n in range(1, 6)]]
     result = make(block * 4, vpp=3)
-    assert result.parallel["schedule"] == "interleaved"
+    assert result.parallel.schedule == "interleaved"
     assert "uneven-chunks" in {note.code for note in result.warnings}
     layers = {
         (op.virtual_stage, op.layer) for op in work(result, 2) if op.phase is Phase.FORWARD and op.microbatch >= 0
@@ -392,7 +392,7 @@ def test_the_degrees_of_a_damaged_header_end_fast(make):
     for key in ("pp", "tp"):
         with pytest.raises(InfeasibleError):
             make(STEP, keys={key: 2**20 + 1})
-    assert make(STEP, keys={**WORLD, "ga": 2**31 - 1}).parallel["microbatches"] == 4
+    assert make(STEP, keys={**WORLD, "ga": 2**31 - 1}).parallel.microbatches == 4
 
 
 # --- durations
@@ -501,7 +501,7 @@ F, B, W = Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT
 )
 def test_a_policy_decides_which_columns_communicate_over_which_group(make, policy, groups, layout):
     result = make(TALKATIVE, keys={"policy": policy, "tp": 2, "ep": 1, "pp": 1, "ga": 1, "all_gpus": 8}, cluster="h100")
-    assert (result.parallel["tp"], result.parallel["dp"]) == layout
+    assert (result.parallel.tp, result.parallel.dp) == layout
     assert {op.phase: op.group for op in work(result) if op.kind is Kind.COLLECTIVE} == groups
     # Where dimensions are told apart, the first layer's input gradient is not exchanged.
     silent = {F, B, W} - set(groups) or policy in ("HYBRID_DLRM", "HYBRID_DLRM_ENHANCED", *WITH_DIMENSIONS)

@@ -51,7 +51,7 @@ def test_a_file_of_astra_sims_own_has_a_world_and_its_columns_have_ranks(policy,
     path = written(tmp_path, policy, layers("ALLGATHER", "ALLREDUCE", "ALLREDUCE"))
     result = run(path, "h100")
     assert columns(result) == groups
-    assert (result.parallel["tp"], result.parallel["dp"]) == degrees
+    assert (result.parallel.tp, result.parallel.dp) == degrees
     assert {"cycles", "world-absent"} <= codes(result)
     assert not codes(result) & {"tp-absent", "ga-absent", "gathers-over-dp", "gradients-over-tp"}
     assert ("data-inside" in codes(result)) == (POLICIES[policy].activation is Span.OUTER)

@@ -211,9 +211,9 @@ def test_our_times_are_those_of_the_jobs_own_step(case, changes, tmp_path):
     for stage, compute_s in stages[1].items():
         # Every stage updates as many parameters as the largest, and what is not measured has 1 ns.
         assert stages[0][stage] == pytest.approx(compute_s, rel=0.01)
-    assert rows.parallel == {**own.parallel, "etp": rows.parallel["etp"]}
+    assert rows.parallel == replace(own.parallel, etp=rows.parallel.etp)
     blocks = [row for row in file.rows if row.name == "embedding_layer"]
-    assert len(blocks) == own.parallel["microbatches"]
+    assert len(blocks) == own.parallel.microbatches
 
 
 def test_a_job_says_its_virtual_stages_and_one_without_has_those_of_aicb(tmp_path):

@@ -112,7 +112,7 @@ def test_a_step_without_a_pipeline_is_its_communications_one_after_the_other(tmp
 @pytest.mark.parametrize("stages", [2, 4])
 def test_a_section_for_each_stage_is_a_pipeline(tmp_path, stages):
     result = run(written(tmp_path, staged(stages, 5)), "h100", **ALONE)
-    assert (result.parallel["pp"], result.parallel["microbatches"], result.parallel["world_size"]) == (
+    assert (result.parallel.pp, result.parallel.microbatches, result.parallel.world_size) == (
         stages,
         5,
         8 * stages,
@@ -139,7 +139,7 @@ def test_one_stage_stands_for_all_that_the_pp_group_counts(tmp_path):
     assert result.iteration_time_s == sections.iteration_time_s
     with pytest.raises(FormatError, match="nothing says how many stages there are; give pp="):
         run(written(tmp_path, text_of([*INIT, *pipeline(0, 3, 4), END])))
-    assert run(written(tmp_path, text_of([*INIT, *pipeline(0, 3, 4), END])), pp=3).parallel["pp"] == 3
+    assert run(written(tmp_path, text_of([*INIT, *pipeline(0, 3, 4), END])), pp=3).parallel.pp == 3
 
 
 def test_the_closing_rows_that_aicb_writes_twice_run_once(tmp_path):
@@ -181,7 +181,7 @@ def test_stages_of_zero_are_read_with_one_kind_of_pass_or_both(tmp_path):
     ]
     result = run(written(tmp_path, text_of(stage2)), "h100")
     assert counted(result) == {("dp", "all_reduce", MIB, 8): 3, ("dp", "all_gather", MIB, 8): 1}
-    assert (result.parallel["dp"], result.parallel["microbatches"]) == (8, 1)
+    assert (result.parallel.dp, result.parallel.microbatches) == (8, 1)
     assert "gradients-absent" not in codes(result)
     assert "gradients-absent" in codes(run(written(tmp_path, text_of([*FLAT[:-5], END])), "h100"))
 
@@ -258,11 +258,11 @@ def test_experts_without_a_group_size_are_said_to_be(tmp_path):
 
 def test_degrees_of_the_user_change_groups_and_are_said_to(tmp_path):
     path = written(tmp_path, text_of(FLAT, "[rank0 ~ rank7]"))
-    assert run(path, gpus=32).parallel["dp"] == 16
+    assert run(path, gpus=32).parallel.dp == 16
     wider = run(path, tp=4)
-    assert (wider.parallel["tp"], wider.parallel["dp"]) == (4, 4)
+    assert (wider.parallel.tp, wider.parallel.dp) == (4, 4)
     assert "tp-not-rescaled" in codes(wider)
-    assert run(path, microbatches=5).parallel["microbatches"] == 5
+    assert run(path, microbatches=5).parallel.microbatches == 5
     with pytest.raises(InfeasibleError, match="7 ranks do not divide into tp 2 x pp 1"):
         run(path, gpus=7)
     with pytest.raises(FormatError, match="describes 2 pipeline stages; pp=4"):

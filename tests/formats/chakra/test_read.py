@@ -88,7 +88,7 @@ def test_groups_come_from_the_comm_group_file(tmp_path):
     folder = write(tmp_path, *map(rank, "1122"), groups={"1": [0, 1], "2": [2, 3]})
     result = simulate(folder, tp=2, busbw_bytes_per_s=rates)
     assert result.iteration_time_s == pytest.approx((1 << 20) / 1e9, rel=0.01)
-    assert result.parallel["tp"] == 2
+    assert result.parallel.tp == 2
     (folder / "comm_group.json").unlink()
     with pytest.raises(FormatError, match="over the group '1', whose ranks are not said"):
         simulate(folder)

@@ -67,7 +67,7 @@ def test_a_run_is_replayed_whatever_its_hosts_clocks_say(tmp_path, run):
 def test_a_slow_rank_is_a_straggler_and_a_busy_one_is_none(tmp_path):
     run = MoeRun(ep=2, dp=4, tokens=lambda place, _: (3500, 596)[place], slow={2: 1.6})
     result = simulate(run.write(tmp_path / "run"))
-    assert [each["rank"] for each in result.stragglers] == [2]
+    assert [each.rank for each in result.stragglers] == [2]
 
 
 def test_the_busiest_member_sets_the_price_in_and_out(tmp_path):
@@ -247,5 +247,5 @@ def test_the_slowest_stragglers_are_listed_where_there_are_many(tmp_path, monkey
     monkeypatch.setattr("traincast.simulation.simulate.MOST_STRAGGLERS", 1)
     run = MoeRun(dp=8, ep=2, tokens=lambda *_: 2048, slow={2: 1.5, 3: 2.0})
     result = simulate(run.write(tmp_path / "run"))
-    assert [each["rank"] for each in result.stragglers] == [3]
+    assert [each.rank for each in result.stragglers] == [3]
     assert "2 ranks compute well longer than their like; the 1 slowest" in "".join(n.text for n in result.warnings)

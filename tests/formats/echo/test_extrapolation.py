@@ -37,7 +37,7 @@ def test_more_replicas_reduce_gradients_at_the_price_of_the_model(options):
 
 def test_a_full_run_is_extrapolated_too():
     result = simulate(FULL_RUN, dp=2)
-    assert result.parallel["world_size"] == 16
+    assert result.parallel.world_size == 16
     assert {each.ranks for each in result.collectives if each.group == "dp"} == {2}
     assert "measured-otherwise" in codes(result)
 
@@ -60,9 +60,9 @@ def test_files_may_have_any_name(tmp_path):
     for rank, path in enumerate(FULL_RUN):
         shutil.copy(path, tmp_path / f"rank{rank}.txt")
     result = simulate(tmp_path)
-    assert (result.parallel["tp"], result.parallel["pp"], result.parallel["dp"]) == (2, 4, 1)
+    assert (result.parallel.tp, result.parallel.pp, result.parallel.dp) == (2, 4, 1)
     assert result.iteration_time_s == simulate(FULL_RUN).iteration_time_s
-    assert [each["rank"] for each in result.stragglers] == [7]
+    assert [each.rank for each in result.stragglers] == [7]
 
 
 @pytest.mark.parametrize("renamed", [False, True])
@@ -75,7 +75,7 @@ def test_any_ranks_at_hand_rebuild_the_run(tmp_path, ranks, renamed):
     assert result.iteration_time_s == pytest.approx(result.measured_s, rel=0.03)
     measured = {rank.rank for rank in result.ranks if rank.measured_end_s is not None}
     assert measured == set(ranks), "a measured rank stands for its like"
-    assert {each["rank"] for each in result.stragglers} <= set(ranks)
+    assert {each.rank for each in result.stragglers} <= set(ranks)
 
 
 def test_a_rebuild_that_misses_the_measured_step_says_so():
@@ -91,7 +91,7 @@ def test_ranks_elsewhere_than_their_lines_say_are_refused():
 
 def test_experts_without_ep_get_one_from_the_experts():
     result = simulate(PROFILE, pp=4, dp=4)
-    assert result.parallel["ep"] == 4
+    assert result.parallel.ep == 4
     assert "ep-from-experts" in codes(result)
     assert any(each.op == "all_to_all" for each in result.collectives)
 

@@ -88,7 +88,7 @@ def test_every_listed_layout_has_the_step_of_its_flags():
         fields = {name: getattr(each, name) for name in ("tp", "dp", "pp", "ep", "microbatches")}
         again = traincast.simulate(PROFILE, cluster="h100", **fields)
         assert again.iteration_time_s == pytest.approx(each.iteration_time_s, rel=1e-9)
-        assert again.parallel["world_size"] == each.gpus
+        assert again.parallel.world_size == each.gpus
 
 
 def test_flags_close_what_was_open():

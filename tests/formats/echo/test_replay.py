@@ -61,9 +61,9 @@ def test_the_parts_of_the_replay_are_those_that_were_measured() -> None:
 def test_the_only_straggler_is_named_with_what_it_costs() -> None:
     result = api.simulate(FULL_RUN, cluster="h100")
     (straggler,) = result.stragglers
-    assert (straggler["rank"], straggler["stage"]) == (7, 3)
-    assert straggler["slowdown"] > 1.5
-    assert 0.8 < straggler["cost_s"] < 1.3
+    assert (straggler.rank, straggler.stage) == (7, 3)
+    assert straggler.slowdown > 1.5
+    assert 0.8 < straggler.cost_s < 1.3
 
 
 def test_waiting_for_the_straggler_is_not_its_twins_own_work() -> None:
@@ -123,7 +123,7 @@ def test_a_longer_forward_of_a_stage_lengthens_the_step_by_as_much(tmp_path: Pat
 def test_one_rank_is_rebuilt_into_both_stages() -> None:
     result = api.simulate(ONE_RANK, cluster="h100")
     assert result.iteration_time_s == pytest.approx(0.907, rel=0.02)
-    assert (result.parallel["tp"], result.parallel["pp"], result.parallel["dp"]) == (2, 2, 1)
+    assert (result.parallel.tp, result.parallel.pp, result.parallel.dp) == (2, 2, 1)
     assert {rank.stage for rank in result.ranks} == {0, 1}
     assert {"tp-from-vocabulary", "dp-from-reduction", "stage-made-up", "head-from-wait"} <= _codes(result)
 
@@ -132,7 +132,7 @@ def test_the_layout_is_found_without_the_file_name(tmp_path: Path) -> None:
     copy = tmp_path / "trace.txt"
     copy.write_bytes(ONE_RANK.read_bytes())
     result = api.simulate(copy, cluster="h100")
-    assert result.parallel["pp"] == 2
+    assert result.parallel.pp == 2
     assert "pp-from-wait" in _codes(result)
     assert result.iteration_time_s == pytest.approx(0.907, rel=0.02)
 
@@ -245,7 +245,7 @@ def test_communication_times_come_from_the_trace_or_the_model() -> None:
 def test_a_subset_of_the_ranks_is_mirrored() -> None:
     half = [path for path in FULL_RUN if re.search(r"rank[0246]_", path.name)]
     result = api.simulate(half, cluster="h100")
-    assert result.parallel["world_size"] == 8
+    assert result.parallel.world_size == 8
     assert "ranks-mirrored" in _codes(result)
     assert sum(rank.represents for rank in result.ranks) == 8
 

@@ -100,9 +100,9 @@ def test_a_late_rank_is_a_straggler_of_a_trace(tmp_path):
         writer.work("gemm", 0, 10, 10 + took)
         writer.collective(5, 11 + took, 350, ranks=[0, 1, 2, 3], group="0", desc="default_pg")
     result = simulate(write(writers, tmp_path))
-    assert [each["rank"] for each in result.stragglers] == [2]
-    assert result.stragglers[0]["slowdown"] == pytest.approx(3.0)
-    assert result.stragglers[0]["cost_s"] == pytest.approx(200 * US, rel=0.02)
+    assert [each.rank for each in result.stragglers] == [2]
+    assert result.stragglers[0].slowdown == pytest.approx(3.0)
+    assert result.stragglers[0].cost_s == pytest.approx(200 * US, rel=0.02)
 
 
 def test_sends_meet_their_receives_by_ranks_and_order(tmp_path):
@@ -501,7 +501,7 @@ def test_a_message_to_a_rank_that_nobody_traced_has_a_price(tmp_path):
     writer.work("gemm", 0, 10, 60)
     writer.collective(5, 62, 100, name="send", target=8, ranks=[0, 8], group="5", desc="PIPELINE_MODEL_PARALLEL_GROUP")
     path = writer.write(tmp_path / "t.json")
-    assert simulate(path).parallel["world_size"] == 9
+    assert simulate(path).parallel.world_size == 9
     (message,) = simulate(path, comm="model").collectives
     assert (message.op, message.nodes) == ("send_recv", 2)
     assert message.time_s > 20 * US

@@ -166,7 +166,7 @@ def test_a_graph_is_estimated_in_the_type_that_is_asked_for():
 
 def test_a_prediction_of_data_parallel_ranks_takes_its_own_total():
     result = api.simulate(DATA_PARALLEL, cluster="ideal", layers=36)
-    assert result.parallel["dp"] == 4
+    assert result.parallel.dp == 4
     assert 1e3 * result.iteration_time_s == pytest.approx(TOTAL_MS[DATA_PARALLEL], rel=1e-6)
     assert "communication-as-given" in {note.code for note in result.assumptions}
     # The prediction knows 4 ranks; others are estimated on the cluster.

@@ -57,7 +57,7 @@ def test_the_sample_with_36_layers_forward(cluster):
 
 def test_the_sample_reduces_every_gradient_of_36_layers():
     result = simulate(GPT2_LARGE, layers=36, **ALONE)
-    assert result.parallel["world_size"] == result.parallel["dp"] == 4
+    assert result.parallel.world_size == result.parallel.dp == 4
     assert sum(each.size_bytes * each.count for each in result.collectives) == 4 * 774_080_337
     assert {(each.group, each.op, each.ranks) for each in result.collectives} == {("dp", "all_reduce", 4)}
     assert result.ranks[0].compute_s == pytest.approx(3 * LAYERS_S, rel=1e-6)
@@ -167,7 +167,7 @@ def test_other_models(tmp_path, rows, layers, forward_s):
 def test_tensor_parallel_communication_blocks(tmp_path):
     path = write(tmp_path / "w.tsv", tensor_rows(elements=1_000_000))
     result = simulate(path, busbw_bytes_per_s={"tp": 6e9})
-    assert (result.parallel["tp"], result.parallel["dp"]) == (4, 1)
+    assert (result.parallel.tp, result.parallel.dp) == (4, 1)
     assert "tp-absent" in codes(result.assumptions)
     # 1.5 x 4 MB / 6 GB/s, forward and backward.
     assert result.breakdown_s["exposed_tp"] == about(2e-3)
@@ -179,7 +179,7 @@ def test_tensor_parallel_communication_blocks(tmp_path):
 def test_a_pipeline_has_the_stages_of_the_file(tmp_path):
     path = write(tmp_path / "w.tsv", pipeline_rows(4))
     result = simulate(path, "ideal")
-    assert (result.parallel["pp"], result.parallel["microbatches"]) == (4, 1)
+    assert (result.parallel.pp, result.parallel.microbatches) == (4, 1)
     assert result.iteration_time_s == pytest.approx(4 * 9e-3)
     assert {"single-microbatch"} <= codes(result.warnings)
     assert {"microbatches-absent"} <= codes(result.assumptions)
@@ -187,7 +187,7 @@ def test_a_pipeline_has_the_stages_of_the_file(tmp_path):
         tiled = simulate(path, "ideal", microbatches=microbatches, schedule=schedule)
         assert tiled.iteration_time_s == pytest.approx((microbatches + 3) * 9e-3)
     assert simulate(path, "ideal", microbatches=8, forward_only=True).iteration_time_s == pytest.approx(11 * 3e-3)
-    assert simulate(path, "ideal", pp=4, dp=2, vpp=1).parallel["world_size"] == 8
+    assert simulate(path, "ideal", pp=4, dp=2, vpp=1).parallel.world_size == 8
 
 
 def test_the_message_between_stages_is_that_of_the_row(tmp_path):

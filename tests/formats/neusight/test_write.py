@@ -151,7 +151,7 @@ def test_stages_and_tensor_parallel_ranks_are_written_and_simulated(job, tmp_pat
     model = load_model("llama3-8b")
     assert {row.forward.elements for row in sends} == {1024 * model.hidden // 2}
     found = api.simulate(out, cluster="h100", dp=4, tp=2, microbatches=8, dtype="bf16")
-    assert (found.parallel["pp"], found.parallel["world_size"]) == (4, 32)
+    assert (found.parallel.pp, found.parallel.world_size) == (4, 32)
     moved = {(each.group, each.op): each.size_bytes for each in found.collectives}
     assert moved["pp", "send_recv"] == 1024 * model.hidden
     assert moved["tp", "all_gather"] == 1024 * model.hidden * 2

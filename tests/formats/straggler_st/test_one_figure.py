@@ -57,7 +57,7 @@ def one_figure(result, change, tmp_path):
     assert cause.share == pytest.approx(cause.saving_s / result.iteration_time_s)
     assert cause.share <= 1
     tried = traincast.simulate(tmp_path / "trace.csv", cluster="h100", what_if=change)
-    assert tried.what_if[0]["saving_s"] == pytest.approx(cause.saving_s, rel=1e-9)
+    assert tried.what_if[0].saving_s == pytest.approx(cause.saving_s, rel=1e-9)
     return cause.saving_s
 
 
@@ -73,8 +73,8 @@ def test_a_slow_rank_costs_what_the_run_without_it_is_faster(tmp_path_factory, r
     saving_s = one_figure(slow, f"rank{rank}.own=peers", tmp_path / "slow")
     truth_s = slow.iteration_time_s - healthy.iteration_time_s
     assert saving_s == pytest.approx(truth_s, rel=0.1, abs=0.01 * slow.iteration_time_s)
-    (straggler,) = (each for each in slow.stragglers if each["rank"] == rank)
-    assert straggler["cost_s"] == pytest.approx(saving_s, rel=1e-9)
+    (straggler,) = (each for each in slow.stragglers if each.rank == rank)
+    assert straggler.cost_s == pytest.approx(saving_s, rel=1e-9)
 
 
 @pytest.mark.slow

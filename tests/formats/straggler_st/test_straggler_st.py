@@ -32,7 +32,7 @@ def test_a_step_is_replayed_as_it_was_measured(tmp_path):
     measured = max(row["start_ts"] + row["duration"] for row in rows if row["step"] == 3) - 300.0
     assert result.measured_s == pytest.approx(measured, abs=3e-6)
     assert result.iteration_time_s == pytest.approx(measured, rel=1e-4)
-    assert result.parallel["pp"], result.parallel["dp"] == (4, 3)
+    assert result.parallel.pp, result.parallel.dp == (4, 3)
 
 
 def test_without_stragglers_nothing_is_lost_and_no_cause_is_named(tmp_path):
@@ -95,7 +95,7 @@ def test_only_one_rank_of_each_tensor_parallel_group_is_recorded(tmp_path):
     rows = trace(flat, dp=2, pp=2, tp=4)
     path = write(tmp_path / "trace.csv", rows, {"dp_size": 2, "pp_size": 2, "tp_size": 4, "dsp_size": 1, "vpp_size": 1})
     result = traincast.simulate(path, cluster="h100")
-    assert (result.parallel["world_size"], result.parallel["tp"], len(result.ranks)) == (16, 4, 4)
+    assert (result.parallel.world_size, result.parallel.tp, len(result.ranks)) == (16, 4, 4)
     assert "ranks-not-recorded" in [note.code for note in result.assumptions]
     # The same degrees follow from the rows where nothing describes them.
     path.with_name("meta.yaml").unlink()

@@ -59,9 +59,10 @@ def advice(result: Result, rows_T: "IntArray") -> list[Plain]:
 def _culprits(result: Result) -> Iterator[_Line]:
     """Yield the slow ranks; of a measured step whose suggestions name no slow rank or stage, what its causes name."""
     for each in result.stragglers:
-        rank, cost = int(each["rank"]), format_time(each["cost_s"])
-        text = f"rank {rank} is {each['slowdown']:.2f} times slower than its peers and costs {cost}"
-        yield _Line(text, WorkEdit(work="own", ranks=(rank,), like=PEERS))
+        text = (
+            f"rank {each.rank} is {each.slowdown:.2f} times slower than its peers and costs {format_time(each.cost_s)}"
+        )
+        yield _Line(text, WorkEdit(work="own", ranks=(each.rank,), like=PEERS))
     named = any(edit is not None and _is_slow(edit) for edit in map(_edit_of, (s.change for s in result.suggestions)))
     for cause in () if result.stragglers or named else result.causes:
         text = f"{cause.name}: {format_time(cause.saving_s)} of the step; {cause.evidence}"
@@ -71,8 +72,8 @@ def _culprits(result: Result) -> Iterator[_Line]:
 
 def _changes(result: Result) -> Iterator[_Line]:
     """Yield what-ifs that were tried, else suggestions, the most saving first; none of a rank that was named."""
-    slow = {int(each["rank"]) for each in result.stragglers}
-    tried = [(str(each["change"]), _seconds(each["saving_s"]), "") for each in result.what_if]
+    slow = {each.rank for each in result.stragglers}
+    tried = [(each.change, each.saving_s, "") for each in result.what_if]
     suggested = [(each.change, each.saving_s, _between(each.low_s, each.high_s)) for each in result.suggestions]
     for change, saving_s, between in sorted(tried or suggested, key=lambda each: -each[1]):
         edit = _edit_of(change)
@@ -80,10 +81,6 @@ def _changes(result: Result) -> Iterator[_Line]:
             continue
         share = format_share(saving_s / result.iteration_time_s)
         yield _Line(f"{placed_meaning(change)}: saves {format_time(saving_s)} ({share}){between}", edit)
-
-
-def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _between(low_s: float, high_s: float) -> str:

@@ -129,8 +129,8 @@ def _within(side: Side) -> str:
     """Return where most of the steps of a side lie; nothing where that is not known."""
     if side.interval is None:
         return ""
-    low_s, high_s = side.interval["low_s"], side.interval["high_s"]
-    return f"{format_share(side.interval['level'], 0)} interval {format_time(low_s)} to {format_time(high_s)}"
+    level, low_s, high_s = side.interval.level, side.interval.low_s, side.interval.high_s
+    return f"{format_share(level, 0)} interval {format_time(low_s)} to {format_time(high_s)}"
 
 
 def _tokens(side: Side) -> str:
@@ -145,8 +145,8 @@ def _verdict(comparison: Comparison) -> str | None:
     measured = next((side for side in pair if side.what != "simulated"), None)
     if forecast is None or measured is None or forecast.interval is None:
         return None
-    inside = forecast.interval["low_s"] <= measured.step_s <= forecast.interval["high_s"]
-    where = "within" if inside else "above" if measured.step_s > forecast.interval["high_s"] else "below"
+    inside = forecast.interval.low_s <= measured.step_s <= forecast.interval.high_s
+    where = "within" if inside else "above" if measured.step_s > forecast.interval.high_s else "below"
     return f"The measured step is {where} the interval of the forecast."
 
 

@@ -106,7 +106,7 @@ def print_simai(report: SimaiReport, result: Result) -> ui.View:
     yield ui.indented("a plain sum over the rows of the file: nothing is scheduled, overlapped or waited for", "dim")
     step_s = result.iteration_time_s
     relative = ui.change(report.total_s / step_s - 1) if step_s else "-"
-    how = f"schedule {result.parallel['schedule']}, cluster {result.cluster['name']}"
+    how = f"schedule {result.parallel.schedule}, cluster {result.cluster.name}"
     yield ui.heading("Simulated by traincast")
     yield ui.indented(
         f"step {_us(step_s)} us ({format_time(step_s)}), {how}; SimAI's sum differs from it by {relative}; "

@@ -6,6 +6,7 @@ from traincast.report.terminal import layout as ui
 from traincast.report.terminal.comparison import utilisation
 from traincast.simulation.memory_risk import memory_risk
 from traincast.simulation.result import Result
+from traincast.simulation.result_records import ClusterFacts
 from traincast.units import format_count, format_share, format_time
 
 _DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp")
@@ -33,28 +34,19 @@ def _job(result: Result) -> Iterator[Fact]:
 
 def _layout(result: Result) -> Iterator[Fact]:
     """Ranks, degrees above one, microbatches, schedule, cluster: what the input says of them."""
-    layout = result.parallel
-    usual = {"etp": layout.get("tp", 1)}
-    degrees = [f"{name} {layout[name]}" for name in _DEGREES if layout.get(name, 1) not in (1, None, usual.get(name))]
-    said = []
-    if "world_size" in layout:
-        said.append(": ".join(filter(None, (ui.number(int(layout["world_size"]), "rank"), ", ".join(degrees)))))
-    if "microbatches" in layout:
-        said.append(ui.number(int(layout["microbatches"]), "microbatch", "microbatches"))
-    if "schedule" in layout:
-        said.append(f"schedule {layout['schedule']}")
-    if said:
-        yield "layout", "; ".join(said)
-    if "name" in result.cluster:
-        yield "cluster", f"{result.cluster['name']}{_nodes(result.cluster)}"
+    layout, cluster = result.parallel, result.cluster
+    usual = {"etp": layout.tp}
+    degrees = [f"{name} {degree}" for name in _DEGREES if (degree := getattr(layout, name)) not in (1, usual.get(name))]
+    ranks = ": ".join(filter(None, (ui.number(layout.world_size, "rank"), ", ".join(degrees))))
+    microbatches = ui.number(layout.microbatches, "microbatch", "microbatches")
+    yield "layout", f"{ranks}; {microbatches}; schedule {layout.schedule}"
+    nodes = "" if cluster.gpus_used_per_node is None else f": {_nodes(cluster)}"
+    yield "cluster", f"{cluster.name}{nodes}"
 
 
-def _nodes(cluster: dict[str, object]) -> str:
-    """Return what a job has of a cluster: ``: 64 nodes of 8 H100 SXM``."""
-    nodes, each, gpu = map(cluster.get, ("nodes", "gpus_used_per_node", "gpu"))
-    if not isinstance(nodes, int) or not isinstance(each, int) or gpu is None:
-        return ""
-    return f": {ui.number(nodes, 'node')} of {each} {gpu}"
+def _nodes(cluster: ClusterFacts) -> str:
+    """Return what a job has of a cluster: ``64 nodes of 8 H100 SXM``."""
+    return f"{ui.number(cluster.nodes, 'node')} of {cluster.gpus_used_per_node} {cluster.gpu}"
 
 
 def _memory(result: Result) -> Iterator[Fact]:
@@ -75,17 +67,15 @@ def _measured(result: Result) -> Iterator[Fact]:
 def _interval(result: Result) -> Iterator[Fact]:
     if result.interval is None:
         return
-    low, high = (format_time(result.interval[key]) for key in ("low_s", "high_s"))
-    yield "interval", f"{low} to {high} ({format_share(result.interval['level'], 0)})"
+    low, high = format_time(result.interval.low_s), format_time(result.interval.high_s)
+    yield "interval", f"{low} to {high} ({format_share(result.interval.level, 0)})"
 
 
 def _rates(result: Result) -> Iterator[Fact]:
     """Return tokens of all GPUs, and the figures that Megatron-LM and torchtitan log, in their units."""
-    per_gpu, gpus = result.tokens_per_s_per_gpu, result.parallel.get("world_size")
+    per_gpu, gpus = result.tokens_per_s_per_gpu, result.parallel.world_size
     if per_gpu is not None:
-        of_all = ""
-        if isinstance(gpus, int):
-            of_all = f"{per_gpu * gpus:,.0f} a second, {format_count(per_gpu * gpus * _DAY_S)} a day; "
+        of_all = f"{per_gpu * gpus:,.0f} a second, {format_count(per_gpu * gpus * _DAY_S)} a day; "
         yield "tokens", f"{of_all}{per_gpu:,.0f} tokens/s/GPU"
     if result.tflops_per_gpu is not None:
         model, hardware = result.tflops_per_gpu, _hardware_tflops(result)

@@ -140,8 +140,8 @@ def _step(choice: Choice) -> str:
     interval = choice.result.interval
     between = ""
     if interval is not None:
-        low, high = (format_time(interval[key]) for key in ("low_s", "high_s"))
-        between = f", between {low} and {high} ({format_share(interval['level'], 0)} interval)"
+        low, high = format_time(interval.low_s), format_time(interval.high_s)
+        between = f", between {low} and {high} ({format_share(interval.level, 0)} interval)"
     free = choice.usable_bytes - choice.peak_bytes
     memory = f"{format_size(choice.peak_bytes)} of memory, {format_size(free)} free"
     return f"Step {format_time(choice.step_s)}{between}; {memory}"

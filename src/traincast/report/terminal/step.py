@@ -15,16 +15,15 @@ from traincast.report.terminal.header import facts
 from traincast.report.terminal.slowdown import slowdown
 from traincast.report.terminal.training_run import training_run
 from traincast.simulation.other_layouts import DEGREES
-from traincast.simulation.result import (
-    BREAKDOWN_KEYS,
+from traincast.simulation.result import BREAKDOWN_KEYS, JobFacts, Result
+from traincast.simulation.result_records import (
     BlockResult,
     CollectiveResult,
-    JobFacts,
     RankResult,
-    Result,
-    replayed_side,
-    simulated_side,
+    StragglerResult,
+    WhatIfResult,
 )
+from traincast.simulation.sides import replayed_side, simulated_side
 from traincast.units import format_share, format_size, format_time
 
 _BAR_WIDTH = 36
@@ -183,7 +182,7 @@ def _rest(rank: RankResult) -> tuple[float, float, float]:
 def _peak(result: Result, stage: int) -> float | None:
     if result.memory_bytes is None or stage >= len(result.memory_bytes):
         return None
-    return result.memory_bytes[stage].get("peak")
+    return result.memory_bytes[stage].peak
 
 
 _ENDS, _USUAL_KINDS = ("embedding", "LM head"), 2
@@ -287,11 +286,11 @@ def _collectives(result: Result) -> ui.View:
         yield ui.indented(f"and {len(others):,} more, {format_time(sum(map(_total_s, others)))} in all", "dim")
 
 
-_STRAGGLERS: tuple[ui.Column[dict[str, int | float]], ...] = (
-    ui.Column("rank", lambda each: f"{each['rank']:.0f}"),
-    ui.Column("stage", lambda each: f"{each['stage']:.0f}"),
-    ui.Column("slowdown", lambda each: f"{each['slowdown']:.2f}x"),
-    ui.Column("step-time impact", lambda each: format_time(each["cost_s"])),
+_STRAGGLERS: tuple[ui.Column[StragglerResult], ...] = (
+    ui.Column("rank", lambda each: str(each.rank)),
+    ui.Column("stage", lambda each: str(each.stage)),
+    ui.Column("slowdown", lambda each: f"{each.slowdown:.2f}x"),
+    ui.Column("step-time impact", lambda each: format_time(each.cost_s)),
 )
 
 
@@ -299,7 +298,9 @@ def _other_layouts(result: Result) -> ui.View:
     """Yield the step of each other layout that the files allow; degrees that all have are left out."""
     unit = ui.TimeUnit.of(result.iteration_time_s)
     taken = result.parallel
-    open_ = [name for name in DEGREES if any(getattr(each, name) != taken.get(name) for each in result.other_layouts)]
+    open_ = [
+        name for name in DEGREES if any(getattr(each, name) != getattr(taken, name) for each in result.other_layouts)
+    ]
     columns: tuple[ui.Column[OtherLayout], ...] = (
         *(ui.column(name, name, str) for name in open_),
         ui.column("ranks", "gpus", str),
@@ -311,14 +312,10 @@ def _other_layouts(result: Result) -> ui.View:
 def _what_if(result: Result) -> ui.View:
     """Yield what each change that was tried makes of the step."""
     unit = ui.TimeUnit.of(result.iteration_time_s)
-
-    def told(key: str) -> Callable[[dict[str, object]], str]:
-        return lambda each: unit.text(value) if isinstance(value := each[key], int | float) else ""
-
-    columns: tuple[ui.Column[dict[str, object]], ...] = (
-        ui.Column("change", lambda each: str(each["change"]), words=True),
-        ui.Column(f"step, {unit.name}", told("iteration_time_s")),
-        ui.Column(f"saves, {unit.name}", told("saving_s")),
+    columns: tuple[ui.Column[WhatIfResult], ...] = (
+        ui.Column("change", lambda each: each.change, words=True),
+        ui.column(f"step, {unit.name}", "iteration_time_s", unit.text),
+        ui.column(f"saves, {unit.name}", "saving_s", unit.text),
     )
     yield from ui.section("What if", columns, result.what_if)
 
