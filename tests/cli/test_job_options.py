@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from traincast.cli.job_options import job_of, job_options
 from traincast.cli.main import cli
 from traincast.job.flags import JOB_FLAGS, LAYOUT_FLAGS
-from traincast.job.job import SCHEDULES as BUILT_IN
 from traincast.job.job_file import TEMPLATE
+from traincast.job.pipeline import SCHEDULES as BUILT_IN
 from traincast.schedules.plan import SCHEDULES as REGISTRY
 
 

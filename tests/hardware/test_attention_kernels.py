@@ -13,7 +13,7 @@ from traincast.hardware.attention_kernels import (
 )
 from traincast.hardware.clusters import cluster_for
 from traincast.hardware.gpu import Gpu, generations, gpu_names, load_gpu
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 

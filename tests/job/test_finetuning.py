@@ -8,10 +8,10 @@ from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
 from traincast.estimate.memory import stage_memory
 from traincast.hardware.clusters import load_cluster
 from traincast.job.frameworks import load_framework
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.lowering.plans import plan_of_job
 from traincast.model.load import load_model
-from traincast.schedules.check import plan_of
 from traincast.workload.words import Group, Operation
 
 LLAMA = load_model("llama2-70b")
@@ -91,7 +91,7 @@ def test_frozen_weights_are_kept_in_the_type_that_gemms_read():
     adapters = 80 * 16 * ((8192 + 10240) + (8192 + 8192))
     norms = 161 * 8192
     memory = {
-        precision: stage_memory(job, plan_of(job))[0]
+        precision: stage_memory(job, plan_of_job(job))[0]
         for precision in ("fp8", "bf16")
         for job in (llama(precision=precision, lora_rank=16, lora_targets=ATTENTION_ALONE),)
     }

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from traincast.errors import ConfigError, InfeasibleError, TraincastError, UnknownNameError
 from traincast.hardware.clusters import cluster_for
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.model.routing import busiest_rank

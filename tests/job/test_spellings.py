@@ -6,8 +6,8 @@ import traincast
 from traincast.errors import ConfigError, InfeasibleError, TraincastError
 from traincast.hardware.clusters import cluster_for
 from traincast.hardware.gpu import gpu_names, load_gpu
-from traincast.job.feasible import precision_on
-from traincast.job.job import JobRequest
+from traincast.job.precision import precision_on
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.model.recompute import RECOMPUTE_MODULES

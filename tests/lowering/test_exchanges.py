@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of, workload_of
-from traincast.job.job import rank_share
+from traincast.job.share import rank_share
 from traincast.lowering.emit import Emitter
 from traincast.lowering.stage import stages_of
 from traincast.workload.builder import WorkloadBuilder

@@ -10,9 +10,9 @@ from job_parts import TINY_EXPERTS, exchanged, job_of
 from support import forecast
 from traincast.errors import ConfigError
 from traincast.hardware.clusters import load_cluster
+from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.lowering.state import residency
-from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SCHEDULES
 from traincast.workload.words import Group, Operation
 
@@ -127,7 +127,7 @@ def test_eight_bit_weights_need_eight_bit_products():
 def test_whole_state_takes_memory():
     """Per parameter of a stage: 2 bytes gathered, 4 of the gradient; sharded, only a few layers at a time."""
     job = titan()
-    plan = plan_of(job)
+    plan = plan_of_job(job)
     whole = forecast(job, H100).memory_bytes
     sharded = forecast(
         replace(job, framework=replace(job.framework, pipelined_fsdp=False), reshard_after_forward=True), H100

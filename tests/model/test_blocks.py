@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from job_parts import job_of
 from model_counts import layer_parameters
 from traincast.estimate.memory.states import rank_parameters
-from traincast.job.job import rank_share
+from traincast.job.share import rank_share
+from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.model.blocks.experts import MoeMlp
 from traincast.model.blocks.share import Execution, Share
@@ -16,7 +17,6 @@ from traincast.model.counts import parameters
 from traincast.model.load import load_model, model_names
 from traincast.model.numbers import Number
 from traincast.model.structure import FIRST_BLOCKS, RankParts, last_blocks, layer_kinds, mtp_layer, parts_of
-from traincast.schedules.check import plan_of
 
 KINDS = (
     "llama3-70b",
@@ -69,7 +69,7 @@ def test_every_count_of_parameters_is_the_same(name):
     counted = parameters(model, job.padded_vocab)
     (stage,) = stages_of(job, 8)
     built = stage.weights()
-    held = rank_parameters(job, plan_of(job), 0, RankParts(rank_share(job))).total
+    held = rank_parameters(job, plan_of_job(job), 0, RankParts(rank_share(job))).total
     assert built.total == built.trained_dense + built.trained_experts == counted.trained
     assert held.total == held.trained == counted.trained
     experts = counted.layers.experts + counted.mtp.experts

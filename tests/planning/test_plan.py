@@ -9,7 +9,7 @@ from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.planning.layout import Layout

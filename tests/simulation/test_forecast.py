@@ -12,8 +12,8 @@ from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
-from traincast.job.job import JobRequest
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
+from traincast.job.request import JobRequest
 from traincast.model.counts import model_flops_per_token, token_flops
 from traincast.model.load import load_model
 from traincast.report.json import result_to_dict

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from traincast.estimate.memory.remedies import remedies
 from traincast.estimate.memory.stage import job_memory
 from traincast.hardware.clusters import load_cluster
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.report.json import to_json

@@ -11,7 +11,7 @@ from traincast.estimate.offload import update_s
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import load_gpu
 from traincast.hardware.host import ADAM_SHARE, LINK_SHARE, host_of
-from traincast.schedules.check import plan_of
+from traincast.lowering.plans import plan_of_job
 from traincast.simulation.forecast import forecast
 from traincast.simulation.job_step import run_job
 from traincast.simulation.step import Setting
@@ -46,7 +46,7 @@ def step_of(job, cluster=H100):
 
 
 def memory_of(job):
-    return stage_memory(job, plan_of(job))
+    return stage_memory(job, plan_of_job(job))
 
 
 def with_host(cluster, **values):

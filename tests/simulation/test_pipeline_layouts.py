@@ -9,9 +9,9 @@ from traincast.estimate.memory import stage_memory
 from traincast.job.draft import Draft
 from traincast.job.pipeline_layout import parse_layout
 from traincast.lowering.held import held_by_stages
+from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.model.counts import parameters
-from traincast.schedules.check import plan_of
 from traincast.workload.groups import rank_groups
 from traincast.workload.words import Group
 
@@ -63,7 +63,7 @@ def test_what_stages_hold_is_the_model_and_its_copies_of_the_table(schedule, vir
     model = replace(MTP, tied_embeddings=tied)
     for layout in LAYOUTS[virtual]:
         job = job_of(model, gpus=4, pp=4, vpp=None, schedule=schedule, pipeline_layout=layout)
-        plan, table = plan_of(job), job.padded_vocab * model.hidden
+        plan, table = plan_of_job(job), job.padded_vocab * model.hidden
         held = held_by_stages(job, plan)
         assert [index for each in held for index in each.layers] == list(range(model.layers))
         assert sum(each.mtp_layers for each in held) == model.mtp_layers
@@ -112,7 +112,7 @@ def test_a_result_names_what_stages_hold():
 def test_memory_of_mtp_layers_goes_where_they_are(recompute):
     """Their activations and the embedding's table are on their own stage; in flight are as many as it holds."""
     apart = job_of(MTP, gpus=4, pp=4, pipeline_layout="Et*4|t*4|mm|L", recompute=recompute)
-    stages = stage_memory(apart, plan_of(apart))
+    stages = stage_memory(apart, plan_of_job(apart))
     named = [{name.partition(" x ")[0] for name, _ in stage.terms} for stage in stages]
     assert [("MTP layers" in names, "MTP inputs" in names, "logits" in names) for names in named] == [
         (False, False, False),

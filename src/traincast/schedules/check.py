@@ -26,7 +26,7 @@ _LONG_SLOTS = 2**16
 
 
 class _Planned(Protocol):
-    """What names a schedule and has a layout: a job or a workload."""
+    """What names a schedule and has a layout: a workload."""
 
     @property
     def schedule(self) -> str: ...
@@ -37,7 +37,7 @@ class _Planned(Protocol):
 
 
 def plan_of(work: _Planned) -> SchedulePlan:
-    """Return the checked pipeline plan of a job or workload.
+    """Return the checked pipeline plan of a workload.
 
     Raises
     ------
@@ -45,11 +45,12 @@ def plan_of(work: _Planned) -> SchedulePlan:
         If the schedule is not known, or cannot run so many stages, virtual stages and microbatches.
     """
     parallel = work.parallel
-    return _checked_plan(work.schedule, parallel.pp, parallel.vpp, parallel.microbatches, work.pairs_passes)
+    return checked_plan(work.schedule, parallel.pp, parallel.vpp, parallel.microbatches, work.pairs_passes)
 
 
 @lru_cache(maxsize=64)
-def _checked_plan(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool) -> SchedulePlan:
+def checked_plan(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool) -> SchedulePlan:
+    """Return the checked plan of a schedule, where `pairs` with forward and backward passes that run as one."""
     slots = stages * virtual * microbatches
     if slots > _LONG_SLOTS:
         announce(f"scheduling {slots:,} slots (pp x vpp x microbatches), each with its work: tens of seconds")

@@ -19,7 +19,7 @@ from traincast.analysis.summary import (
 )
 from traincast.diagnostics import Note
 from traincast.files import InputFile
-from traincast.job.optimizer_types import PLAIN, OptimizerTypes
+from traincast.job.optimizer import PLAIN, OptimizerTypes
 from traincast.units import counted, format_share, format_time
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Peak(Struct, frozen=True, kw_only=True):
 
 
 class JobFacts(Struct, frozen=True, kw_only=True):
-    """The job of a forecast with everything decided; fields as in `traincast.job.job.Job`.
+    """The job of a forecast with everything decided; fields as in `traincast.job.request.JobRequest`.
 
     Its parallel degrees and its schedule are the key ``parallel`` of the result.
     """

@@ -10,7 +10,8 @@ from traincast.estimate.memory import chance_of_oom, fits, stage_memory, usable_
 from traincast.estimate.memory.activations import ChunkBytes, LayerModel, peak_in_flight
 from traincast.estimate.memory.fits import memory_deviation
 from traincast.job.frameworks import load_framework
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.counts import parameters
 from traincast.model.load import load_model

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace
 
 from traincast.job.offload import GRADIENT_BYTES, PARAMETER_BYTES
 from traincast.model.blocks.part import Elements
@@ -49,7 +48,7 @@ class Passes:
     @cached_property
     def pipeline_s(self) -> FloatArray:
         """Its seconds, [K, 1, R]."""
-        return step_s(self.line, self.block.job.schedule)
+        return step_s(self.line, self.block.job.pipeline.schedule)
 
     def sharded(
         self, zero: int, at_K: slice | IntArray, state_C: Sequence[StateSeconds], at_U: IntArray, *, reshard: bool
@@ -83,7 +82,7 @@ class Passes:
                 hosted_s = np.maximum(hosted_s, chunk.host_forward_s[at_K, None, :])
                 forward[kind] = hosted_s + chunk.ends_forward_s[at_K, None, :]
             backward = with_exchanges(backward, reduced + (gathered if reshard else 0.0), share)
-        if self.block.job.offload_optimizer:
+        if self.block.job.offload.optimizer:
             updated, out_s = of_state(lambda state: state.updated), of_state(self.out_s)
             moved_s = np.stack([each.moved_s[at_K, None, :] for each in self.chunks_C])
             forward, backward = self._offloaded(updated, out_s, moved_s, np.stack(forward), backward)
@@ -99,7 +98,7 @@ class Passes:
                 found |= (state.gathered_s + (0.0 if self.reduces_once else state.reduced_s) > 0)[at_J]
             else:
                 exchanged_s = state.reduced_s
-                if self.block.job.offload_optimizer:
+                if self.block.job.offload.optimizer:
                     exchanged_s = np.maximum(exchanged_s, self.out_s(state))
                 found |= exchanged_s[at_J] > hidden_K[ways.share_J]
         return found
@@ -112,7 +111,7 @@ class Passes:
 
     def out_s(self, state: StateSeconds) -> FloatArray:
         """Return the seconds in which the gradients of a virtual stage go to the host."""
-        share = GRADIENT_BYTES * self.block.job.offload_optimizer / self.block.filled.host.link_bytes_per_s
+        share = GRADIENT_BYTES * self.block.job.offload.optimizer / self.block.filled.host.link_bytes_per_s
         found: FloatArray = share * state.updated
         return found
 
@@ -124,7 +123,7 @@ class Passes:
         Activations share the links with them.
         """
         in_s: Number = 0.0
-        if self.block.job.offload_parameters:
+        if self.block.job.offload.parameters:
             in_s = PARAMETER_BYTES / self.block.filled.host.link_bytes_per_s * updated
         forward = np.maximum(forward, in_s)
         # Copies out have the next forward pass, too.
@@ -132,7 +131,7 @@ class Passes:
 
     def _times(self) -> tuple[list[FloatArray], FloatArray]:
         """Return forward passes of each kind of virtual stage, [C] of [K, 1, 1], and backward passes, [C, K, 1, R]."""
-        split = splits_backward(self.block.job.schedule)
+        split = splits_backward(self.block.job.pipeline.schedule)
         forward = [each.whole_forward_s[:, None, :] for each in self.chunks_C]
         backward = [
             (each.input_s if split else each.backward_s)[:, None, :] + each.ends_backward_s[:, None, :]
@@ -152,7 +151,7 @@ class Passes:
             weight_s_C=[each.weight_s[at_K, None, :] for each in self.chunks_C],
             message_s=block.message_s[at_K, None, None],
             handover_s=0.0 if shape.plan.overlapped_p2p else block.filled.handover_s,
-            saved_s_C=[each.saved_s[at_K, None, :] for each in self.chunks_C] if block.job.pairs_passes else (),
+            saved_s_C=[each.saved_s[at_K, None, :] for each in self.chunks_C] if block.job.experts.pairs_passes else (),
             pairs_P=[each[at_K, None, None] for each in self._pairs_PK],
         )
 
@@ -160,11 +159,11 @@ class Passes:
     def _pairs_PK(self) -> IntArray:
         """How often each stage runs two passes as one, of every share; nothing where none do."""
         job, counts_K = self.block.job, self.block.microbatches_K
-        if not job.pairs_passes:
+        if not job.experts.pairs_passes:
             return np.zeros((0, 0), dtype=np.int64)
         distinct, which_K = np.unique(counts_K, return_inverse=True)
         parallel = job.parallel
-        pairs = [pairs_of(job.schedule, parallel.pp, parallel.vpp, count) for count in distinct.tolist()]
+        pairs = [pairs_of(job.pipeline.schedule, parallel.pp, parallel.vpp, count) for count in distinct.tolist()]
         found: IntArray = np.array(pairs).T[:, which_K]
         return found
 
@@ -181,7 +180,7 @@ class Passes:
 
     def before(self, line: Pipeline, kind: StageKind) -> Number:
         """Return the seconds by which a stage ends its passes before the first one."""
-        if self.block.job.schedule not in _IN_ORDER or not kind.stage:
+        if self.block.job.pipeline.schedule not in _IN_ORDER or not kind.stage:
             return 0.0
         message_s = line.message_s + line.handover_s
         return line.longest([line.passes(BACKWARD, 0, kind.stage) + kind.stage * message_s])
@@ -209,7 +208,7 @@ class States:
     def _seconds(self, chunk: Chunk, zero: int, ways_A: tuple[tuple[int, ...], ...]) -> StateSeconds:
         filled, members = self.block.filled, self.block.members
         known = filled.states.whole
-        key = (filled.number_of(chunk), zero, members.alike, ways_A, self.block.job.param_gather_bytes)
+        key = (filled.number_of(chunk), zero, members.alike, ways_A, self.block.job.sharding.param_gather_bytes)
         if key not in known:
             found = [
                 filled.state_of(self.block.job, members.degrees[place], own, tuple((zero, way) for way in ways))
@@ -304,7 +303,7 @@ class Steps:
         most = max(1, CELLS // found.shape[1])
         for begin in range(0, len(found), most):
             line = self._sharded(self.longer_L[begin : begin + most])
-            found[begin : begin + most] = step_s(line, self.block.job.schedule)[:, 0]
+            found[begin : begin + most] = step_s(line, self.block.job.pipeline.schedule)[:, 0]
         return found
 
     def _sharded(self, pairs_L: IntArray) -> Pipeline:
@@ -327,7 +326,7 @@ class Steps:
     def _left(self, kind: StageKind, *, overlap: bool) -> FloatArray:
         """Return the seconds of the reduction that are left when a stage's passes have ended, [J]."""
         zero, at_J = self.ways.zero, self.at_J
-        leaves = zero >= 2 and self.block.job.offload_optimizer > 0 and not (zero == 3 and self.passes.reduces_once)
+        leaves = zero >= 2 and self.block.job.offload.optimizer > 0 and not (zero == 3 and self.passes.reduces_once)
         out_s = self._late_out(kind) if leaves else np.zeros(len(at_J))
         if zero == 3 and not self.passes.reduces_once:
             return out_s
@@ -371,8 +370,8 @@ class Steps:
         """Seconds of the update of the slowest stage."""
         update: Number = 0.0
         job = self.block.job
-        if job.offload_optimizer:
-            job = replace(job, zero=self.ways.zero)
+        if job.offload.optimizer:
+            job = job.with_values(zero=self.ways.zero)
         for kind in self.block.shape.stages:
             count = added(self.state_C[each].updated for each in kind.held)
             layers = sum(self.block.shape.chunks[each].stage.layers for each in kind.held)
@@ -403,7 +402,7 @@ class Steps:
         forward = [each.whole_forward_s[self.ways.share_J, 0] for each in self.passes.chunks_C]
         first = gathered[held[0]]
         found: FloatArray = first / layers + np.maximum(0.0, first * (1 - 1 / layers) - forward[held[0]])
-        if self.block.job.schedule == "interleaved":
+        if self.block.job.pipeline.schedule == "interleaved":
             # The next virtual stage's parameters come while so many microbatches pass this one.
             passing = np.minimum(self.block.job.parallel.pp, self.block.microbatches_K)[self.ways.share_J]
             for own, following in pairwise(held):
