@@ -27,11 +27,11 @@ def llama(**fields):
 def test_what_is_open_is_as_the_framework_does_and_said():
     for name in ("megatron-core-2024", "megatron-core-2025", "automodel-2025", "eager"):
         job, framework = llama(framework=name, precision="bf16"), load_framework(name)
-        assert (job.lora_rank, job.lora_targets) == (framework.lora_rank, framework.lora_targets)
+        assert (job.finetuning.lora_rank, job.finetuning.lora_targets) == (framework.lora_rank, framework.lora_targets)
         codes = {note.code for note in job.assumptions}
         assert {"assumed-lora-rank", "assumed-lora-targets"} <= codes
     said = llama(lora_rank=8, lora_targets=("linear_fc1", "linear_fc1"))
-    assert (said.lora_rank, said.lora_targets) == (8, ("linear_fc1",))
+    assert (said.finetuning.lora_rank, said.finetuning.lora_targets) == (8, ("linear_fc1",))
     assert not [note for note in said.assumptions if "lora" in note.code]
 
 
@@ -119,8 +119,8 @@ def test_transfers_overlap_with_gemms_over_nvlink_alone():
     framework = load_framework("megatron-core-2025")
     request = JobRequest(model=LLAMA, gpus=4, tp=4, global_batch=1, seq_length=4096, framework=framework.name)
     bridged, linked = (resolve_job(request, load_cluster(name)) for name in ("l40s", "h100"))
-    assert not bridged.overlap_tp
-    assert linked.overlap_tp == framework.overlap_tp
+    assert not bridged.communication.overlap_tp
+    assert linked.communication.overlap_tp == framework.overlap_tp
     (note,) = (note.text for note in bridged.assumptions if note.code == "assumed-overlap-tp")
     assert "NVLink" in note
-    assert resolve_job(replace(request, overlap_tp=True), load_cluster("l40s")).overlap_tp
+    assert resolve_job(replace(request, overlap_tp=True), load_cluster("l40s")).communication.overlap_tp

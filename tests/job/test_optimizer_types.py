@@ -95,6 +95,6 @@ def test_what_the_optimizer_has_not_is_refused(fields, message):
 
 def test_types_stand_for_the_optimizer_that_has_them():
     job = job_of(TINY, **LAYOUT, exp_avg_dtype="bf16")
-    assert job.optimizer_types.precision_aware
+    assert job.optimizer.precision_aware
     assert "assumed-precision-aware-optimizer" in {note.code for note in job.assumptions}
-    assert not job_of(TINY, **LAYOUT, exp_avg_dtype="fp32").optimizer_types.precision_aware
+    assert not job_of(TINY, **LAYOUT, exp_avg_dtype="fp32").optimizer.precision_aware

@@ -90,7 +90,7 @@ def test_other_frameworks_exchange_it_in_every_microbatch():
 def test_without_a_pipeline_nothing_is_kept_whole():
     job = titan(pp=1, gpus=4)
     found = of_step(job)
-    assert job.reshard_after_forward
+    assert job.sharding.reshard_after_forward
     assert found[Group.DP, GATHER] == pytest.approx(2 * 2 * elements(job) * job.parallel.microbatches)
     kept = of_step(titan(pp=1, gpus=4, reshard_after_forward=False))
     assert kept[Group.DP, GATHER] == pytest.approx(found[Group.DP, GATHER] / 2)
@@ -129,9 +129,8 @@ def test_whole_state_takes_memory():
     job = titan()
     plan = plan_of_job(job)
     whole = forecast(job, H100).memory_bytes
-    sharded = forecast(
-        replace(job, framework=replace(job.framework, pipelined_fsdp=False), reshard_after_forward=True), H100
-    )
+    other = replace(job, framework=replace(job.framework, pipelined_fsdp=False))
+    sharded = forecast(other.with_values(reshard_after_forward=True), H100)
     for stage, held in enumerate(stages_of(job, 8)):
         assert whole[stage]["gradients"] == pytest.approx(4 * held.weights().dense, rel=1e-3)
         assert whole[stage]["peak"] > sharded.memory_bytes[stage]["peak"]

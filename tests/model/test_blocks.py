@@ -66,7 +66,7 @@ def test_every_count_of_parameters_is_the_same(name):
     """What is printed of a model, what memory holds, and what is exchanged and updated: on one rank all is there."""
     model = load_model(name)
     job = job_of(model, framework="megatron-core-2025", seq_length=512)
-    counted = parameters(model, job.padded_vocab)
+    counted = parameters(model, job.kernels.padded_vocab)
     (stage,) = stages_of(job, 8)
     built = stage.weights()
     held = rank_parameters(job, plan_of_job(job), 0, RankParts(rank_share(job))).total

@@ -148,5 +148,5 @@ def test_a_layout_says_itself_as_fields_of_a_job():
         recompute="none",
     )
     job = resolve_job(replace(request_of(), **layout.request()), H100)
-    assert (job.parallel.tp, job.parallel.pp, job.parallel.dp, job.zero) == (2, 2, 4, 1)
+    assert (job.parallel.tp, job.parallel.pp, job.parallel.dp, job.sharding.zero) == (2, 2, 4, 1)
     assert layout.text == "TP2 PP2 DP4, micro batch 1, 1f1b, ZeRO-1"

@@ -1,7 +1,6 @@
 """What is kept of one forecast for the next changes none of them, whatever ran before."""
 
 import pytest
-from msgspec.structs import replace
 
 from traincast.estimate.memory.remedies import remedies
 from traincast.estimate.memory.stage import job_memory
@@ -31,7 +30,7 @@ RUNS = [
     (job(), Setting(cluster=H100, unfold=True)),
     (job(schedule="zb_h1"), Setting(cluster=H100)),
     (job(zero=1), Setting(cluster=H100)),
-    (replace(job(), recompute="full"), Setting(cluster=A100)),
+    (job().with_values(recompute="full"), Setting(cluster=A100)),
     (job(), Setting(cluster=H100)),
 ]
 

@@ -63,14 +63,14 @@ def test_what_stages_hold_is_the_model_and_its_copies_of_the_table(schedule, vir
     model = replace(MTP, tied_embeddings=tied)
     for layout in LAYOUTS[virtual]:
         job = job_of(model, gpus=4, pp=4, vpp=None, schedule=schedule, pipeline_layout=layout)
-        plan, table = plan_of_job(job), job.padded_vocab * model.hidden
+        plan, table = plan_of_job(job), job.kernels.padded_vocab * model.hidden
         held = held_by_stages(job, plan)
         assert [index for each in held for index in each.layers] == list(range(model.layers))
         assert sum(each.mtp_layers for each in held) == model.mtp_layers
         assert [each.first for each in held].count(True) == [each.last for each in held].count(True) == 1
-        readers = [0, job.mtp_stage_index] + ([len(held) - 1] if tied else [])
+        readers = [0, job.pipeline.mtp_stage_index] + ([len(held) - 1] if tied else [])
         ranks = [frozenset(placement[reader] for placement in plan.placement) for reader in readers]
-        whole = parameters(model, job.padded_vocab).trained + (len(set(ranks)) - 1) * table
+        whole = parameters(model, job.kernels.padded_vocab).trained + (len(set(ranks)) - 1) * table
         assert sum(stage.weights().total for stage in stages_of(job, 8)) == whole
         peaks = stage_memory(job, plan)
         assert sum(stage.parameters for stage in peaks) == 2 * whole * len(plan.placement)

@@ -114,7 +114,7 @@ def test_a_faster_gpu_is_never_slower(layout):
 def test_no_step_is_shorter_than_its_flops_at_the_peak(layout, cluster):
     job = job_of(BIG, **layout, seq_length=4096)
     peak = H100.gpu.peak_flops_per_s("bf16") * job.parallel.world_size
-    bound = model_flops_per_token(job.model, job.seq_length) * job.tokens_per_step / peak
+    bound = model_flops_per_token(job.model, job.batch.seq_length) * job.batch.tokens_per_step / peak
     assert step_s(job, load_cluster(cluster)) > bound
 
 

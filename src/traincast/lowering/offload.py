@@ -31,7 +31,8 @@ def offloaded_pieces(job: Job, layers: range) -> int:
 def offloaded_bytes(job: Job, kept: RankParts, layers: range) -> Number:
     """Return what one microbatch of a virtual stage keeps in the memory of the host.
 
-    `kept` are the parts of a rank with what its framework keeps (`traincast.job.share.kept_share`), of numbers or arrays.
+    `kept` are the parts of a rank with what its framework keeps (`traincast.job.share.kept_share`), of numbers or
+    arrays.
     """
     again, total = job.recompute.layers_of(len(layers)), 0.0 * kept.share.residual_bytes
     if job.offload.modules:

@@ -1,7 +1,6 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from job_parts import TINY, TINY_ALL, job_of
 from traincast.estimate.memory import fits, stage_memory
@@ -34,7 +33,7 @@ def freed(*modules, index, **fields):
 
 def sizes(job):
     """Return the tokens of a rank with and without the split of the sequence, and its copies of routed tokens."""
-    tokens = job.micro_batch * job.seq_length
+    tokens = job.batch.micro_batch * job.batch.seq_length
     return tokens, tokens / job.parallel.tp, tokens / job.parallel.tp * job.model.experts.topk
 
 
@@ -76,7 +75,7 @@ def test_recomputed_attention_drops_scores_or_the_sums_of_flash_attention():
     tokens = sizes(plain())[0]
     assert freed("core_attn", index=DENSE) == pytest.approx(4 * tokens * TINY_ALL.attention.heads / 2)
     unfused = freed("core_attn", index=DENSE, attention_kernel="unfused")
-    assert unfused == pytest.approx(2 * tokens * plain().seq_length * TINY_ALL.attention.heads / 2)
+    assert unfused == pytest.approx(2 * tokens * plain().batch.seq_length * TINY_ALL.attention.heads / 2)
 
 
 @settings(max_examples=40, deadline=None)
@@ -103,7 +102,7 @@ def test_what_a_layer_saves_less_counts_for_each_in_flight(module):
 
 def test_modules_that_a_model_has_not_change_nothing():
     job = again("moe", "shared_experts", model=TINY, ep=None, etp=None)
-    assert job.recompute_modules == ()
+    assert job.recompute.modules == ()
     assert "recompute-modules-unused" in {note.code for note in job.assumptions}
     usual = plain(TINY, ep=None, etp=None)
     assert stage_memory(job, plan_of_job(job)) == stage_memory(usual, plan_of_job(usual))
@@ -133,7 +132,7 @@ def test_layers_in_groups_keep_one_input_and_come_back_together():
         )
         for n in (1, 2)
     )
-    assert (one.recompute_layers, one.recompute_group, two.recompute_group) == (None, 1, 2)
+    assert (one.recompute.layers, one.recompute.group, two.recompute.group) == (None, 1, 2)
     layer = layer_of(two, DENSE)
     terms = [dict(stage_memory(job, plan_of_job(job))[0].terms) for job in (one, two)]
     kept = [sum(size for name, size in each.items() if name.startswith("layer inputs")) for each in terms]
@@ -159,7 +158,7 @@ def test_gradients_are_copied_to_fp32_in_the_step_when_activations_are_gone():
     for seq_length, beyond in ((64, True), (65536, False)):
         memory = [
             stage_memory(job, plan_of_job(job))[0]
-            for job in (replace(each, seq_length=seq_length) for each in (wide, narrow))
+            for job in (each.with_values(seq_length=seq_length) for each in (wide, narrow))
         ]
         assert memory[0].optimizer == memory[1].optimizer
         copies = 2 * memory[1].gradients

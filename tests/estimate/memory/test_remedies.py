@@ -295,10 +295,10 @@ def test_offloading_is_proposed_where_nothing_else_is_enough_and_the_host_has_ro
     plan, hbm_bytes = plan_of_job(job), 80e9
     found = {host: dict(fits(job, plan, hbm_bytes, host_bytes=host).remedies) for host in (0.0, 1e12)}
     assert not any(name.startswith("offload") for name in found[0.0])
-    changed = replace(job, offload_optimizer=1.0)
+    changed = job.with_values(offload_optimizer=1.0)
     freed = peak_of(job) - peak_of(changed)
     assert found[1e12]["offload_optimizer 1"] == pytest.approx(freed)
-    both = replace(changed, offload_activations=80)
+    both = changed.with_values(offload_activations=80)
     assert found[1e12]["offload_optimizer 1 with offload_activations 80"] == pytest.approx(peak_of(job) - peak_of(both))
     assert "offload_optimizer 1 frees" in fits(job, plan, hbm_bytes, host_bytes=1e12).text
     # Where recomputation is enough, its transfers are not proposed.

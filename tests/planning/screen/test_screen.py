@@ -338,7 +338,7 @@ def test_a_stage_ends_before_the_first_by_the_passes_and_messages_between(stage)
         passes=lambda _, first, last: 2.0 * (last - first),
         longest=lambda each: each[0],
     )
-    of = SimpleNamespace(block=SimpleNamespace(job=SimpleNamespace(schedule="1f1b")))
+    of = SimpleNamespace(block=SimpleNamespace(job=SimpleNamespace(pipeline=SimpleNamespace(schedule="1f1b"))))
     assert Passes.before(of, line, SimpleNamespace(stage=stage)) == pytest.approx(stage * (2.0 + 0.25 + 0.05))
-    of.block.job.schedule = "dualpipe"
+    of.block.job.pipeline.schedule = "dualpipe"
     assert Passes.before(of, line, SimpleNamespace(stage=stage)) == 0
