@@ -617,7 +617,7 @@ def test_a_terminal_that_cannot_show_a_bar_gets_ascii(file):
 
 
 def test_the_command_line_starts_without_the_heavy_libraries():
-    heavy = {"numpy", "rich", "numba", "msgspec", "scipy"}
+    heavy = {"numpy", "rich", "numba", "msgspec", "scipy", "yaml"}
     for started in ("traincast.cli.main", "traincast; dir(traincast)"):
         code = f"import sys, {started}; print(*sorted({heavy} & set(sys.modules)))"
         assert spawn("-c", code).communicate() == (b"\n", b"")

@@ -15,7 +15,7 @@ from traincast.hardware.clusters import cluster_names
 from traincast.job.frameworks import framework_names
 from traincast.model.load import model_names
 from traincast.report.files import REPORTS
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.schedule import SCHEDULES
 from traincast.workload.words import operation_named
 
 ASK = """
@@ -156,6 +156,7 @@ TYPED = {
 """What is typed, what stands there after the tab key, and what is offered."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
 def test_fish_completes(program, tmp_path):
     (tmp_path / "fish" / "completions").mkdir(parents=True)
@@ -182,6 +183,7 @@ zle -N complete; zle-line-init() { zle complete }; zle -N zle-line-init
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
 def test_zsh_completes(program, monkeypatch):
     Path("traincast.zsh").write_text(run(program, "completion", "zsh"))
@@ -207,6 +209,33 @@ def test_bash_completes_a_name_and_leaves_files_to_itself():
     assert typed("~/bin/traincast", "models", "llama3-7") == ["llama3-70b"]
     assert typed("traincast", "predict", "--model", "=", "llama3-") == MODELS
     assert typed("traincast", "predict", "--cluster", "exa") == ["compopt", "-o", "default"]
+
+
+OUTSIDE = "~/bin/traincast models llama3-7"
+
+
+def without_the_program(monkeypatch, program):
+    rest = [each for each in os.environ["PATH"].split(os.pathsep) if each != str(program.parent)]
+    monkeypatch.setenv("PATH", os.pathsep.join(each for each in rest if not Path(each, "traincast").exists()))
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_fish_completes_a_program_that_is_not_in_the_path(program, monkeypatch):
+    Path("traincast.fish").write_text(run(program, "completion", "fish"))
+    without_the_program(monkeypatch, program)
+    # By itself fish looks for completions of what is in the path only.
+    found = run("fish", "-c", "source traincast.fish; complete -C $argv[1]", OUTSIDE)
+    assert found.split("\t")[0].strip() == "llama3-70b"
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+def test_zsh_completes_a_program_that_is_not_in_the_path(program, monkeypatch):
+    Path("traincast.zsh").write_text(run(program, "completion", "zsh"))
+    Path("inner.zsh").write_text(INNER)
+    without_the_program(monkeypatch, program)
+    monkeypatch.setenv("TYPED", OUTSIDE)
+    run("zsh", "-f", "-c", DRIVER, "zsh", "inner.zsh")
+    assert Path("found").read_text() == "~/bin/traincast models llama3-70b |\n"
 
 
 def test_the_manual_page_holds_every_command_and_option(call):

@@ -2,8 +2,9 @@
 
 A shell runs the program that is being typed with ``_TRAINCAST_COMPLETE=SHELL_complete``, the words before the cursor's
 in ``COMP_WORDS``, a line each, and the cursor's in ``COMP_WORD``. Each line of the answer is ``plain``, ``dir`` or
-``file``, a value, and what it means, with tabs between. The scripts are ours, not click's, which lose a help text after
-its first comma (fish), values after ``=`` (all), and programs that are called by their path (zsh, fish).
+``file``, a value, and what it means, with tabs between. The scripts are ours, not click's, which (8.5) lose a help text
+after its first comma (fish), values after ``=`` (all; in zsh the option, too, is gone from the line), and programs that
+are called by their path (zsh, fish, and bash where it begins with ``~``).
 """
 
 import os

@@ -39,7 +39,7 @@ class OutputError(TraincastError):
     """Standard output cannot be written."""
 
 
-class _WholeOutput(io.RawIOBase):
+class _WholeOutput(io.FileIO):
     """A file descriptor that fails once: what is written after that goes nowhere.
 
     Python writes out what is left in its buffers when it ends, and would complain a second time, with an exit
@@ -48,35 +48,24 @@ class _WholeOutput(io.RawIOBase):
     """
 
     def __init__(self, descriptor: int | None) -> None:
-        self._descriptor, self._failed = descriptor, False
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        if self._descriptor is None:
-            raise io.UnsupportedOperation("standard output is closed")
-        return self._descriptor
-
-    def isatty(self) -> bool:
-        return self._descriptor is not None and os.isatty(self._descriptor)
+        is_closed = descriptor is None
+        super().__init__(os.devnull if descriptor is None else descriptor, "w", closefd=is_closed)
+        self._is_closed, self._failed = is_closed, False
 
     def write(self, data: "ReadableBuffer") -> int:
         if self._failed:
             return memoryview(data).nbytes
+        self._failed = True
+        if self._is_closed:
+            raise OutputError("standard output is closed; nothing can be printed")
         try:
-            if self._descriptor is None:
-                raise OutputError("standard output is closed; nothing can be printed")
-            return os.write(self._descriptor, data)
+            written = os.write(self.fileno(), data)
         except BrokenPipeError:
-            self._failed = True
             raise
         except OSError as error:
-            self._failed = True
             raise OutputError(f"standard output cannot be written: {error.strerror or error}") from None
-        except OutputError:
-            self._failed = True
-            raise
+        self._failed = False
+        return written
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from pathlib import Path
 from traincast.dialects.flags import FlagTable, Pasted, split_flags
 from traincast.dialects.judge import Judgement, judge
 from traincast.dialects.launch import Launch
-from traincast.dialects.yaml import read_yaml
 from traincast.errors import FormatError
 from traincast.files import InputFile, input_of, read_json, read_toml
 from traincast.model.load import find_model, model_names
@@ -37,12 +36,20 @@ def settings_of_file(path: str) -> Values:
     FormatError
         If it cannot be read, is no document of its kind, or holds anything but named settings.
     """
-    suffix, place = Path(path).suffix.lower(), Path(path)
-    read = {".json": read_json, ".toml": read_toml}.get(suffix, read_yaml)
-    found = read(place)
+    found = _read(Path(path))
     if not isinstance(found, Mapping):
         raise FormatError("holds no settings; it must be names with values", path)
     return settings_of_table(found, path)
+
+
+def _read(path: Path) -> object:
+    suffix = path.suffix.lower()
+    if suffix in (".json", ".toml"):
+        return read_json(path) if suffix == ".json" else read_toml(path)
+    # PyYAML is loaded where a YAML file is read only.
+    from traincast.dialects.yaml import read_yaml
+
+    return read_yaml(path)
 
 
 def settings_of_table(table: Mapping[str, object], shown: str) -> Values:

@@ -1,40 +1,37 @@
-"""The YAML that configuration files are written in: mappings and lists in blocks or brackets, scalars, comments.
+"""The YAML of configuration files: PyYAML's safe loader, the line of what is wrong, and bounds on what is read.
 
-What else YAML has (anchors, aliases, tags, merge keys, several documents, plain scalars over several lines, ``? key``)
-is refused with its line. Scalars are read as YAML 1.1 does, which PyYAML implements (``yes`` and ``off`` are booleans),
-but that ``1e-5`` is a number as in YAML 1.2, and keys are always texts.
-Source: YAML 1.1 (yaml.org/spec/1.1), its types null, bool, int and float (yaml.org/type).
+Scalars are read as the loaders of the frameworks read them: by YAML 1.1 (``off`` is a boolean, ``010`` is eight,
+``08`` a text), but that numbers with an exponent need neither dot nor sign and dates stay texts, as OmegaConf has it.
+Keys are always texts; a key that is given twice is refused, and every tag that is not YAML's own.
+Source: YAML 1.1 (yaml.org/type); PyYAML, lib/yaml/resolver.py, which Accelerate reads with; omry/omegaconf,
+omegaconf/_utils.py (get_yaml_loader), which NeMo and Megatron-Bridge read with.
 """
 
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from msgspec import Struct
+import yaml
+from msgspec import Struct, field
+from yaml.constructor import SafeConstructor
+from yaml.reader import Reader
 
 from traincast.errors import FormatError
 from traincast.files import read_text
 from traincast.units import quoted
 
+_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _MOST_DEPTH = 32
-_NULL = frozenset(("", "~", "null", "Null", "NULL"))
-_TRUE = frozenset(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"))
-_FALSE = frozenset(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"))
-_INT = re.compile(r"[-+]?[0-9][0-9_]{0,30}")
-_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*)?\.?[0-9]*(?:[eE][-+]?[0-9]{1,3})?")
-_NOT_READ = {
-    "&": "an anchor",
-    "*": "an alias",
-    "!": "a tag",
-    "%": "a directive",
-    "@": "a reserved character",
-    "`": "a reserved character",
-}
-_ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "/": "/", "0": "\0", "r": "\r", " ": " "}
-_KEY = re.compile(
-    r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#\[\]{},"'&*!|>%@`?-][^#]*?|-[^\s#][^#]*?)(?<!\s)\s*+:(?:\s+|$)"""
-)
-_OPENING, _CLOSING = "[{", "]}"
+_MOST_VALUES = 100_000
+"""Values of a file with what its aliases and merge keys stand for."""
+_TOO_MANY = f"is one of more than {_MOST_VALUES:,} values, with those that aliases stand for"
+_OWN_TAG = "tag:yaml.org,2002:"
+_TEXTS = ("str", "timestamp", "value")
+"""Kinds of scalars that stay texts: dates, and the single ``=`` that YAML 1.1 gives a meaning nobody uses."""
+_SCALARS = ("null", "bool", "int", "float", *_TEXTS)
+_FURTHER_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?)")
+"""Numbers that PyYAML takes for texts and OmegaConf does not."""
 
 
 def read_yaml(path: Path) -> object:
@@ -48,223 +45,119 @@ def parse_yaml(text: str, shown: str) -> object:
     Raises
     ------
     FormatError
-        With the line of what is not read, of a key that is given twice, or of what is nested too deeply.
+        With the line of what is not YAML or not read, of a key that is given twice, or of what is nested too deeply
+        or too much.
     """
-    reader = _Reader(text.splitlines(), shown)
-    found = reader.block(-1, 0)
-    if reader.peek() is not None:
-        raise reader.wrong("stands less deep than what is before it, or begins another document")
-    return found
+    reader = _Reader(text, shown)
+    node = reader.compose()
+    return None if node is None else reader.value(node, 0)
 
 
 class _Reader(Struct):
-    """The lines of a file, and where it is read."""
+    """The values of a file's nodes, each counted as often as an alias repeats it."""
 
-    lines: list[str]
+    text: str
     shown: str
-    at: int = 0
+    count: int = 0
+    scalars: SafeConstructor = field(default_factory=SafeConstructor)
 
-    def wrong(self, what: str, line: int | None = None) -> FormatError:
-        place = self.at if line is None else line
-        return FormatError(f"{quoted(self.lines[place].strip()[:60])} {what}", self.shown, place + 1)
+    def compose(self) -> yaml.Node | None:
+        """Return the node that the file is; None of an empty one."""
+        strange = Reader.NON_PRINTABLE.search(self.text)
+        if strange is not None:
+            line = self.text.count("\n", 0, strange.start())
+            raise self._wrong("is not YAML: it has a character that cannot be printed", line)
+        try:
+            self._check_size()
+            return yaml.compose(self.text, Loader=_LOADER)
+        except yaml.MarkedYAMLError as error:
+            raise self._not_yaml(error) from None
 
-    def peek(self) -> tuple[int, str] | None:
-        """Return the indent and text of the next line that says something; None at the end."""
-        while self.at < len(self.lines):
-            raw = self.lines[self.at]
-            text = _without_comment(raw)
-            bare = text.strip()
-            if bare == "...":
-                self.at = len(self.lines)
-            elif bare and not (text.startswith("---") and self.at == self._first()):
-                indent = len(text) - len(text.lstrip())
-                if "\t" in raw[:indent]:
-                    raise self.wrong("is indented with a tab, which YAML does not allow")
-                return indent, bare
+    def _check_size(self) -> None:
+        """Refuse what has too many values or is too deep for the composer, which goes down by calling itself."""
+        depth = count = 0
+        for event in yaml.parse(self.text, Loader=_LOADER):
+            line = 0 if event.start_mark is None else event.start_mark.line
+            count += isinstance(event, yaml.NodeEvent)
+            if count > _MOST_VALUES:
+                raise self._wrong(_TOO_MANY, line)
+            if isinstance(event, yaml.CollectionStartEvent):
+                if depth > _MOST_DEPTH:
+                    raise self._wrong("is nested too deeply", line)
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+
+    def _not_yaml(self, error: yaml.MarkedYAMLError) -> FormatError:
+        """Return what PyYAML says in one line, at the line that a person would mend."""
+        context, problem = error.context_mark, error.problem_mark
+        line = 0 if problem is None else problem.line
+        start = line if context is None else context.line
+        begun = f"{error.context}: " if error.context else ""
+        if (error.context or "").startswith("while scanning") or line >= len(self.text.splitlines()):
+            # What is not closed is found at the end of the file only.
+            line = start
+        elif error.context and start != line:
+            begun = f"{error.context} that begins in line {start + 1}: "
+        return self._wrong(f"is not YAML: {begun}{error.problem}", line)
+
+    def value(self, node: yaml.Node, depth: int) -> object:
+        """Return what a node holds, which stands so deep."""
+        line, self.count = node.start_mark.line, self.count + 1
+        if self.count > _MOST_VALUES:
+            raise self._wrong(_TOO_MANY, line)
+        if depth > _MOST_DEPTH and not isinstance(node, yaml.ScalarNode):
+            raise self._wrong("is nested too deeply, or within itself", line)
+        kind = node.tag.removeprefix(_OWN_TAG)
+        if isinstance(node, yaml.ScalarNode) and kind in _SCALARS:
+            return self._scalar(node, kind)
+        if isinstance(node, yaml.SequenceNode) and kind == "seq":
+            return [self.value(each, depth + 1) for each in node.value]
+        if isinstance(node, yaml.MappingNode) and kind == "map":
+            return self._mapping(node, depth)
+        raise self._wrong(f"has the tag {quoted(node.tag)}, which is not read; write the value itself", line)
+
+    def _mapping(self, node: yaml.MappingNode, depth: int) -> dict[str, object]:
+        merged: dict[str, object] = {}
+        found: dict[str, object] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise self._wrong("has a list or mapping as a key; only names are read", key.start_mark.line)
+            if key.tag == f"{_OWN_TAG}merge":
+                for each in self._merged(value, depth):
+                    merged |= each
+            elif key.value in found:
+                raise self._wrong(f"gives {quoted(key.value)} for the second time", key.start_mark.line)
             else:
-                self.at += 1
-        return None
+                found[key.value] = self.value(value, depth + 1)
+        return merged | found
 
-    def _first(self) -> int:
-        return next((place for place, line in enumerate(self.lines) if _without_comment(line).strip()), 0)
+    def _merged(self, node: yaml.Node, depth: int) -> Iterator[dict[str, object]]:
+        """Yield the mappings that a merge key brings in, the first of a list, which counts most, last.
 
-    def block(self, above: int, depth: int) -> object:
-        """Return the mapping, list or scalar whose lines stand deeper than `above`."""
-        said = self.peek()
-        if said is None or said[0] <= above:
-            return None
-        if depth > _MOST_DEPTH:
-            raise self.wrong("is nested too deeply")
-        indent, text = said
-        if text == "-" or text.startswith("- "):
-            return self._sequence(indent, depth)
-        if _KEY.match(text):
-            return self._mapping(indent, depth)
-        return self._value(text, indent, depth)
+        Source: yaml.org/type/merge.
+        """
+        for each in reversed(node.value) if isinstance(node, yaml.SequenceNode) else [node]:
+            found = self.value(each, depth + 1)
+            if not isinstance(found, dict):
+                raise self._wrong("is merged (<<), but is not a mapping", each.start_mark.line)
+            yield found
 
-    def _mapping(self, indent: int, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        while (said := self.peek()) is not None and said[0] == indent:
-            key = _KEY.match(said[1])
-            if key is None and said[1].startswith("---"):
-                break
-            if key is None:
-                raise self.wrong("is no 'key: value'")
-            name = _plain(key[1].strip())
-            if name == "<<" or name in found:
-                raise self.wrong("merges another mapping, which is not read" if name == "<<" else "is given twice")
-            found[name] = self._value(said[1][key.end() :], indent, depth, lists_at=indent)
-        if said is not None and said[0] > indent:
-            raise self.wrong("stands deeper than its mapping")
-        return found
+    def _scalar(self, node: yaml.ScalarNode, kind: str) -> object:
+        text: str = node.value
+        if node.style in ("|", ">"):
+            # As a shell's words, which have no end of line behind them.
+            return text.strip()
+        further = kind == "str" and not node.style and _FURTHER_FLOAT.fullmatch(text)
+        if kind in _TEXTS and not further:
+            return text
+        try:
+            found = float(text.replace("_", "")) if further else self.scalars.construct_object(node)
+        except (ValueError, KeyError):
+            return text
+        return text if isinstance(found, float) and not math.isfinite(found) else found
 
-    def _sequence(self, indent: int, depth: int) -> list[Any]:
-        found = []
-        while (said := self.peek()) is not None and said[0] == indent and (said[1] == "-" or said[1].startswith("- ")):
-            rest = said[1][1:].lstrip()
-            if rest.startswith("- ") or _KEY.match(rest):
-                # What follows the dash is the first line of a block of its own, as deep as it stands.
-                line = self.lines[self.at]
-                self.lines[self.at] = line.replace("-", " ", 1)
-                found.append(self.block(indent, depth + 1))
-            else:
-                found.append(self._value(rest, indent, depth))
-        return found
-
-    def _value(self, text: str, indent: int, depth: int, lists_at: int | None = None) -> object:
-        """Return the value that begins on this line, and go on to the line behind it."""
-        line = self.at
-        if text[:1] in ("|", ">"):
-            self.at += 1
-            return self._literal(indent, folded=text[0] == ">")
-        if text[:1] and text[0] in _OPENING:
-            text = self._joined(text)
-            value, end = self._flow(text, 0, line, depth)
-            if text[end:].strip():
-                raise self.wrong("has something behind its brackets", line)
-            return value
-        self.at += 1
-        if text:
-            return self._scalar(text, line)
-        said = self.peek()
-        is_list = said is not None and said[0] == lists_at and (said[1] == "-" or said[1].startswith("- "))
-        return self.block(indent - is_list, depth + 1)
-
-    def _literal(self, indent: int, *, folded: bool) -> str:
-        """Return the text of a block scalar: the lines that stand deeper."""
-        taken = []
-        while self.at < len(self.lines):
-            raw = self.lines[self.at]
-            if raw.strip() and len(raw) - len(raw.lstrip()) <= indent:
-                break
-            taken.append(raw.strip())
-            self.at += 1
-        return (" " if folded else "\n").join(taken).strip()
-
-    def _joined(self, text: str) -> str:
-        """Return a value in brackets, which may go on over lines, as one line."""
-        start, parts, open_ = self.at, [text], _open_brackets(text)
-        self.at += 1
-        while open_ > 0:
-            if self.at >= len(self.lines):
-                raise self.wrong("opens brackets that are not closed", start)
-            parts.append(_without_comment(self.lines[self.at]).strip())
-            open_ += _open_brackets(parts[-1])
-            self.at += 1
-        return " ".join(parts)
-
-    def _flow(self, text: str, at: int, line: int, depth: int) -> tuple[Any, int]:
-        """Return the value in brackets that begins there, or the scalar up to a comma, and where it ends."""
-        if depth > _MOST_DEPTH:
-            raise self.wrong("is nested too deeply", line)
-        at = _skip(text, at)
-        if text[at : at + 1] not in ("[", "{"):
-            end = _end_of_scalar(text, at)
-            return self._scalar(text[at:end].strip(), line), end
-        close = _CLOSING[_OPENING.index(text[at])]
-        items: list[Any] = []
-        pairs: dict[str, Any] = {}
-        at = _skip(text, at + 1)
-        while text[at : at + 1] != close:
-            key = _KEY.match(text, at) if close == "}" else None
-            if close == "}" and key is None:
-                raise self.wrong("has something in braces that is no 'key: value'", line)
-            value, at = self._flow(text, at if key is None else key.end(), line, depth + 1)
-            if key is None:
-                items.append(value)
-            elif pairs.setdefault(_plain(key[1].strip()), value) is not value:
-                raise self.wrong(f"gives {quoted(key[1])} twice", line)
-            at = _skip(text, at)
-            if text[at : at + 1] == ",":
-                at = _skip(text, at + 1)
-            elif text[at : at + 1] != close:
-                raise self.wrong("has brackets that do not match", line)
-        return (pairs if close == "}" else items), at + 1
-
-    def _scalar(self, text: str, line: int | None = None) -> object:
-        first = text[:1]
-        if first in ('"', "'"):
-            if len(text) < 2 or text[-1] != first:
-                raise self.wrong("has a quotation that does not end on its line", line)
-            return _plain(text)
-        if first in _NOT_READ:
-            raise self.wrong(f"has {_NOT_READ[first]}, which is not read; write the value itself", line)
-        if text in _NULL:
-            return None
-        if text in _TRUE or text in _FALSE:
-            return text in _TRUE
-        if _INT.fullmatch(text):
-            return int(text.replace("_", ""))
-        if _FLOAT.fullmatch(text) and any(each.isdigit() for each in text):
-            return float(text.replace("_", ""))
-        return text
-
-
-def _plain(text: str) -> str:
-    """Return a key or scalar without its quotation marks."""
-    if text.startswith("'"):
-        return text[1:-1].replace("''", "'")
-    if text.startswith('"'):
-        return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), text[1:-1])
-    return text
-
-
-def _without_comment(line: str) -> str:
-    """Return a line without its comment: a ``#`` behind a blank that stands in no quotation."""
-    if "#" not in line:
-        return line.rstrip()
-    quote = ""
-    for place, each in enumerate(line):
-        before = line[place - 1] if place else " "
-        if quote:
-            quote = "" if each == quote and (quote == "'" or before != "\\") else quote
-        elif each in "\"'" and (before.isspace() or before in "[{,"):
-            quote = each
-        elif each == "#" and before.isspace():
-            return line[:place].rstrip()
-    return line.rstrip()
-
-
-def _open_brackets(text: str) -> int:
-    """Return how many more brackets open than close, those in quotations aside."""
-    # A quotation that is not closed yet runs to the end.
-    bare = re.sub(r""""(?:[^"\\]|\\.)*+(?:"|\Z)|(?<![\w])'(?:[^']|'')*'""", "", text)
-    return sum(map(bare.count, _OPENING)) - sum(map(bare.count, _CLOSING))
-
-
-def _skip(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
-
-
-def _end_of_scalar(text: str, at: int) -> int:
-    """Return where a scalar within brackets ends."""
-    if text[at : at + 1] in ('"', "'"):
-        quote, end = text[at], at + 1
-        while end < len(text) and (text[end] != quote or text[end - 1] == "\\"):
-            end += 1
-        return end + 1
-    while at < len(text) and text[at] not in ",]}":
-        at += 1
-    return at
+    def _wrong(self, what: str, line: int) -> FormatError:
+        return FormatError(
+            f"{quoted(''.join(self.text.splitlines()[line : line + 1]).strip()[:60])} {what}", self.shown, line + 1
+        )

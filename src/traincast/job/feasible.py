@@ -13,7 +13,6 @@ from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, RECOMPUTE_METHODS
 from traincast.job.kernels import GRAPH_IMPLS
 from traincast.job.offload import OFFLOAD_MODULES
 from traincast.job.optimizer import TYPE_CHOICES, check_types
-from traincast.job.pipeline import SCHEDULES
 from traincast.job.precision import FP8_RECIPES
 from traincast.job.request import JobRequest
 from traincast.model.blocks.share import LORA_TARGETS
@@ -21,8 +20,8 @@ from traincast.model.counts import TASKS
 from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS
 from traincast.model.recompute import RECOMPUTE, spelled_modules, split_recompute
 from traincast.model.routing import ROUTINGS
-from traincast.names import find_name
 from traincast.registry import known_name
+from traincast.schedules.schedule import SCHEDULES
 from traincast.units import check_given
 
 CHOICES: Mapping[str, tuple[str, Iterable[str]]] = {
@@ -64,8 +63,7 @@ def check_choices(request: JobRequest) -> JobRequest:
         if getattr(request, field) is not None
     }
     if request.schedule is not None:
-        # Plug-ins add schedules, which are looked up where they are.
-        spelled["schedule"] = find_name(request.schedule, SCHEDULES) or request.schedule
+        spelled["schedule"] = SCHEDULES.get(request.schedule).name
     if request.recompute_modules is not None:
         spelled["recompute_modules"] = spelled_modules(request.recompute_modules)
     if request.offload_modules is not None:

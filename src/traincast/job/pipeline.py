@@ -9,14 +9,8 @@ from traincast.job.layers import Split, even_split, split_layers
 from traincast.job.parallel import Parallel
 from traincast.job.pipeline_layout import check_layout, parse_layout
 from traincast.job.request import JobRequest
+from traincast.schedules.schedule import SCHEDULES, fixed_virtual_stages, usual_schedule
 from traincast.units import counted
-
-SCHEDULES: dict[str, int | None] = {
-    **{"gpipe": 1, "1f1b": 1, "interleaved": None, "looped_bfs": None, "interleaved_zb": None},
-    **{"zb_h1": 1, "zb_v": 2, "dualpipe": 1, "dualpipe_v": 2},
-}
-"""Pipeline schedules that are built in, beside those of plug-ins: the virtual stages per stage that each has; None for
-any number."""
 
 NEEDS = tuple(
     Need(name, lambda _, parallel, __: parallel.pp > 1, "with pp 1")
@@ -64,7 +58,7 @@ def _given_layers(request: JobRequest, pp: int) -> tuple[int, ...] | None:
     if request.vpp is not None and request.vpp > 1:
         if pp == 1:
             raise InfeasibleError(f"vpp {request.vpp} needs pp above 1: virtual stages interleave a pipeline")
-        if SCHEDULES.get(request.schedule or "") == 1:
+        if fixed_virtual_stages(request.schedule) == 1:
             raise ConfigError(
                 f"is {request.schedule}, which has no virtual stages, but vpp is {request.vpp}", "schedule"
             )
@@ -112,9 +106,9 @@ def decide_pipeline(request: JobRequest, decided: Decisions, pp: int, microbatch
         vpp = request.vpp or _default_vpp(request, decided, pp, microbatches)
     schedule = request.schedule
     if schedule is None:
-        schedule = "interleaved" if vpp > 1 else "1f1b"
-    if pp == 1 and SCHEDULES.get(schedule) is not None:
-        schedule = "gpipe" if schedule == "gpipe" else "1f1b"
+        schedule = usual_schedule(vpp)
+    if pp == 1 and fixed_virtual_stages(schedule) is not None and not SCHEDULES.get(schedule).orders_one_stage:
+        schedule = usual_schedule()
     if given is None:
         given, rule = split_layers(_split(request, decided.framework, pp, vpp))
         if len(set(given)) > 1 and request.first_stage_layers is None and request.last_stage_layers is None:
@@ -142,7 +136,7 @@ def _split(request: JobRequest, framework: Framework, pp: int, vpp: int) -> Spli
 
 def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> int:
     """Interleave as far as the framework does, where layers and microbatches allow it."""
-    framework, fixed = decided.framework, SCHEDULES.get(request.schedule or "")
+    framework, fixed = decided.framework, fixed_virtual_stages(request.schedule)
     if pp == 1:
         return 1
     if fixed is not None and fixed > 1:
@@ -150,7 +144,7 @@ def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches:
         return fixed
     ends = (request.first_stage_layers, request.last_stage_layers)
     why = None
-    if not framework.interleave or request.schedule not in (None, "interleaved"):
+    if not framework.interleave or request.schedule not in (None, usual_schedule(2)):
         why = f"{framework.name} does not interleave by itself"
     elif microbatches % pp:
         why = f"{microbatches} microbatches are no multiple of pp {pp}"
@@ -182,6 +176,6 @@ def decide_overlap_p2p(request: JobRequest, decided: Decisions, parallel: Parall
 
 def note_unused_schedule(request: JobRequest, decided: Decisions, parallel: Parallel) -> None:
     """Note a schedule of a job without a pipeline."""
-    if request.schedule not in (None, "1f1b", "gpipe") and parallel.pp == 1:
+    if request.schedule and parallel.pp == 1 and not SCHEDULES.get(request.schedule).orders_one_stage:
         text = f"schedule {request.schedule} has no effect with pp 1: there is no pipeline"
         decided.note("schedule-unused", text)

@@ -13,7 +13,7 @@ from traincast.job.degrees import check_model
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
 from traincast.model.recompute import DISCARDING_MODULES, available_modules, known_modules
-from traincast.schedules.plan import planned
+from traincast.schedules.schedule import planned, usual_schedule
 
 CONTEXT_TOKENS = 8192
 """Fewest tokens of a sequence on each rank for which more context parallelism is proposed: published recipes split no
@@ -121,9 +121,9 @@ def _other_degrees(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
 def _without_virtual_stages(job: Job) -> Job | None:
     """Return the job without interleaving, whose first stages hold fewer microbatches."""
     parallel = job.parallel
-    if parallel.vpp == 1 or job.pipeline.schedule != "interleaved":
+    if parallel.vpp == 1 or job.pipeline.schedule != usual_schedule(parallel.vpp):
         return None
-    changed = job.with_values(vpp=1, schedule="1f1b")
+    changed = job.with_values(vpp=1, schedule=usual_schedule())
     return changed.with_values(layers_Q=_split(changed))
 
 
@@ -144,7 +144,7 @@ def _more_stages(job: Job) -> Job | None:
     parallel, pp = job.parallel, 2 * job.parallel.pp
     if 2 * parallel.microbatches < pp or job.sharding.zero > 1:
         return None
-    changed = _half(job, pp=pp).with_values(schedule="1f1b" if parallel.pp == 1 else job.pipeline.schedule)
+    changed = _half(job, pp=pp).with_values(schedule=usual_schedule() if parallel.pp == 1 else job.pipeline.schedule)
     return changed.with_values(layers_Q=_split(changed))
 
 
