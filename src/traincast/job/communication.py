@@ -68,7 +68,26 @@ def decide_overlap_tp(request: JobRequest, decided: Decisions, parallel: Paralle
     return decided.overlap("overlap_tp", request.overlap_tp, default, matters=parallel.tp > 1)
 
 
-def decide_cp_kind(request: JobRequest, decided: Decisions, parallel: Parallel) -> str:
+def decide_communication(
+    request: JobRequest, decided: Decisions, parallel: Parallel, sequence_parallel: bool, overlap_tp: bool
+) -> Communication:
+    """Decide how keys and values are exchanged; what was decided before, and what the user alone decides, goes with it.
+
+    Raises
+    ------
+    InfeasibleError
+        If sequences or heads do not divide.
+    """
+    return Communication(
+        sequence_parallel=sequence_parallel,
+        overlap_tp=overlap_tp,
+        cp_kind=_cp_kind(request, decided, parallel),
+        sharp=request.sharp,
+        gpus_used_per_node=request.gpus_used_per_node,
+    )
+
+
+def _cp_kind(request: JobRequest, decided: Decisions, parallel: Parallel) -> str:
     """Return how keys and values are exchanged; refuse sequences and heads that do not divide."""
     kind, cp, tp = request.cp_kind or decided.framework.cp_kind, parallel.cp, parallel.tp
     if cp == 1:

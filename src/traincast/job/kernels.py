@@ -58,7 +58,25 @@ def decide_padded_vocab(request: JobRequest, decided: Decisions, tp: int) -> int
     return padded
 
 
-def decide_graphs(request: JobRequest, framework: Framework) -> tuple[bool, tuple[str, ...]]:
+def decide_kernels(request: JobRequest, framework: Framework, *, attention: str, padded_vocab: int) -> Kernels:
+    """Decide what CUDA graphs hold; the attention kernel and the vocabulary, decided before, go with it.
+
+    Raises
+    ------
+    ConfigError
+        If two of the fields that say it contradict each other.
+    """
+    graphs, scope = _graphs(request, framework)
+    return Kernels(
+        attention=attention,
+        cuda_graphs=graphs,
+        padded_vocab=padded_vocab,
+        cuda_graph_scope=scope,
+        te_op_fuser=bool(request.te_op_fuser),
+    )
+
+
+def _graphs(request: JobRequest, framework: Framework) -> tuple[bool, tuple[str, ...]]:
     """Return whether there are CUDA graphs, and of which modules; none named are whole layers.
 
     Raises

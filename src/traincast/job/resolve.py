@@ -9,20 +9,18 @@ from msgspec.structs import replace
 from traincast.hardware.cluster import Cluster
 from traincast.job import communication, experts, pipeline, sharding
 from traincast.job.batch import Batch, check_packed, decide_batches, note_long_sequence
-from traincast.job.communication import Communication
 from traincast.job.decisions import Decisions, choose_framework, unused_fields
 from traincast.job.degrees import check_model, decide_degrees, decide_expert_degrees
 from traincast.job.feasible import check_choices
 from traincast.job.finetuning import decide_finetuning
 from traincast.job.job import Job
-from traincast.job.kernels import Kernels, decide_attention_kernel, decide_graphs, decide_padded_vocab
+from traincast.job.kernels import decide_attention_kernel, decide_kernels, decide_padded_vocab
 from traincast.job.offload import decide_offload
 from traincast.job.optimizer import decide_gradient_type, decide_optimizer
 from traincast.job.parallel import Parallel
 from traincast.job.precision import decide_dtype, decide_precision
 from traincast.job.recompute import decide_recompute
 from traincast.job.request import JobRequest
-from traincast.job.sharding import Sharding
 from traincast.units import check_given
 
 _NEEDS = (*communication.NEEDS, *pipeline.NEEDS, *sharding.NEEDS, *experts.NEEDS)
@@ -45,22 +43,18 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     """
     request = check_choices(_with_mtp_layers(request))
     gpu = None if cluster is None else cluster.gpu
-    # The framework says what all others leave open.
-    decided = choose_framework(request)
-    decide_gradient_type(request, decided)
-    note_long_sequence(request, decided)
+    decided = _start(request)
     parallel, stages, batch = _layout(request, decided)
     # Whether parameters are sharded decides what recomputation, overlaps, the optimizer and offloading may be.
     zero, parallel = sharding.decide_zero(request, decided, parallel)
     recompute = decide_recompute(request, decided, stages.most_layers)
     dtype = decide_dtype(request, decided, gpu)
     reshard = sharding.decide_reshard(request, decided, parallel, zero)
-    decided.notes += unused_fields(_NEEDS, request, parallel, zero)
-    pipeline.note_unused_schedule(request, decided, parallel)
+    _note_unused(request, decided, parallel, zero)
     sequence_parallel = communication.decide_sequence_parallel(request, decided, parallel)
     # The overlaps, of replicas first; before all of them what the links of a node cannot do.
     request = communication.without_nvlink(request, decided, parallel, cluster)
-    overlaps = sharding.decide_data_overlaps(request, decided, parallel, zero)
+    sharded = sharding.decide_data_overlaps(request, decided, parallel, zero, reshard=reshard)
     overlap_tp = communication.decide_overlap_tp(request, decided, parallel)
     stages = replace(stages, overlap_p2p=pipeline.decide_overlap_p2p(request, decided, parallel))
     exchange = experts.decide_experts(request, decided, parallel, stages.schedule)
@@ -68,47 +62,43 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     offload = decide_offload(request, decided, zero, stages.most_layers, recomputes_all=recompute.all_layers)
     # What a layer is computed with.
     attention = decide_attention_kernel(request, decided, gpu)
-    cp_kind = communication.decide_cp_kind(request, decided, parallel)
+    spoken = communication.decide_communication(request, decided, parallel, sequence_parallel, overlap_tp)
     padded_vocab = decide_padded_vocab(request, decided, parallel.tp)
     check_packed(request)
     finetuning = decide_finetuning(request, decided)
     gathered_bytes = sharding.decide_param_gather(request, decided, zero, dtype)
-    graphs, scope = decide_graphs(request, decided.framework)
+    kernels = decide_kernels(request, decided.framework, attention=attention, padded_vocab=padded_vocab)
     return Job(
         model=request.model,
         framework=decided.framework,
         parallel=parallel,
-        communication=Communication(
-            sequence_parallel=sequence_parallel,
-            overlap_tp=overlap_tp,
-            cp_kind=cp_kind,
-            sharp=request.sharp,
-            gpus_used_per_node=request.gpus_used_per_node,
-        ),
+        communication=spoken,
         pipeline=stages,
         batch=batch,
         precision=decide_precision(request, decided, dtype, gpu),
-        sharding=Sharding(
-            zero=zero,
-            overlap_grad_reduce=overlaps[0],
-            overlap_param_gather=overlaps[1],
-            reshard_after_forward=reshard,
-            param_gather_bytes=gathered_bytes,
-        ),
+        sharding=replace(sharded, param_gather_bytes=gathered_bytes),
         optimizer=optimizer,
         recompute=recompute,
         offload=offload,
         experts=exchange,
-        kernels=Kernels(
-            attention=attention,
-            cuda_graphs=graphs,
-            padded_vocab=padded_vocab,
-            cuda_graph_scope=scope,
-            te_op_fuser=bool(request.te_op_fuser),
-        ),
+        kernels=kernels,
         finetuning=finetuning,
         assumptions=tuple(decided.notes),
     )
+
+
+def _start(request: JobRequest) -> Decisions:
+    """Choose the framework, which says what all others leave open, and note what follows from model and types alone."""
+    decided = choose_framework(request)
+    decide_gradient_type(request, decided)
+    note_long_sequence(request, decided)
+    return decided
+
+
+def _note_unused(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> None:
+    """Note what is turned on and has no effect with these degrees and this stage of ZeRO."""
+    decided.notes += unused_fields(_NEEDS, request, parallel, zero)
+    pipeline.note_unused_schedule(request, decided, parallel)
 
 
 def _layout(request: JobRequest, decided: Decisions) -> tuple[Parallel, pipeline.Pipeline, Batch]:

@@ -109,13 +109,26 @@ def decide_reshard(request: JobRequest, decided: Decisions, parallel: Parallel, 
     return not whole
 
 
-def decide_data_overlaps(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> tuple[bool, bool]:
-    """Decide whether reductions of gradients and gathers of parameters are overlapped with computation."""
+def decide_data_overlaps(
+    request: JobRequest, decided: Decisions, parallel: Parallel, zero: int, *, reshard: bool
+) -> Sharding:
+    """Decide whether reductions of gradients and gathers of parameters are overlapped with computation.
+
+    They go with the stage of ZeRO and `reshard`, which were decided before; in which type parameters are gathered is
+    decided later.
+    """
     said, usual = request, decided.framework
     reduces, gathers = parallel.replicas > 1, zero > 0
-    return (
-        decided.overlap("overlap_grad_reduce", said.overlap_grad_reduce, usual.overlap_grad_reduce, matters=reduces),
-        decided.overlap("overlap_param_gather", said.overlap_param_gather, usual.overlap_param_gather, matters=gathers),
+    reduced, gathered = "overlap_grad_reduce", "overlap_param_gather"
+    return Sharding(
+        zero=zero,
+        overlap_grad_reduce=decided.overlap(
+            reduced, said.overlap_grad_reduce, usual.overlap_grad_reduce, matters=reduces
+        ),
+        overlap_param_gather=decided.overlap(
+            gathered, said.overlap_param_gather, usual.overlap_param_gather, matters=gathers
+        ),
+        reshard_after_forward=reshard,
     )
 
 
