@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from traincast.estimate.memory import usable_bytes
 from traincast.hardware.clusters import load_cluster
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.planning.layout import Layout

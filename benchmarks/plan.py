@@ -20,7 +20,7 @@ import numpy as np
 from traincast.estimate.memory import usable_bytes
 from traincast.hardware.clusters import load_cluster
 from traincast.job.frameworks import load_framework
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.model.load import load_model
 from traincast.planning.screen.block import Block, Part
 from traincast.planning.screen.frontier import Frontier

@@ -27,7 +27,8 @@ from pathlib import Path
 
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.simulation.forecast import forecast

@@ -6,12 +6,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from traincast.hardware.clusters import load_cluster
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.lowering.build import build_workload
+from traincast.lowering.plans import plan_of_job
 from traincast.model.load import load_model
 from traincast.model.model import Attention, Experts, Latent, Model
-from traincast.schedules.check import plan_of
 from traincast.workload.words import Group, Kind, Operation, Phase
 
 TINY = Model(
@@ -56,7 +56,7 @@ def job_of(model=TINY, cluster="h100", **fields):
 
 def workload_of(job, gpus_per_node=8):
     """Return the workload of a job."""
-    return build_workload(job, plan_of(job), gpus_per_node)
+    return build_workload(job, plan_of_job(job), gpus_per_node)
 
 
 def slots(workload, which):

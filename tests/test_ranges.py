@@ -18,9 +18,9 @@ from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.gpu import Gpu
 from traincast.job.frameworks import Framework, load_framework
-from traincast.job.job import JobRequest
 from traincast.job.job_file import SECTIONS, read_job_file
 from traincast.job.options import LayoutOptions, make_options
+from traincast.job.request import JobRequest
 from traincast.model.load import load_model
 from traincast.model.model import Attention, Experts, Latent, Model
 from traincast.units import (

@@ -17,7 +17,7 @@ from sameness.jobs import draw
 from sameness.running import workshop
 from sameness.shapes import CLUSTERS, FRAMEWORKS, SCHEDULES, SHAPES
 from traincast import JobRequest, clusters
-from traincast.job.job import SCHEDULES as ALL_SCHEDULES
+from traincast.schedules.schedule import SCHEDULES as REGISTERED
 
 KEPT = {record["case"]: record for record in kept()}
 CASES = {case.name: case for case in cases()}
@@ -39,7 +39,7 @@ def test_a_result_is_the_one_on_record(name):
 
 def test_the_record_has_just_these_cases():
     assert list(KEPT) == list(CASES)
-    assert {f"schedule {name}" for name in ALL_SCHEDULES} <= set(KEPT)
+    assert {f"schedule {name}" for name in REGISTERED.names()} <= set(KEPT)
 
 
 def test_jobs_repeat_and_differ_by_number_and_seed():
@@ -56,7 +56,7 @@ def test_jobs_say_all_that_a_job_may_say():
     assert {job.shape.name for job in DRAWN} == {shape.name for shape in SHAPES}
     assert {job.cluster for job in DRAWN} == set(CLUSTERS) <= {cluster.name for cluster in clusters()}
     assert {job.fields.get("framework") for job in DRAWN} >= set(FRAMEWORKS)
-    assert {job.fields.get("schedule") for job in DRAWN} >= set(SCHEDULES) == set(ALL_SCHEDULES)
+    assert {job.fields.get("schedule") for job in DRAWN} >= set(SCHEDULES) == set(REGISTERED.names())
 
 
 @pytest.mark.parametrize(

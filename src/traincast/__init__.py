@@ -44,13 +44,13 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from traincast.job.draft import Draft
-    from traincast.job.job import JobRequest
     from traincast.job.options import (
         LayoutOptions,
         SimulateOptions,
         StageRoles,
         StepOptions,
     )
+    from traincast.job.request import JobRequest
     from traincast.simulation.result import Result
 
 __version__ = "0.1.0"
@@ -107,7 +107,7 @@ _MODULES = {
         "TraincastError UnknownNameError"
     ),
     "traincast.job.draft": "Draft",
-    "traincast.job.job": "JobRequest",
+    "traincast.job.request": "JobRequest",
     "traincast.job.options": "LayoutOptions SimulateOptions StageRoles StepOptions",
     "traincast.simulation.result": "Result",
     "traincast.api.explorer": "explore",

@@ -16,7 +16,7 @@ from traincast.api.planning import PLAN_WORDS
 from traincast.cli.main import cli, main
 from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
 from traincast.job.draft import Draft
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.job.words import JOB_WORDS, RUN_WORDS, SIMULATE_WORDS, STEP_WORDS, sorted_out
 from traincast.sweeps.words import SWEEP_WORDS

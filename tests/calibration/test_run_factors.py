@@ -9,7 +9,7 @@ from traincast.calibration.run_factors import factors_of, forecast_run, forecast
 from traincast.calibration.runs import MeasuredRun
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.hardware.clusters import load_cluster
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.model.load import load_model
 
 LAYOUTS = (

@@ -222,7 +222,7 @@ def test_precision_and_its_flavour(printed, gpu, notes, source, precision):
 def test_axes_of_sharding_annotations_are_not_degrees():
     run = run_of(row(tp=None, pp=None, vpp=None, cp=None, dp=None, zero_or_fsdp="fsdp-64", framework="MaxText"))
     job = resolve_job(run.request, run.cluster)
-    assert (job.parallel.tp, job.parallel.dp, job.zero, job.shard) == (1, 64, 3, 64)
+    assert (job.parallel.tp, job.parallel.dp, job.sharding.zero, job.sharing) == (1, 64, 3, 64)
     printed = run_of(row(tp="1", pp="1", vpp=None, cp=None, dp="1", zero_or_fsdp="fsdp-64", framework="Paxml"))
     assert resolve_job(printed.request).parallel.dp == 64
     with pytest.raises(ConfigError, match="tp and pp are empty"):
@@ -351,14 +351,14 @@ def test_what_a_row_says_itself_wins_over_its_recipe_with_what_hangs_on_it():
 
 def test_a_recipe_writes_out_where_layers_go_unless_it_is_of_another_layout():
     layout = "E" + "t" * 20 + "|(t*20|)*2" + "t" * 20 + "L"
-    assert job_of_run(with_recipe(row(vpp=None), pp_layout=layout)).layers_Q == (20, 20, 20, 20)
+    assert job_of_run(with_recipe(row(vpp=None), pp_layout=layout)).pipeline.layers_Q == (20, 20, 20, 20)
     with_mtp = job_of_run(with_recipe(row(vpp=None), pp_layout=layout.replace("L", "mL")))
-    assert (with_mtp.layers_Q, with_mtp.model.mtp_layers) == ((20, 20, 20, 20), 0)
+    assert (with_mtp.pipeline.layers_Q, with_mtp.model.mtp_layers) == ((20, 20, 20, 20), 0)
     other = with_recipe(row(), pp_layout=layout)
     assert "layout-unused" in {note.code for note in other.notes}
-    assert len(job_of_run(other).layers_Q) == 20
+    assert len(job_of_run(other).pipeline.layers_Q) == 20
     counted = with_recipe(row(), account_embed="1", account_loss="1")
-    assert sum(job_of_run(counted).layers_Q) == 80
+    assert sum(job_of_run(counted).pipeline.layers_Q) == 80
 
 
 def test_recipes_of_other_rows_and_two_of_one_are_refused():
@@ -384,7 +384,7 @@ def test_columns_of_ones_own_say_what_rules_say_of_public_tables():
     assert request.grad_reduce_bytes == 4
     assert run.cluster.inter.bandwidth_bytes_per_s < 6.25e9
     assert (run.peak_bytes, run.memory_kind, run.first_stage_memory) == (60 * 2**30, "reserved", True)
-    assert job_of_run(run).layers_Q == (20, 20, 20, 20)
+    assert job_of_run(run).pipeline.layers_Q == (20, 20, 20, 20)
     assert run_of(row(exclude="the cluster was shared")).reason == "the cluster was shared"
 
 

@@ -96,8 +96,8 @@ def test_a_sample_is_one_job_at_every_reading(sample):
     assert (first.fields, first.notes, first.warnings, first.inputs) == (
         second.fields, second.notes, second.warnings, second.inputs)  # fmt: skip
     job = resolve_job(first.request())
-    assert (job.parallel.world_size, job.micro_batch, job.seq_length) == (8, 2, 128)
-    assert job.global_batch % (job.micro_batch * job.parallel.dp) == 0
+    assert (job.parallel.world_size, job.batch.micro_batch, job.batch.seq_length) == (8, 2, 128)
+    assert job.batch.global_batch % (job.batch.micro_batch * job.parallel.dp) == 0
 
 
 def test_every_setting_is_read_or_said(sample):
@@ -111,7 +111,8 @@ def test_every_setting_is_read_or_said(sample):
 def test_options_win_over_what_is_pasted(sample):
     over = Draft(fields={"micro_batch": 1, "global_batch": 8, "precision": "fp16", "recompute": "full"})
     job = resolve_job(read(*sample).under(over).request())
-    assert (job.micro_batch, job.global_batch, job.precision, job.recompute) == (1, 8, "fp16", "full")
+    assert (job.batch.micro_batch, job.batch.global_batch) == (1, 8)
+    assert (job.precision.dtype, job.recompute.granularity) == ("fp16", "full")
 
 
 @pytest.mark.parametrize("like", LIKES)

@@ -49,8 +49,10 @@ def job(draft):
 
 def test_fsdp(job, draft):
     found = job(FSDP, words=("--gradient_accumulation_steps", "4"))
-    assert (found.parallel.world_size, found.parallel.dp, found.micro_batch, found.global_batch) == (16, 16, 2, 128)
-    assert (found.zero, found.shard, found.precision, found.recompute) == (3, 16, "bf16", "full")
+    assert (found.parallel.world_size, found.parallel.dp) == (16, 16)
+    assert (found.batch.micro_batch, found.batch.global_batch) == (2, 128)
+    assert (found.sharding.zero, found.sharing) == (3, 16)
+    assert (found.precision.dtype, found.recompute.granularity) == ("bf16", "full")
     assert (found.framework.name, found.framework.grad_reduce_bytes) == ("transformers-2024", 2)
     assert not draft(FSDP).warnings
 
@@ -67,7 +69,7 @@ def test_fsdp(job, draft):
 )
 def test_strategies(job, strategy, expected):
     found = job(FSDP.replace("FULL_SHARD", strategy))
-    assert (found.zero, found.shard, found.reshard_after_forward) == expected
+    assert (found.sharding.zero, found.sharing, found.sharding.reshard_after_forward) == expected
 
 
 def test_flags_of_the_launcher_win_over_the_file(job):
@@ -81,33 +83,37 @@ def test_flags_of_the_launcher_win_over_the_file(job):
         "--fsdp_reshard_after_forward",
         "false",
     )
-    assert (found.parallel.world_size, found.precision, found.reshard_after_forward) == (8, "fp32", False)
+    assert (found.parallel.world_size, found.precision.dtype) == (8, "fp32")
+    assert not found.sharding.reshard_after_forward
 
 
 def test_meshes(job, draft):
     mesh = FSDP + "parallelism_config:\n  parallelism_config_tp_size: 2\n  parallelism_config_dp_replicate_size: 2\n"
     found = job(mesh + "  parallelism_config_dp_shard_size: 4\n")
-    assert (found.parallel.tp, found.parallel.dp, found.shard, found.sequence_parallel) == (2, 8, 4, False)
+    assert (found.parallel.tp, found.parallel.dp) == (2, 8)
+    assert (found.sharing, found.communication.sequence_parallel) == (4, False)
     ring = job(FSDP + "parallelism_config:\n  parallelism_config_cp_size: 4\n  parallelism_config_dp_shard_size: 4\n")
-    assert (ring.parallel.cp, ring.shard, ring.cp_kind) == (4, 16, "all_gather")
+    assert (ring.parallel.cp, ring.sharing, ring.communication.cp_kind) == (4, 16, "all_gather")
     with pytest.raises(InfeasibleError, match="= 8, but there are 16 GPUs"):
         draft(mesh + "  parallelism_config_dp_shard_size: 2\n").request()
 
 
 def test_plain_data_parallelism(job):
     found = job("distributed_type: MULTI_GPU\nmixed_precision: 'bf16'\nnum_processes: 8\n")
-    assert (found.zero, found.parallel.dp, found.precision, found.recompute) == (0, 8, "bf16", "none")
-    assert found.overlap_grad_reduce
+    assert (found.sharding.zero, found.parallel.dp) == (0, 8)
+    assert (found.precision.dtype, found.recompute.granularity) == ("bf16", "none")
+    assert found.sharding.overlap_grad_reduce
 
 
 def test_deepspeed_by_its_own_settings_or_its_file(job, draft, tmp_path):
     own = "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 8\ndeepspeed_config:\n  {}\n"
     short = job(own.format("zero_stage: 3\n  offload_optimizer_device: none\n  gradient_accumulation_steps: 2"))
-    assert (short.zero, short.precision, short.global_batch, short.framework.name) == (3, "bf16", 32, "deepspeed-2024")
+    assert (short.sharding.zero, short.precision.dtype) == (3, "bf16")
+    assert (short.batch.global_batch, short.framework.name) == (32, "deepspeed-2024")
     file = tmp_path / "ds.json"
     file.write_text(json.dumps({"zero_optimization": {"stage": 1}, "bf16": {"enabled": "auto"}}))
     text = own.format(f"deepspeed_config_file: {file}\n  zero3_init_flag: false")
-    assert (job(text).zero, job(text).precision) == (1, "bf16")
+    assert (job(text).sharding.zero, job(text).precision.dtype) == (1, "bf16")
     assert {each.format for each in draft(text).inputs} == {"accelerate", "deepspeed"}
     offload = draft(own.format("zero_stage: 2\n  offload_optimizer_device: cpu"))
     assert not offload.warnings
@@ -116,8 +122,8 @@ def test_deepspeed_by_its_own_settings_or_its_file(job, draft, tmp_path):
 
 def test_what_is_offloaded(job):
     fsdp = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_offload_params: {}\n"
-    assert [job(fsdp.format(word)).offload_parameters for word in ("true", "false")] == [True, False]
-    assert job(fsdp.format("true")).offload_optimizer == 1
+    assert [job(fsdp.format(word)).offload.parameters for word in ("true", "false")] == [True, False]
+    assert job(fsdp.format("true")).offload.optimizer == 1
 
 
 def test_megatron(job):
@@ -126,8 +132,9 @@ def test_megatron(job):
             "  megatron_lm_sequence_parallelism: true\n  megatron_lm_recompute_activations: true\n"
             "  megatron_lm_use_distributed_optimizer: true\n")  # fmt: skip
     found = job(text)
-    assert (found.parallel.tp, found.parallel.pp, found.parallel.dp, found.global_batch) == (2, 2, 4, 32)
-    assert (found.zero, found.recompute, found.sequence_parallel) == (1, "selective", True)
+    assert (found.parallel.tp, found.parallel.pp, found.parallel.dp, found.batch.global_batch) == (2, 2, 4, 32)
+    assert (found.sharding.zero, found.recompute.granularity) == (1, "selective")
+    assert found.communication.sequence_parallel
 
 
 def test_what_is_wrong_or_open(draft):

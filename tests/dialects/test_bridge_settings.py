@@ -24,9 +24,11 @@ def test_a_recipe_of_the_table_is_a_whole_job():
     found = job("bridge", *RUN)
     parallel = found.parallel
     assert (parallel.tp, parallel.pp, parallel.vpp, parallel.cp, parallel.world_size) == (4, 4, 5, 2, 32)
-    assert (found.global_batch, found.micro_batch, found.seq_length, found.precision) == (512, 1, 8192, "bf16")
-    assert (found.zero, found.sequence_parallel, found.framework.name) == (1, True, "megatron-bridge-2025")
-    assert found.overlap_grad_reduce
+    assert (found.batch.global_batch, found.batch.micro_batch) == (512, 1)
+    assert (found.batch.seq_length, found.precision.dtype) == (8192, "bf16")
+    assert (found.sharding.zero, found.communication.sequence_parallel) == (1, True)
+    assert found.framework.name == "megatron-bridge-2025"
+    assert found.sharding.overlap_grad_reduce
     assert found.model.layers == 80
     assert texts(draft_like("bridge", list(RUN)).notes, "recipe")
 
@@ -48,9 +50,11 @@ def test_overrides_and_options_win_over_the_recipe():
              "model.recompute_method=uniform", "model.recompute_num_layers=1", "ddp.overlap_grad_reduce=false",
              "mixed_precision=bf16_with_fp8_current_scaling_mixed", "ddp.overlap_param_gather=False")  # fmt: skip
     found = job("bridge", *RUN, *words, "-tp", "8", "-gb", "128", "--num_gpus", "128")
-    assert (found.parallel.tp, found.parallel.vpp, found.global_batch, found.parallel.world_size) == (8, 1, 128, 128)
-    assert (found.recompute, found.precision, found.overlap_grad_reduce) == ("full", "fp8", False)
-    assert found.cp_kind == "all_to_all"
+    assert (found.parallel.tp, found.parallel.vpp) == (8, 1)
+    assert (found.batch.global_batch, found.parallel.world_size) == (128, 128)
+    assert (found.recompute.granularity, found.precision.dtype) == ("full", "fp8")
+    assert not found.sharding.overlap_grad_reduce
+    assert found.communication.cp_kind == "all_to_all"
 
 
 def test_types_of_gradients_are_those_of_ddp():
@@ -88,7 +92,8 @@ def test_python_is_read_and_never_run(tmp_path):
         "bridge", ["torchrun", "--nproc_per_node=8", "--nnodes=8", str(file), "train.micro_batch_size=1"]
     )
     found = resolve_job(draft.request())
-    assert (found.parallel.tp, found.parallel.pp, found.parallel.world_size, found.global_batch) == (8, 4, 64, 512)
+    assert (found.parallel.tp, found.parallel.pp) == (8, 4)
+    assert (found.parallel.world_size, found.batch.global_batch) == (64, 512)
     (note,) = [each for each in draft.warnings if "no plain value" in each.text]
     assert note.text.startswith("train.global_batch_size = 64 * args.nodes")
     assert note.place == f"{file}:7"
@@ -108,8 +113,8 @@ def test_a_recipe_of_nemo_2(tmp_path):
     found = resolve_job(draft.request())
     # The recipe itself splits sequences over two ranks.
     assert (found.parallel.tp, found.parallel.cp, found.parallel.dp) == (2, 2, 4)
-    assert (found.micro_batch, found.global_batch) == (2, 256)
-    assert (found.precision, found.sequence_parallel, found.model.layers) == ("fp8", True, 32)
+    assert (found.batch.micro_batch, found.batch.global_batch) == (2, 256)
+    assert (found.precision.dtype, found.communication.sequence_parallel, found.model.layers) == ("fp8", True, 32)
     assert "recipe llama3_8b sets what is not said otherwise" in texts(draft.notes, "recipe")[0]
 
 
@@ -127,8 +132,10 @@ def test_a_yaml_of_nemo_1(tmp_path):
                     "  activations_checkpoint_granularity: full\n  activations_checkpoint_method: uniform\n"
                     "  activations_checkpoint_num_layers: 1\n  optim:\n    lr: 1e-4\n")  # fmt: skip
     found = job("nemo", str(file), "model.tensor_model_parallel_size=4")
-    assert (found.parallel.tp, found.parallel.world_size, found.global_batch, found.seq_length) == (4, 16, 64, 2048)
-    assert (found.model.layers, found.model.hidden, found.recompute, found.precision) == (24, 2048, "full", "bf16")
+    assert (found.parallel.tp, found.parallel.world_size) == (4, 16)
+    assert (found.batch.global_batch, found.batch.seq_length) == (64, 2048)
+    assert (found.model.layers, found.model.hidden) == (24, 2048)
+    assert (found.recompute.granularity, found.precision.dtype) == ("full", "bf16")
 
 
 def test_what_is_unknown_or_not_modelled_is_said():
@@ -192,7 +199,7 @@ def test_a_recipe_of_nemo_under_what_is_said_over_it():
     )
     degrees = found.parallel
     assert (degrees.tp, degrees.pp, degrees.vpp, degrees.cp, degrees.dp) == (4, 4, 5, 2, 4)
-    assert (found.seq_length, found.micro_batch, found.global_batch) == (8192, 1, 256)
+    assert (found.batch.seq_length, found.batch.micro_batch, found.batch.global_batch) == (8192, 1, 256)
     assert found.framework.grad_reduce_bytes == 4
 
 

@@ -34,11 +34,13 @@ def texts(notes, code):
 
 def test_a_file_and_its_launcher_are_a_job(job):
     found = job({**STAGE_3, "gradient_accumulation_steps": 4})
-    assert (found.parallel.world_size, found.parallel.dp, found.micro_batch, found.global_batch) == (16, 16, 2, 128)
-    assert (found.zero, found.precision, found.recompute, found.framework.name) == (3, "bf16", "none", "deepspeed-2024")
-    assert (found.model.layers, found.seq_length, found.attention_kernel) == (32, 4096, "fa2")
-    assert found.overlap_grad_reduce
-    assert found.overlap_param_gather
+    assert (found.parallel.world_size, found.parallel.dp) == (16, 16)
+    assert (found.batch.micro_batch, found.batch.global_batch) == (2, 128)
+    assert (found.sharding.zero, found.precision.dtype) == (3, "bf16")
+    assert (found.recompute.granularity, found.framework.name) == ("none", "deepspeed-2024")
+    assert (found.model.layers, found.batch.seq_length, found.kernels.attention) == (32, 4096, "fa2")
+    assert found.sharding.overlap_grad_reduce
+    assert found.sharding.overlap_param_gather
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_a_file_and_its_launcher_are_a_job(job):
 def test_any_of_the_three_batches_say_the_others(job, table, expected):
     """Source: DeepSpeed, runtime/config.py (_set_batch_related_parameters); there are 16 replicas."""
     found = job(table)
-    assert (found.global_batch, found.micro_batch) == expected
+    assert (found.batch.global_batch, found.batch.micro_batch) == expected
 
 
 def test_three_batches_say_the_gpus_and_must_multiply(draft, job):
@@ -75,7 +77,8 @@ def test_what_is_auto_is_taken_from_the_flags_of_the_script(draft, job):
     }
     words = ("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2", "--bf16", "True")
     found = job(table, *words, "--gradient_checkpointing", "true")
-    assert (found.micro_batch, found.global_batch, found.precision, found.recompute) == (4, 128, "bf16", "full")
+    assert (found.batch.micro_batch, found.batch.global_batch) == (4, 128)
+    assert (found.precision.dtype, found.recompute.granularity) == ("bf16", "full")
     (note,) = texts(draft(table, *words).notes, "settings-auto")
     assert "zero_optimization.reduce_bucket_size" in note
     alone = draft(table)
@@ -97,19 +100,19 @@ def test_reductions_overlap_by_stage_unless_said(draft, stage, said, overlaps):
 
 
 def test_groups_of_mics_are_the_ranks_that_share_a_copy(job):
-    assert job({**STAGE_3, "zero_optimization": {"stage": 3, "mics_shard_size": 8}}).shard == 8
-    assert job({**STAGE_3, "zero_optimization": {"stage": 3, "mics_shard_size": -1}}).shard == 16
+    assert job({**STAGE_3, "zero_optimization": {"stage": 3, "mics_shard_size": 8}}).sharing == 8
+    assert job({**STAGE_3, "zero_optimization": {"stage": 3, "mics_shard_size": -1}}).sharing == 16
 
 
 def test_degrees_and_types(job):
     tensor = job({**STAGE_3, "zero_optimization": {"stage": 1}, "tensor_parallel": {"autotp_size": 4}})
-    assert (tensor.parallel.tp, tensor.parallel.dp, tensor.sequence_parallel) == (4, 4, False)
+    assert (tensor.parallel.tp, tensor.parallel.dp, tensor.communication.sequence_parallel) == (4, 4, False)
     ulysses = job({**STAGE_3, "sequence_parallel_size": 4})
-    assert (ulysses.parallel.cp, ulysses.cp_kind, ulysses.global_batch) == (4, "all_to_all", 8)
-    assert job({**STAGE_3, "bf16": {"enabled": False}}).precision == "fp32"
+    assert (ulysses.parallel.cp, ulysses.communication.cp_kind, ulysses.batch.global_batch) == (4, "all_to_all", 8)
+    assert job({**STAGE_3, "bf16": {"enabled": False}}).precision.dtype == "fp32"
     assert job({**STAGE_3, "communication_data_type": "fp32"}).framework.grad_reduce_bytes == 4
     casts = {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}, "train_micro_batch_size_per_gpu": 1}
-    assert job(casts).precision == "bf16"
+    assert job(casts).precision.dtype == "bf16"
 
 
 def test_what_is_not_modelled_says_how_much_it_may_matter(draft):
@@ -124,7 +127,7 @@ def test_what_is_not_modelled_says_how_much_it_may_matter(draft):
 def test_what_the_host_keeps(job, draft):
     def offloaded(stage, **devices):
         found = job({**STAGE_3, "zero_optimization": {"stage": stage, **devices}})
-        return found.offload_optimizer, found.offload_parameters, found.overlap_offload
+        return found.offload.optimizer, found.offload.parameters, found.offload.overlap
 
     cpu = {"device": "cpu"}
     assert offloaded(3) == (0, False, True)
@@ -150,11 +153,11 @@ def test_sections_that_are_off_and_unknown_settings(draft):
 
 def test_checkpointing_of_the_file_is_an_assumption(draft, job):
     table = {**STAGE_3, "activation_checkpointing": {"partition_activations": True, "number_checkpoints": 4}}
-    assert job(table).recompute == "full"
+    assert job(table).recompute.granularity == "full"
     assert len(texts(draft(table).notes, "assumed-recompute")) == 1
     assert not texts(draft(table).under(Draft(fields={"recompute": "none"})).notes, "assumed-recompute")
     off = {**STAGE_3, "activation_checkpointing": {"partition_activations": False, "cpu_checkpointing": False}}
-    assert job(off).recompute == "none"
+    assert job(off).recompute.granularity == "none"
 
 
 def test_a_model_beside_the_file_is_taken(tmp_path):

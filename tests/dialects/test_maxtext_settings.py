@@ -20,10 +20,11 @@ def texts(notes, code):
 
 def test_what_is_left_of_the_gpus_is_sharded():
     found = job("per_device_batch_size=2", "max_target_length=4096", "gradient_accumulation_steps=2")
-    assert (found.parallel.dp, found.zero, found.shard) == (16, 3, 16)
-    assert (found.micro_batch, found.global_batch, found.seq_length) == (2, 64, 4096)
-    assert (found.precision, found.recompute, found.framework.name) == ("bf16", "full", "maxtext-2024")
-    assert (found.model.layers, found.attention_kernel) == (32, "cudnn")
+    assert (found.parallel.dp, found.sharding.zero, found.sharing) == (16, 3, 16)
+    assert (found.batch.micro_batch, found.batch.global_batch, found.batch.seq_length) == (2, 64, 4096)
+    assert (found.precision.dtype, found.recompute.granularity) == ("bf16", "full")
+    assert found.framework.name == "maxtext-2024"
+    assert (found.model.layers, found.kernels.attention) == (32, "cudnn")
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,9 @@ def test_what_is_left_of_the_gpus_is_sharded():
 def test_axes_inside_and_between_slices_multiply(words, degrees):
     found = job("per_device_batch_size=4", *words)
     parallel = found.parallel
-    assert (parallel.tp, parallel.pp, parallel.cp, parallel.dp, found.zero, found.shard) == degrees
-    assert found.global_batch == 64
-    assert found.sequence_parallel is (parallel.tp > 1)
+    assert (parallel.tp, parallel.pp, parallel.cp, parallel.dp, found.sharding.zero, found.sharing) == degrees
+    assert found.batch.global_batch == 64
+    assert found.communication.sequence_parallel is (parallel.tp > 1)
 
 
 def test_axes_that_are_all_said_say_the_gpus():
@@ -62,20 +63,16 @@ def test_axes_that_are_all_said_say_the_gpus():
 
 def test_stages_repeat_their_layers():
     found = job("ici_pipeline_parallelism=4", "per_device_batch_size=4", "num_pipeline_microbatches=8")
-    assert (found.parallel.pp, found.parallel.vpp, found.schedule, found.parallel.microbatches) == (
-        4,
-        8,
-        "looped_bfs",
-        8,
-    )
+    assert (found.parallel.pp, found.parallel.vpp) == (4, 8)
+    assert (found.pipeline.schedule, found.parallel.microbatches) == ("looped_bfs", 8)
     one = job("ici_pipeline_parallelism=4", "per_device_batch_size=4", "num_layers_per_pipeline_stage=8")
-    assert (one.parallel.vpp, one.schedule, one.parallel.microbatches) == (1, "gpipe", 4)
+    assert (one.parallel.vpp, one.pipeline.schedule, one.parallel.microbatches) == (1, "gpipe", 4)
 
 
 def test_experts_are_an_axis_that_shards_the_other_weights_too():
     words = ["model_name=mixtral-8x7b", "ici_expert_parallelism=8", "per_device_batch_size=1"]
     found = resolve_job(draft_like("maxtext", words).under(Draft(fields={"gpus": 16})).request())
-    assert (found.parallel.ep, found.parallel.dp, found.shard) == (8, 16, 16)
+    assert (found.parallel.ep, found.parallel.dp, found.sharing) == (8, 16, 16)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +87,7 @@ def test_experts_are_an_axis_that_shards_the_other_weights_too():
     ],
 )
 def test_types_and_what_is_recomputed(word, field, value):
-    assert getattr(job("per_device_batch_size=1", word), field) == value
+    assert job("per_device_batch_size=1", word).decided(field) == value
 
 
 def test_a_file_builds_on_base_yml_and_words_win(tmp_path):
@@ -146,7 +143,7 @@ def test_a_batch_that_does_not_divide_is_refused():
         InfeasibleError, match=r"per_device_batch_size 0\.5 x 16 GPUs = 8 sequences do not divide over 16"
     ):
         job("per_device_batch_size=0.5")
-    assert job("per_device_batch_size=0.5", "ici_tensor_parallelism=2").micro_batch == 1
+    assert job("per_device_batch_size=0.5", "ici_tensor_parallelism=2").batch.micro_batch == 1
 
 
 def test_what_is_not_modelled_says_how_much_it_may_matter():

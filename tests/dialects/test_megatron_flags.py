@@ -48,8 +48,9 @@ def test_the_model_has_the_parameters_of_the_one_it_describes():
 
 def test_an_absent_flag_has_megatrons_default_and_is_not_open():
     found, notes = job(LLAMA3_8B, "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2")
-    assert (found.parallel.vpp, found.zero, found.recompute) == (1, 0, "none")
-    assert not (found.sequence_parallel or found.overlap_grad_reduce or found.overlap_tp or found.cuda_graphs)
+    assert (found.parallel.vpp, found.sharding.zero, found.recompute.granularity) == (1, 0, "none")
+    assert not (found.communication.sequence_parallel or found.sharding.overlap_grad_reduce)
+    assert not (found.communication.overlap_tp or found.kernels.cuda_graphs)
     assert {note.code for note in found.assumptions} <= {
         "dp-from-gpus", "microbatches-from-batch", "assumed-attention-kernel", "padded-vocab", "assumed-state-types",
     }  # fmt: skip
@@ -93,16 +94,17 @@ def test_a_job_that_names_the_framework_keeps_what_its_plain_flags_keep(framewor
 
 def test_types_and_times_of_parameter_gathers():
     plain = "--fp8-format hybrid --use-distributed-optimizer"
-    assert job(LLAMA3_8B, plain)[0].param_gather_bytes == 2
-    assert job(LLAMA3_8B, f"{plain} --fp8-param-gather")[0].param_gather_bytes == 1
-    assert job(LLAMA3_8B, "--use-torch-fsdp2")[0].reshard_after_forward
-    assert not job(LLAMA3_8B, "--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward")[0].reshard_after_forward
+    assert job(LLAMA3_8B, plain)[0].sharding.param_gather_bytes == 2
+    assert job(LLAMA3_8B, f"{plain} --fp8-param-gather")[0].sharding.param_gather_bytes == 1
+    assert job(LLAMA3_8B, "--use-torch-fsdp2")[0].sharding.reshard_after_forward
+    kept, _ = job(LLAMA3_8B, "--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward")
+    assert not kept.sharding.reshard_after_forward
 
 
 def test_the_group_that_switches_reduce_for():
-    assert job(LLAMA3_8B, "")[0].sharp is None
-    assert job(LLAMA3_8B, "--use-sharp")[0].sharp == "dp"
-    assert job(LLAMA3_8B, "--use-sharp --sharp-enabled-group dp_replica")[0].sharp == "dp_replica"
+    assert job(LLAMA3_8B, "")[0].communication.sharp is None
+    assert job(LLAMA3_8B, "--use-sharp")[0].communication.sharp == "dp"
+    assert job(LLAMA3_8B, "--use-sharp --sharp-enabled-group dp_replica")[0].communication.sharp == "dp_replica"
     with pytest.raises(ConfigError, match="--sharp-enabled-group: needs --use-sharp"):
         draft_like("megatron", shlex.split(f"{LLAMA3_8B} --sharp-enabled-group dp"))
 
@@ -130,16 +132,17 @@ def test_groups_of_node_limited_routing():
     ],
 )
 def test_the_dispatcher_is_that_of_the_flags(flags, dispatcher):
-    assert job(DEEPSEEK, flags)[0].moe_dispatcher == dispatcher
+    assert job(DEEPSEEK, flags)[0].experts.dispatcher == dispatcher
     assert not draft_like("megatron", shlex.split(f"{DEEPSEEK} {flags}")).warnings
 
 
 def test_exchanges_overlap_and_are_in_8_bits_where_flags_say_so():
     plain = job(DEEPSEEK, "--expert-model-parallel-size 8")[0]
-    assert (plain.moe_a2a_overlap, plain.delay_wgrad, plain.moe_dispatch_dtype) == (False, False, "bf16")
+    assert (plain.experts.a2a_overlap, plain.experts.delay_wgrad) == (False, False)
+    assert plain.experts.dispatch_dtype == "bf16"
     flags = "--overlap-moe-expert-parallel-comm --delay-wgrad-compute --moe-dispatch-fwd-dtype fp8"
     found = job(DEEPSEEK, f"--expert-model-parallel-size 8 {flags}")[0]
-    assert (found.moe_a2a_overlap, found.delay_wgrad, found.moe_dispatch_dtype) == (True, True, "fp8")
+    assert (found.experts.a2a_overlap, found.experts.delay_wgrad, found.experts.dispatch_dtype) == (True, True, "fp8")
 
 
 def test_a_back_end_of_the_flex_dispatcher_needs_it():
@@ -235,16 +238,16 @@ def test_what_megatron_asserts_against_is_refused(flags, message):
 )
 def test_a_flag_sets_its_field(flags, field, value):
     found, _ = job(LLAMA3_8B, flags)
-    assert getattr(found, field) == value
+    assert found.decided(field) == value
 
 
 def test_layers_per_virtual_stage_become_virtual_stages():
     split = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage"
-    assert job(LLAMA3_8B, f"{split} 2")[0].layers_Q == (2,) * 16
+    assert job(LLAMA3_8B, f"{split} 2")[0].pipeline.layers_Q == (2,) * 16
     with pytest.raises(InfeasibleError, match="32 layers do not divide into pp 4 x 3"):
         job(LLAMA3_8B, f"{split} 3")
     found, _ = job(DEEPSEEK, "--pipeline-model-parallel-layout 'Et*3|(t*4|)*14,t*2mL' --mtp-num-layers 1")
-    assert found.layers_Q == (3, *(4,) * 14, 2)
+    assert found.pipeline.layers_Q == (3, *(4,) * 14, 2)
     assert found.layout.stages[-1] == "ttmL"
     with pytest.raises(InfeasibleError, match="places 0 MTP layers, but megatron model has 1: 1 too few"):
         job(DEEPSEEK, "--pipeline-model-parallel-layout 'Et*3|(t*4|)*14,t*2L' --mtp-num-layers 1")
@@ -263,7 +266,7 @@ def test_what_has_no_effect_is_listed_once_and_what_is_not_modelled_by_name():
 
 def test_the_default_batch_is_one_microbatch_on_every_replica():
     text = LLAMA3_8B.replace("--global-batch-size 128", "")
-    assert job(text)[0].global_batch == 16
+    assert job(text)[0].batch.global_batch == 16
 
 
 def test_a_tokenizer_tells_its_vocabulary_or_it_is_assumed():

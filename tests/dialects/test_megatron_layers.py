@@ -99,8 +99,8 @@ def test_stages_and_mtp_layers_are_in_the_pattern():
     """Each | ends a virtual stage, each / begins an MTP layer; the layers of all stages are those of the model."""
     found = draft(f"{HYBRID}M-M-M-M*-M-|M-M-M*-M-M-|M-M*-M-M-M-|M*-M-M-M-M-/*-/*- --pipeline-model-parallel-size 2")
     job = resolve_job(found.request())
-    assert job.layers_Q == (11, 11, 11, 11)
-    assert (job.parallel.vpp, job.schedule) == (2, "interleaved")
+    assert job.pipeline.layers_Q == (11, 11, 11, 11)
+    assert (job.parallel.vpp, job.pipeline.schedule) == (2, "interleaved")
     assert (job.model.layers, job.model.mtp_layers, job.model.mtp_blocks) == (44, 2, ("attention", "mlp"))
     assert job.layout.stages[-1] == "t" * 11 + "mmL"
     older = draft(f"{HYBRID}M-M* --mtp-num-layers 2 --mtp-hybrid-override-pattern *-")

@@ -34,7 +34,7 @@ def test_the_norm_of_linear_attention_is_recomputed_by_itself():
         resolve_job(draft_like("megatron", shlex.split(text)).request())
         for text in (gdn, f"{gdn} {SELECTIVE} gdn_norm_out")
     ]
-    assert jobs[1].recomputed_modules == ("gdn_norm_out",)
+    assert jobs[1].recompute.recomputed_modules == ("gdn_norm_out",)
     plain, again = ([layer_bytes(each, index) for index in range(8)] for each in jobs)
     assert [one - other for one, other in zip(plain, again, strict=True)] == ([1024 * 32 * 128 * 2] * 3 + [0]) * 2
     sparse = "--experimental-attention-variant dsa --multi-latent-attention --q-lora-rank 64 --dsa-indexer-topk 8"
@@ -54,18 +54,18 @@ def job(more, less=""):
 
 def test_modules_are_those_of_the_flags():
     found = job(f"{SELECTIVE} moe_act layernorm mla_up_proj")
-    assert found.recomputed_modules == ("mla_up_proj", "layernorm", "moe_act")
-    assert job("--recompute-granularity selective").recomputed_modules == ("core_attn",)
-    assert job("--recompute-activations").recomputed_modules == ("core_attn",)
-    assert job(f"{SELECTIVE} mlp --recompute-modules moe").recomputed_modules == ("moe",)
-    assert job("--moe-layer-recompute").recomputed_modules == ("core_attn", "moe")
-    assert job("--recompute-modules mlp").recomputed_modules == ()
+    assert found.recompute.recomputed_modules == ("mla_up_proj", "layernorm", "moe_act")
+    assert job("--recompute-granularity selective").recompute.recomputed_modules == ("core_attn",)
+    assert job("--recompute-activations").recompute.recomputed_modules == ("core_attn",)
+    assert job(f"{SELECTIVE} mlp --recompute-modules moe").recompute.recomputed_modules == ("moe",)
+    assert job("--moe-layer-recompute").recompute.recomputed_modules == ("core_attn", "moe")
+    assert job("--recompute-modules mlp").recompute.recomputed_modules == ()
     block, uniform = (
         job(f"--recompute-granularity full --recompute-method {method} --recompute-num-layers 2")
         for method in ("block", "uniform")
     )
-    assert (block.recompute_layers, block.recompute_group) == (2, 1)
-    assert (uniform.recompute_layers, uniform.recompute_group) == (None, 2)
+    assert (block.recompute.layers, block.recompute.group) == (2, 1)
+    assert (uniform.recompute.layers, uniform.recompute.group) == (None, 2)
 
 
 @pytest.mark.parametrize(
@@ -96,16 +96,16 @@ def test_what_megatron_refuses_is_refused_with_its_rule(flags, less, message):
 
 def test_block_scaling_recomputes_activations():
     found = job(f"{SELECTIVE} moe_act layernorm --fp8-format e4m3 --fp8-recipe blockwise")
-    assert found.recomputed_modules == ("layernorm", "moe_act")
+    assert found.recompute.recomputed_modules == ("layernorm", "moe_act")
 
 
 def test_types_are_those_of_the_flags():
     flags = "--use-precision-aware-optimizer --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8"
     found = job(flags)
-    types = found.optimizer_types
+    types = found.optimizer
     assert (types.precision_aware, types.main_params, types.exp_avg, types.exp_avg_sq) == (True, "fp32", "bf16", "fp8")
     assert found.framework.grad_reduce_bytes == 2
-    assert not job("").optimizer_types.precision_aware
+    assert not job("").optimizer.precision_aware
 
 
 def test_every_combination_of_published_recipes_is_known():

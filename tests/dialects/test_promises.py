@@ -152,7 +152,7 @@ def nemo(tmp_path, *lines):
     ],
 )
 def test_nemo_switches_on_what_its_file_says(tmp_path, lines, field, value):
-    assert getattr(nemo(tmp_path, *lines), field) == value
+    assert nemo(tmp_path, *lines).decided(field) == value
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,10 @@ def test_a_file_with_the_settings_of_nemos_own_is_read_whole():
         "model.data.reset_attention_mask", "model.optim.bucket_cap_mb",
     }  # fmt: skip
     job = resolve_job(draft.request())
-    assert (job.precision, job.zero, job.overlap_grad_reduce, job.overlap_param_gather) == ("fp8", 1, True, True)
-    assert (job.model.ffn_hidden, job.seq_length, job.recompute, job.offload_activations) == (
-        24576,
-        2048,
-        "selective",
-        0,
-    )
+    assert (job.precision.dtype, job.sharding.zero) == ("fp8", 1)
+    assert (job.sharding.overlap_grad_reduce, job.sharding.overlap_param_gather) == (True, True)
+    assert (job.model.ffn_hidden, job.batch.seq_length) == (24576, 2048)
+    assert (job.recompute.granularity, job.offload.activations) == ("selective", 0)
     assert (job.parallel.vpp, job.parallel.world_size, job.framework.grad_reduce_bytes) == (4, 32, 2)
 
 
@@ -226,7 +223,7 @@ def test_an_activation_that_is_not_known_is_said(tmp_path):
 def test_what_the_recipe_switched_on_goes_where_its_need_is_off():
     words = ["--recipe", "llama3_8b_pretrain_config", "--num-gpus", "16", "ddp.overlap_grad_reduce=false"]
     draft = draft_like("bridge", words)
-    assert not resolve_job(draft.request()).overlap_param_gather
+    assert not resolve_job(draft.request()).sharding.overlap_param_gather
     with pytest.raises(Exception, match=r"^ddp\.overlap_param_gather: needs --overlap-grad-reduce"):
         draft_like("bridge", [*words, "ddp.overlap_param_gather=true"])
 

@@ -36,21 +36,23 @@ def test_a_file_and_flags_over_it(tmp_path):
     file.write_text(FILE)
     words = ["--job.config_file", str(file), "--nproc_per_node", "8", "--nnodes", "16"]
     found = job(*words)
-    assert (found.parallel.tp, found.parallel.dp, found.micro_batch, found.global_batch) == (8, 16, 4, 64)
-    assert (found.zero, found.shard, found.recompute, found.precision) == (3, 16, "full", "bf16")
+    assert (found.parallel.tp, found.parallel.dp, found.batch.micro_batch, found.batch.global_batch) == (8, 16, 4, 64)
+    assert (found.sharding.zero, found.sharing) == (3, 16)
+    assert (found.recompute.granularity, found.precision.dtype) == ("full", "bf16")
     assert found.model.layers == 80
-    assert found.sequence_parallel
+    assert found.communication.sequence_parallel
     changed = job(*words, "--training.local_batch_size", "2", "--model.converters=float8", "--compile.enable=false")
-    assert (changed.global_batch, changed.precision, changed.framework.name) == (32, "fp8", "torchtitan-eager-2024")
+    assert (changed.batch.global_batch, changed.precision.dtype) == (32, "fp8")
+    assert changed.framework.name == "torchtitan-eager-2024"
 
 
 def test_a_hybrid_group_and_a_global_batch():
     base = ("--model.name=llama3", "--model.flavor=8B", "--training.seq_len=8192", "--training.local_batch_size=1")
     found = job(*base, "--parallelism.data_parallel_shard_degree=8", "--parallelism.data_parallel_replicate_degree=4",
                 "--training.global_batch_size=128")  # fmt: skip
-    assert (found.parallel.world_size, found.shard, found.parallel.microbatches) == (32, 8, 4)
+    assert (found.parallel.world_size, found.sharing, found.parallel.microbatches) == (32, 8, 4)
     open_shard = job(*base, "--parallelism.data_parallel_replicate_degree=4", "--nproc_per_node=8", "--nnodes=2")
-    assert open_shard.shard == 4
+    assert open_shard.sharing == 4
     with pytest.raises(InfeasibleError, match="replicate_degree 3 does not divide dp 16"):
         job(*base, "--parallelism.data_parallel_replicate_degree=3", "--nproc_per_node=8", "--nnodes=2")
 
@@ -80,20 +82,20 @@ def test_a_degree_of_minus_one_is_what_is_left():
             draft_like("torchtitan", [*BASE, f"--parallelism.data_parallel_shard_degree={degree}"])
     found = job(*BASE, "--parallelism.data_parallel_shard_degree=-1", "--parallelism.tensor_parallel_degree=2",
                 "--nproc_per_node=8", "--nnodes=8")  # fmt: skip
-    assert (found.parallel.dp, found.shard) == (32, 32)
+    assert (found.parallel.dp, found.sharing) == (32, 32)
 
 
 def test_context_parallel_ranks_shard_even_without_data_parallel_ones():
     found = job(*BASE, "--parallelism.data_parallel_shard_degree=1", "--parallelism.data_parallel_replicate_degree=4",
                 "--parallelism.context_parallel_degree=2")  # fmt: skip
-    assert (found.zero, found.shard) == (3, 2)
+    assert (found.sharding.zero, found.sharing) == (3, 2)
 
 
 def test_types_of_parameters_and_gradients():
     words = (*BASE, "--nproc_per_node=8")
-    assert (job(*words).precision, job(*words).framework.grad_reduce_bytes) == ("bf16", 4)
+    assert (job(*words).precision.dtype, job(*words).framework.grad_reduce_bytes) == ("bf16", 4)
     other = job(*words, "--training.mixed_precision_param=float32", "--training.mixed_precision_reduce=bfloat16")
-    assert (other.precision, other.framework.grad_reduce_bytes) == ("fp32", 2)
+    assert (other.precision.dtype, other.framework.grad_reduce_bytes) == ("fp32", 2)
 
 
 @pytest.mark.parametrize(
@@ -110,14 +112,14 @@ def test_types_of_parameters_and_gradients():
 def test_parameters_stay_whole_after_the_forward_pass_of_a_stage(flags, pp, reshards):
     """Source: torchtitan, distributed/fsdp.py: by default they are freed unless there is a pipeline."""
     found = job(*BASE, "--nproc_per_node=8", f"--parallelism.pipeline_parallel_degree={pp}", *flags)
-    assert found.reshard_after_forward is reshards
+    assert found.sharding.reshard_after_forward is reshards
     assert found.reduces_once is (pp > 1)
 
 
 def test_an_eight_bit_gather_needs_the_converter():
     flag = "--float8.enable_fsdp_float8_all_gather"
-    assert job(*BASE, "--nproc_per_node=8", "--model.converters=float8", flag).param_gather_bytes == 1
-    assert job(*BASE, "--nproc_per_node=8", "--model.converters=float8").param_gather_bytes == 2
+    assert job(*BASE, "--nproc_per_node=8", "--model.converters=float8", flag).sharding.param_gather_bytes == 1
+    assert job(*BASE, "--nproc_per_node=8", "--model.converters=float8").sharding.param_gather_bytes == 2
     draft = draft_like("torchtitan", [*BASE, "--nproc_per_node=8", flag])
     assert any("no effect without the converter float8" in note.text for note in draft.notes)
     assert not draft.warnings
@@ -136,12 +138,8 @@ def test_a_pipeline_cuts_the_local_batch_into_microbatches():
     found = job("--model.name=llama3", "--model.flavor=8B", "--training.seq_len=8192", "--training.local_batch_size=8",
                 "--parallelism.pipeline_parallel_degree=4", "--nproc_per_node=8",
                 "--parallelism.pipeline_parallel_schedule=Interleaved1F1B")  # fmt: skip
-    assert (found.micro_batch, found.parallel.microbatches, found.parallel.vpp, found.schedule) == (
-        1,
-        8,
-        2,
-        "interleaved",
-    )
+    assert (found.batch.micro_batch, found.parallel.microbatches) == (1, 8)
+    assert (found.parallel.vpp, found.pipeline.schedule) == (2, "interleaved")
 
 
 @pytest.mark.parametrize(
@@ -196,10 +194,11 @@ def test_newer_versions_count_their_batches_in_tokens():
     new = ("--module", "llama3", "--config", "llama3_8b", "--training.max_context_length", "8192", "--nproc_per_node=8",
            "--training.num_tokens_per_microbatch_per_dp_rank", "16384")  # fmt: skip
     found = job(*new)
-    assert (found.micro_batch, found.global_batch, found.seq_length, found.model.layers) == (2, 16, 8192, 32)
+    assert (found.batch.micro_batch, found.batch.global_batch) == (2, 16)
+    assert (found.batch.seq_length, found.model.layers) == (8192, 32)
     staged = job(*new, "--parallelism.pipeline_parallel_degree=4", "--parallelism.num_pp_microbatches=8")
-    assert (staged.micro_batch, staged.parallel.microbatches, staged.global_batch) == (2, 8, 32)
-    assert job(*new, "--training.num_tokens_per_train_step", str(64 * 8192)).global_batch == 64
+    assert (staged.batch.micro_batch, staged.parallel.microbatches, staged.batch.global_batch) == (2, 8, 32)
+    assert job(*new, "--training.num_tokens_per_train_step", str(64 * 8192)).batch.global_batch == 64
     with pytest.raises(ConfigError, match="must be a multiple of the 8192 tokens"):
         job(*new, "--training.num_tokens_per_train_step", "9000")
     warnings = draft_like("torchtitan", list(new)).warnings

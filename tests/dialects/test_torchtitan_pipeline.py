@@ -40,8 +40,8 @@ def test_schedules_by_name(name, schedule):
     """As PyTorch reads them, in any case; with two virtual stages per rank where the schedule has several."""
     for spelled in (name, name.lower()):
         found = job(4, spelled)
-        assert (found.schedule, found.parallel.vpp) == schedule
-        assert sum(found.layers_Q) == 32
+        assert (found.pipeline.schedule, found.parallel.vpp) == schedule
+        assert sum(found.pipeline.layers_Q) == 32
     assert (
         traincast.predict(draft(4, name).under(Draft(cluster="h100")), allow_oom=True).parallel.schedule == schedule[0]
     )
@@ -49,15 +49,13 @@ def test_schedules_by_name(name, schedule):
 
 def test_embedding_and_head_weigh_a_layer_each_and_the_first_stages_have_what_is_left():
     """34 = 32 layers + 2 over 4 stages are 9, 9, 8, 8, less one at each end: torchtitan's own rule."""
-    assert job(4).layers_Q == (8, 9, 8, 7)
-    assert job(4, "Interleaved1F1B").layers_Q == (4, 5, 4, 4, 4, 4, 4, 3)
-    assert job(2).layers_Q == (16, 16)
-    assert job(4, pipeline_parallel_first_stage_less_layers=0, pipeline_parallel_last_stage_less_layers=0).layers_Q == (
-        *(8, 8, 8, 8),
-    )
-    assert job(4, pipeline_parallel_first_stage_less_layers=0, pipeline_parallel_last_stage_less_layers=4).layers_Q == (
-        *(9, 9, 9, 5),
-    )
+    assert job(4).pipeline.layers_Q == (8, 9, 8, 7)
+    assert job(4, "Interleaved1F1B").pipeline.layers_Q == (4, 5, 4, 4, 4, 4, 4, 3)
+    assert job(2).pipeline.layers_Q == (16, 16)
+    even = job(4, pipeline_parallel_first_stage_less_layers=0, pipeline_parallel_last_stage_less_layers=0)
+    assert even.pipeline.layers_Q == (8, 8, 8, 8)
+    short = job(4, pipeline_parallel_first_stage_less_layers=0, pipeline_parallel_last_stage_less_layers=4)
+    assert short.pipeline.layers_Q == (9, 9, 9, 5)
 
 
 @given(layers=st.integers(1, 130), stages=st.integers(2, 20), first=st.integers(0, 4), last=st.integers(0, 4))
@@ -79,7 +77,7 @@ def test_stages_weigh_alike(layers, stages, first, last):
 
 def test_layers_per_stage_make_the_virtual_stages():
     assert job(4, "Interleaved1F1B", pipeline_parallel_layers_per_stage=3).parallel.vpp == 3
-    assert job(4, pipeline_parallel_layers_per_stage=9).layers_Q == (8, 9, 8, 7)
+    assert job(4, pipeline_parallel_layers_per_stage=9).pipeline.layers_Q == (8, 9, 8, 7)
     with pytest.raises(
         InfeasibleError, match=r"layers_per_stage 3 makes 12 stages for pp 4; .* 1f1b needs one on each"
     ):
@@ -94,18 +92,18 @@ def test_layers_per_stage_make_the_virtual_stages():
 
 def test_other_ways_of_saying_the_stages_win():
     over = Draft(fields={"first_stage_layers": 5})
-    assert resolve_job(draft(4).under(over).request()).layers_Q == (5, 9, 9, 9)
-    assert resolve_job(draft(4).under(Draft(model="llama3-70b")).request()).layers_Q == (20, 21, 20, 19)
+    assert resolve_job(draft(4).under(over).request()).pipeline.layers_Q == (5, 9, 9, 9)
+    assert resolve_job(draft(4).under(Draft(model="llama3-70b")).request()).pipeline.layers_Q == (20, 21, 20, 19)
 
 
 def test_split_points_begin_a_stage(tmp_path):
-    assert job(4, pipeline_parallel_split_points="layers.6,layers.15,layers.25").layers_Q == (6, 9, 10, 7)
+    assert job(4, pipeline_parallel_split_points="layers.6,layers.15,layers.25").pipeline.layers_Q == (6, 9, 10, 7)
     looped = job(2, "Interleaved1F1B", pipeline_parallel_split_points="layers.8,layers.16,layers.24")
-    assert (looped.layers_Q, looped.parallel.vpp) == ((8, 8, 8, 8), 2)
+    assert (looped.pipeline.layers_Q, looped.parallel.vpp) == ((8, 8, 8, 8), 2)
     file = tmp_path / "points.toml"
     file.write_text('[parallelism]\npipeline_parallel_split_points = ["layers.10"]\npipeline_parallel_degree = 2\n')
     words = [*BASE, "--job.config_file", str(file)]
-    assert resolve_job(draft_like("torchtitan", words).request()).layers_Q == (10, 22)
+    assert resolve_job(draft_like("torchtitan", words).request()).pipeline.layers_Q == (10, 22)
     for wrong in ("layers.9,layers.3", "norm", "layers.x"):
         with pytest.raises(ConfigError, match=r"split_points: is .*; write it like layers.8,layers.16"):
             draft(4, pipeline_parallel_split_points=wrong)
@@ -122,7 +120,7 @@ def test_modules_of_each_part_are_a_layout(tmp_path):
     file.write_text(f"[parallelism]\npipeline_parallel_degree = 4\nmodule_fqns_per_model_part = {parts}\n")
     words = [*BASE, "--job.config_file", str(file)]
     found = resolve_job(draft_like("torchtitan", words).request())
-    assert (found.layers_Q, str(found.layout)) == ((0, 20, 12, 0), "E|t*20|t*12|L")
+    assert (found.pipeline.layers_Q, str(found.layout)) == ((0, 20, 12, 0), "E|t*20|t*12|L")
     flags = job(4, "1F1B", "--parallelism.module_fqns_per_model_part", str(parts))
     assert flags.layout == found.layout
     for wrong in ("[['tok_embeddings', 'layers.1'], ['norm', 'output']]", "x", "[[1]]", "[]", "[['vision_encoder']]"):

@@ -15,9 +15,9 @@ from traincast.fabric.graph import build_fabric
 from traincast.fabric.placement import gpu_of, gpus_used_per_node, locations, place_job, placement_of, with_used_gpus
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec
-from traincast.job.job import JobRequest
 from traincast.job.options import SimulateOptions
 from traincast.job.parallel import Parallel
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.workload.groups import rank_groups

@@ -12,7 +12,7 @@ import traincast
 from traincast import tables
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.job.frameworks import framework_names, load_framework
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.model.load import load_model
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adding.md").read_text(encoding="utf-8")

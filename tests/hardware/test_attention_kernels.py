@@ -13,7 +13,7 @@ from traincast.hardware.attention_kernels import (
 )
 from traincast.hardware.clusters import cluster_for
 from traincast.hardware.gpu import Gpu, generations, gpu_names, load_gpu
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 
@@ -55,7 +55,7 @@ def test_a_job_on_volta_cannot_ask_for_flash_attention():
     request = JobRequest(model=load_model("llama3-8b"), gpus=8, seq_length=1024, global_batch=8, attention_kernel="fa3")
     with pytest.raises(InfeasibleError, match="V100-SXM2-32GB is volta: use unfused"):
         resolve_job(request, volta)
-    assert job_of(attention_kernel="fa3").attention_kernel == "fa3"
+    assert job_of(attention_kernel="fa3").kernels.attention == "fa3"
 
 
 def test_of_an_unknown_gpu_nothing_is_refused_and_little_is_assumed():

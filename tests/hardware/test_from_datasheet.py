@@ -14,7 +14,7 @@ from traincast.hardware.cluster import Link
 from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster, preset_of
 from traincast.hardware.from_datasheet import LIKE, NIC_SHARE, NODE_SHARE, cluster_from_datasheet, with_domain
 from traincast.hardware.gpu import gpu_names, load_gpu
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.model.load import load_model
 from traincast.report.json import result_from_json, to_json
 from traincast.shipped import shipped_text

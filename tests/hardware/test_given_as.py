@@ -9,8 +9,8 @@ import traincast
 from calibrate_logs import nccl_log
 from traincast import api
 from traincast.hardware.clusters import load_cluster
-from traincast.job.job import JobRequest
 from traincast.job.options import SimulateOptions
+from traincast.job.request import JobRequest
 from traincast.model.load import load_model
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "aicb_gpt_405b_1024gpu.txt"

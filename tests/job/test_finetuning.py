@@ -8,10 +8,10 @@ from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
 from traincast.estimate.memory import stage_memory
 from traincast.hardware.clusters import load_cluster
 from traincast.job.frameworks import load_framework
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.lowering.plans import plan_of_job
 from traincast.model.load import load_model
-from traincast.schedules.check import plan_of
 from traincast.workload.words import Group, Operation
 
 LLAMA = load_model("llama2-70b")
@@ -27,11 +27,11 @@ def llama(**fields):
 def test_what_is_open_is_as_the_framework_does_and_said():
     for name in ("megatron-core-2024", "megatron-core-2025", "automodel-2025", "eager"):
         job, framework = llama(framework=name, precision="bf16"), load_framework(name)
-        assert (job.lora_rank, job.lora_targets) == (framework.lora_rank, framework.lora_targets)
+        assert (job.finetuning.lora_rank, job.finetuning.lora_targets) == (framework.lora_rank, framework.lora_targets)
         codes = {note.code for note in job.assumptions}
         assert {"assumed-lora-rank", "assumed-lora-targets"} <= codes
     said = llama(lora_rank=8, lora_targets=("linear_fc1", "linear_fc1"))
-    assert (said.lora_rank, said.lora_targets) == (8, ("linear_fc1",))
+    assert (said.finetuning.lora_rank, said.finetuning.lora_targets) == (8, ("linear_fc1",))
     assert not [note for note in said.assumptions if "lora" in note.code]
 
 
@@ -91,7 +91,7 @@ def test_frozen_weights_are_kept_in_the_type_that_gemms_read():
     adapters = 80 * 16 * ((8192 + 10240) + (8192 + 8192))
     norms = 161 * 8192
     memory = {
-        precision: stage_memory(job, plan_of(job))[0]
+        precision: stage_memory(job, plan_of_job(job))[0]
         for precision in ("fp8", "bf16")
         for job in (llama(precision=precision, lora_rank=16, lora_targets=ATTENTION_ALONE),)
     }
@@ -119,8 +119,8 @@ def test_transfers_overlap_with_gemms_over_nvlink_alone():
     framework = load_framework("megatron-core-2025")
     request = JobRequest(model=LLAMA, gpus=4, tp=4, global_batch=1, seq_length=4096, framework=framework.name)
     bridged, linked = (resolve_job(request, load_cluster(name)) for name in ("l40s", "h100"))
-    assert not bridged.overlap_tp
-    assert linked.overlap_tp == framework.overlap_tp
+    assert not bridged.communication.overlap_tp
+    assert linked.communication.overlap_tp == framework.overlap_tp
     (note,) = (note.text for note in bridged.assumptions if note.code == "assumed-overlap-tp")
     assert "NVLink" in note
-    assert resolve_job(replace(request, overlap_tp=True), load_cluster("l40s")).overlap_tp
+    assert resolve_job(replace(request, overlap_tp=True), load_cluster("l40s")).communication.overlap_tp

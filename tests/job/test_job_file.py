@@ -4,8 +4,8 @@ import pytest
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.job.draft import Draft
-from traincast.job.job import JOB_FIELDS
 from traincast.job.job_file import SECTIONS, TEMPLATE, draft_of_table, read_job_file
+from traincast.job.request import JOB_FIELDS
 from traincast.job.resolve import resolve_job
 
 KEYS = {key for keys in SECTIONS.values() for key in keys}

@@ -3,8 +3,8 @@ import pytest
 from job_parts import TINY, job_of, slots, workload_of
 from traincast.errors import ConfigError
 from traincast.estimate.memory import stage_memory
-from traincast.job.optimizer_types import OptimizerTypes
-from traincast.schedules.check import plan_of
+from traincast.job.optimizer import OptimizerTypes
+from traincast.lowering.plans import plan_of_job
 
 BF16 = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}
 LAYOUT = {"gpus": 8, "zero": 1, "precision": "bf16"}
@@ -44,7 +44,7 @@ def test_parameters_in_8_bits_are_no_half_of_a_main_parameter():
 
 def optimizer_bytes(**fields):
     job = job_of(TINY, **LAYOUT | fields)
-    return stage_memory(job, plan_of(job))[0]
+    return stage_memory(job, plan_of_job(job))[0]
 
 
 @pytest.mark.parametrize(("moments", "share"), [("fp32", 10), ("bf16", 6), ("fp16", 6), ("fp8", 4)])
@@ -61,7 +61,7 @@ def test_main_gradients_in_16_bits_halve_their_buffer_and_their_reduction():
     wide, narrow = (
         job_of(TINY, **LAYOUT, precision_aware_optimizer=True, main_grads_dtype=name) for name in ("fp32", "bf16")
     )
-    memory = [stage_memory(job, plan_of(job))[0] for job in (wide, narrow)]
+    memory = [stage_memory(job, plan_of_job(job))[0] for job in (wide, narrow)]
     assert memory[1].gradients == memory[0].gradients / 2
     assert memory[1].optimizer == memory[0].optimizer
     assert (wide.framework.grad_reduce_bytes, narrow.framework.grad_reduce_bytes) == (4, 2)
@@ -95,6 +95,6 @@ def test_what_the_optimizer_has_not_is_refused(fields, message):
 
 def test_types_stand_for_the_optimizer_that_has_them():
     job = job_of(TINY, **LAYOUT, exp_avg_dtype="bf16")
-    assert job.optimizer_types.precision_aware
+    assert job.optimizer.precision_aware
     assert "assumed-precision-aware-optimizer" in {note.code for note in job.assumptions}
-    assert not job_of(TINY, **LAYOUT, exp_avg_dtype="fp32").optimizer_types.precision_aware
+    assert not job_of(TINY, **LAYOUT, exp_avg_dtype="fp32").optimizer.precision_aware

@@ -116,8 +116,8 @@ def test_every_layer_is_placed_once(data, pp, chunks, mtp):
     at = data.draw(st.integers(count - pp, count - 1)) if not any(layers[count - pp :]) else count - 1
     model = replace(TINY, layers=sum(layers), mtp_layers=mtp)
     job = job_of(model, gpus=pp, pp=pp, vpp=None, pipeline_layout=str(layout_of(layers, mtp, at)))
-    assert job.layers_Q == tuple(layers)
-    assert job.mtp_stage_index == (at if mtp else count - 1)
+    assert job.pipeline.layers_Q == tuple(layers)
+    assert job.pipeline.mtp_stage_index == (at if mtp else count - 1)
     assert job.layout == layout_of(layers, mtp, at)
     assert job.parallel.vpp == count // pp
 
@@ -137,7 +137,7 @@ def test_ends_that_count_as_layers_cannot_be_said_twice():
 def test_stages_need_a_pipeline():
     with pytest.raises(InfeasibleError, match="2 virtual stages, which need pp above 1"):
         job_of(gpus=1, pp=1, vpp=None, pipeline_layout="Et*4|t*4L")
-    assert job_of(gpus=1, pp=1, pipeline_layout="Et*8L").layers_Q == (8,)
+    assert job_of(gpus=1, pp=1, pipeline_layout="Et*8L").pipeline.layers_Q == (8,)
 
 
 def test_mtp_layers_of_a_job_replace_those_of_its_model():

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from traincast.errors import ConfigError, InfeasibleError, TraincastError, UnknownNameError
 from traincast.hardware.clusters import cluster_for
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 
@@ -24,11 +24,12 @@ def test_what_is_open_follows_the_framework_and_is_listed():
     assert job.parallel.dp == 4
     assert job.parallel.microbatches == 32
     assert job.parallel.vpp == 10
-    assert job.schedule == "interleaved"
-    assert job.layers_Q == (2,) * 40
-    assert (job.sequence_parallel, job.zero, job.shard, job.precision) == (True, 1, 4, "bf16")
-    assert job.padded_vocab % (128 * 4) == 0
-    assert job.padded_vocab - job.model.vocab in range(128 * 4)
+    assert job.pipeline.schedule == "interleaved"
+    assert job.pipeline.layers_Q == (2,) * 40
+    assert (job.communication.sequence_parallel, job.sharding.zero) == (True, 1)
+    assert (job.sharing, job.precision.dtype) == (4, "bf16")
+    assert job.kernels.padded_vocab % (128 * 4) == 0
+    assert job.kernels.padded_vocab - job.model.vocab in range(128 * 4)
     assert {"assumed-framework", "assumed-vpp", "assumed-micro-batch", "assumed-degrees", "assumed-precision"} <= codes(
         job
     )
@@ -46,21 +47,24 @@ def test_what_is_said_is_kept_and_needs_no_note():
     )  # fmt: skip
     job = resolve_job(said)
     assert codes(job) == {"dp-from-gpus", "microbatches-from-batch"}
-    assert (job.parallel.vpp, job.micro_batch, job.zero, job.shard, job.precision) == (5, 2, 0, 1, "fp8")
-    assert not (job.sequence_parallel or job.overlap_grad_reduce or job.overlap_tp or job.overlap_p2p)
-    assert job.cuda_graphs
-    assert job.padded_vocab % 256 == 0
+    assert (job.parallel.vpp, job.batch.micro_batch, job.sharding.zero) == (5, 2, 0)
+    assert (job.sharing, job.precision.dtype) == (1, "fp8")
+    assert not (job.communication.sequence_parallel or job.sharding.overlap_grad_reduce)
+    assert not (job.communication.overlap_tp or job.pipeline.overlap_p2p)
+    assert job.kernels.cuda_graphs
+    assert job.kernels.padded_vocab % 256 == 0
 
 
 def test_generations_decide_differently():
     old = resolve_job(replace(DENSE, year=2021))
     assert old.framework.name == "megatron-2021"
-    assert (old.parallel.vpp, old.schedule, old.recompute, old.zero) == (1, "1f1b", "full", 0)
-    assert not old.sequence_parallel
+    assert (old.parallel.vpp, old.pipeline.schedule) == (1, "1f1b")
+    assert (old.recompute.granularity, old.sharding.zero) == ("full", 0)
+    assert not old.communication.sequence_parallel
     assert resolve_job(replace(DENSE, framework="megatron-core-2024")).parallel.vpp == 20
     sharded = resolve_job(replace(DENSE, framework="torchtitan-2025", tp=1, pp=1, cp=2))
-    assert (sharded.zero, sharded.shard) == (3, 64)
-    assert sharded.cp_kind == "all_gather"
+    assert (sharded.sharding.zero, sharded.sharing) == (3, 64)
+    assert sharded.communication.cp_kind == "all_gather"
 
 
 def test_a_pipeline_is_not_interleaved_where_microbatches_or_layers_forbid_it():
@@ -79,16 +83,16 @@ def test_expert_tensor_parallelism_follows_the_framework():
 def test_the_gpu_chooses_kernel_and_precision():
     volta, ampere, hopper = (cluster_for(name) for name in ("V100", "A100-SXM-80GB", "H100-SXM-80GB"))
     on_volta = resolve_job(DENSE, volta)
-    assert (on_volta.precision, on_volta.attention_kernel) == ("fp16", "unfused")
-    assert resolve_job(DENSE, ampere).attention_kernel == "fa2"
-    assert resolve_job(DENSE, hopper).attention_kernel == "cudnn"
+    assert (on_volta.precision.dtype, on_volta.kernels.attention) == ("fp16", "unfused")
+    assert resolve_job(DENSE, ampere).kernels.attention == "fa2"
+    assert resolve_job(DENSE, hopper).kernels.attention == "cudnn"
 
 
 def test_selective_of_torchtitan_computes_every_other_product_again():
     job = resolve_job(replace(DENSE, framework="torchtitan-2025", tp=1, pp=1, recompute="selective"))
-    assert (job.recompute, job.recompute_layers) == ("full", 40)
+    assert (job.recompute.granularity, job.recompute.layers) == ("full", 40)
     assert "selective-as-layers" in codes(job)
-    assert resolve_job(replace(DENSE, recompute="selective")).recompute == "selective"
+    assert resolve_job(replace(DENSE, recompute="selective")).recompute.granularity == "selective"
 
 
 def test_what_has_no_effect_is_said():
@@ -97,7 +101,7 @@ def test_what_has_no_effect_is_said():
     assert "year-unused" in codes(resolve_job(replace(DENSE, framework="megatron-2021", year=2024)))
     capped = resolve_job(replace(DENSE, recompute_layers=99))
     texts = {note.code: note.text for note in capped.assumptions}
-    assert capped.recompute_layers == max(capped.layers_Q)
+    assert capped.recompute.layers == max(capped.pipeline.layers_Q)
     assert texts["recompute-layers-capped"] == (
         "recompute_layers 99: a virtual stage has at most 2, all of which are recomputed"
     )
@@ -114,7 +118,7 @@ def test_layers_of_an_end_need_a_pipeline(field):
 
 def test_the_busiest_expert_rank_has_at_most_all_tokens():
     for ep, most in ((None, 1.0), (1, 1.0), (4, 4.0)):
-        assert resolve_job(replace(SPARSE, ep=ep, expert_imbalance=most)).expert_imbalance == most
+        assert resolve_job(replace(SPARSE, ep=ep, expert_imbalance=most)).experts.imbalance == most
         with pytest.raises(ConfigError, match=f"expert_imbalance: is {most + 0.5:g}; one of ep {ep or 1} has at most"):
             resolve_job(replace(SPARSE, ep=ep, expert_imbalance=most + 0.5))
 
@@ -233,8 +237,8 @@ def test_a_job_keeps_gpus_batch_and_layers_or_is_refused(tp, pp, cp, gpus, batch
         assert str(error)
         return
     assert job.parallel.world_size == gpus
-    assert job.parallel.microbatches * job.micro_batch * job.parallel.dp == batch
-    assert sum(job.layers_Q) == request.model.layers
-    assert len(job.layers_Q) == job.parallel.pp * job.parallel.vpp
-    assert (job.parallel.dp * job.parallel.cp) % job.shard == 0
-    assert (job.schedule == "interleaved") == (job.parallel.vpp > 1)
+    assert job.parallel.microbatches * job.batch.micro_batch * job.parallel.dp == batch
+    assert sum(job.pipeline.layers_Q) == request.model.layers
+    assert len(job.pipeline.layers_Q) == job.parallel.pp * job.parallel.vpp
+    assert (job.parallel.dp * job.parallel.cp) % job.sharing == 0
+    assert (job.pipeline.schedule == "interleaved") == (job.parallel.vpp > 1)

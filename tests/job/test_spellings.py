@@ -6,8 +6,8 @@ import traincast
 from traincast.errors import ConfigError, InfeasibleError, TraincastError
 from traincast.hardware.clusters import cluster_for
 from traincast.hardware.gpu import gpu_names, load_gpu
-from traincast.job.feasible import precision_on
-from traincast.job.job import JobRequest
+from traincast.job.precision import precision_on
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.model.recompute import RECOMPUTE_MODULES
@@ -22,7 +22,7 @@ def test_fp4_is_the_type_of_4_bits_that_a_chip_has(name):
     if own and gpu.has_peak("fp4"):
         assert precision_on("fp4", gpu) == own[0]
         job = resolve_job(JobRequest(**JOB, precision="fp4"), cluster_for(name))
-        assert job.precision == own[0]
+        assert job.precision.dtype == own[0]
         assert any(own[0] in note.text for note in job.assumptions if note.code == "precision-of-gpu")
         return
     with pytest.raises(InfeasibleError, match=r"no matrix units for a type of 4 bits.*; use (fp8|bf16)"):

@@ -13,10 +13,10 @@ from job_parts import slots, workload_of
 from model_counts import adapter_parameters, layer_parameters
 from traincast.estimate.memory import stage_memory
 from traincast.hardware.clusters import load_cluster
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.lowering.plans import plan_of_job
 from traincast.model.load import load_model
-from traincast.schedules.check import plan_of
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 PARTS = {
@@ -220,7 +220,7 @@ def memory(case, layers=1, stage=0, **changes):
     """Return all terms of the memory of one stage of a job, and how many microbatches are in flight there."""
     job = job_of(case, layers, **changes)
     found, flights = Counter(), {1}
-    for name, size in stage_memory(job, plan_of(job))[stage].terms:
+    for name, size in stage_memory(job, plan_of_job(job))[stage].terms:
         part, _, number = name.partition(" x ")
         found[PARTS.get(part, part)] += size
         flights.add(int(number.split()[0]) if number else 1)
@@ -230,11 +230,11 @@ def memory(case, layers=1, stage=0, **changes):
 def peak(case, layers=1, stage=0, **changes):
     """Return the memory of one stage of a job as it is reported."""
     job = job_of(case, layers, **changes)
-    return stage_memory(job, plan_of(job))[stage]
+    return stage_memory(job, plan_of_job(job))[stage]
 
 
 def _terms(job):
-    (stage,) = stage_memory(job, plan_of(job))
+    (stage,) = stage_memory(job, plan_of_job(job))
     return {"terms": Counter(dict(stage.terms))}
 
 

@@ -70,7 +70,7 @@ def test_layers_run_in_the_type_of_their_recipe_and_the_head_in_16_bits(recipe):
     dtype = RECIPES[recipe].dtype
     cluster = "mi355x" if dtype == "mxfp4" else "b200"
     job = job_of(precision=dtype, fp8_recipe=recipe, cluster=cluster, recompute="none")
-    layers, head = PASSES * 2.0 * TOKENS * WEIGHTS, 8 * 2.0 * TOKENS * TINY.hidden * job.padded_vocab
+    layers, head = PASSES * 2.0 * TOKENS * WEIGHTS, 8 * 2.0 * TOKENS * TINY.hidden * job.kernels.padded_vocab
     assert flops(job, "forward") == {dtype: pytest.approx(layers), "bf16": pytest.approx(head)}
     weights = flops(job, "backward", ("wgrad",))
     if RECIPES[recipe].weight_gradients:
@@ -81,13 +81,13 @@ def test_layers_run_in_the_type_of_their_recipe_and_the_head_in_16_bits(recipe):
 
 def test_first_and_last_layers_stay_in_16_bits_where_asked_to():
     job = job_of(precision="fp8", recompute="none", gpus=2, pp=2)
-    kept = replace(job, bf16_first_last=True)
+    kept = job.with_values(bf16_first_last=True)
     for which in ("forward", "backward"):
         all_8, some = flops(job, which), flops(kept, which)
         assert some["fp8"] == pytest.approx(all_8["fp8"] * 6 / 8)
         assert sum(some.values()) == pytest.approx(sum(all_8.values()))
         assert moved(kept, which, ("cast",)) == pytest.approx(moved(job, which, ("cast",)) * 6 / 8)
-    assert flops(replace(job_of(precision="bf16"), bf16_first_last=True), "forward").keys() == {"bf16"}
+    assert flops(job_of(precision="bf16").with_values(bf16_first_last=True), "forward").keys() == {"bf16"}
 
 
 def test_weights_are_cast_once_a_step_where_ranks_have_them_whole():
@@ -95,7 +95,7 @@ def test_weights_are_cast_once_a_step_where_ranks_have_them_whole():
     cast = [call for call in calls_of(job, "end") if call.family == "cast"]
     (weights,) = (call.shape[-1] for call in cast)
     # Those of the LM head among them: it is read in 16 bits, and an upper bound.
-    assert 8 * WEIGHTS <= weights <= 8 * WEIGHTS + 2 * 512 * job.padded_vocab
+    assert 8 * WEIGHTS <= weights <= 8 * WEIGHTS + 2 * 512 * job.kernels.padded_vocab
     assert work_of(cast[0]).bytes_moved == pytest.approx(weights * (2 * 2 + 2))
 
 
@@ -189,7 +189,7 @@ def test_fused_experts_compute_their_activation_and_cast_what_they_write():
     assert plain["grouped_gemm"] == fused["grouped_gemm"]
     assert plain["permute"] == fused["permute"]
     job = job_of(routed, "gb200", precision="mxfp8")
-    experts, rows = job.model.experts, job.micro_batch * job.seq_length * job.model.experts.topk
+    experts, rows = job.model.experts, job.batch.micro_batch * job.batch.seq_length * job.model.experts.topk
     # Inputs of FC2, as wide as an expert, and gradients of FC1's outputs, of both halves.
     spared = 3 * rows * experts.ffn_hidden * job.model.layers * job.parallel.microbatches
     assert plain["cast"] - fused["cast"] == spared

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of, workload_of
-from traincast.job.job import rank_share
+from traincast.job.share import rank_share
 from traincast.lowering.emit import Emitter
 from traincast.lowering.stage import stages_of
 from traincast.workload.builder import WorkloadBuilder
@@ -25,7 +25,7 @@ def of_step(job, gpus_per_node=8):
 
 def activation(job):
     """Return the bytes of the hidden state of a microbatch, in 16 bits."""
-    return job.micro_batch * job.seq_length // job.parallel.cp * job.model.hidden * 2
+    return job.batch.micro_batch * job.batch.seq_length // job.parallel.cp * job.model.hidden * 2
 
 
 def ring_bytes(found, group, ranks):
@@ -47,7 +47,7 @@ def test_layers_gather_and_scatter_the_split_sequence(overlap, cp):
     assert backward[Group.TP, GATHER] == pytest.approx((2 * layers + 2 * head) * size)
     assert backward[Group.TP, SCATTER] == pytest.approx((layers + head) * size)
     # The loss: the largest logit, its sum and the target's, in 32 bits for each token.
-    assert forward[Group.TP, REDUCE] == 3 * head * job.micro_batch * job.seq_length // cp * 4
+    assert forward[Group.TP, REDUCE] == 3 * head * job.batch.micro_batch * job.batch.seq_length // cp * 4
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_tensor_transfers_hide_only_inside_one_domain(gpus, tp, ranks_per_node, 
     """Kernels that overlap them write to the memory of their peers; a group that crosses nodes shows all of it."""
     wide = replace(TINY, hidden=768, attention=replace(TINY.attention, heads=48, kv_heads=48), ffn_hidden=2304)
     job = job_of(wide, gpus=gpus, tp=tp, overlap_tp=True, global_batch=64 if gpus == 64 else 48, seq_length=3072)
-    builder = WorkloadBuilder("w", job.parallel, job.schedule)
+    builder = WorkloadBuilder("w", job.parallel, job.pipeline.schedule)
     emit = Emitter(job, rank_share(job, ranks_per_node), builder)
     assert emit.unhidden(Group.TP) == (job.framework.unhidden_tp if hidden else 1.0)
     notes = [note.code for note in workload_of(job, ranks_per_node).assumptions]
@@ -92,7 +92,7 @@ def test_one_tensor_parallel_rank_exchanges_nothing():
 @pytest.mark.parametrize("layout", [{"gpus": 8, "ep": 8}, {"gpus": 8, "tp": 2, "ep": 4, "etp": 1}])
 def test_tokens_go_to_their_experts_and_come_back(layout):
     job = job_of(TINY_EXPERTS, framework="nanotron-2024", **layout)
-    tokens = job.micro_batch * job.seq_length // job.parallel.tp
+    tokens = job.batch.micro_batch * job.batch.seq_length // job.parallel.tp
     size = tokens * job.model.experts.topk * job.model.hidden * 2
     for which in ("forward", "backward"):
         found = exchanged(job, which)[Group.EP, Operation.ALL_TO_ALL]
@@ -180,7 +180,7 @@ def test_capacity_bounds_what_is_sent():
 
 def test_split_experts_gather_their_tokens_and_sum_their_outputs():
     job = job_of(TINY_EXPERTS, gpus=8, tp=2, ep=2, etp=2)
-    tokens = job.micro_batch * job.seq_length
+    tokens = job.batch.micro_batch * job.batch.seq_length
     size = tokens * job.model.experts.topk * job.model.hidden * 2 * job.model.layers * job.parallel.microbatches
     for which in ("forward", "backward"):
         found = exchanged(job, which)
@@ -194,7 +194,7 @@ def test_context_parallel_ranks_gather_keys_and_values(model):
     width = 2 * attention.kv_heads * attention.head_dim
     if latent is not None:
         width = attention.heads * (latent.nope_head_dim + latent.rope_head_dim + latent.v_head_dim)
-    size = job.seq_length * width * 2 * model.layers * job.parallel.microbatches
+    size = job.batch.seq_length * width * 2 * model.layers * job.parallel.microbatches
     assert exchanged(job, "forward")[Group.CP, GATHER] == pytest.approx(size)
     assert exchanged(job, "backward")[Group.CP, GATHER] == pytest.approx(size)
     assert exchanged(job, "backward")[Group.CP, SCATTER] == pytest.approx(size)

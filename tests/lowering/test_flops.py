@@ -31,7 +31,7 @@ EXPERTS = [
 
 def model_flops(job):
     """Return the forward FLOPs of a step as the model counts them, with the padding of the vocabulary."""
-    return token_flops(job.model, job.seq_length, job.padded_vocab).forward * job.tokens_per_step
+    return token_flops(job.model, job.batch.seq_length, job.kernels.padded_vocab).forward * job.batch.tokens_per_step
 
 
 def _copies_work(name, layout):
@@ -70,7 +70,7 @@ def test_latent_projections_are_copied_on_tensor_parallel_ranks_that_do_not_spli
     job = job_of(TINY_LATENT, gpus=4, tp=4, sequence_parallel=False)
     latent = job.model.attention.latent
     narrow = 2.0 * job.model.hidden * (latent.q_rank + latent.kv_rank + latent.rope_head_dim) * job.model.layers
-    copied = 3 * narrow * job.tokens_per_step
+    copied = 3 * narrow * job.batch.tokens_per_step
     assert total_flops(job, "forward") == pytest.approx(model_flops(job) + copied, rel=0.002)
 
 
@@ -95,9 +95,9 @@ def test_backward_products_are_twice_the_forward_ones(name, layout):
 @pytest.mark.parametrize("layout", [{}, {"gpus": 8, "tp": 2, "pp": 2, "vpp": 2}])
 def test_full_recomputation_adds_one_forward_pass_of_the_layers(name, layout):
     job = job_of(MODELS[name], recompute="full", **layout)
-    flops = token_flops(job.model, job.seq_length, job.padded_vocab)
+    flops = token_flops(job.model, job.batch.seq_length, job.kernels.padded_vocab)
     again = total_flops(job, "backward", phases=(Phase.RECOMPUTE,))
-    assert again == pytest.approx((flops.forward - flops.head) * job.tokens_per_step, rel=0.002)
+    assert again == pytest.approx((flops.forward - flops.head) * job.batch.tokens_per_step, rel=0.002)
 
 
 def test_recomputing_some_layers_adds_their_share():
@@ -110,7 +110,7 @@ def test_recomputing_some_layers_adds_their_share():
 
 def test_selective_recomputation_is_the_attention_core_or_the_share_of_the_framework():
     job = job_of(recompute="selective")
-    core = token_flops(job.model, job.seq_length).attention_core * job.tokens_per_step
+    core = token_flops(job.model, job.batch.seq_length).attention_core * job.batch.tokens_per_step
     assert total_flops(job, "backward", phases=(Phase.RECOMPUTE,)) == pytest.approx(core, rel=0.002)
     titan = job_of(recompute="selective", framework="torchtitan-2025", gpus=2)
     whole = total_flops(job_of(recompute="full"), "backward", phases=(Phase.RECOMPUTE,))
@@ -127,7 +127,7 @@ def test_adapters_have_weight_gradients_and_frozen_matrices_none():
     assert trained == adapter_parameters(job.model, 16)
     frozen = total_flops(job_of(), "forward", families=("gemm",))
     dgrad = total_flops(job, "backward", families=("gemm",), directions=("dgrad",))
-    assert dgrad == pytest.approx(frozen + 2 * adapter_parameters(job.model, 16) * job.tokens_per_step)
+    assert dgrad == pytest.approx(frozen + 2 * adapter_parameters(job.model, 16) * job.batch.tokens_per_step)
 
 
 def test_layers_that_predict_further_tokens_are_like_the_last_one():

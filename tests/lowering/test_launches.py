@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from job_parts import job_of
 from traincast.job.frameworks import load_framework
-from traincast.job.job import rank_share
+from traincast.job.share import rank_share
 from traincast.lowering.launches import Launches, layer_launches
 from traincast.model.structure import layer_blocks
 

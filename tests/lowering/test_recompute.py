@@ -27,9 +27,9 @@ def more_exchanges(modules, **layout):
 def test_recomputed_products_are_those_that_hfu_counts(module):
     job = again((module,))
     found = total_flops(job, "backward", phases=(Phase.RECOMPUTE,), families=PRODUCTS)
-    plain = model_flops_per_token(TINY_ALL, job.seq_length)
-    counted = hardware_flops_per_token(TINY_ALL, job.seq_length, "selective", modules=(module,)) - plain
-    assert found == pytest.approx(counted * job.tokens_per_step)
+    plain = model_flops_per_token(TINY_ALL, job.batch.seq_length)
+    counted = hardware_flops_per_token(TINY_ALL, job.batch.seq_length, "selective", modules=(module,)) - plain
+    assert found == pytest.approx(counted * job.batch.tokens_per_step)
 
 
 @settings(max_examples=30, deadline=None)
@@ -55,7 +55,7 @@ def test_all_of_a_layer_is_what_full_recomputes_but_for_the_ends_of_attention():
     latent, hidden = TINY_ALL.attention.latent, TINY_ALL.hidden
     outside = hidden * (latent.q_rank + latent.kv_rank + latent.rope_head_dim)
     outside += TINY_ALL.attention.heads * latent.v_head_dim * hidden
-    tokens = job_of(TINY_ALL, **LAYOUT).tokens_per_step
+    tokens = job_of(TINY_ALL, **LAYOUT).batch.tokens_per_step
     assert full - part == pytest.approx(2 * outside * TINY_ALL.layers * tokens)
 
 
@@ -72,7 +72,7 @@ def test_recomputed_experts_repeat_their_exchanges():
 def test_a_recomputed_mlp_gathers_and_scatters_its_tokens_again():
     job = again(("mlp",))
     found = more_exchanges(("mlp",))
-    size = job.micro_batch * job.seq_length * TINY_ALL.hidden * 2
+    size = job.batch.micro_batch * job.batch.seq_length * TINY_ALL.hidden * 2
     dense = TINY_ALL.experts.first_dense_layers * job.parallel.microbatches
     assert found == pytest.approx(
         {(Group.TP, Operation.ALL_GATHER): size * dense, (Group.TP, Operation.REDUCE_SCATTER): size * dense}
@@ -86,7 +86,7 @@ def test_discarded_outputs_are_recomputed_without_any_exchange(module):
 
 def test_recomputed_up_projections_gather_their_narrow_inputs_again():
     latent, job = TINY_ALL.attention.latent, again(("mla_up_proj",))
-    size = job.micro_batch * job.seq_length * (latent.q_rank + latent.kv_rank) * 2
+    size = job.batch.micro_batch * job.batch.seq_length * (latent.q_rank + latent.kv_rank) * 2
     often = TINY_ALL.layers * job.parallel.microbatches
     assert more_exchanges(("mla_up_proj",)) == pytest.approx({(Group.TP, Operation.ALL_GATHER): size * often})
 

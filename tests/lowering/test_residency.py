@@ -10,9 +10,9 @@ from job_parts import TINY_EXPERTS, exchanged, job_of
 from support import forecast
 from traincast.errors import ConfigError
 from traincast.hardware.clusters import load_cluster
+from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.lowering.state import residency
-from traincast.schedules.check import plan_of
 from traincast.schedules.schedule import SCHEDULES
 from traincast.workload.words import Group, Operation
 
@@ -90,7 +90,7 @@ def test_other_frameworks_exchange_it_in_every_microbatch():
 def test_without_a_pipeline_nothing_is_kept_whole():
     job = titan(pp=1, gpus=4)
     found = of_step(job)
-    assert job.reshard_after_forward
+    assert job.sharding.reshard_after_forward
     assert found[Group.DP, GATHER] == pytest.approx(2 * 2 * elements(job) * job.parallel.microbatches)
     kept = of_step(titan(pp=1, gpus=4, reshard_after_forward=False))
     assert kept[Group.DP, GATHER] == pytest.approx(found[Group.DP, GATHER] / 2)
@@ -127,11 +127,10 @@ def test_eight_bit_weights_need_eight_bit_products():
 def test_whole_state_takes_memory():
     """Per parameter of a stage: 2 bytes gathered, 4 of the gradient; sharded, only a few layers at a time."""
     job = titan()
-    plan = plan_of(job)
+    plan = plan_of_job(job)
     whole = forecast(job, H100).memory_bytes
-    sharded = forecast(
-        replace(job, framework=replace(job.framework, pipelined_fsdp=False), reshard_after_forward=True), H100
-    )
+    other = replace(job, framework=replace(job.framework, pipelined_fsdp=False))
+    sharded = forecast(other.with_values(reshard_after_forward=True), H100)
     for stage, held in enumerate(stages_of(job, 8)):
         assert whole[stage].gradients == pytest.approx(4 * held.weights().dense, rel=1e-3)
         assert whole[stage].peak > sharded.memory_bytes[stage].peak

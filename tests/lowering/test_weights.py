@@ -54,7 +54,7 @@ def total(job):
 )
 def test_weights_of_all_ranks_are_the_parameters_of_the_model(name, layout):
     job = job_of(MODELS[name], **layout)
-    assert total(job) == parameters(job.model, job.padded_vocab).total
+    assert total(job) == parameters(job.model, job.kernels.padded_vocab).total
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_weights_of_all_ranks_are_the_parameters_of_the_model(name, layout):
 )
 def test_experts_are_split_over_ep_and_etp(layout):
     job = job_of(TINY_EXPERTS, **layout)
-    counted = parameters(job.model, job.padded_vocab)
+    counted = parameters(job.model, job.kernels.padded_vocab)
     assert held(job)[1] * job.parallel.ep * job.parallel.expert_tp == counted.layers.experts
     assert total(job) == counted.total
 
@@ -85,7 +85,7 @@ def test_experts_are_split_over_ep_and_etp(layout):
 )
 def test_weights_of_known_models(name, layout):
     job = job_of(name, **layout)
-    counted = parameters(job.model, job.padded_vocab)
+    counted = parameters(job.model, job.kernels.padded_vocab)
     # A tied table stands on the first and on the last stage, and so does one that further tokens are looked up in.
     both = job.model.tied_embeddings or job.model.mtp_layers
     twice = counted.embedding if both and job.parallel.pp > 1 else 0

@@ -19,14 +19,14 @@ from traincast import api
 from traincast.cli.main import cli
 from traincast.errors import ConfigError
 from traincast.estimate.memory import stage_memory
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
+from traincast.lowering.plans import plan_of_job
 from traincast.model import structure
 from traincast.model.blocks.part import BLOCKS
 from traincast.model.blocks.share import Share
 from traincast.model.counts import hardware_flops_per_token, parameters
 from traincast.model.load import load_model
 from traincast.report.files import write_directory
-from traincast.schedules.check import plan_of
 from traincast.workload.words import Group, Operation
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_its_module_is_recomputed_by_name(recurrent):
     plain = job_of(recurrent, global_batch=2)
     entry = [call for call in calls_of(job, "backward") if call.shape[:3] == (TOKENS, 2 * WIDTH, HIDDEN)]
     assert {call.direction for call in entry} == {"forward", "dgrad", "wgrad"}
-    kept, dropped = (dict(stage_memory(each, plan_of(each))[0].terms) for each in (plain, job))
+    kept, dropped = (dict(stage_memory(each, plan_of_job(each))[0].terms) for each in (plain, job))
     assert kept["recurrence states"] == 20 * 3 * TOKENS * WIDTH * 2
     assert "recurrence states" not in dropped
     assert kept["recurrence inputs"] == dropped["recurrence inputs"] == 20 * TOKENS * HIDDEN * 2

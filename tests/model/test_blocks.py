@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from job_parts import job_of
 from model_counts import layer_parameters
 from traincast.estimate.memory.states import rank_parameters
-from traincast.job.job import rank_share
+from traincast.job.share import rank_share
+from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.model.blocks.experts import MoeMlp
 from traincast.model.blocks.share import Execution, Share
@@ -18,7 +19,6 @@ from traincast.model.counts import parameters
 from traincast.model.load import load_model, model_names
 from traincast.model.numbers import Number
 from traincast.model.structure import FIRST_BLOCKS, RankParts, last_blocks, layer_kinds, mtp_layer, parts_of
-from traincast.schedules.check import plan_of
 
 KINDS = (
     "llama3-70b",
@@ -68,10 +68,10 @@ def test_every_count_of_parameters_is_the_same(name):
     """What is printed of a model, what memory holds, and what is exchanged and updated: on one rank all is there."""
     model = load_model(name)
     job = job_of(model, framework="megatron-core-2025", seq_length=512)
-    counted = parameters(model, job.padded_vocab)
+    counted = parameters(model, job.kernels.padded_vocab)
     (stage,) = stages_of(job, 8)
     built = stage.weights()
-    held = rank_parameters(job, plan_of(job), 0, RankParts(rank_share(job))).total
+    held = rank_parameters(job, plan_of_job(job), 0, RankParts(rank_share(job))).total
     assert built.total == built.trained_dense + built.trained_experts == counted.trained
     assert held.total == held.trained == counted.trained
     experts = counted.layers.experts + counted.mtp.experts

@@ -5,11 +5,11 @@ from msgspec.structs import replace
 
 from job_parts import job_of, workload_of
 from traincast.estimate.memory import stage_memory
+from traincast.lowering.plans import plan_of_job
 from traincast.model.blocks.share import Share
 from traincast.model.counts import parameters, token_flops
 from traincast.model.load import load_model
 from traincast.model.structure import last_blocks, layer_blocks, parts_of
-from traincast.schedules.check import plan_of
 
 HIDDEN, TOKENS = 4096, 4096
 
@@ -43,7 +43,7 @@ def test_stages_send_all_streams(models, sequence_parallel):
     for model in models:
         job = job_of(model, gpus=8, tp=2, pp=2, global_batch=4, sequence_parallel=sequence_parallel)
         sizes.append(int(workload_of(job).message_bytes_Q[0]))
-        kept = dict(stage_memory(job, plan_of(job))[0].terms)
+        kept = dict(stage_memory(job, plan_of_job(job))[0].terms)
         sizes.append(kept["pipeline messages"])
     assert [sizes[2] / sizes[0], sizes[3] / sizes[1]] == [4, 4]
 
@@ -52,5 +52,5 @@ def test_recomputed_layers_keep_all_streams(models):
     inputs = []
     for model in models:
         job = job_of(model, gpus=1, global_batch=1, recompute="full")
-        inputs.append(dict(stage_memory(job, plan_of(job))[0].terms)["layer inputs"])
+        inputs.append(dict(stage_memory(job, plan_of_job(job))[0].terms)["layer inputs"])
     assert inputs[1] == 4 * inputs[0]

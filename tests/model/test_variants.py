@@ -9,8 +9,8 @@ from model_counts import layer_flops, layer_parameters
 from traincast import api
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.job.feasible import check_model
-from traincast.job.job import JobRequest
+from traincast.job.degrees import check_model
+from traincast.job.request import JobRequest
 from traincast.model.blocks.share import Share
 from traincast.model.counts import parameters
 from traincast.model.load import load_model

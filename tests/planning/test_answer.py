@@ -83,16 +83,17 @@ def test_flags_of_megatron_say_the_layout(plan, given):
     assert (parallel.tp, parallel.pp, parallel.vpp, parallel.cp, parallel.dp) == (
         *(layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp),
     )
-    assert (job.micro_batch, job.global_batch, job.seq_length) == (1, 32, 4096)
-    assert (job.zero, job.sequence_parallel, job.recompute) == (layout.zero, layout.tp > 1, layout.recompute)
-    assert job.reshard_after_forward == layout.reshard_after_forward
+    assert (job.batch.micro_batch, job.batch.global_batch, job.batch.seq_length) == (1, 32, 4096)
+    assert (job.sharding.zero, job.communication.sequence_parallel) == (layout.zero, layout.tp > 1)
+    assert job.recompute.granularity == layout.recompute
+    assert job.sharding.reshard_after_forward == layout.reshard_after_forward
     if layout.recompute_layers:
-        assert job.recompute_layers == layout.recompute_layers
+        assert job.recompute.layers == layout.recompute_layers
     if layout.recompute_modules:
-        assert job.recomputed_modules == layout.recompute_modules
+        assert job.recompute.recomputed_modules == layout.recompute_modules
     if layout.cp > 1:
-        assert job.cp_kind == layout.cp_kind
-    assert (job.offload_optimizer, job.offload_activations) == (layout.offload_optimizer, layout.offload_activations)
+        assert job.communication.cp_kind == layout.cp_kind
+    assert (job.offload.optimizer, job.offload.activations) == (layout.offload_optimizer, layout.offload_activations)
 
 
 @pytest.mark.parametrize("reshard", [True, False])
@@ -102,7 +103,7 @@ def test_torchtitan_is_told_when_parameters_are_gathered_again(plan, tmp_path, r
     file.write_text(torchtitan_toml(plan, replace(plan.best[0], layout=layout)))
     pasted = draft_like("torchtitan", ["--job.config_file", str(file)])
     job = resolve_job(pasted.under(Draft(model="llama3-8b", fields={"gpus": 16})).request(), H100)
-    assert (job.zero, job.shard, job.reshard_after_forward) == (3, 4, reshard)
+    assert (job.sharding.zero, job.sharing, job.sharding.reshard_after_forward) == (3, 4, reshard)
 
 
 def test_what_a_framework_cannot_be_told_is_a_comment(plan):

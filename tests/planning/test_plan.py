@@ -9,7 +9,7 @@ from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.planning.layout import Layout
@@ -148,5 +148,5 @@ def test_a_layout_says_itself_as_fields_of_a_job():
         recompute="none",
     )
     job = resolve_job(replace(request_of(), **layout.request()), H100)
-    assert (job.parallel.tp, job.parallel.pp, job.parallel.dp, job.zero) == (2, 2, 4, 1)
+    assert (job.parallel.tp, job.parallel.pp, job.parallel.dp, job.sharding.zero) == (2, 2, 4, 1)
     assert layout.text == "TP2 PP2 DP4, micro batch 1, 1f1b, ZeRO-1"

@@ -12,8 +12,8 @@ from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
-from traincast.job.job import JobRequest
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
+from traincast.job.request import JobRequest
 from traincast.model.counts import model_flops_per_token, token_flops
 from traincast.model.load import load_model
 from traincast.report.json import result_to_dict
@@ -37,8 +37,8 @@ def test_rates_are_the_step_in_other_words(layout):
     job = job_of(**layout)
     result, world = forecast(job, H100), job.parallel.world_size
     step_s = result.iteration_time_s
-    flops = model_flops_per_token(job.model, job.seq_length) * job.tokens_per_step
-    assert result.tokens_per_s_per_gpu * step_s * world == pytest.approx(job.global_batch * job.seq_length)
+    flops = model_flops_per_token(job.model, job.batch.seq_length) * job.batch.tokens_per_step
+    assert result.tokens_per_s_per_gpu * step_s * world == pytest.approx(job.batch.global_batch * job.batch.seq_length)
     assert result.tflops_per_gpu * 1e12 * step_s * world == pytest.approx(flops)
     peak = H100.gpu.peak_flops_per_s("bf16")
     assert result.mfu == pytest.approx(result.tflops_per_gpu * 1e12 / peak)
@@ -124,7 +124,7 @@ def test_what_was_forecast_is_told():
 )  # fmt: skip
 def test_hardware_flops_count_what_is_computed_again(fields, again):
     job = job_of(**fields)
-    result, flops = forecast(job, H100), token_flops(job.model, job.seq_length)
+    result, flops = forecast(job, H100), token_flops(job.model, job.batch.seq_length)
     whole = 3 * flops.forward
     assert result.hfu / result.mfu == pytest.approx((whole + again(flops)) / whole)
 

@@ -1,12 +1,11 @@
 """What is kept of one forecast for the next changes none of them, whatever ran before."""
 
 import pytest
-from msgspec.structs import replace
 
 from traincast.estimate.memory.remedies import remedies
 from traincast.estimate.memory.stage import job_memory
 from traincast.hardware.clusters import load_cluster
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.report.json import to_json
@@ -31,7 +30,7 @@ RUNS = [
     (job(), Setting(cluster=H100, unfold=True)),
     (job(schedule="zb_h1"), Setting(cluster=H100)),
     (job(zero=1), Setting(cluster=H100)),
-    (replace(job(), recompute="full"), Setting(cluster=A100)),
+    (job().with_values(recompute="full"), Setting(cluster=A100)),
     (job(), Setting(cluster=H100)),
 ]
 

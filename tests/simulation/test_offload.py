@@ -11,7 +11,7 @@ from traincast.estimate.offload import update_s
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import load_gpu
 from traincast.hardware.host import ADAM_SHARE, LINK_SHARE, host_of
-from traincast.schedules.check import plan_of
+from traincast.lowering.plans import plan_of_job
 from traincast.simulation.forecast import forecast
 from traincast.simulation.job_step import run_job
 from traincast.simulation.step import Setting
@@ -46,7 +46,7 @@ def step_of(job, cluster=H100):
 
 
 def memory_of(job):
-    return stage_memory(job, plan_of(job))
+    return stage_memory(job, plan_of_job(job))
 
 
 def with_host(cluster, **values):
@@ -91,7 +91,7 @@ def test_memory_falls_by_what_the_host_keeps(layout):
             gone = before.parameters + before.gradients + before.optimizer
             gone -= after.parameters + after.gradients + after.optimizer
             # Adam's two fp32 moments and its fp32 copy, and gradients where they are kept in shares.
-            least = 12 if job.zero < 3 else 10
+            least = 12 if job.sharding.zero < 3 else 10
             assert gone >= least * share * updated * (1 - 1e-9)
             assert gone <= (least + 8) * share * updated
 
@@ -155,9 +155,9 @@ def test_the_update_is_as_long_as_the_slowest_of_what_runs_at_once():
         of_host = np.isin(ops.stream_T, [Stream.OFFLOAD_OUT, Stream.OFFLOAD_IN, Stream.HOST_MEMORY])
         wanted = update_s(job, host, count, job.model.layers, 0.0)
         assert wanted <= duration_T[of_host].sum() * (1 + 1e-9)
-        if not job.overlap_offload:
+        if not job.offload.overlap:
             assert wanted == pytest.approx(duration_T[of_host].sum())
-        plain_s = step_of(replace(job, offload_optimizer=0.0))
+        plain_s = step_of(job.with_values(offload_optimizer=0.0))
         optimizer = plain_s.compute.ops.name_T.index("optimizer")
         spared_s = plain_s.compute.ops.duration_s_T[optimizer]
         assert done.step_s == pytest.approx(plain_s.step_s - spared_s + wanted)
@@ -193,13 +193,13 @@ def test_what_contradicts_itself_is_refused():
         job_of(gpus=8, zero=3, offload_parameters=True, offload_optimizer=0.5)
     with pytest.raises(ConfigError, match="offload_optimizer"):
         job_of(offload_optimizer=1.5)
-    assert job_of(gpus=8, zero=3, offload_parameters=True).offload_optimizer == 1
+    assert job_of(gpus=8, zero=3, offload_parameters=True).offload.optimizer == 1
     with pytest.raises(ConfigError, match="give one of them"):
         job_of(offload_activations=2, offload_modules=("core_attn",))
     unused = job_of(offload_modules=("core_attn",), recompute="full")
     assert any(note.code == "offload-modules-unused" for note in unused.assumptions)
     capped = job_of(offload_activations=99)
-    assert capped.offload_activations == capped.model.layers
+    assert capped.offload.activations == capped.model.layers
     assert any(note.code == "offload-activations-capped" for note in capped.assumptions)
 
 
@@ -207,7 +207,7 @@ def test_gradients_of_one_gpu_leave_where_they_are_kept_in_shares():
     """ZeRO-Offload on one GPU is ZeRO-2 whose one share is all: 16-bit parameters stay, 2 bytes each of 16."""
     said = {"framework": "deepspeed-2024", "offload_optimizer": 1.0}
     whole, shared = (job_of(**said, zero=zero) for zero in (None, 2))
-    assert (whole.zero, shared.zero) == (0, 0)
+    assert (whole.sharding.zero, shared.sharding.zero) == (0, 0)
     before, after = memory_of(whole)[0], memory_of(shared)[0]
     assert (after.gradients, after.optimizer) == (0, 0)
     assert before.gradients > 0
@@ -219,12 +219,12 @@ def test_gradients_of_one_gpu_leave_where_they_are_kept_in_shares():
 def test_offloaded_parameters_come_for_every_gather():
     job = job_of(gpus=8, zero=3, offload_parameters=True, global_batch=32)
     slow = with_host(H100, host_bytes_per_s=1e8)
-    plain, done = step_of(replace(job, offload_parameters=False), slow), step_of(job, slow)
+    plain, done = step_of(job.with_values(offload_parameters=False), slow), step_of(job, slow)
     assert done.step_s > plain.step_s
     ops = done.step.program.ops
     names = [ops.name_T[row] for row in done.step.program.row_N[done.step.program.rank_slice(0)].tolist()]
     # One for each forward and each backward pass, and none in the step.
     assert names.count("parameters in") == 2 * job.parallel.microbatches
-    before, after = (memory_of(each)[0] for each in (replace(job, offload_parameters=False), job))
+    before, after = (memory_of(each)[0] for each in (job.with_values(offload_parameters=False), job))
     assert after.parameters == 0
     assert after.host == pytest.approx(before.host + before.parameters)

@@ -9,9 +9,9 @@ from traincast.estimate.memory import stage_memory
 from traincast.job.draft import Draft
 from traincast.job.pipeline_layout import parse_layout
 from traincast.lowering.held import held_by_stages
+from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.model.counts import parameters
-from traincast.schedules.check import plan_of
 from traincast.workload.groups import rank_groups
 from traincast.workload.words import Group
 
@@ -63,14 +63,14 @@ def test_what_stages_hold_is_the_model_and_its_copies_of_the_table(schedule, vir
     model = replace(MTP, tied_embeddings=tied)
     for layout in LAYOUTS[virtual]:
         job = job_of(model, gpus=4, pp=4, vpp=None, schedule=schedule, pipeline_layout=layout)
-        plan, table = plan_of(job), job.padded_vocab * model.hidden
+        plan, table = plan_of_job(job), job.kernels.padded_vocab * model.hidden
         held = held_by_stages(job, plan)
         assert [index for each in held for index in each.layers] == list(range(model.layers))
         assert sum(each.mtp_layers for each in held) == model.mtp_layers
         assert [each.first for each in held].count(True) == [each.last for each in held].count(True) == 1
-        readers = [0, job.mtp_stage_index] + ([len(held) - 1] if tied else [])
+        readers = [0, job.pipeline.mtp_stage_index] + ([len(held) - 1] if tied else [])
         ranks = [frozenset(placement[reader] for placement in plan.placement) for reader in readers]
-        whole = parameters(model, job.padded_vocab).trained + (len(set(ranks)) - 1) * table
+        whole = parameters(model, job.kernels.padded_vocab).trained + (len(set(ranks)) - 1) * table
         assert sum(stage.weights().total for stage in stages_of(job, 8)) == whole
         peaks = stage_memory(job, plan)
         assert sum(stage.parameters for stage in peaks) == 2 * whole * len(plan.placement)
@@ -112,7 +112,7 @@ def test_a_result_names_what_stages_hold():
 def test_memory_of_mtp_layers_goes_where_they_are(recompute):
     """Their activations and the embedding's table are on their own stage; in flight are as many as it holds."""
     apart = job_of(MTP, gpus=4, pp=4, pipeline_layout="Et*4|t*4|mm|L", recompute=recompute)
-    stages = stage_memory(apart, plan_of(apart))
+    stages = stage_memory(apart, plan_of_job(apart))
     named = [{name.partition(" x ")[0] for name, _ in stage.terms} for stage in stages]
     assert [("MTP layers" in names, "MTP inputs" in names, "logits" in names) for names in named] == [
         (False, False, False),

@@ -12,8 +12,8 @@ from traincast.errors import InfeasibleError
 from traincast.estimate.factors import CostFactors
 from traincast.hardware.clusters import load_cluster
 from traincast.job.options import SimulateOptions
+from traincast.lowering.plans import plan_of_job
 from traincast.model.counts import model_flops_per_token
-from traincast.schedules.check import plan_of
 from traincast.simulation.job_step import estimated_work
 from traincast.simulation.step import Setting, run_step
 from traincast.workload.words import Kind
@@ -71,7 +71,7 @@ def test_interleaving_divides_the_bubble(pp, vpp, microbatches):
         done = run_job(without_host(each), IDEAL, PLAIN, NOTHING_LEARNT)
         step.append(done.step_s)
         ops, template = done.step.workload.ops, done.step.workload.templates[0]
-        held = [q for q in range(pp * each.parallel.vpp) if plan_of(each).placement[0][q] == 0]
+        held = [q for q in range(pp * each.parallel.vpp) if plan_of_job(each).placement[0][q] == 0]
         rows = np.concatenate([done.step.workload.segments[int(of_QM[q, 0])] for q in held
                                for of_QM in (template.forward_QM, template.backward_QM)])  # fmt: skip
         busy.append(float(ops.duration_s_T[rows][ops.kind_T[rows] == Kind.COMPUTE].sum()))
@@ -114,7 +114,7 @@ def test_a_faster_gpu_is_never_slower(layout):
 def test_no_step_is_shorter_than_its_flops_at_the_peak(layout, cluster):
     job = job_of(BIG, **layout, seq_length=4096)
     peak = H100.gpu.peak_flops_per_s("bf16") * job.parallel.world_size
-    bound = model_flops_per_token(job.model, job.seq_length) * job.tokens_per_step / peak
+    bound = model_flops_per_token(job.model, job.batch.seq_length) * job.batch.tokens_per_step / peak
     assert step_s(job, load_cluster(cluster)) > bound
 
 

@@ -15,9 +15,9 @@ from traincast.dialects import draft_like
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table, cluster_names, load_cluster
-from traincast.job.job import JobRequest
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions, changed_options
 from traincast.job.record import RunRecord, record_from_table, record_to_table
+from traincast.job.request import JobRequest
 from traincast.model.load import load_model
 from traincast.report.json import result_from_json, to_json
 from traincast.simulation.recorded import record_of

@@ -8,7 +8,7 @@ from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.resolve import resolve_job
 from traincast.lowering.build import build_workload
-from traincast.schedules.check import plan_of
+from traincast.lowering.plans import plan_of_job
 from traincast.workload.words import Group
 
 SCHEDULES = ("zb_h1", "zb_v", "dualpipe", "dualpipe_v")
@@ -44,7 +44,7 @@ def test_both_copies_of_dualpipe_are_held_and_summed():
     """Stages 0 and 3 hold layers 0 to 7 and 24 to 31 each: the parameters of both, reduced over dp, then over both."""
     late = {"zero": 1, "overlap_grad_reduce": False, "overlap_param_gather": False}
     jobs = {name: resolve_job(draft(name, **late).request(), load_cluster("h100")) for name in ("1f1b", "dualpipe")}
-    works = {name: build_workload(job, plan_of(job), 8) for name, job in jobs.items()}
+    works = {name: build_workload(job, plan_of_job(job), 8) for name, job in jobs.items()}
 
     gradient_bytes = jobs["dualpipe"].framework.grad_reduce_bytes
 

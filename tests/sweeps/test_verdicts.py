@@ -6,8 +6,8 @@ import pytest
 
 from traincast import api
 from traincast.errors import InfeasibleError, TraincastError
-from traincast.job.job import JOB_FIELDS
 from traincast.job.job_file import SECTIONS, draft_of_table
+from traincast.job.request import JOB_FIELDS
 from traincast.sweeps.points import Forecasts, Layouts
 from traincast.sweeps.rows import row_without
 from traincast.sweeps.spec import Point

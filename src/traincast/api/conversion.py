@@ -11,9 +11,10 @@ from traincast.api.results import is_result, load_record
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.writer import WRITERS, Conversion, Run, Writer, Written
 from traincast.job.draft import Draft
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
 from traincast.job.job_file import read_job_file
 from traincast.job.options import LayoutOptions, SimulateOptions, make_options
+from traincast.job.request import JobRequest
 from traincast.job.words import SIMULATE_WORDS, sorted_out, takes
 from traincast.model.load import load_model
 from traincast.report.files import refuse_existing, write_files, write_whole

@@ -12,8 +12,9 @@ from traincast.formats.open import expand_inputs, identify_run, read_run, refuse
 from traincast.formats.recognise import bus_bandwidths as read_bus_bandwidths
 from traincast.formats.recognise import workload_format
 from traincast.job.draft import Draft
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
 from traincast.job.options import LayoutOptions
+from traincast.job.request import JobRequest
 from traincast.workload.workload import Workload
 
 StrPath = str | PathLike[str]

@@ -12,7 +12,8 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import gpu_named, load_cluster
 from traincast.hardware.gpu import Gpu
 from traincast.job.draft import Draft
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
+from traincast.job.request import JobRequest
 from traincast.job.words import JOB_WORDS, said_of_job, sorted_out, takes
 
 if TYPE_CHECKING:

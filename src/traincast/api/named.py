@@ -14,8 +14,9 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.hardware.gpu import gpu_names
 from traincast.job.draft import Draft
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
 from traincast.job.job_file import read_job_file
+from traincast.job.request import JobRequest
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
 from traincast.names import names_with

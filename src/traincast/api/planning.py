@@ -12,8 +12,9 @@ from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
 from traincast.job.options import StepOptions
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.job.words import JOB_WORDS, RUN_WORDS, said_of_job, sorted_out, takes
 from traincast.model.model import Model

@@ -65,4 +65,8 @@ def said_of_job(job: Job) -> dict[str, int]:
     parallel = job.parallel
     said = {"gpus": parallel.world_size, "layers": job.model.layers, "hidden": job.model.hidden}
     said |= {name: getattr(parallel, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
-    return said | {name: getattr(job, name) for name in ("global_batch", "micro_batch", "seq_length")}
+    return said | {
+        "global_batch": job.batch.global_batch,
+        "micro_batch": job.batch.micro_batch,
+        "seq_length": job.batch.seq_length,
+    }

@@ -22,7 +22,7 @@ from traincast.formats.contract import Computation, MeasuredComputations
 from traincast.formats.open import identify_run
 from traincast.job.job import Job
 from traincast.job.options import LayoutOptions
-from traincast.schedules.check import plan_of
+from traincast.lowering.plans import plan_of_job
 from traincast.simulation.job_step import estimated_work, factors_of, operator_seconds, placed
 from traincast.simulation.step import Setting
 from traincast.workload.experts import expert_rank_W
@@ -109,7 +109,7 @@ class Estimates:
         cluster, _ = placed(job, setting)
         factors = factors_of(job, setting)
         self.workload, _ = estimated_work(job, cluster.gpu, factors, cluster.ranks_per_node)
-        self.cost, self.placement = operator_seconds(job, cluster.gpu, factors), plan_of(job).placement[0]
+        self.cost, self.placement = operator_seconds(job, cluster.gpu, factors), plan_of_job(job).placement[0]
 
     def stage(self, stage: int, phase: Phase) -> tuple[dict[str, float], dict[str, float], frozenset[OperatorCall]]:
         """Return the seconds of a pass over a stage by class of work, of its kernels and of the host; its operators."""

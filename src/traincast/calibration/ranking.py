@@ -29,7 +29,7 @@ from traincast.calibration.validate import spearman
 from traincast.errors import CalibrationError, FormatError, TraincastError
 from traincast.estimate.factors import factors_on
 from traincast.files import read_bytes
-from traincast.job.job import JOB_FIELDS
+from traincast.job.request import JOB_FIELDS
 from traincast.units import counted, format_share
 
 MANY = 10

@@ -18,9 +18,9 @@ from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.hardware.gpu import find_gpu
 from traincast.job.frameworks import framework_names, framework_of_year
-from traincast.job.job import JOB_FIELDS, JobRequest
 from traincast.job.parallel import MAX_WORLD_SIZE
 from traincast.job.pipeline_layout import parse_layout
+from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.model.counts import parameters
 from traincast.model.load import builtin_table, family_table, find_model
 from traincast.model.model import Model

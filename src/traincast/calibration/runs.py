@@ -22,7 +22,8 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_for, load_cluster
 from traincast.hardware.gpu import load_gpu
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.blocks.share import Share
 from traincast.model.counts import token_flops
@@ -309,7 +310,7 @@ def job_of_run(run: MeasuredRun) -> Job:
     layers = layers_by_cost(request.model, request.pp or 1)
     if layers is None:
         raise InfeasibleError(f"{request.pp} stages leave one without any block")
-    return replace(resolve_job(request, run.cluster), layers_Q=layers)
+    return resolve_job(request, run.cluster).with_values(layers_Q=layers)
 
 
 def layers_by_cost(model: Model, pp: int) -> tuple[int, ...] | None:

@@ -35,7 +35,8 @@ from traincast.hardware.cluster import Cluster, RunFactor
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import find_gpu
 from traincast.job.draft import Draft
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
+from traincast.job.request import JobRequest
 from traincast.simulation.recorded import DEFAULT_CLUSTER, decide
 from traincast.simulation.step import Setting
 from traincast.units import format_share
@@ -240,6 +241,6 @@ def _doubts(passes: Sequence[FittedRun], job: Job) -> Iterator[Note]:
     if error > DOUBTFUL:
         text = f"the measured passes are still {format_share(error, 0)} off in the median with factors"
         yield Note("calibration-doubtful", f"{text}: the job is hardly the one that was traced")
-    if job.precision == "fp16":
+    if job.precision.dtype == "fp16":
         text = "an update in fp16 is skipped where gradients overflow; memory optimizer step may be of a skipped one"
         yield Note("update-skipped", text)

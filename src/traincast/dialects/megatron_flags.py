@@ -26,9 +26,9 @@ from traincast.dialects.megatron_checks import (
 from traincast.dialects.megatron_hybrid import Hybrid, hybrid_of
 from traincast.dialects.megatron_model import described_model
 from traincast.errors import InfeasibleError
+from traincast.job.communication import SHARP_GROUPS
 from traincast.job.draft import Draft
 from traincast.job.frameworks import GRAPH_SCOPES
-from traincast.job.job import SHARP_GROUPS
 from traincast.job.pipeline_layout import layout_of, parse_layout
 from traincast.model.model import Model
 

@@ -42,7 +42,7 @@ def update_s(job: Job, host: Host, parameters: int, pieces: int, gpu_s: float) -
     It is as long as the operations of `traincast.lowering.offload.updated_rows` are where nothing precedes them.
     """
     out, through, back = update_bytes(job, parameters)
-    apart = pieces if job.overlap_offload else 1
+    apart = pieces if job.offload.overlap else 1
     first, last = -(-out // apart), -(-back // apart)
     link = host.link_bytes_per_s
     meanwhile = max(gpu_s, through / host.adam_bytes_per_s, (out - first) / link, (back - last) / link)
@@ -51,7 +51,7 @@ def update_s(job: Job, host: Host, parameters: int, pieces: int, gpu_s: float) -
 
 def offload_notes(job: Job, gpu: Gpu, ranks_per_node: int) -> Iterator[Note]:
     """Say what was taken of the host, and what nobody said of it."""
-    if not job.offloads:
+    if not job.offload.any:
         return
     ranks = ranks_of_host(job, ranks_per_node)
     host = host_of(gpu, ranks)
@@ -59,7 +59,7 @@ def offload_notes(job: Job, gpu: Gpu, ranks_per_node: int) -> Iterator[Note]:
         f"offloading: of its host a GPU has a link of {format_rate(host.link_bytes_per_s)} each way and "
         f"{format_size(host.memory_bytes)} of memory"
     )
-    if job.offload_optimizer:
+    if job.offload.optimizer:
         text += f", in which Adam goes through {format_rate(host.adam_bytes_per_s)}"
     yield Note("offload-host", f"{text} (usual system of {gpu.name}; give gpu.host_... in a cluster file for another)")
     if host.assumed:

@@ -13,7 +13,7 @@ from traincast.errors import ConfigError
 from traincast.files import InputFile
 from traincast.hardware.cluster import Cluster
 from traincast.job.flags import flag_of
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.model.load import load_model
 from traincast.model.model import Model
 

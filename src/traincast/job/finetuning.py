@@ -1,33 +1,50 @@
-"""What fine-tuning decides of a job: adapters beside frozen weights, and sequences that are packed into one."""
+"""Fine-tuning: which weights are trained, those of the model or adapters on frozen ones."""
 
-from typing import Any
+from msgspec import Struct
 
-from traincast.errors import ConfigError, InfeasibleError
-from traincast.job.decide import Decisions
-from traincast.job.job import JobRequest
+from traincast.errors import ConfigError
+from traincast.job.decisions import Decisions
+from traincast.job.request import JobRequest
+from traincast.model.blocks.share import LORA_TARGETS
 from traincast.units import counted
 
 
-def decide_finetuning(request: JobRequest, decided: Decisions) -> dict[str, Any]:
-    """Return rank and targets of adapters, and the tokens of what is packed; what is open is as the framework does.
+class Finetuning(Struct, frozen=True, kw_only=True):
+    """What is trained."""
+
+    task: str = "pretrain"
+    """One of `traincast.model.counts.TASKS`."""
+    lora_rank: int = 16
+    """Width of adapters, with task ``lora``."""
+    lora_targets: tuple[str, ...] = LORA_TARGETS
+    """Linear layers that have them, of `traincast.model.blocks.share.LORA_TARGETS`."""
+
+    @property
+    def trains_adapters(self) -> bool:
+        """Whether adapters are trained, and the weights of the model are frozen."""
+        return self.task == "lora"
+
+    @property
+    def adapter_rank(self) -> int:
+        """Width of the adapters; 0 where there are none."""
+        return self.lora_rank if self.trains_adapters else 0
+
+
+def decide_finetuning(request: JobRequest, decided: Decisions) -> Finetuning:
+    """Decide rank and targets of adapters; what is open is as the framework does.
 
     Raises
     ------
     ConfigError
         If adapters are described for a task that has none, or stand beside nothing.
-    InfeasibleError
-        If packed sequences are longer than what they are packed into.
     """
-    packed = request.packed_length
-    if packed is not None and packed > request.seq_length:
-        raise InfeasibleError(f"sequences of {packed} tokens cannot be packed into {request.seq_length}")
     if request.task != "lora":
         for name in ("lora_rank", "lora_targets"):
             said = getattr(request, name)
             if said is not None:
                 shown = " ".join(said) if isinstance(said, tuple) else said
                 raise ConfigError(f"is {shown}, but the task is {request.task}; it needs task lora", name)
-        return {"packed_length": packed}
+        return Finetuning(task=request.task)
     rank = decided.by_framework("lora_rank", request.lora_rank, decided.framework.lora_rank)
     targets = request.lora_targets
     if targets is None:
@@ -41,4 +58,4 @@ def decide_finetuning(request: JobRequest, decided: Decisions) -> dict[str, Any]
     if experts is not None and {"linear_fc1", "linear_fc2"} & set(targets):
         shown = counted(experts.experts, "routed expert")
         decided.note("lora-experts", f"experts have no adapters here, neither the {shown} nor shared ones")
-    return {"lora_rank": rank, "lora_targets": targets, "packed_length": packed}
+    return Finetuning(task=request.task, lora_rank=rank, lora_targets=targets)

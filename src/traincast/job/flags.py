@@ -9,8 +9,8 @@ from typing import NamedTuple, get_args
 
 from traincast.job.feasible import CHOICES
 from traincast.job.frameworks import GRAPH_SCOPES
-from traincast.job.job import JOB_FIELDS
-from traincast.job.kept import OFFLOAD_MODULES
+from traincast.job.offload import OFFLOAD_MODULES
+from traincast.job.request import JOB_FIELDS
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.recompute import RECOMPUTE_MODULES
 from traincast.shipped import shipped_rows

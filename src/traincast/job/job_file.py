@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import input_of, read_toml
 from traincast.job.draft import Draft
-from traincast.job.job import JOB_FIELDS
+from traincast.job.request import JOB_FIELDS
 from traincast.model.load import find_model, model_over_base
 from traincast.model.model import Model
 from traincast.names import known_names

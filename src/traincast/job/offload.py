@@ -17,11 +17,16 @@ Sources: Ren et al. 2021, arXiv 2101.06840 (ZeRO-Offload); Megatron-LM,
 megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py; Transformer Engine, pytorch/cpu_offload.py.
 """
 
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from msgspec import Struct
 
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.job.decide import Decisions
-from traincast.job.job import JobRequest
+from traincast.job.decisions import Decisions
+from traincast.job.request import JobRequest
+from traincast.model.blocks.part import Part
+from traincast.model.numbers import Number
 
 GRADIENT_BYTES = 4
 """Of a gradient on its way to the host: it is cast to fp32 before it leaves. Sources: DeepSpeed,
@@ -38,10 +43,64 @@ ADAM_BYTES = 30
 HELD_BYTES = 16
 """Of host memory for each parameter that is updated there: its fp32 copy, both moments, its gradient."""
 
+OFFLOAD_MODULES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "attn_norm": ("attention", "layernorm inputs"),
+        "qkv_linear": ("attention", "attention inputs"),
+        "core_attn": ("attention", "queries, keys, values"),
+        "attn_proj": ("attention", "attention outputs"),
+        "mlp_norm": ("mlp", "layernorm inputs"),
+        "expert_fc1": ("mlp", "expert inputs"),
+        "moe_act": ("mlp", "expert FC1 outputs"),
+        "fused_group_mlp": ("mlp", "expert inputs"),
+    }
+)
+"""Modules whose inputs can be offloaded by themselves: the kind of block that has them, and the tensor that they read.
+Source: Megatron-LM, megatron/core/transformer/transformer_config.py (offload_modules)."""
+
+
+class Offload(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "optimizer": "offload_optimizer",
+        "gradients": "offload_gradients",
+        "parameters": "offload_parameters",
+        "activations": "offload_activations",
+        "modules": "offload_modules",
+        "overlap": "overlap_offload",
+    },
+):
+    """What the memory of the host keeps."""
+
+    optimizer: float = 0.0
+    """Share of the optimizer's states that the host keeps and updates, 0 to 1."""
+    gradients: bool = False
+    """Whether gradients leave with them though no ranks share them: ZeRO-2 asked of a single replica."""
+    parameters: bool = False
+    """Whether sharded parameters (zero 3) stay there, too, and come for each gather."""
+    activations: int = 0
+    """Layers of each virtual stage whose activations wait there for the backward pass."""
+    modules: tuple[str, ...] = ()
+    """Modules of every layer whose inputs do, instead of whole layers: of `OFFLOAD_MODULES`."""
+    overlap: bool = True
+    """Whether copies to and from the host overlap with the update there."""
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is kept in the memory of the host."""
+        return self.optimizer > 0 or self.parameters or self.any_activations
+
+    @property
+    def any_activations(self) -> bool:
+        """Whether saved activations are, of layers or of modules."""
+        return self.activations > 0 or bool(self.modules)
+
 
 def decide_offload(
     request: JobRequest, decided: Decisions, zero: int, most_layers: int, *, recomputes_all: bool = False
-) -> dict[str, Any]:
+) -> Offload:
     """Decide what the host keeps: nothing unless it is asked for; of modules in recomputed layers nothing is saved.
 
     Raises
@@ -75,11 +134,24 @@ def decide_offload(
         decided.note("offload-modules-unused", "offload_modules has no effect where all layers are recomputed whole")
     if request.overlap_offload is not None and not share:
         decided.note("overlap-offload-unused", "overlap_offload has no effect where no optimizer is offloaded")
-    return {
-        "offload_optimizer": share,
-        "offload_gradients": share > 0 and zero == 0 and (request.zero or 0) >= 2,
-        "offload_parameters": bool(request.offload_parameters),
-        "offload_activations": layers,
-        "offload_modules": request.offload_modules or (),
-        "overlap_offload": request.overlap_offload is not False,
-    }
+    return Offload(
+        optimizer=share,
+        gradients=share > 0 and zero == 0 and (request.zero or 0) >= 2,
+        parameters=bool(request.offload_parameters),
+        activations=layers,
+        modules=request.offload_modules or (),
+        overlap=request.overlap_offload is not False,
+    )
+
+
+def offloaded_tensors(
+    parts: Sequence[Part], modules: Sequence[str], recomputed_modules: Sequence[str]
+) -> Iterator[tuple[str, Number]]:
+    """Yield what the parts of one block save that modules' inputs are, by name; what is recomputed is not there."""
+    kinds = {part.counts_as for part in parts}
+    kind = "attention" if "attention" in kinds else "mlp" if kinds & {"mlp", "experts"} else ""
+    names = {name for of, name in map(OFFLOAD_MODULES.__getitem__, modules) if of == kind}
+    for part in parts:
+        for name, size in part.saved.items():
+            if name in names and not set(recomputed_modules) & set(part.drops.get(name, ())):
+                yield name, size

@@ -56,9 +56,9 @@ class Parallel(Struct, frozen=True, kw_only=True):
                 f"{'does' if self.ranks_per_stage == 1 else 'do'} not divide into experts of etp {self.expert_tp} x "
                 f"ep {self.ep}; change ep, etp or dp"
             )
-        if self.shard is not None and (self.shard < 1 or self.dp * self.cp % self.shard):
+        if self.shard is not None and (self.shard < 1 or self.replicas % self.shard):
             raise InfeasibleError(
-                f"state shared by {counted(self.shard, 'rank')} does not divide the {self.dp * self.cp} ranks with "
+                f"state shared by {counted(self.shard, 'rank')} does not divide the {self.replicas} ranks with "
                 f"equal parameters (dp {self.dp} x cp {self.cp}); change shard or dp"
             )
         if self.world_size > MAX_WORLD_SIZE:
@@ -83,14 +83,19 @@ class Parallel(Struct, frozen=True, kw_only=True):
         return self.tp if self.etp is None else self.etp
 
     @property
+    def replicas(self) -> int:
+        """Ranks with equal dense parameters, which reduce gradients with each other: dp x cp."""
+        return self.dp * self.cp
+
+    @property
     def sharing(self) -> int:
         """Ranks that share one copy of sharded state."""
-        return self.dp * self.cp if self.shard is None else self.shard
+        return self.replicas if self.shard is None else self.shard
 
     @property
     def ranks_per_stage(self) -> int:
         """Ranks that hold one pipeline stage."""
-        return self.tp * self.cp * self.dp
+        return self.tp * self.replicas
 
     @property
     def edp(self) -> int:

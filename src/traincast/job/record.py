@@ -18,9 +18,11 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table, cluster_table
 from traincast.job.draft import Draft, Setting
 from traincast.job.frameworks import Framework, framework_from_table, framework_names, load_framework
-from traincast.job.job import JOB_FIELDS, Job, JobRequest
+from traincast.job.job import DECIDED, GROUPS, Job
 from traincast.job.job_file import SECTIONS, draft_of_table
+from traincast.job.optimizer import PLAIN
 from traincast.job.options import LayoutOptions, SimulateOptions, make_options
+from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.model.table import model_from_table
 from traincast.tables import as_table, is_said
 
@@ -78,7 +80,7 @@ def record_to_table(record: RunRecord) -> dict[str, object]:
     """Return a record as a table of plain values; the inputs stand in the result beside it."""
     table: dict[str, object] = {"command": record.command}
     if isinstance(record.job, Job):
-        table["decided_job"] = as_table(record.job)
+        table["decided_job"] = _decided_table(record.job)
     elif record.job is not None:
         table |= _job_table(record.job)
     if record.command == "predict":
@@ -173,9 +175,7 @@ def _job_table(job: JobRequest) -> dict[str, object]:
 def _job_of_table(table: Mapping[str, Any], shown: str) -> JobRequest | Job:
     if "decided_job" in table:
         said = _convert(table["decided_job"], dict[str, Any], "run.decided_job", shown)
-        said["framework"] = _whole_framework(said.get("framework"))
-        decided: Job = _convert(said, Job, "run.decided_job", shown)
-        return decided
+        return _decided_job(said, shown)
     sections = dict(_convert(table.get("job"), dict[str, dict[str, Any]], "run.job", shown))
     notes = _convert(table.get("model_notes", ()), tuple[Note, ...], "run.model_notes", shown)
     model = model_from_table(sections.pop("model", {}), shown, notes)
@@ -186,6 +186,45 @@ def _job_of_table(table: Mapping[str, Any], shown: str) -> JobRequest | Job:
     return Draft(model=model, fields=said).request()
 
 
+_DECIDED_WHOLE = {"model": "model", "framework": "framework", "parallel": "parallel", "optimizer": "optimizer_types"}
+"""Parts of a decided job that have a table of their own in a result, and its name; of the other groups the fields
+stand side by side, by their names in a request."""
+
+
+def _decided_table(job: Job) -> dict[str, object]:
+    """Return a job with everything decided, as results hold it."""
+    table: dict[str, object] = {}
+    for group, kind in GROUPS.items():
+        if group not in _DECIDED_WHOLE:
+            values = getattr(job, group)
+            said = (each for each in fields(kind) if is_said(values, each))
+            table |= {each.encode_name: as_table(getattr(values, each.name)) for each in said}
+    for part, name in _DECIDED_WHOLE.items():
+        value = getattr(job, part)
+        if value != PLAIN:
+            table[name] = as_table(value)
+    table["shard"] = job.sharing
+    if job.assumptions:
+        table["assumptions"] = as_table(job.assumptions)
+    return table
+
+
+def _decided_job(said: dict[str, Any], shown: str) -> Job:
+    """Return the job that such a table holds."""
+    place = "run.decided_job"
+    known = {*DECIDED, *_DECIDED_WHOLE.values(), "assumptions"}
+    unknown = sorted(set(said) - known)
+    if unknown:
+        raise FormatError(f"cannot be run again by this version: $.{place}.{unknown[0]} is not known", shown)
+    said["framework"] = _whole_framework(said.get("framework"))
+    types = {each.name: each.type for each in fields(Job)}
+    parts = {group: _typed(said, kind, place, shown) for group, kind in GROUPS.items() if group not in _DECIDED_WHOLE}
+    for part, name in _DECIDED_WHOLE.items():
+        parts[part] = _typed(said.get(name, {}), types[part], f"{place}.{name}", shown)
+    assumptions = _typed(said.get("assumptions", ()), types["assumptions"], f"{place}.assumptions", shown)
+    return Job(**parts, assumptions=assumptions)
+
+
 def _whole_framework(table: Any) -> Any:  # noqa: ANN401
     """Return a framework with what it keeps in memory, which results did not say once."""
     known = isinstance(table, Mapping) and "memory" not in table and table.get("name") in framework_names()
@@ -193,8 +232,13 @@ def _whole_framework(table: Any) -> Any:  # noqa: ANN401
 
 
 def _convert(value: object, kind: Any, place: str, shown: str) -> Any:  # noqa: ANN401
-    """Return a plain value as a typed one."""
+    """Return a plain value as a typed one, of a record with no keys that are not known."""
     _refuse_unknown(value, kind, place, shown)
+    return _typed(value, kind, place, shown)
+
+
+def _typed(value: object, kind: Any, place: str, shown: str) -> Any:  # noqa: ANN401
+    """Return a plain value as a typed one."""
     try:
         return msgspec.convert(value, kind, str_keys=True)
     except msgspec.ValidationError as error:

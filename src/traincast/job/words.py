@@ -13,8 +13,8 @@ from typing import Any, TypeVar, get_args, get_origin
 from traincast.errors import ConfigError
 from traincast.job.draft import Draft
 from traincast.job.flags import JOB_FLAGS, LAYOUT_FLAGS, Flag, flag_of
-from traincast.job.job import JOB_FIELDS
 from traincast.job.options import LayoutOptions, StepOptions
+from traincast.job.request import JOB_FIELDS
 from traincast.job.training_run import RunTerms
 from traincast.names import known_names, nearest
 from traincast.tables import decoded

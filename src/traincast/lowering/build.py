@@ -11,7 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
-from traincast.job.job import Job, rank_share
+from traincast.job.job import Job
+from traincast.job.share import rank_share
 from traincast.lowering.casts import weight_casts
 from traincast.lowering.emit import Emitter
 from traincast.lowering.held import table_stages
@@ -40,25 +41,25 @@ def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Wor
     `plan` says which stage holds which virtual stage; `ranks_per_node` reach each other without the network.
     """
     share = rank_share(job, ranks_per_node)
-    builder = WorkloadBuilder(job.model.name, job.parallel, job.schedule)
+    builder = WorkloadBuilder(job.model.name, job.parallel, job.pipeline.schedule)
     emit = Emitter(job, share, builder)
     _StepWriter(job, plan, emit, stages_of(job, ranks_per_node)).write()
     builder.notes.assumptions += [*job.assumptions, *_overlap_notes(emit), *_routing_notes(job, share)]
     state_bytes = share.activation_bytes * job.model.residual_streams
     state_bytes //= job.parallel.tp if share.splits_sequence or job.framework.splits_messages else 1
-    sent = [state_bytes * job.hidden_states_after(index) for index in range(len(job.layers_Q))]
+    sent = [state_bytes * job.hidden_states_after(index) for index in range(len(job.pipeline.layers_Q))]
     return builder.workload(
         sent,
         table_stages=table_stages(job, plan),
-        exchange_sms=DISPATCHERS[job.moe_dispatcher].sms if job.hides_exchanges else 0,
-        pairs_passes=job.pairs_passes,
+        exchange_sms=DISPATCHERS[job.experts.dispatcher].sms if job.experts.hides_exchanges else 0,
+        pairs_passes=job.experts.pairs_passes,
     )
 
 
 def _overlap_notes(emit: Emitter) -> tuple[Note, ...]:
     """Say where an overlap that was asked for cannot be had."""
     job, ranks = emit.job, emit.share.execution.ranks_per_node
-    if not job.overlap_tp or emit.can_overlap(Group.TP) or job.parallel.tp == 1:
+    if not job.communication.overlap_tp or emit.can_overlap(Group.TP) or job.parallel.tp == 1:
         return ()
     text = (
         f"overlap_tp needs tensor parallel groups inside one NVLink domain, as its kernels write to the memory of "
@@ -82,10 +83,10 @@ def _routing_notes(job: Job, share: Share) -> tuple[Note, ...]:
         return ()
     groups = f"{experts.group_topk} of {experts.groups} groups"
     text = brief = f"node-limited routing: the top-{experts.topk} experts of a token are in {groups}"
-    if DISPATCHERS[job.moe_dispatcher].sends == "once":
+    if DISPATCHERS[job.experts.dispatcher].sends == "once":
         text += f", on {limited:.2f} nodes on average instead of {free:.2f}; it is sent to each of them once"
     else:
-        text += f"; that changes nothing here, as {job.moe_dispatcher} does not send a token once to each node"
+        text += f"; that changes nothing here, as {job.experts.dispatcher} does not send a token once to each node"
     return (Note("node-limited-routing", text, brief=brief),)
 
 
@@ -126,11 +127,11 @@ class _StepWriter(Struct):
     def _forward(self, stage: StageWork) -> list[int]:
         """Return the segment of each microbatch: the first may collect the updated parameters beside its work."""
         count, gathered = self.job.parallel.microbatches, self.states[stage.index].gathered()
-        if self.job.zero == 3:
+        if self.job.sharding.zero == 3:
             gathers_M = self._residency().forward_gathers_QM[stage.index]
             return self._segments(gathers_M, lambda gathers: self._forward_rows(stage, gathered if gathers else []))
         usual = self._segment(self._forward_rows(stage, []))
-        if not (self._gathers_updated and self.job.overlap_param_gather):
+        if not (self._gathers_updated and self.job.sharding.overlap_param_gather):
             return [usual] * count
         segments = [usual] * count
         for placement_Q, (first, _) in zip(self.plan.placement, self.microbatches, strict=False):
@@ -159,17 +160,17 @@ class _StepWriter(Struct):
 
     def _sharded(self, stage: StageWork) -> int:
         """Return the parameters that come from the host for a gather."""
-        return self.states[stage.index].held() if self.job.offload_parameters else 0
+        return self.states[stage.index].held() if self.job.offload.parameters else 0
 
     def _backward(self, stage: StageWork) -> list[int]:
         """Return the segment of each microbatch: the last may reduce its gradients beside its work."""
         state, count = self.states[stage.index], self.job.parallel.microbatches
-        if self.job.zero == 3:
+        if self.job.sharding.zero == 3:
             return self._fully_sharded_backward(stage, state)
         # Gradients that are kept in shares are reduced in every microbatch.
-        every = state.reduced() if self.job.zero == 2 else []
+        every = state.reduced() if self.job.sharding.zero == 2 else []
         usual = self._segment(self._backward_rows(stage, [], every))
-        if self.job.zero < 2 and not self.job.overlap_grad_reduce:
+        if self.job.sharding.zero < 2 and not self.job.sharding.overlap_grad_reduce:
             return [usual] * count
         segments = [usual] * count
         for _, last in self.microbatches:
@@ -204,7 +205,7 @@ class _StepWriter(Struct):
             self._followed = residency(
                 self.plan,
                 job.parallel.microbatches,
-                reshard_after_forward=job.reshard_after_forward,
+                reshard_after_forward=job.sharding.reshard_after_forward,
                 pipelined=job.reduces_once,
             )
         return self._followed
@@ -212,7 +213,7 @@ class _StepWriter(Struct):
     @property
     def _gathers_updated(self) -> bool:
         """Whether each step must collect parameters that other ranks have updated."""
-        return self.job.zero in (1, 2)
+        return self.job.sharding.zero in (1, 2)
 
     def _of_rank(self, stage: int) -> list[int]:
         """Return the virtual stages of all copies on a stage, in model order: microbatches reach them in that order."""
@@ -225,7 +226,7 @@ class _StepWriter(Struct):
         The first layer's parameters must be there; those of the others come while it computes.
         """
         rows = self.emit.gap("step overhead", self.job.framework.step_fixed_s, CostClass.FIXED)
-        if self._gathers_updated and self.job.overlap_param_gather:
+        if self._gathers_updated and self.job.sharding.overlap_param_gather:
             first = self._of_rank(stage)[0]
             share, gathered = 1 / max(1, self.stages[first].layers), self.states[first].gathered()
             rows += self.emit.all(gathered, share=share)
@@ -238,7 +239,7 @@ class _StepWriter(Struct):
         reduced = {index: self.states[index].all_reduced() for index in own}
         groups = {each.group for found in reduced.values() for each in found}
         rows = emit.builder.wait(*(STREAM_OF_GROUP[group] for group in sorted(groups)))
-        late = own if not job.overlap_grad_reduce and job.zero < 2 else []
+        late = own if not job.sharding.overlap_grad_reduce and job.sharding.zero < 2 else []
         if job.reduces_once:
             ends_Q = self._residency().ends_rank_Q
             late = [index for index in own if ends_Q[index]]
@@ -250,7 +251,7 @@ class _StepWriter(Struct):
         on_gpu = emit.compute("optimizer", Phase.STEP, optimizer_calls(job, updated - on_host(job, updated)))
         rows += updated_rows(emit, updated, max(1, sum(self.stages[index].layers for index in own)), on_gpu)
         rows += emit.compute("weight casts", Phase.STEP, self._weight_casts(own))
-        if self._gathers_updated and not job.overlap_param_gather:
+        if self._gathers_updated and not job.sharding.overlap_param_gather:
             rows += emit.all([each for index in own for each in self.states[index].gathered()])
         return rows
 
@@ -274,9 +275,9 @@ class _StepWriter(Struct):
         megatron/core/distributed/finalize_model_grads.py (_allreduce_word_embedding_grads).
         """
         model, tables = self.job.model, table_stages(self.job, self.plan)
-        if stage not in tables or self.job.task == "lora":
+        if stage not in tables or self.job.finetuning.task == "lora":
             return []
-        elements = ceil_div(self.job.padded_vocab, self.job.parallel.tp) * model.hidden
+        elements = ceil_div(self.job.kernels.padded_vocab, self.job.parallel.tp) * model.hidden
         size = elements * self.job.framework.grad_reduce_bytes
         return self.emit.exchange(Exchange(Group.EMB, Operation.ALL_REDUCE, size))
 
@@ -294,10 +295,10 @@ def weight_cast_calls(job: Job, share: Share, held: Iterable[Elements]) -> dict[
     That is once a step, where each rank has them whole. Source: Megatron-LM,
     megatron/core/extensions/transformer_engine.py (is_first_microbatch).
     """
-    if job.zero == 3 or not share.trains_weights:
+    if job.sharding.zero == 3 or not share.trains_weights:
         return {}
     elements = round(sum(each.matrices + each.experts for each in held))
-    found = weight_casts(share, elements, gathered_cast=job.param_gather_bytes == 1)
+    found = weight_casts(share, elements, gathered_cast=job.sharding.param_gather_bytes == 1)
     return {call_of(each): 1.0 for each in found if min(each.shape) > 0}
 
 
@@ -305,8 +306,8 @@ def optimizer_calls(job: Job, parameters: int) -> dict[OperatorCall, float]:
     """Return the update of so many parameters; other types than fp32 move other bytes."""
     if not parameters:
         return {}
-    call, types = OperatorCall(family="optimizer", shape=(parameters,), dtype="bf16"), job.optimizer_types
+    call, types = OperatorCall(family="optimizer", shape=(parameters,), dtype="bf16"), job.optimizer
     if types.precision_aware:
-        moved = types.step_bytes(job.precision, job.framework.grad_reduce_bytes, job.param_gather_bytes)
+        moved = types.step_bytes(job.precision.dtype, job.framework.grad_reduce_bytes, job.sharding.param_gather_bytes)
         call = replace(call, options=(("bytes_per_parameter", str(moved)),))
     return {call: 1.0}

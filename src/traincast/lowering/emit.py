@@ -110,13 +110,14 @@ class Emitter(Struct):
         """Return the share of a group's exchanges that cannot be hidden."""
         job, framework = self.job, self.job.framework
         if group in (Group.TP, Group.ETP):
-            return framework.unhidden_tp if job.overlap_tp and self.can_overlap(group) else 1.0
+            return framework.unhidden_tp if job.communication.overlap_tp and self.can_overlap(group) else 1.0
         if group is Group.CP:
             return framework.unhidden_cp
         if group is Group.EP:
             return 1.0  # what hides them is another microbatch, or nothing
         # Other frameworks reduce and gather layer by layer: what stays in sight follows from the simulation.
-        return framework.unhidden_fsdp if group in (Group.DP, Group.EDP, Group.SHARD) and job.zero == 3 else 1.0
+        fsdp = group in (Group.DP, Group.EDP, Group.SHARD) and job.sharding.zero == 3
+        return framework.unhidden_fsdp if fsdp else 1.0
 
     def can_overlap(self, group: Group) -> bool:
         """Return whether transfers of a tensor parallel group can be pipelined with its GEMMs.

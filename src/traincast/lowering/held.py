@@ -65,10 +65,10 @@ class Held(Struct, frozen=True):
 
 def held_by_stages(job: Job, plan: SchedulePlan) -> tuple[Held, ...]:
     """Return what each virtual stage of a job holds, in model order, [Q]."""
-    model, last, mtp = job.model, len(job.layers_Q) - 1, job.mtp_stage_index
+    model, last, mtp = job.model, len(job.pipeline.layers_Q) - 1, job.pipeline.mtp_stage_index
     reads_another = plan.share_rank(0, mtp) or (model.tied_embeddings and plan.share_rank(last, mtp))
     copies_table = model.mtp_layers > 0 and not reads_another
-    return _held(job.layers_Q, mtp, model.mtp_layers, copies_table, plan.share_rank(0, last))
+    return _held(job.pipeline.layers_Q, mtp, model.mtp_layers, copies_table, plan.share_rank(0, last))
 
 
 @lru_cache(maxsize=64)
@@ -94,8 +94,8 @@ def table_stages(job: Job, plan: SchedulePlan) -> tuple[int, ...]:
 
     Where all readers share their ranks, as the ends of two copies of the model do, these sum it with all they have.
     """
-    model, last = job.model, len(job.layers_Q) - 1
-    readers = [0, *([last] if model.tied_embeddings else []), *([job.mtp_stage_index] if model.mtp_layers else [])]
+    model, last, mtp = job.model, len(job.pipeline.layers_Q) - 1, job.pipeline.mtp_stage_index
+    readers = [0, *([last] if model.tied_embeddings else []), *([mtp] if model.mtp_layers else [])]
     if all(plan.share_rank(0, reader) for reader in readers):
         return ()
     return tuple(sorted({placement[reader] for placement in plan.placement for reader in readers}))

@@ -108,11 +108,11 @@ class LayerLaunches(Struct, frozen=True):
 
 def layer_launches(blocks: Iterable[Block], share: Share, job: Job) -> LayerLaunches:
     """Return what the host does for a layer of some blocks."""
-    held = job.cuda_graph_scope if job.cuda_graphs else ()
+    held = job.kernels.cuda_graph_scope if job.kernels.cuda_graphs else ()
     forward, backward, modules = Launches(), Launches(), dict[str, Launches]()
     if FULL_ITERATION in held:
         return LayerLaunches(forward, backward, modules)
-    if job.cuda_graphs and not held:
+    if job.kernels.cuda_graphs and not held:
         return LayerLaunches(_REPLAY, _REPLAY, modules)
     graph = False
     for part, scope in ((part, scope) for block in blocks for part, scope in _scopes(block.parts(share))):
@@ -128,7 +128,7 @@ def layer_launches(blocks: Iterable[Block], share: Share, job: Job) -> LayerLaun
         if part.name == _DISPATCHER and not inside:
             # Counts of tokens, which the host waits for before it sends them.
             own += Launches(0 if "moe_preprocess" in held else _PREPARE, waits=float(waits))
-            if job.moe_a2a_overlap:
+            if job.experts.a2a_overlap:
                 own, back = own + _INTERLEAVED, back + _INTERLEAVED
         graph = inside
         forward, backward = forward + own, backward + back
@@ -151,7 +151,7 @@ def _scopes(parts: tuple[Part, ...]) -> list[tuple[Part, str]]:
 
 def _waits(job: Job) -> bool:
     """Say whether the host waits for how many tokens come to its experts, for that is not fixed."""
-    return not job.moe_paged_stash and job.model.experts is not None and job.model.experts.capacity_factor is None
+    return not job.experts.paged_stash and job.model.experts is not None and job.model.experts.capacity_factor is None
 
 
 def _forward(part: Part, share: Share, job: Job) -> Number:
@@ -199,7 +199,7 @@ def _trained(part: Part, share: Share) -> bool:
 def _kernels(kernel: Kernel, job: Job) -> Number:
     """Return the kernels of a part's work beside its GEMMs and their casts."""
     if kernel.family == "route":
-        return _ROUTE_FUSED if job.fused_router else _ROUTE
+        return _ROUTE_FUSED if job.experts.fused_router else _ROUTE
     if kernel.family == "permute":
-        return kernel.count * (_PERMUTE_FUSED if job.fused_permute else _PERMUTE)
+        return kernel.count * (_PERMUTE_FUSED if job.experts.fused_permute else _PERMUTE)
     return kernel.count * _KERNELS.get(kernel.family, 1)

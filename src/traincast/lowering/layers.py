@@ -39,7 +39,7 @@ def layers_forward(emit: Emitter, stage: Layers, beside: list[Exchange]) -> Rows
     """
     phase, host, layers = Phase.FORWARD, stage.host(Phase.FORWARD), stage.in_pass(Phase.FORWARD)
     out, back, others = layers.with_experts()
-    hidden = bool(emit.job.hides_exchanges and out)
+    hidden = bool(emit.job.experts.hides_exchanges and out)
     if not (hidden or host.waits):
         passed = emit.beside(layers.exchanges, phase, emit.compute("layers forward", phase, layers.calls))
         return emit.hosted(host, phase, emit.beside(beside, phase, passed))
@@ -48,7 +48,7 @@ def layers_forward(emit: Emitter, stage: Layers, beside: list[Exchange]) -> Rows
     rows = _hidden(emit, phase, out, emit.compute(_SHARED, phase, dispatch.calls)) if hidden else emit.all(out, phase)
     rows += emit.compute("experts forward", phase, experts.calls)
     rows += _hidden(emit, phase, back, emit.compute(_SHARED, phase, combine.calls)) if hidden else emit.all(back, phase)
-    if emit.job.pairs_passes or not host.waits:
+    if emit.job.experts.pairs_passes or not host.waits:
         return emit.hosted(host, phase, emit.beside(beside, phase, emit.beside(others, phase, before + rows)))
     ahead, after = host.parts
     passed = emit.hosted(ahead, phase, emit.beside(others, phase, before)) + emit.hosted(after, phase, rows)
@@ -63,7 +63,7 @@ def layers_backward(emit: Emitter, stage: Layers) -> Rows:
     """
     layers, weights = map(stage.in_pass, (Phase.BACKWARD, Phase.WEIGHT_GRADIENT))
     out, back, others = layers.with_experts()
-    if not (emit.job.hides_exchanges and out):
+    if not (emit.job.experts.hides_exchanges and out):
         compute = emit.compute("layers backward", Phase.BACKWARD, layers.calls)
         compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.calls)
         return emit.beside(layers.exchanges, Phase.BACKWARD, compute)
@@ -72,9 +72,9 @@ def layers_backward(emit: Emitter, stage: Layers) -> Rows:
     weight = emit.compute("experts weight gradient", Phase.WEIGHT_GRADIENT, own.calls)
     rows = _hidden(emit, Phase.BACKWARD, out, _shared_backward(emit, combine, of_combine))
     rows += emit.compute("experts backward", Phase.BACKWARD, experts.calls)
-    rows += [] if emit.job.delay_wgrad else weight
+    rows += [] if emit.job.experts.delay_wgrad else weight
     shared = _shared_backward(emit, dispatch, of_dispatch)
-    rows += _hidden(emit, Phase.BACKWARD, back, shared + (weight if emit.job.delay_wgrad else []))
+    rows += _hidden(emit, Phase.BACKWARD, back, shared + (weight if emit.job.experts.delay_wgrad else []))
     rows += emit.compute("layers backward", Phase.BACKWARD, layers.without(experts, dispatch, combine))
     rows += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.without(own, of_dispatch, of_combine))
     return emit.beside(others, Phase.BACKWARD, rows)
@@ -85,7 +85,7 @@ _SHARED = "shared experts forward"
 
 def _places(emit: Emitter, stage: Layers, phase: Phase) -> tuple[Pass, Pass, Pass]:
     """Return the routed experts, and what of the shared ones runs beside the dispatch and beside the combine."""
-    overlapped = emit.job.moe_shared_expert_overlap
+    overlapped = emit.job.experts.shared_expert_overlap
     shared = [stage.at(f"with {each}", phase) if overlapped else Pass() for each in ("dispatch", "combine")]
     return stage.at("experts", phase), shared[0], shared[1]
 

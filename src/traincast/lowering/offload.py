@@ -5,9 +5,9 @@ them follows from the simulation. As all layers of a pass are one operation, of 
 piece follows the pass, and of what comes in the first one precedes it.
 """
 
-from traincast.job.job import Job, blocks_of_layer
-from traincast.job.kept import offloaded_tensors, saved_bytes
-from traincast.job.offload import ADAM_BYTES, GRADIENT_BYTES, PARAMETER_BYTES
+from traincast.job.job import Job
+from traincast.job.offload import ADAM_BYTES, GRADIENT_BYTES, PARAMETER_BYTES, offloaded_tensors
+from traincast.job.share import blocks_of_layer, saved_bytes
 from traincast.lowering.emit import Emitter
 from traincast.model.numbers import Number, added
 from traincast.model.structure import RankParts
@@ -20,38 +20,33 @@ STREAMS = (Stream.OFFLOAD_OUT, Stream.OFFLOAD_IN, Stream.HOST_MEMORY)
 
 def offloaded_layers(job: Job, layers: range) -> int:
     """Return of how many of the layers of a virtual stage, the first ones, activations are offloaded."""
-    return min(job.offload_activations, len(layers))
+    return min(job.offload.activations, len(layers))
 
 
 def offloaded_pieces(job: Job, layers: range) -> int:
     """Return in how many pieces, one after another, what is offloaded of a virtual stage leaves."""
-    return len(layers) if job.offload_modules else offloaded_layers(job, layers)
+    return len(layers) if job.offload.modules else offloaded_layers(job, layers)
 
 
 def offloaded_bytes(job: Job, kept: RankParts, layers: range) -> Number:
     """Return what one microbatch of a virtual stage keeps in the memory of the host.
 
-    `kept` are the parts of a rank with what its framework keeps (`traincast.job.kept`), of numbers or arrays.
+    `kept` are the parts of a rank with what its framework keeps (`traincast.job.share.kept_share`), of numbers or
+    arrays.
     """
-    again, total = _recomputed(job, len(layers)), 0.0 * kept.share.residual_bytes
-    if job.offload_modules:
+    again, total = job.recompute.layers_of(len(layers)), 0.0 * kept.share.residual_bytes
+    if job.offload.modules:
         for index in layers[again:]:
             for block in blocks_of_layer(job, index):
-                found = offloaded_tensors(kept.of((block,)), job.offload_modules, job.recomputed_modules)
+                found = offloaded_tensors(kept.of((block,)), job.offload.modules, job.recompute.recomputed_modules)
                 total = added([total, *(size for _, size in found)])
         return total
     for place, index in enumerate(layers[: offloaded_layers(job, layers)]):
         if place >= again:
-            total = total + saved_bytes(kept, blocks_of_layer(job, index), job.recomputed_modules)
-        elif place % job.recompute_group == 0:
+            total = total + saved_bytes(kept, blocks_of_layer(job, index), job.recompute.recomputed_modules)
+        elif place % job.recompute.group == 0:
             total = total + kept.share.residual_bytes
     return total
-
-
-def _recomputed(job: Job, count: int) -> int:
-    if job.recompute != "full":
-        return 0
-    return count if job.recompute_layers is None else min(count, job.recompute_layers)
 
 
 def sent_out(emit: Emitter, size_bytes: int, layers: int, rows: Rows) -> Rows:
@@ -93,14 +88,14 @@ def parameters_in(emit: Emitter, parameters: int, phase: Phase) -> Rows:
 
 def on_host(job: Job, parameters: int) -> int:
     """Return how many of the parameters that a rank updates its host updates."""
-    return round(job.offload_optimizer * parameters)
+    return round(job.offload.optimizer * parameters)
 
 
 def update_bytes(job: Job, parameters: int) -> tuple[int, int, int]:
     """Return the bytes that go out, through the memory of the host, and come back where so many are updated there."""
     count = on_host(job, parameters)
     out = 0 if job.offloads_gradients else GRADIENT_BYTES * count
-    return out, ADAM_BYTES * count, 0 if job.offload_parameters else PARAMETER_BYTES * count
+    return out, ADAM_BYTES * count, 0 if job.offload.parameters else PARAMETER_BYTES * count
 
 
 def updated_rows(emit: Emitter, parameters: int, pieces: int, on_gpu: Rows) -> Rows:
@@ -112,7 +107,7 @@ def updated_rows(emit: Emitter, parameters: int, pieces: int, on_gpu: Rows) -> R
     out, through, back = update_bytes(emit.job, parameters)
     if not through:
         return on_gpu
-    apart = pieces if emit.job.overlap_offload else 1
+    apart = pieces if emit.job.offload.overlap else 1
     first, last = -(-out // apart), -(-back // apart)
     rows = emit.builder.wait(Stream.OFFLOAD_OUT) if emit.job.offloads_gradients else []
     rows += _copy(emit, "gradients out", Phase.STEP, Stream.OFFLOAD_OUT, first, blocking=True)

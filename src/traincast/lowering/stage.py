@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from traincast.job.job import Job, blocks_of_layer, rank_share
-from traincast.job.kept import kept_share
+from traincast.job.job import Job
+from traincast.job.share import blocks_of_layer, kept_share, rank_share
 from traincast.lowering.emit import Emitter
 from traincast.lowering.held import Held, held_by_stages
 from traincast.lowering.launches import Launches, LayerLaunches, layer_launches
@@ -24,6 +24,7 @@ from traincast.lowering.offload import (
     parameters_in,
     sent_out,
 )
+from traincast.lowering.plans import plan_of_job
 from traincast.lowering.work import Exchange, Pass, Work, work_of
 from traincast.model.blocks.part import Elements
 from traincast.model.structure import (
@@ -35,7 +36,6 @@ from traincast.model.structure import (
     last_blocks,
     mtp_blocks,
 )
-from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.builder import Rows
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
@@ -116,7 +116,7 @@ class StageWork(Struct, frozen=True, dict=True):
     @cached_property
     def offloaded(self) -> tuple[int, int]:
         """The bytes of activations of a microbatch that go to the host, and of how many layers they are."""
-        if not self.job.offloads_activations:
+        if not self.job.offload.any_activations:
             return 0, 0
         layers = self.held.layers
         return round(offloaded_bytes(self.job, self.of_rank.kept, layers)), offloaded_pieces(self.job, layers)
@@ -155,9 +155,8 @@ class StageWork(Struct, frozen=True, dict=True):
     def recomputed(self) -> tuple[str, Pass, Launches]:
         """Return what the backward pass recomputes, whole layers or modules of each, and what the host does for it."""
         job = self.job
-        if job.recompute == "full":
-            again = self.layers if job.recompute_layers is None else min(job.recompute_layers, self.layers)
-            share = again / max(1, self.layers)
+        if job.recompute.whole_layers:
+            share = job.recompute.layers_of(self.layers) / max(1, self.layers)
             again_host = self.host(Phase.FORWARD) * share
             return "layers recompute", self.total(self.kinds, Phase.FORWARD, share=share), again_host
         return "modules recompute", *self._modules_again()
@@ -167,7 +166,7 @@ class StageWork(Struct, frozen=True, dict=True):
         found, launched = Pass(), Launches()
         for kind, count in self.kinds.items():
             work, host = self.of_rank.work(kind), self.of_rank.launches(kind)
-            for module in self.job.recomputed_modules:
+            for module in self.job.recompute.recomputed_modules:
                 if module in work.modules:
                     found.add(work.modules[module], count)
                     launched += host.modules.get(module, Launches()) * count
@@ -182,7 +181,7 @@ def stages_of(
     `parts` are those of its share, or of arrays; `plan` is its pipeline plan where that is known.
     """
     of_rank, model, stages = StageParts(job, ranks_per_node, parts), job.model, []
-    for index, held in enumerate(held_by_stages(job, plan or plan_of(job))):
+    for index, held in enumerate(held_by_stages(job, plan or plan_of_job(job))):
         kinds = Counter(blocks_of_layer(job, layer) for layer in held.layers)
         if held.mtp_layers:
             # MTP layers follow the others.
@@ -262,7 +261,7 @@ def backward_rows(
     passed += gradients_out(emit, offloaded.gradients, early)
     passed += emit.hosted(stage.host(Phase.BACKWARD), Phase.BACKWARD, layers_backward(emit, stage))
     size_bytes, count = stage.offloaded
-    whole = count == stage.layers and not emit.job.offload_modules
+    whole = count == stage.layers and not emit.job.offload.modules
     passed = brought_in(emit, size_bytes, count, passed, whole=whole)
     passed = emit.builder.overlapped(parameters_in(emit, offloaded.parameters, Phase.BACKWARD), passed)
     rows += emit.beside(beside, Phase.BACKWARD, passed)
@@ -308,7 +307,7 @@ def stage_layers(job: Job) -> list[tuple[Blocks, ...]]:
     """Return the layers of each pipeline stage of a job, over all its virtual stages."""
     stages: list[tuple[Blocks, ...]] = [()] * job.parallel.pp
     begin = 0
-    for stage, layers in zip(plan_of(job).placement[0], job.layers_Q, strict=True):
+    for stage, layers in zip(plan_of_job(job).placement[0], job.pipeline.layers_Q, strict=True):
         stages[stage] += tuple(blocks_of_layer(job, layer) for layer in range(begin, begin + layers))
         begin += layers
     return stages

@@ -37,12 +37,12 @@ class StateExchange(Struct, frozen=True):
 
     def gathered(self) -> list[Exchange]:
         """Return the all-gathers that bring all parameters of the stage to each rank."""
-        trained = self.job.zero < 3
+        trained = self.job.sharding.zero < 3
         dense, expert = self._elements(trained=trained)
-        spared = PARAMETER_BYTES - self.job.param_gather_bytes
+        spared = PARAMETER_BYTES - self.job.sharding.param_gather_bytes
         dense_bytes = dense * PARAMETER_BYTES - min(dense, self.weights.matrices) * spared
         # FSDP2 has 8-bit gathers of linear layers alone; with 8-bit parameters of their own experts have them too.
-        expert_bytes = expert * (PARAMETER_BYTES - (spared if self.job.zero < 3 else 0))
+        expert_bytes = expert * (PARAMETER_BYTES - (spared if self.job.sharding.zero < 3 else 0))
         if self.job.framework.owns_tensors and trained:
             return list(map(self._broadcast, self._over(Operation.BROADCAST, dense_bytes, expert_bytes)))
         return self._over(Operation.ALL_GATHER, dense_bytes, expert_bytes)
@@ -50,14 +50,14 @@ class StateExchange(Struct, frozen=True):
     def _broadcast(self, all_tensors: Exchange) -> Exchange:
         """Return the broadcasts of the ranks that own tensors, at most one for each tensor, one after another."""
         parallel = self.job.parallel
-        ranks = self.job.shard if self._hybrid else parallel.dp * parallel.cp
+        ranks = self.job.sharing if self._hybrid else parallel.replicas
         return all_tensors._replace(messages=max(1, min(ranks, int(self.weights.tensors))))
 
     def reduced(self) -> list[Exchange]:
         """Return the reductions of its gradients, scattered where the optimizer state is."""
         dense, expert = self._elements(trained=True)
         element_bytes = self.job.framework.grad_reduce_bytes
-        scatters = self.job.zero > 0 and not self._reduces_whole
+        scatters = self.job.sharding.zero > 0 and not self._reduces_whole
         operation = Operation.REDUCE_SCATTER if scatters else Operation.ALL_REDUCE
         return self._over(operation, dense * element_bytes, expert * element_bytes, shards=scatters)
 
@@ -66,18 +66,18 @@ class StateExchange(Struct, frozen=True):
         if not self._hybrid or self._reduces_whole:
             return []
         dense, _ = self._elements(trained=True)
-        size = -(-dense // self.job.shard) * self.job.framework.grad_reduce_bytes
+        size = -(-dense // self.job.sharing) * self.job.framework.grad_reduce_bytes
         return [Exchange(Group.REPLICA, Operation.ALL_REDUCE, size)]
 
     @property
     def _hybrid(self) -> bool:
-        return self.job.zero > 0 and self.job.shard < self.job.parallel.dp * self.job.parallel.cp
+        return self.job.sharding.zero > 0 and self.job.sharing < self.job.parallel.replicas
 
     @property
     def _reduces_whole(self) -> bool:
         """Whether every replica gets all sums of gradients, copies of shares or not, though it updates a part."""
         framework = self.job.framework
-        return (framework.owns_tensors or framework.reduces_whole) and 0 < self.job.zero < 3
+        return (framework.owns_tensors or framework.reduces_whole) and 0 < self.job.sharding.zero < 3
 
     def _over(
         self, operation: Operation, dense_bytes: int, expert_bytes: int, *, shards: bool = True
@@ -88,7 +88,7 @@ class StateExchange(Struct, frozen=True):
         """
         parallel = self.job.parallel
         hybrid = shards and self._hybrid
-        ranks = self.job.shard if hybrid else parallel.dp * parallel.cp
+        ranks = self.job.sharing if hybrid else parallel.replicas
         found = []
         if ranks > 1 and dense_bytes:
             messages = max(1, int(self.weights.tensors)) if self.job.framework.state_by_tensor else 1
@@ -118,12 +118,10 @@ class StateExchange(Struct, frozen=True):
 
     def _of_rank(self, *, trained: bool) -> int:
         dense, expert = self._elements(trained=trained)
-        if self.job.zero == 0:
+        if self.job.sharding.zero == 0:
             return int(dense + expert)
         parallel = self.job.parallel
-        return int(
-            ceil_div(dense, max(1, min(self.job.shard, parallel.dp * parallel.cp))) + ceil_div(expert, parallel.edp)
-        )
+        return int(ceil_div(dense, max(1, min(self.job.sharing, parallel.replicas))) + ceil_div(expert, parallel.edp))
 
 
 class Residency(Struct, frozen=True):

@@ -8,9 +8,10 @@ from traincast.errors import MeasurementError
 from traincast.files import read_text
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
 from traincast.job.job_file import read_job_file
 from traincast.job.options import StepOptions
+from traincast.job.request import JobRequest
 from traincast.measuring.run import run
 from traincast.measuring.script import script
 from traincast.measuring.tasks import Tasks, tasks_of

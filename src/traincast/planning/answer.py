@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.planning.changes import Start
 from traincast.planning.explain import Explanation
 from traincast.planning.layout import Layout

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from traincast.errors import TraincastError
 from traincast.estimate.memory import chance_of_oom
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
+from traincast.job.request import JobRequest
 from traincast.planning.doubt import chance_faster
 from traincast.planning.finalists import Finalist, simulated
 from traincast.planning.layout import Layout, said
@@ -88,7 +89,7 @@ def open_request(job: Job, request: JobRequest) -> JobRequest:
     """Return a request that leaves open all that a plan decides, and keeps what is not a matter of layout."""
     free: dict[str, Any] = dict.fromkeys((*AXES, "recompute_method", "stage_layers", "deduplicated_dispatch"))
     free |= {"first_stage_layers": None, "last_stage_layers": None, "pipeline_layout": None}
-    return replace(request, **{**free, "precision": job.precision})
+    return replace(request, **{**free, "precision": job.precision.dtype})
 
 
 _WORKED_OUT = ("gpus", "etp", "recompute_layers", "recompute_method", "recompute_modules", "moe_dispatcher")
@@ -102,12 +103,12 @@ def layout_of(job: Job) -> Layout:
     return Layout(
         gpus=parallel.world_size,
         etp=parallel.expert_tp,
-        recompute_layers=job.recompute_group if job.recompute_group > 1 else job.recompute_layers,
-        recompute_method="uniform" if job.recompute_group > 1 else None,
-        recompute_modules=job.recomputed_modules or None,
-        moe_dispatcher=job.moe_dispatcher if job.model.experts else None,
+        recompute_layers=job.recompute.group if job.recompute.group > 1 else job.recompute.layers,
+        recompute_method="uniform" if job.recompute.group > 1 else None,
+        recompute_modules=job.recompute.recomputed_modules or None,
+        moe_dispatcher=job.experts.dispatcher if job.model.experts else None,
         **same,
-        **{name: getattr(job, name) for name in names},
+        **{name: job.decided(name) for name in names},
     )
 
 
@@ -248,7 +249,7 @@ def _differences(before: Layout, after: Layout) -> list[str]:
 
 def _matters(name: str, layout: Layout) -> bool:
     """Return whether a field of a layout is a choice of its own."""
-    replicas = layout.dp * layout.cp
+    replicas = layout.replicas
     rules = {
         "recompute_layers": layout.recompute == "full",
         "recompute_modules": layout.recompute == "selective",

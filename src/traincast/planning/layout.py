@@ -8,7 +8,7 @@ from traincast.units import format_share
 
 
 class Layout(Struct, frozen=True, kw_only=True):
-    """How a job is laid out and executed; the fields are those of `traincast.job.job.JobRequest`, all decided."""
+    """How a job is laid out and executed; the fields are those of `traincast.job.request.JobRequest`, all decided."""
 
     gpus: int
     tp: int
@@ -64,6 +64,11 @@ class Layout(Struct, frozen=True, kw_only=True):
             if not matters:
                 found[name] = None
         return found
+
+    @property
+    def replicas(self) -> int:
+        """Ranks with equal dense parameters: dp x cp."""
+        return self.dp * self.cp
 
     @property
     def text(self) -> str:

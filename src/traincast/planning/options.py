@@ -9,7 +9,7 @@ from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.job.failures import Failures
 from traincast.job.feasible import CHOICES
-from traincast.job.job import JOB_FIELDS
+from traincast.job.request import JOB_FIELDS
 from traincast.job.training_run import RunTerms, run_terms
 from traincast.model.recompute import DEFAULT_MODULES, spelled_modules
 from traincast.names import known_names

@@ -12,7 +12,8 @@ from traincast.estimate.memory import chance_of_oom, usable_bytes
 from traincast.estimate.memory.fits import WARNED_ABOVE
 from traincast.job.feasible import check_choices
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.answer import Asked, Choice, Estimate, Plan
 from traincast.planning.changes import start_of
@@ -172,7 +173,7 @@ def _choices(
         return training_run(
             options,
             step_s=each.result.iteration_time_s,
-            tokens_per_step=job.tokens_per_step,
+            tokens_per_step=job.batch.tokens_per_step,
             gpus=job.parallel.world_size,
             interval=each.result.interval,
             tdp_w=setting.cluster.gpu.tdp_w,
@@ -186,7 +187,7 @@ def _choices(
             cluster=setting.cluster.name,
             layout=each.layout,
             result=each.result,
-            tokens_per_step=each.done.job.tokens_per_step,
+            tokens_per_step=each.done.job.batch.tokens_per_step,
             screened_s=each.screened_s,
             peak_bytes=each.peak_bytes,
             usable_bytes=usable,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.model.load import load_model
 
 LONGEST_SEQUENCE = 8192

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.hardware.cluster import Cluster
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.layout import Layout
 from traincast.simulation.forecast import forecast

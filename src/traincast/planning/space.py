@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
-from traincast.job.feasible import check_gpu, check_model, precision_on
+from traincast.job.degrees import check_model
 from traincast.job.frameworks import CP_KINDS, Framework
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
+from traincast.job.precision import check_gpu, precision_on
+from traincast.job.request import JobRequest
 from traincast.model.dispatch import DISPATCHERS, dispatcher_of
 from traincast.model.recompute import DISCARDING_MODULES, available_modules
 from traincast.planning.options import Recompute, Variant
@@ -43,6 +45,11 @@ class Degrees(Struct, frozen=True):
     dp: int
     ep: int
     etp: int
+
+    @property
+    def replicas(self) -> int:
+        """Ranks with equal dense parameters: dp x cp."""
+        return self.dp * self.cp
 
 
 class Space(Struct, frozen=True, kw_only=True):
@@ -205,7 +212,7 @@ class Space(Struct, frozen=True, kw_only=True):
 
     def recomputes(self, job: Job) -> tuple[Recompute, ...]:
         """Return what the backward pass of jobs with this pipeline and execution may recompute."""
-        most_layers = max(job.layers_Q)
+        most_layers = job.pipeline.most_layers
         kinds = self.among("recompute", ("none", "selective", "full"))
         found = [Recompute()] if "none" in kinds else []
         if "selective" in kinds:
@@ -354,8 +361,8 @@ class Space(Struct, frozen=True, kw_only=True):
 
 def _refused(module: str, job: Job) -> bool:
     """Return whether Megatron-LM refuses to recompute a module (megatron/core/transformer/transformer_config.py)."""
-    delayed = module in ("moe_act", "layernorm") and job.fp8_recipe == "delayed"
-    return delayed or (module == "shared_experts" and job.moe_shared_expert_overlap)
+    delayed = module in ("moe_act", "layernorm") and job.precision.fp8_recipe == "delayed"
+    return delayed or (module == "shared_experts" and job.experts.shared_expert_overlap)
 
 
 def _divisors(number: int) -> list[int]:

@@ -79,7 +79,7 @@ def _megatron(plan: Plan, layout: Layout) -> Iterator[tuple[str, object]]:
 
 def _uneven(job: Job) -> dict[str, int | str]:
     """Return how uneven stages are said: with embedding and LM head as a layer each, or by the first and the last."""
-    layers = job.layers_Q
+    layers = job.pipeline.layers_Q
     if len(set(layers)) == 1:
         return {}
     less_Q = [max(layers) - each for each in layers]
@@ -92,19 +92,19 @@ def _uneven(job: Job) -> dict[str, int | str]:
 
 def _reduces_narrow(job: Job) -> bool:
     """Say whether gradients are kept and reduced in the 16 bits of bf16, which frameworks do not do by themselves."""
-    return job.framework.grad_reduce_bytes == 2 and job.precision not in ("fp16", "fp32", "tf32")
+    return job.framework.grad_reduce_bytes == 2 and job.precision.dtype not in ("fp16", "fp32", "tf32")
 
 
 def _software(job: Job) -> dict[str, Any]:
     """Return what else a job runs with, as settings of a transformer of Megatron Core; a switch that is on is empty."""
     found: dict[str, Any] = {}
-    if job.cuda_graphs:
+    if job.kernels.cuda_graphs:
         found["cuda_graph_impl"] = "transformer_engine"
-        if job.cuda_graph_scope:
-            found["cuda_graph_scope"] = list(job.cuda_graph_scope)
+        if job.kernels.cuda_graph_scope:
+            found["cuda_graph_scope"] = list(job.kernels.cuda_graph_scope)
     if job.model.experts is not None:
-        switches = {"moe_grouped_gemm": True, "moe_router_fusion": job.fused_router}
-        found |= {name: "" for name, on in (switches | {"moe_permute_fusion": job.fused_permute}).items() if on}
+        switches = {"moe_grouped_gemm": True, "moe_router_fusion": job.experts.fused_router}
+        found |= {name: "" for name, on in (switches | {"moe_permute_fusion": job.experts.fused_permute}).items() if on}
     return found
 
 
@@ -114,7 +114,7 @@ def _words(value: object) -> str:
 
 def _copies(layout: Layout) -> int:
     """Return the copies of the sharded state (HSDP)."""
-    return layout.dp * layout.cp // layout.shard if layout.zero > 0 else 1
+    return layout.replicas // layout.shard if layout.zero > 0 else 1
 
 
 def _gathers_once(layout: Layout) -> bool:
@@ -133,12 +133,12 @@ def _switches(layout: Layout) -> Iterator[tuple[str, bool]]:
     yield "fp16", layout.precision == "fp16"
     yield "sequence-parallel", layout.sequence_parallel and layout.tp > 1
     # Its optimizer on the host needs the distributed one, be it over one replica (validate_args).
-    alone = layout.offload_optimizer > 0 and layout.dp * layout.cp == 1
+    alone = layout.offload_optimizer > 0 and layout.replicas == 1
     yield "use-distributed-optimizer", alone or (layout.zero > 0 and not theirs)
     yield "use-megatron-fsdp", layout.zero > 1 and not theirs
     yield "use-torch-fsdp2", theirs
     yield "torch-fsdp2-no-reshard-after-forward", theirs
-    yield "overlap-grad-reduce", layout.overlap_grad_reduce and layout.dp * layout.cp > 1
+    yield "overlap-grad-reduce", layout.overlap_grad_reduce and layout.replicas > 1
     yield "overlap-param-gather", layout.overlap_param_gather and layout.zero > 0 and not theirs
     yield "tp-comm-overlap", layout.overlap_tp and layout.tp > 1
 
@@ -179,7 +179,7 @@ def _lost(layout: Layout, framework: str) -> Iterator[str]:
         yield f"# schedule {layout.schedule}: {framework} has none of that kind"
     if layout.offload_activations and (layout.pp > 1 or layout.recompute != "none"):
         yield f"# activations offloaded: {framework} refuses that with pipeline stages or recomputation"
-    if layout.offload_optimizer and layout.zero == 0 and layout.dp * layout.cp > 1:
+    if layout.offload_optimizer and layout.zero == 0 and layout.replicas > 1:
         yield f"# optimizer offloaded: {framework} refuses that without the distributed optimizer (ZeRO-1)"
 
 
@@ -204,7 +204,7 @@ def bridge_overrides(plan: Plan, choice: Choice) -> str:
         "train": {"micro_batch_size": layout.micro_batch, "global_batch_size": plan.global_batch},
         "ddp": {
             "use_distributed_optimizer": layout.zero > 0 or layout.offload_optimizer > 0,
-            "overlap_grad_reduce": layout.overlap_grad_reduce and layout.dp * layout.cp > 1,
+            "overlap_grad_reduce": layout.overlap_grad_reduce and layout.replicas > 1,
             "overlap_param_gather": layout.overlap_param_gather and layout.zero > 0,
             **({"data_parallel_sharding_strategy": _SHARDING[layout.zero]} if layout.zero > 1 else {}),
             **({"num_distributed_optimizer_instances": copies} if (copies := _copies(layout)) > 1 else {}),

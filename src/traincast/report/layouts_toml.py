@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from traincast.dialects.torchtitan_pipeline import schedule_name
 from traincast.hardware.clusters import load_cluster
-from traincast.job.job import JOB_FIELDS, Job
+from traincast.job.job import Job
 from traincast.job.job_file import SECTIONS
+from traincast.job.request import JOB_FIELDS
 from traincast.job.resolve import resolve_job
 from traincast.planning.answer import Choice, Plan
 from traincast.schedules.schedule import SCHEDULES, Pairing
@@ -31,7 +32,7 @@ def torchtitan_toml(plan: Plan, choice: Choice) -> str:
     """Return the tables of a configuration file of torchtitan that say the layout."""
     layout = choice.layout
     shard = layout.shard if layout.zero == 3 else 1
-    replicas = layout.dp * layout.cp
+    replicas = layout.replicas
     mode = {"none": "none", "full": "full"}.get(layout.recompute, "selective")
     tables: dict[str, dict[str, Any]] = {
         "parallelism": {
@@ -61,7 +62,7 @@ def torchtitan_toml(plan: Plan, choice: Choice) -> str:
         else:
             lost.append(f"# schedule {layout.schedule}: torchtitan has none of that kind")
         tables["parallelism"]["pipeline_parallel_microbatch_size"] = layout.micro_batch
-        layers = decided(plan, choice).layers_Q
+        layers = decided(plan, choice).pipeline.layers_Q
         if len(set(layers)) == 1:
             # It takes embedding and head for layers, of which even stages have none less.
             tables["parallelism"] |= {"pipeline_parallel_first_stage_less_layers": 0}

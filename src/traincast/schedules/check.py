@@ -38,7 +38,7 @@ class _Degrees(Protocol):
 
 
 class _Planned(Protocol):
-    """What names a schedule and has a layout: a job or a workload."""
+    """What names a schedule and has a layout: a workload."""
 
     @property
     def schedule(self) -> str: ...
@@ -49,7 +49,7 @@ class _Planned(Protocol):
 
 
 def plan_of(work: _Planned) -> SchedulePlan:
-    """Return the checked pipeline plan of a job or workload.
+    """Return the checked pipeline plan of a workload.
 
     Raises
     ------

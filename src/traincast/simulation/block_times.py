@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from traincast.estimate.memory.states import held_by
 from traincast.lowering.held import Held, held_by_stages
+from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import StageParts
 from traincast.model.model import Model
 from traincast.model.structure import (
@@ -20,7 +21,6 @@ from traincast.model.structure import (
     layer_blocks,
     mtp_blocks,
 )
-from traincast.schedules.check import plan_of
 from traincast.simulation.job_step import JobStep, operator_seconds
 from traincast.simulation.result_records import BlockResult
 from traincast.workload.words import Phase
@@ -28,7 +28,7 @@ from traincast.workload.words import Phase
 
 def block_times(done: JobStep) -> tuple[BlockResult, ...]:
     """Return the blocks of each stage in the order of the model, with what one of each takes for one microbatch."""
-    job, plan = done.job, plan_of(done.job)
+    job, plan = done.job, plan_of_job(done.job)
     of_rank, stages = StageParts(job, done.step.setting.cluster.ranks_per_node), held_by_stages(job, plan)
     seconds, known = operator_seconds(job, done.gpu, done.factors), dict[Blocks, tuple[float, float]]()
 

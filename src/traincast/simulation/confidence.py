@@ -135,7 +135,7 @@ def _classes(done: "JobStep", framework: "Framework", row: int) -> dict[str, flo
         return {}
     found = {TRANSFER_CLASS[group]: 1.0}
     if kind is Kind.COLLECTIVE:
-        fsdp = done.job.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD)
+        fsdp = done.job.sharding.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD)
         exchanged = "fsdp" if fsdp else _UNHIDDEN.get(group)
         found |= _unhidden(framework, exchanged, cost_class, blocking=bool(ops.blocking_T[row]))
     return found
@@ -234,7 +234,7 @@ def _fitted_to(level: str, name: str, table: FactorTable) -> bool:
 def _assumed(done: "JobStep", notes: Iterable[Note]) -> float:
     """Return the variance of a step for choices that were assumed, and for a kind of step that no fitted run had."""
     codes = {note.code for note in (*done.job.assumptions, *notes)}
-    other = 0.0 if done.job.task == "pretrain" else UNFITTED_TASK**2
+    other = 0.0 if done.job.finetuning.task == "pretrain" else UNFITTED_TASK**2
     other += UNFITTED_BLOCKS**2 if done.job.model.blocks else 0.0
     return other + sum(ASSUMED**2 for known in _CHOICES.values() if known & codes)
 

@@ -4,7 +4,8 @@ from msgspec.structs import replace
 
 from traincast.formats.writer import Run, Writer
 from traincast.job.draft import Draft
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
+from traincast.job.request import JobRequest
 from traincast.simulation.job_step import estimated_work, factors_of, operator_seconds, placed, run_job
 from traincast.simulation.recorded import Chosen, decide
 from traincast.simulation.simulate import timed, with_compute

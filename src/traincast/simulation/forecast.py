@@ -23,10 +23,10 @@ from traincast.hardware.dtypes import PEAK_OF_DTYPE
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import Host, host_of
 from traincast.job.job import Job
-from traincast.job.optimizer_types import GRADIENT_TYPE, STATE_TYPES
+from traincast.job.optimizer import GRADIENT_TYPE, STATE_TYPES
 from traincast.job.pipeline_layout import PipelineLayout
+from traincast.lowering.plans import plan_of_job
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_token
-from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.block_times import block_times
 from traincast.simulation.confidence import interval
@@ -58,7 +58,7 @@ def forecast_step(
     job: Job, setting: Setting, *, allow_oom: bool = False, factors: FactorTable | None = None
 ) -> tuple[Result, JobStep]:
     """Return the forecast of a job (`forecast`) with the step as it was simulated."""
-    table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of(job)
+    table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of_job(job)
     memory = job_memory(job)
     warnings = _warnings(job, plan, setting.cluster, memory, allow_oom=allow_oom)
     done = run_job(job, setting, factors_of(job, setting, table))
@@ -88,7 +88,7 @@ def _in_bytes(notes: Sequence[Note], job: Job, memory: Sequence[StageMemory]) ->
     """Yield assumptions, those on types of gradients and of the optimizer's state with the bytes that they take."""
     fullest = max(memory, key=lambda each: each.peak)
     for note in notes:
-        if note.code == GRADIENT_TYPE and job.precision not in ("fp32", "tf32"):
+        if note.code == GRADIENT_TYPE and job.precision.dtype not in ("fp32", "tf32"):
             now = job.framework.grad_reduce_bytes
             other = 6 - now
             wider = job_memory(replace(job, framework=replace(job.framework, grad_reduce_bytes=other)))
@@ -121,7 +121,7 @@ def _warnings(
     found += _host_memory(job, host, memory, allow_oom=allow_oom)
     if verdict.doubtful:
         found.append(Note("out-of-memory" if verdict.refused else "may-run-out-of-memory", verdict.text))
-    if plan.overlapped_p2p and not job.overlap_p2p and job.parallel.pp > 1:
+    if plan.overlapped_p2p and not job.pipeline.overlap_p2p and job.parallel.pp > 1:
         text = f"P2P of the schedule {plan.name} is overlapped with computation here; overlap_p2p off changes nothing"
         found.append(Note("overlap-p2p-unused", text))
     return tuple(found)
@@ -130,7 +130,7 @@ def _warnings(
 def _host_memory(job: Job, host: Host, memory: Sequence[StageMemory], *, allow_oom: bool) -> Iterator[Note]:
     """Refuse a job that offloads more than the memory of its hosts holds, or with `allow_oom` warn of it."""
     needed = max(each.host for each in memory)
-    if not job.offloads or needed <= host.memory_bytes:
+    if not job.offload.any or needed <= host.memory_bytes:
         return
     text = (
         f"the job does not fit: a rank offloads {format_size(needed)} to the memory of its host, of which it has "
@@ -173,16 +173,19 @@ def _memory(stage: StageMemory, usable: float) -> MemoryResult:
 def _facts(job: Job, plan: SchedulePlan) -> JobFacts:
     """Return what the job is, for readers of the result."""
     same: dict[str, Any] = {
-        each: getattr(job, each)
+        each: job.decided(each)
         for each in JobFacts.__struct_fields__
         if each not in ("model", "framework", "stage_layers", "pipeline_layout", "stages")
+        and each not in ("optimizer_types", "recomputed_modules")
     }
     return JobFacts(
         model=job.model.name,
         framework=job.framework.name,
-        stage_layers=job.layers_Q,
+        stage_layers=job.pipeline.layers_Q,
         pipeline_layout=str(job.layout),
         stages=_stages(job, plan),
+        optimizer_types=job.optimizer,
+        recomputed_modules=job.recompute.recomputed_modules,
         **same,
     )
 
@@ -243,16 +246,16 @@ def rates_of(done: JobStep) -> Rates:
     ConfigError
         If the GPU has no known 16-bit peak.
     """
-    job, world, attended = done.job, done.job.parallel.world_size, done.job.attended_length
+    job, world, attended = done.job, done.job.parallel.world_size, done.job.batch.attended_length
     recompute, share = _recomputed(job)
-    tokens = job.tokens_per_step / done.step_s / world
-    dtype, half = _peak_dtype(job.precision, done.gpu), _half(done.gpu)
+    tokens = job.batch.tokens_per_step / done.step_s / world
+    dtype, half = _peak_dtype(job.precision.dtype, done.gpu), _half(done.gpu)
     return Rates(
         tokens_per_s=tokens,
-        flops_per_s=tokens * model_flops_per_token(job.model, attended, job.task),
+        flops_per_s=tokens * model_flops_per_token(job.model, attended, job.finetuning.task),
         hardware_flops_per_s=tokens
-        * hardware_flops_per_token(job.model, attended, recompute, job.task, share, job.recompute_modules),
-        precision=job.precision,
+        * hardware_flops_per_token(job.model, attended, recompute, job.finetuning.task, share, job.recompute.modules),
+        precision=job.precision.dtype,
         peak_dtype=dtype,
         peak_flops_per_s=done.gpu.peak_flops_per_s(dtype),
         peak_16_bit_flops_per_s=done.gpu.peak_flops_per_s(half),
@@ -290,7 +293,7 @@ def _peak_dtype(precision: str, gpu: Gpu) -> str:
 
 def _recomputed(job: Job) -> tuple[str, float]:
     """Return what is recomputed, and in which share of the layers."""
-    if job.recompute != "full" or job.recompute_layers is None:
-        return job.recompute, 1.0
-    again = sum(min(job.recompute_layers, layers) for layers in job.layers_Q)
+    if job.recompute.granularity != "full" or job.recompute.layers is None:
+        return job.recompute.granularity, 1.0
+    again = sum(min(job.recompute.layers, layers) for layers in job.pipeline.layers_Q)
     return "full", again / job.model.layers

@@ -18,7 +18,7 @@ from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import host_of
 from traincast.job.job import Job
 from traincast.lowering.build import build_workload
-from traincast.schedules.check import plan_of
+from traincast.lowering.plans import plan_of_job
 from traincast.simulation.step import Setting, Step, run_step
 from traincast.workload.ops import OpTable
 from traincast.workload.words import CostClass, Group, Kind, Operation, Phase
@@ -85,7 +85,7 @@ def factors_of(job: Job, setting: Setting, table: FactorTable | None = None) -> 
 
 def placed(job: Job, setting: Setting) -> tuple[Cluster, tuple[Note, ...]]:
     """Return a cluster with the GPUs of each node that a job's ranks are placed on, and what was assumed of them."""
-    asked = job.gpus_used_per_node if setting.gpus_used_per_node is None else setting.gpus_used_per_node
+    asked = job.communication.gpus_used_per_node if setting.gpus_used_per_node is None else setting.gpus_used_per_node
     return place_job(setting.cluster, job.parallel, asked)
 
 
@@ -99,7 +99,7 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
     """
     workload = _work(with_factors(job, factors), ranks_per_node)
     compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))
-    if job.offloads:
+    if job.offload.any:
         compute = with_offload(compute, host_of(gpu, ranks_of_host(job, ranks_per_node)))
     host_T = np.ones(len(compute.ops))
     for row in np.flatnonzero(compute.ops.kind_T == Kind.GAP).tolist():
@@ -112,7 +112,7 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
 @lru_cache(maxsize=4)
 def _work(job: Job, ranks_per_node: int) -> Workload:
     """Return the work of a job, which is built once for all its runs with other estimates and on other clusters."""
-    return build_workload(job, plan_of(job), ranks_per_node)
+    return build_workload(job, plan_of_job(job), ranks_per_node)
 
 
 def _host_factor(ops: OpTable, row: int, factors: CostFactors, slowdown: float) -> float:
@@ -134,10 +134,10 @@ def _compute_factor(job: Job, factors: CostFactors) -> float:
 
 def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:
     """Let the switches between nodes reduce for the group that the job asks it for, where they can."""
-    if job.sharp is None:
+    if job.communication.sharp is None:
         return workload
-    group = {"dp": Group.DP, "dp_replica": Group.REPLICA}[job.sharp]
-    flag = f"sharp {job.sharp}"
+    group = {"dp": Group.DP, "dp_replica": Group.REPLICA}[job.communication.sharp]
+    flag = f"sharp {job.communication.sharp}"
     if cluster.inter.kind != "infiniband":
         text = (
             f"{flag} has no effect: {cluster.name} is not specified as InfiniBand, and other switches reduce nothing; "
@@ -150,6 +150,7 @@ def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:
         return replace(workload, warnings=(*workload.warnings, Note("sharp-unused", text)))
     text = f"{flag}: InfiniBand switches reduce, so that an all-reduce crosses each NIC once, and not nearly twice"
     if not np.any(at & (workload.ops.operation_T == Operation.ALL_REDUCE)):
-        text += f"; zero {job.zero} has none over that group, and reduce-scatters and all-gathers move the same bytes"
+        text += f"; zero {job.sharding.zero} has none over that group, and reduce-scatters and all-gathers move the "
+        text += "same bytes"
     note = Note("sharp", text, brief=f"{flag}: InfiniBand switches reduce")
     return replace(workload, in_network=frozenset({group}), assumptions=(*workload.assumptions, note))

@@ -18,14 +18,15 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.job.draft import Draft
 from traincast.job.frameworks import framework_names, load_framework
-from traincast.job.job import JOB_FIELDS, Job, JobRequest
+from traincast.job.job import Job
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
 from traincast.job.record import RunRecord, record_from_table, record_to_table
+from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.job.training_run import RunTerms
+from traincast.lowering.plans import plan_of_job
 from traincast.model.load import load_model, model_names
 from traincast.names import known_names
-from traincast.schedules.check import plan_of
 from traincast.simulation.limits import what_limits
 from traincast.simulation.other_layouts import other_layouts
 from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result
@@ -189,7 +190,7 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
     result = _advised(result, chosen.setting, options, rerun, spread_of_job(done, factors_on(cluster)))
     result = _with_what_ifs(result, chosen.setting, rerun)
     result = _in_the_long_run(result, chosen.setting, lambda setting: run_job(decided, setting).step)
-    result = with_training_run(result, chosen.setting, decided.tokens_per_step)
+    result = with_training_run(result, chosen.setting, decided.batch.tokens_per_step)
     return _recorded(replace(result, warnings=(*draft.warnings, *result.warnings)), record)
 
 
@@ -331,7 +332,7 @@ def _held(result: Result) -> tuple[dict[int, Saved] | None, dict[int, float] | N
 
     record = record_of(result)
     _, _, job, _ = decide(record.draft(), record.cluster)
-    kept = saved_activations(job, plan_of(job))
+    kept = saved_activations(job, plan_of_job(job))
     saved_Q = {at: Saved(all_bytes=each.saved, for_weights_bytes=each.for_weights) for at, each in kept.items()}
     return saved_Q, {stage: float(each.peak) for stage, each in enumerate(result.memory_bytes)}
 

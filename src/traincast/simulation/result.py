@@ -20,7 +20,7 @@ from traincast.analysis.summary import (
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import InputFile
-from traincast.job.optimizer_types import PLAIN, OptimizerTypes
+from traincast.job.optimizer import PLAIN, OptimizerTypes
 from traincast.simulation.result_records import (
     BlockResult,
     ClusterFacts,
@@ -58,7 +58,7 @@ MEASURED = "measured"
 
 
 class JobFacts(Struct, frozen=True, kw_only=True):
-    """The job of a forecast with everything decided; fields as in `traincast.job.job.Job`.
+    """The job of a forecast with everything decided; fields as in `traincast.job.request.JobRequest`.
 
     Its parallel degrees and its schedule are the key ``parallel`` of the result.
     """

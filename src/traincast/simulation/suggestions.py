@@ -228,11 +228,11 @@ def options_of_job(job: Job) -> list[Option]:
     """Return what is off in a job and might be on."""
     off = (
         ("overlap_grad_reduce", "dp", job.parallel.dp > 1),
-        ("overlap_param_gather", "dp", job.parallel.dp > 1 and job.zero > 0),
+        ("overlap_param_gather", "dp", job.parallel.dp > 1 and job.sharding.zero > 0),
         ("overlap_tp", "tp", job.parallel.tp > 1),
         ("cuda_graphs", "host", True),
     )
-    found = [Option(f"{name}=true", what) for name, what, means in off if means and not getattr(job, name)]
-    if job.recompute == "full":
+    found = [Option(f"{name}=true", what) for name, what, means in off if means and not job.decided(name)]
+    if job.recompute.granularity == "full":
         found.append(Option("recompute=selective", "recompute"))
     return found

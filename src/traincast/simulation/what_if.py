@@ -15,8 +15,8 @@ from traincast.errors import ConfigError, TraincastError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster, with_field
 from traincast.job.changes import FieldEdit, WorkEdit, parse_change
-from traincast.job.job import JOB_FIELDS
 from traincast.job.options import LayoutOptions
+from traincast.job.request import JOB_FIELDS
 from traincast.names import find_name, known_names
 from traincast.simulation.result_records import WhatIfResult
 from traincast.simulation.step import Setting

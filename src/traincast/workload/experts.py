@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traincast.errors import ConfigError, ProgramError
-from traincast.job.feasible import check_imbalance
+from traincast.job.experts import check_imbalance
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.units import counted

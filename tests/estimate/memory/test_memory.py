@@ -10,7 +10,8 @@ from traincast.estimate.memory import chance_of_oom, fits, stage_memory, usable_
 from traincast.estimate.memory.activations import ChunkBytes, LayerModel, peak_in_flight
 from traincast.estimate.memory.fits import memory_deviation
 from traincast.job.frameworks import load_framework
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
@@ -30,7 +31,7 @@ def job_of(model="llama3-8b", gpus=64, **options) -> Job:
 
 def plan_of(job: Job) -> SchedulePlan:
     parallel = job.parallel
-    return SCHEDULES.get(job.schedule).plan(parallel.pp, parallel.vpp, parallel.microbatches)
+    return SCHEDULES.get(job.pipeline.schedule).plan(parallel.pp, parallel.vpp, parallel.microbatches)
 
 
 def memory_of(job: Job):
@@ -65,8 +66,8 @@ def test_activations_of_a_layer_are_those_of_korthikanti(model, tp, micro_batch)
     """Table 2 of arXiv 2205.05198: no parallelism, tensor parallelism, with sequence parallelism."""
     for t, sequence in ((1, False), (tp, False), (tp, True)):
         job, layers = gpt(model, t, micro_batch, sequence_parallel=sequence if t > 1 else None)
-        sbh = job.seq_length * micro_batch * job.model.hidden
-        square = 5 * job.model.attention.heads * job.seq_length / job.model.hidden
+        sbh = job.batch.seq_length * micro_batch * job.model.hidden
+        square = 5 * job.model.attention.heads * job.batch.seq_length / job.model.hidden
         expected = sbh * (10 + 24 / t + square / t)
         if sequence:
             expected = sbh / t * (34 + square)
@@ -81,7 +82,7 @@ def test_sequence_parallelism_and_selective_recomputation_take_34_sbh_over_t():
     first = memory_of(job)[0]
     sbh = 2048 * job.model.hidden
     layers, in_flight = 12, 8
-    assert job.attention_kernel == "unfused"
+    assert job.kernels.attention == "unfused"
     assert first.activations - term(first, "passing") == pytest.approx(34 * sbh / 8 * layers * in_flight, rel=1e-12)
 
 
@@ -91,9 +92,9 @@ def test_full_recomputation_keeps_layer_inputs_alone():
     saved = [(name, size) for name, size in first.terms if "in flight" in name]
     assert [name for name, _ in saved] == ["layer inputs x 8 in flight"]
     assert saved[0][1] == pytest.approx(2 * 2048 * job.model.hidden / 8 * 12 * 8)
-    some = memory_of(replace(job, recompute_layers=5))[0]
+    some = memory_of(job.with_values(recompute_layers=5))[0]
     assert term(some, "layer inputs") == pytest.approx(saved[0][1] * 5 / 12)
-    none = memory_of(replace(job, recompute="none"))[0]
+    none = memory_of(job.with_values(recompute="none"))[0]
     assert first.activations < some.activations < none.activations
 
 
@@ -140,7 +141,7 @@ def test_zero_divides_states_as_its_paper_says(zero, dp, parameters_bytes, gradi
     """Figure 1 of arXiv 1910.02054, with gradients in fp32; the master copy of stage 3 is its parameters."""
     job = job_of(gpus=dp, tp=1, pp=1, zero=zero, grad_reduce_bytes=4)
     (stage,) = memory_of(job)
-    count = parameters(job.model, job.padded_vocab).total
+    count = parameters(job.model, job.kernels.padded_vocab).total
     assert stage.parameters == pytest.approx(parameters_bytes * count)
     assert stage.gradients == pytest.approx(gradient_bytes * count)
     assert stage.optimizer == pytest.approx(optimizer_bytes * count)
@@ -148,7 +149,7 @@ def test_zero_divides_states_as_its_paper_says(zero, dp, parameters_bytes, gradi
 
 def test_states_of_all_ranks_add_up_to_the_model():
     job = job_of("mixtral-8x7b", 64, tp=2, pp=4, vpp=1, ep=4, etp=1, zero=1, grad_reduce_bytes=4)
-    count = parameters(job.model, job.padded_vocab)
+    count = parameters(job.model, job.kernels.padded_vocab)
     matrices = count.layers.attention + count.layers.experts + 2 * count.embedding
     world, replicas = 64, job.parallel.dp
     held = sum(stage.optimizer for stage in memory_of(job)) * world / 4
@@ -162,7 +163,7 @@ def test_tied_embeddings_are_kept_once_on_one_stage_and_twice_on_two():
     tied = replace(load_model("llama3-8b"), tied_embeddings=True)
     one = replace(job_of(gpus=8, tp=1, pp=1, zero=0), model=tied)
     two = replace(job_of(gpus=8, tp=1, pp=2, vpp=1, zero=0), model=tied)
-    table = 2 * one.padded_vocab * tied.hidden
+    table = 2 * one.kernels.padded_vocab * tied.hidden
     assert sum(stage.parameters for stage in memory_of(two)) - memory_of(one)[0].parameters == pytest.approx(table)
 
 
@@ -241,10 +242,10 @@ def test_experts_are_divided_by_expert_parallelism_and_tokens_by_nothing():
     job = job_of("mixtral-8x7b", 16, tp=1, pp=1, ep=1, zero=0)
     wide = job_of("mixtral-8x7b", 16, tp=1, pp=1, ep=8, zero=0)
     (before,), (after,) = memory_of(job), memory_of(wide)
-    count = parameters(job.model, job.padded_vocab)
+    count = parameters(job.model, job.kernels.padded_vocab)
     assert before.parameters - after.parameters == pytest.approx(2 * count.layers.experts * 7 / 8)
     assert after.activations == before.activations
-    (crowded,) = memory_of(replace(wide, expert_imbalance=2.0))
+    (crowded,) = memory_of(wide.with_values(expert_imbalance=2.0))
     assert term(crowded, "expert FC1 outputs") == pytest.approx(2 * term(after, "expert FC1 outputs"))
 
 
@@ -261,7 +262,7 @@ def test_logits_are_on_the_last_stage_alone():
     stages = memory_of(job_of(gpus=32, tp=2, pp=4, vpp=1))
     assert [term(stage, "logits") > 0 for stage in stages] == [False, False, False, True]
     job = job_of(gpus=32, tp=2, pp=4, vpp=1)
-    assert term(stages[-1], "logits") == pytest.approx(4 * 4096 * job.padded_vocab / 2)
+    assert term(stages[-1], "logits") == pytest.approx(4 * 4096 * job.kernels.padded_vocab / 2)
 
 
 def test_known_frameworks_keep_what_is_said_of_them():
@@ -290,9 +291,9 @@ def test_a_job_that_does_not_fit_names_what_would_free_memory_truthfully():
     assert verdict.shortfall_bytes == pytest.approx(peak_of(job) - usable_bytes(80e9))
     saved = dict(verdict.remedies)
     assert {"recompute full", "zero 1", "micro batch 1", "tp 8", "pp 4"} <= set(saved)
-    assert saved["zero 1"] == pytest.approx(peak_of(job) - peak_of(replace(job, zero=1, shard=job.parallel.dp)))
+    assert saved["zero 1"] == pytest.approx(peak_of(job) - peak_of(job.with_values(zero=1)))
     again = job_of("llama3-70b", 64, tp=8, pp=2, vpp=1, zero=0, micro_batch=2)
-    again = replace(again, padded_vocab=job.padded_vocab)
+    again = again.with_values(padded_vocab=job.kernels.padded_vocab)
     assert saved["tp 8"] == pytest.approx(peak_of(job) - peak_of(again))
     assert list(saved.values()) == sorted(saved.values(), reverse=True)
     assert "does not fit" in verdict.text
@@ -405,10 +406,10 @@ def test_an_unused_gradient_stays_of_each_shape_of_weight():
     width = model.attention.heads * model.attention.head_dim
     queries_keys_values = width + 2 * model.attention.kv_heads * model.attention.head_dim
     layer = model.hidden * (queries_keys_values + width + 3 * model.ffn_hidden)
-    head = model.hidden * job.padded_vocab
+    head = model.hidden * job.kernels.padded_vocab
     assert placeholders(job) == [2 * layer / 2, 2 * (layer + head) / 2]
     deeper = replace(model, layers=2 * model.layers)
-    assert placeholders(replace(job, model=deeper, layers_Q=(32, 32))) == placeholders(job)
+    assert placeholders(replace(job.with_values(layers_Q=(32, 32)), model=deeper)) == placeholders(job)
 
 
 def test_experts_of_one_layer_share_a_placeholder():

@@ -1,13 +1,12 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from job_parts import TINY, TINY_ALL, job_of
 from traincast.estimate.memory import fits, stage_memory
 from traincast.estimate.memory.activations import LayerModel
+from traincast.lowering.plans import plan_of_job
 from traincast.model.recompute import RECOMPUTE_MODULES
-from traincast.schedules.check import plan_of
 
 LAYOUT = {"gpus": 8, "tp": 2, "ep": 2, "etp": 1, "sequence_parallel": True, "pp": 2}
 DENSE, EXPERTS = 0, 2
@@ -34,7 +33,7 @@ def freed(*modules, index, **fields):
 
 def sizes(job):
     """Return the tokens of a rank with and without the split of the sequence, and its copies of routed tokens."""
-    tokens = job.micro_batch * job.seq_length
+    tokens = job.batch.micro_batch * job.batch.seq_length
     return tokens, tokens / job.parallel.tp, tokens / job.parallel.tp * job.model.experts.topk
 
 
@@ -76,7 +75,7 @@ def test_recomputed_attention_drops_scores_or_the_sums_of_flash_attention():
     tokens = sizes(plain())[0]
     assert freed("core_attn", index=DENSE) == pytest.approx(4 * tokens * TINY_ALL.attention.heads / 2)
     unfused = freed("core_attn", index=DENSE, attention_kernel="unfused")
-    assert unfused == pytest.approx(2 * tokens * plain().seq_length * TINY_ALL.attention.heads / 2)
+    assert unfused == pytest.approx(2 * tokens * plain().batch.seq_length * TINY_ALL.attention.heads / 2)
 
 
 @settings(max_examples=40, deadline=None)
@@ -94,7 +93,7 @@ def test_recomputing_more_never_saves_more_and_never_less_than_full(modules, mor
 def test_what_a_layer_saves_less_counts_for_each_in_flight(module):
     """Of a pipeline's first stage: two microbatches are in flight, and one layer has its tensors there again."""
     job, other = again(module), plain()
-    saved, usual = (stage_memory(each, plan_of(each))[0] for each in (job, other))
+    saved, usual = (stage_memory(each, plan_of_job(each))[0] for each in (job, other))
     flights = min(job.parallel.pp, job.parallel.microbatches)
     expected = flights * sum(freed(module, index=index) for index in range(4))
     passing = dict(saved.terms)["passing activations"] - dict(usual.terms)["passing activations"]
@@ -103,26 +102,26 @@ def test_what_a_layer_saves_less_counts_for_each_in_flight(module):
 
 def test_modules_that_a_model_has_not_change_nothing():
     job = again("moe", "shared_experts", model=TINY, ep=None, etp=None)
-    assert job.recompute_modules == ()
+    assert job.recompute.modules == ()
     assert "recompute-modules-unused" in {note.code for note in job.assumptions}
     usual = plain(TINY, ep=None, etp=None)
-    assert stage_memory(job, plan_of(job)) == stage_memory(usual, plan_of(usual))
+    assert stage_memory(job, plan_of_job(job)) == stage_memory(usual, plan_of_job(usual))
 
 
 def test_modules_are_among_what_would_free_memory():
     job = plain()
-    saved = dict(fits(job, plan_of(job), 1e6).remedies)
+    saved = dict(fits(job, plan_of_job(job), 1e6).remedies)
     alone = {name.removeprefix("recompute ") for name in saved if name.startswith("recompute ")}
     assert alone >= {"mla_up_proj", "layernorm", "moe", "mla_up_proj layernorm moe_act", "full"}
     usual, cheap = (
-        max(stage.peak for stage in stage_memory(each, plan_of(each)))
+        max(stage.peak for stage in stage_memory(each, plan_of_job(each)))
         for each in (job, again("mla_up_proj", "layernorm", "moe_act"))
     )
     assert saved["recompute mla_up_proj layernorm moe_act"] == pytest.approx(usual - cheap)
     more = again("moe")
-    assert "recompute moe" not in dict(fits(more, plan_of(more), 1e6).remedies)
+    assert "recompute moe" not in dict(fits(more, plan_of_job(more), 1e6).remedies)
     old = job_of(TINY_ALL, **LAYOUT, framework="megatron-core-2024")
-    assert not [name for name, _ in fits(old, plan_of(old), 1e6).remedies if "moe" in name]
+    assert not [name for name, _ in fits(old, plan_of_job(old), 1e6).remedies if "moe" in name]
 
 
 def test_layers_in_groups_keep_one_input_and_come_back_together():
@@ -133,15 +132,15 @@ def test_layers_in_groups_keep_one_input_and_come_back_together():
         )
         for n in (1, 2)
     )
-    assert (one.recompute_layers, one.recompute_group, two.recompute_group) == (None, 1, 2)
+    assert (one.recompute.layers, one.recompute.group, two.recompute.group) == (None, 1, 2)
     layer = layer_of(two, DENSE)
-    terms = [dict(stage_memory(job, plan_of(job))[0].terms) for job in (one, two)]
+    terms = [dict(stage_memory(job, plan_of_job(job))[0].terms) for job in (one, two)]
     kept = [sum(size for name, size in each.items() if name.startswith("layer inputs")) for each in terms]
     assert kept == pytest.approx([2 * 4 * layer.input_bytes, 2 * 2 * layer.input_bytes])
     passing = [each["passing activations"] for each in terms]
     assert passing[1] - passing[0] == pytest.approx(layer.all_bytes)
     usual = job_of(TINY, **LAYOUT | {"ep": None, "etp": None}, recompute="full")
-    assert stage_memory(usual, plan_of(usual)) == stage_memory(one, plan_of(one))
+    assert stage_memory(usual, plan_of_job(usual)) == stage_memory(one, plan_of_job(one))
 
 
 def test_outputs_of_experts_are_kept_where_router_weights_multiply_them():
@@ -158,8 +157,8 @@ def test_gradients_are_copied_to_fp32_in_the_step_when_activations_are_gone():
     wide, narrow = (job_of(TINY_ALL, **fields, grad_reduce_bytes=size) for size in (4, 2))
     for seq_length, beyond in ((64, True), (65536, False)):
         memory = [
-            stage_memory(job, plan_of(job))[0]
-            for job in (replace(each, seq_length=seq_length) for each in (wide, narrow))
+            stage_memory(job, plan_of_job(job))[0]
+            for job in (each.with_values(seq_length=seq_length) for each in (wide, narrow))
         ]
         assert memory[0].optimizer == memory[1].optimizer
         copies = 2 * memory[1].gradients
@@ -174,6 +173,6 @@ def test_a_group_of_layers_of_both_kinds_has_the_gradients_of_the_larger():
     job = job_of(TINY_ALL, **LAYOUT, recompute="full", recompute_method="uniform", recompute_layers=4)
     dense, experts = layer_of(job, DENSE), layer_of(job, EXPERTS)
     assert dense.backward != experts.backward
-    found = dict(stage_memory(job, plan_of(job))[0].terms)
+    found = dict(stage_memory(job, plan_of_job(job))[0].terms)
     saved = 2 * dense.all_bytes + 2 * experts.all_bytes - dense.input_bytes
     assert found["passing activations"] == pytest.approx(max(dense.backward, experts.backward) + saved)

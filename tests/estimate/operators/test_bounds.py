@@ -12,7 +12,7 @@ from traincast.errors import InfeasibleError, UnknownNameError
 from traincast.estimate.operators import OperatorCall, estimate_calls, estimate_operator, shipped_constants, work_of
 from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.hardware.gpu import gpu_names, load_gpu
-from traincast.job.feasible import check_gpu
+from traincast.job.precision import check_gpu
 
 GPUS = [load_gpu(name) for name in gpu_names()]
 

@@ -15,9 +15,10 @@ from traincast.cli.main import cli
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.formats.aicb.conventions import GENERATIONS, Conventions, row_of
 from traincast.formats.aicb.grammar import Column, load
-from traincast.job.job import JobRequest, rank_share
 from traincast.job.options import StepOptions, make_options
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.job.share import rank_share
 from traincast.model.model import Attention, Experts, Latent, Model
 from traincast.model.structure import layer_blocks, parts_of
 from traincast.report.end_to_end import simai_end_to_end

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from planning.screen.test_screen import H100, SETTING, job_of, rows, screen_of
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.job.job import JobRequest
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.planning.options import plan_options
@@ -77,7 +77,7 @@ def test_jobs_and_axes_know_its_name(added):
     added(Schedule(name="gpipe-from-the-last", plan=gpipe_from_the_last, virtual_stages=1))
     request = JobRequest(model=load_model("llama3-8b"), gpus=8, seq_length=512, global_batch=8, tp=2, pp=4)
     job = resolve_job(replace(request, schedule="GPipe_from_the_last"), H100)
-    assert (job.schedule, job.parallel.vpp) == ("gpipe-from-the-last", 1)
+    assert (job.pipeline.schedule, job.parallel.vpp) == ("gpipe-from-the-last", 1)
     with pytest.raises(ConfigError, match="no virtual stages"):
         resolve_job(replace(request, schedule="gpipe-from-the-last", vpp=2), H100)
     options, _ = plan_options("h100", {"fix": {"schedule": "GPipe_from_the_last"}})

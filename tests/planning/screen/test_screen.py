@@ -11,15 +11,16 @@ from traincast.estimate.memory import stage_memory, usable_bytes
 from traincast.estimate.memory.states import rank_parameters
 from traincast.hardware.clusters import load_cluster
 from traincast.job.frameworks import load_framework
-from traincast.job.job import JobRequest, rank_share
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.job.share import rank_share
+from traincast.lowering.plans import plan_of_job
 from traincast.lowering.work import work_of
 from traincast.model.load import load_model
 from traincast.model.structure import RankParts, layer_kinds
 from traincast.planning.screen.screen import Screen
 from traincast.planning.screen.steps import Passes
 from traincast.planning.space import Space
-from traincast.schedules.check import plan_of
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast
 from traincast.simulation.job_step import factors_of, operator_seconds
@@ -217,7 +218,7 @@ def test_memory_is_that_of_a_forecast(name):
     found = list(rows(screen))
     for layout, _, peak in found[:: max(1, len(found) // 20)]:
         job = job_of(screen, layout)
-        wanted = max(each.peak for each in stage_memory(job, plan_of(job)))
+        wanted = max(each.peak for each in stage_memory(job, plan_of_job(job)))
         assert peak == pytest.approx(wanted, rel=1e-9), layout.text
 
 
@@ -306,7 +307,7 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
                             mine[key] = mine.get(key, 0) + each.count
                     assert mine == pytest.approx(moved)
                     checked += 1
-            plan = plan_of(job)
+            plan = plan_of_job(job)
             one, all_of = (rank_parameters(job, plan, 0, each) for each in (parts, costs.parts))
             assert np.broadcast_to(all_of.total.total, costs.shares)[row] == one.total.total
     assert checked

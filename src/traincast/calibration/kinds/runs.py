@@ -234,7 +234,7 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
     except InfeasibleError as error:
         return RunMemory(None, run.memory_kind, False, True, str(error))
     parallel = job.parallel
-    plan = planned(job.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
+    plan = planned(job.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
     stages = stage_memory(job, plan)
     printed = stages[0] if run.first_stage_memory else max(stages, key=lambda stage: stage.peak)
     verdict = fits(job, plan, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)

@@ -11,8 +11,9 @@ from functools import cache, cached_property
 import numpy as np
 from msgspec import Struct
 
-from traincast.job.job import Job, blocks_of_layer, rank_share
-from traincast.job.kept import kept_share, offloaded_tensors
+from traincast.job.job import Job
+from traincast.job.offload import offloaded_tensors
+from traincast.job.share import blocks_of_layer, kept_share, rank_share
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import choose, larger
 from traincast.model.structure import MTP_HEAD, MTP_PROJECTION, Blocks, RankParts, last_blocks, mtp_blocks
@@ -68,7 +69,7 @@ class LayerModel:
         """Return the same of a job that recomputes something else; layers that it does not change are shared."""
         found = LayerModel(job, self.share)
         found.parts, found.blocks_at = self.parts, self.blocks_at
-        if job.recomputed_modules == self.job.recomputed_modules:
+        if job.recompute.recomputed_modules == self.job.recompute.recomputed_modules:
             found.of_blocks = self.of_blocks
         return found
 
@@ -103,7 +104,9 @@ class LayerModel:
         return found
 
     def _of_blocks(self, blocks: Blocks) -> LayerBytes:
-        share, modules = self.share, set(self.job.recomputed_modules)
+        share, offloaded = self.share, self.job.offload.modules
+        recomputed_modules = self.job.recompute.recomputed_modules
+        modules = set(recomputed_modules)
         tensors: dict[str, float] = {}
         dropped: dict[str, float] = {}
         away: dict[str, float] = {}
@@ -117,8 +120,8 @@ class LayerModel:
                         dropped[name] = dropped.get(name, 0.0) + size
                         again += size
             recomputed = larger(recomputed, again)
-            if self.job.offload_modules:
-                for name, size in offloaded_tensors(parts, self.job.offload_modules, self.job.recomputed_modules):
+            if offloaded:
+                for name, size in offloaded_tensors(parts, offloaded, recomputed_modules):
                     away[name] = away.get(name, 0.0) + size
             forward += sum(part.passing_forward for part in parts)
             backward = larger(backward, sum(part.passing_backward for part in parts))

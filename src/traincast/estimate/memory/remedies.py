@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.memory.stage import stage_memory
-from traincast.job.feasible import check_model
+from traincast.job.degrees import check_model
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
 from traincast.model.recompute import DISCARDING_MODULES, available_modules, known_modules
@@ -45,7 +45,7 @@ def _freed(
     for name, changed in changes:
         try:
             parallel = changed.parallel
-            plan = planned(changed.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
+            plan = planned(changed.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
         except TraincastError:
             continue
         stages = stage_memory(changed, plan)
@@ -58,18 +58,17 @@ def _freed(
 def _changes(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
     """Yield the changes that are worth a try, each on as many GPUs and with the same global batch."""
     parallel = job.parallel
-    if job.recompute == "none" and job.attention_kernel == "unfused":
-        yield "recompute selective", replace(job, recompute="selective")
+    if job.recompute.granularity == "none" and job.kernels.attention == "unfused":
+        yield "recompute selective", job.with_values(recompute="selective")
     yield from _modules(job)
-    if job.recompute != "full" or job.recompute_layers is not None:
-        yield "recompute full", replace(job, recompute="full", recompute_layers=None, recompute_group=1)
-    replicas = parallel.dp * parallel.cp
-    for zero in range(job.zero + 1, 4):
-        if replicas > 1 and (zero < 2 or parallel.pp == 1):
-            yield f"zero {zero}", replace(job, zero=zero, shard=job.shard if job.zero else replicas)
+    if not job.recompute.all_layers:
+        yield "recompute full", job.with_values(recompute="full", recompute_layers=None, recompute_group=1)
+    for zero in range(job.sharding.zero + 1, 4):
+        if parallel.replicas > 1 and (zero < 2 or parallel.pp == 1):
+            yield f"zero {zero}", job.with_values(zero=zero)
     with suppress(TraincastError):
-        more = replace(parallel, microbatches=parallel.microbatches * job.micro_batch)
-        yield "micro batch 1", replace(job, micro_batch=1, parallel=more)
+        more = replace(parallel, microbatches=parallel.microbatches * job.batch.micro_batch)
+        yield "micro batch 1", replace(job.with_values(micro_batch=1), parallel=more)
     yield from _other_degrees(job, gpus_per_node)
 
 
@@ -78,14 +77,14 @@ def _offloads(job: Job) -> Iterator[tuple[str, Job]]:
 
     Activations that are recomputed whole are small, and stay.
     """
-    most, changed = max(job.layers_Q), {}
-    if job.offload_optimizer < 1:
-        changed["offload_optimizer 1"] = replace(job, offload_optimizer=1.0)
-    if job.offload_activations < most and job.recompute != "full":
-        changed[f"offload_activations {most}"] = replace(job, offload_activations=most)
+    most, changed = job.pipeline.most_layers, {}
+    if job.offload.optimizer < 1:
+        changed["offload_optimizer 1"] = job.with_values(offload_optimizer=1.0)
+    if job.offload.activations < most and job.recompute.granularity != "full":
+        changed[f"offload_activations {most}"] = job.with_values(offload_activations=most)
     yield from changed.items()
     if len(changed) > 1:
-        yield " with ".join(changed), replace(job, offload_optimizer=1.0, offload_activations=most)
+        yield " with ".join(changed), job.with_values(offload_optimizer=1.0, offload_activations=most)
 
 
 def _modules(job: Job) -> Iterator[tuple[str, Job]]:
@@ -94,14 +93,14 @@ def _modules(job: Job) -> Iterator[tuple[str, Job]]:
     Only where the framework knows modules and layers are not recomputed whole. Fused attention saves next to nothing
     that recomputing it would free.
     """
-    if job.recompute == "full" or not job.framework.recomputes_modules:
+    if job.recompute.granularity == "full" or not job.framework.recomputes_modules:
         return
-    chosen = job.recomputed_modules
+    chosen = job.recompute.recomputed_modules
     more = [name for name in available_modules(job.model) if name not in (*chosen, "core_attn")]
     cheap = [name for name in more if name in DISCARDING_MODULES]
     for names in (*([name] for name in more), *([cheap] if len(cheap) > 1 else [])):
         modules = tuple(each for each in known_modules() if each in (*chosen, *names))
-        yield f"recompute {' '.join(names)}", replace(job, recompute="selective", recompute_modules=modules)
+        yield f"recompute {' '.join(names)}", job.with_values(recompute="selective", recompute_modules=modules)
 
 
 def _other_degrees(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
@@ -122,30 +121,31 @@ def _other_degrees(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
 def _without_virtual_stages(job: Job) -> Job | None:
     """Return the job without interleaving, whose first stages hold fewer microbatches."""
     parallel = job.parallel
-    if parallel.vpp == 1 or job.schedule != usual_schedule(parallel.vpp):
+    if parallel.vpp == 1 or job.pipeline.schedule != usual_schedule(parallel.vpp):
         return None
-    changed = replace(job, parallel=replace(parallel, vpp=1), schedule=usual_schedule())
-    return replace(changed, layers_Q=_split(changed))
+    changed = job.with_values(vpp=1, schedule=usual_schedule())
+    return changed.with_values(layers_Q=_split(changed))
 
 
 def _more_tensor(job: Job, gpus_per_node: int) -> Job | None:
     """Return the job with twice the tensor parallelism, within a node and with whole key/value heads on each rank."""
     parallel, attention, tp = job.parallel, job.model.attention, 2 * job.parallel.tp
     whole_heads = attention.latent is not None or attention.kv_heads % tp == 0
-    if gpus_per_node % tp or not whole_heads or (job.sequence_parallel and job.seq_length % (tp * parallel.cp)):
+    whole_tokens = not job.communication.sequence_parallel or job.batch.seq_length % (tp * parallel.cp) == 0
+    if gpus_per_node % tp or not whole_heads or not whole_tokens:
         return None
     check_model(job.model, tp=tp, ep=parallel.ep, etp=tp if parallel.expert_tp == parallel.tp else parallel.expert_tp)
-    sequence = job.sequence_parallel or (parallel.tp == 1 and job.framework.sequence_parallel)
-    return replace(_half(job, tp=tp), sequence_parallel=sequence)
+    sequence = job.communication.sequence_parallel or (parallel.tp == 1 and job.framework.sequence_parallel)
+    return _half(job, tp=tp).with_values(sequence_parallel=sequence)
 
 
 def _more_stages(job: Job) -> Job | None:
     """Return the job with twice the stages, which it must have the layers and the microbatches to fill."""
     parallel, pp = job.parallel, 2 * job.parallel.pp
-    if 2 * parallel.microbatches < pp or job.zero > 1:
+    if 2 * parallel.microbatches < pp or job.sharding.zero > 1:
         return None
-    changed = replace(_half(job, pp=pp), schedule=usual_schedule() if parallel.pp == 1 else job.schedule)
-    return replace(changed, layers_Q=_split(changed))
+    changed = _half(job, pp=pp).with_values(schedule=usual_schedule() if parallel.pp == 1 else job.pipeline.schedule)
+    return changed.with_values(layers_Q=_split(changed))
 
 
 def _more_experts(job: Job) -> Job | None:
@@ -154,13 +154,13 @@ def _more_experts(job: Job) -> Job | None:
     if job.model.experts is None:
         return None
     check_model(job.model, tp=parallel.tp, ep=2 * parallel.ep, etp=parallel.expert_tp)
-    return replace(job, parallel=replace(parallel, ep=2 * parallel.ep))
+    return job.with_values(ep=2 * parallel.ep)
 
 
 def _more_context(job: Job) -> Job | None:
     """Return the job with its sequences on twice the ranks, if they stay long enough."""
     cp = 2 * job.parallel.cp
-    if job.seq_length % (2 * cp) or job.seq_length // cp < CONTEXT_TOKENS:
+    if job.batch.seq_length % (2 * cp) or job.batch.seq_length // cp < CONTEXT_TOKENS:
         return None
     return _half(job, cp=cp)
 
@@ -192,12 +192,7 @@ def _half(job: Job, **degrees: int) -> Job:
         raise InfeasibleError(f"dp {parallel.dp} cannot be halved; change it")
     # Ranks of a context parallel group hold equal parameters: halving dp for them leaves as many to share state.
     keeps = "cp" in degrees
-    shard = job.shard if keeps else max(1, job.shard // 2)
-    changed = replace(
-        parallel,
-        **degrees,
-        dp=parallel.dp // 2,
-        microbatches=2 * parallel.microbatches,
-        shard=None if parallel.shard is None else shard,
-    )
-    return replace(job, parallel=changed, shard=shard)
+    shard = parallel.shard if keeps or parallel.shard is None else max(1, parallel.shard // 2)
+    microbatches = 2 * parallel.microbatches
+    changed = replace(parallel, **degrees, dp=parallel.dp // 2, microbatches=microbatches, shard=shard)
+    return replace(job, parallel=changed)

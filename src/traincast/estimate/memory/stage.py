@@ -18,8 +18,8 @@ from traincast.estimate.memory.states import (
 )
 from traincast.job.job import Job
 from traincast.lowering.offload import offloaded_bytes, offloaded_layers
+from traincast.lowering.plans import plan_of_job
 from traincast.model.numbers import Number, larger
-from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 
 CONTEXT_BYTES = 0.5 * 2**30
@@ -71,7 +71,7 @@ class StageMemory(Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=16)
 def job_memory(job: Job) -> tuple[StageMemory, ...]:
     """Return the memory of each pipeline stage of a job, worked out once for its forecasts on several clusters."""
-    return stage_memory(job, plan_of(job))
+    return stage_memory(job, plan_of_job(job))
 
 
 def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
@@ -101,9 +101,9 @@ def _stage(model: LayerModel, plan: SchedulePlan, stage: int) -> StageMemory:
     other["8-bit copies of weights"] = state.copies
     # The step makes them when activations are gone: the larger of both counts.
     other["fp32 gradients of the step"] = max(0.0, state.step_gradients - sum(activations.values()))
-    if model.policy.gradient_placeholders and job.task != "lora":
+    if model.policy.gradient_placeholders and job.finetuning.task != "lora":
         kinds = dict.fromkeys(blocks for blocks, _, _ in held)
-        other["unused weight gradients"] = parameter_bytes(job.precision) * one_of_each(kinds, parts)
+        other["unused weight gradients"] = parameter_bytes(job.precision.dtype) * one_of_each(kinds, parts)
     other["gathered layers"] = state.gathered
     lasting = {"parameters": state.parameters, "gradients": state.gradients, "optimizer": state.optimizer}
     outside = sum(other[name] for name in OUTSIDE_ALLOCATOR)
@@ -123,7 +123,7 @@ def _stage(model: LayerModel, plan: SchedulePlan, stage: int) -> StageMemory:
 def _offloaded(model: LayerModel, plan: SchedulePlan, stage: int) -> float:
     """Return the activations of a stage that the memory of the host keeps, at their peak."""
     job, held = model.job, {virtual for _, virtual in held_by(plan, stage)}
-    if not (job.offloads_activations and held):
+    if not (job.offload.any_activations and held):
         return 0.0
     sizes = {each: offloaded_bytes(job, model.parts, layers_of(job)[each]) for each in held}
     chunks = {each: ChunkBytes(saved=size, for_weights=0.0, forward=0.0, backward=0.0) for each, size in sizes.items()}
@@ -154,27 +154,20 @@ def _sum_of(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return found
 
 
-def _recomputed(job: Job, count: int) -> int:
-    """Return how many layers of a virtual stage are recomputed whole."""
-    if job.recompute != "full":
-        return 0
-    return count if job.recompute_layers is None else min(count, job.recompute_layers)
-
-
 def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
     """Return what one microbatch saves on a virtual stage, by part."""
     job, layers = model.job, layers_of(model.job)[virtual_stage]
-    again, gone = _recomputed(job, len(layers)), offloaded_layers(job, layers)
+    again, gone = job.recompute.layers_of(len(layers)), offloaded_layers(job, layers)
     # Of each group of layers that are recomputed together, the first input is kept; what is offloaded is the host's.
-    inputs = [model.layer(layers[first]).input_bytes for first in range(0, again, job.recompute_group) if first >= gone]
+    inputs = [model.layer(layers[first]).input_bytes for first in range(0, again, job.recompute.group) if first >= gone]
     found: list[Mapping[str, float]] = [{"layer inputs": inputs[0] * len(inputs)}] if inputs else []
     for layer, count in _kinds(map(model.layer, layers[max(again, gone) :])):
         found.append({name: size * count for name, size in layer.saved.items()})
-    if job.model.mtp_layers and virtual_stage == job.mtp_stage_index:
+    if job.model.mtp_layers and virtual_stage == job.pipeline.mtp_stage_index:
         extra = model.mtp_layer()
-        one = extra.input_bytes if job.recompute == "full" else sum(extra.saved.values())
+        one = extra.input_bytes if job.recompute.granularity == "full" else sum(extra.saved.values())
         found += [model.mtp_projection()] * job.model.mtp_layers + [{"MTP layers": job.model.mtp_layers * one}]
-    if virtual_stage == len(job.layers_Q) - 1:
+    if virtual_stage == len(job.pipeline.layers_Q) - 1:
         found.append(model.head())
     elif model.policy.stage_output_copy:
         found.append({"stage outputs": model.share.residual_bytes * job.hidden_states_after(virtual_stage)})
@@ -184,23 +177,23 @@ def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
 def _chunk(model: LayerModel, virtual_stage: int, saved: Number) -> ChunkBytes:
     job, policy = model.job, model.policy
     layers = list(map(model.layer, layers_of(job)[virtual_stage]))
-    again = _recomputed(job, len(layers))
-    extra = [model.mtp_layer()] if job.model.mtp_layers and virtual_stage == job.mtp_stage_index else []
+    again = job.recompute.layers_of(len(layers))
+    extra = [model.mtp_layer()] if job.model.mtp_layers and virtual_stage == job.pipeline.mtp_stage_index else []
     # Recomputed whole, an MTP layer is a group of its own.
-    alone, others = (extra, layers[again:]) if job.recompute == "full" else ([], layers[again:] + extra)
+    alone, others = (extra, layers[again:]) if job.recompute.granularity == "full" else ([], layers[again:] + extra)
     forward = _most(layer.forward for layer, _ in _kinds(layers + extra))
-    groups = (*_groups_again(layers[:again], job.recompute_group), *_groups_again(alone, 1))
+    groups = (*_groups_again(layers[:again], job.recompute.group), *_groups_again(alone, 1))
     # The backward pass of other layers adds gradients, and what their modules recompute.
     backward = _most((*groups, *(layer.backward + layer.recomputed for layer, _ in _kinds(others))))
-    if job.offload_activations:
+    if job.offload.activations:
         # A layer's activations are there while it runs, and those of the one whose copies are on their way.
         gone = offloaded_layers(job, layers_of(job)[virtual_stage])
         travel = min(gone, _IN_TRAVEL) * _most(sum(layer.saved.values()) for layer, _ in _kinds(layers[again:gone]))
         forward, backward = forward + travel, backward + travel
-    if job.offload_modules:
+    if job.offload.modules:
         travel = _IN_TRAVEL * _most(sum(layer.away.values()) for layer, _ in _kinds(layers[again:]))
         forward, backward = forward + travel, backward + travel
-    if virtual_stage == len(job.layers_Q) - 1:
+    if virtual_stage == len(job.pipeline.layers_Q) - 1:
         logits = 1.0 * model.share.tokens * model.share.table_rows
         forward = larger(forward, policy.logit_bytes * logits - policy.saved_logit_bytes * logits)
         if policy.fused_loss:
@@ -209,7 +202,7 @@ def _chunk(model: LayerModel, virtual_stage: int, saved: Number) -> ChunkBytes:
         else:
             # The logits' gradient in the GEMMs' type, with the softmax that it is made from. Where the head's weight
             # gradient is not fused, it takes about the room that the logits leave to the layers.
-            backward = larger(backward, parameter_bytes(job.precision) * logits)
+            backward = larger(backward, parameter_bytes(job.precision.dtype) * logits)
     # Weight gradients read the GEMMs' inputs; what only the inputs' gradients need (layernorm inputs, inputs of
     # activation functions, scores) is about half.
     return ChunkBytes(saved=saved, for_weights=saved / 2, forward=forward, backward=backward)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from traincast.hardware.dtypes import EIGHT_BIT, ELEMENT_TYPES
+from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.job.job import Job
 from traincast.job.offload import HELD_BYTES
 from traincast.lowering.held import held_by_stages
@@ -59,7 +59,7 @@ def parameter_bytes(precision: str) -> int:
 
 def layers_of(job: Job) -> tuple[range, ...]:
     """Return the layers of each virtual stage, by index in the model."""
-    return _ranges(job.layers_Q)
+    return _ranges(job.pipeline.layers_Q)
 
 
 @lru_cache(maxsize=8)
@@ -150,42 +150,43 @@ def states(job: Job, held: RankParameters, shards: tuple[Number, Number] | None 
     Notes
     -----
     Source: Rajbhandari et al. 2019, arXiv 1910.02054: Adam in mixed precision has an fp32 copy and two fp32 moments
-    (3.1; other types: `traincast.job.optimizer_types`), stage 1 divides optimizer states, 2 also gradients, 3 also
+    (3.1; other types: `traincast.job.optimizer`), stage 1 divides optimizer states, 2 also gradients, 3 also
     parameters; parameters of stage 3 are kept in fp32 and are their own master copy (PyTorch FSDP2,
     MixedPrecisionPolicy). What the host updates leaves 16-bit parameters behind, and its gradients where they are kept
     whole (`traincast.job.offload`). Under PyTorch's pipeline schedules they and their gradients, in the type that is
     reduced (FSDPParam.to_accumulated_grad_if_needed), are whole from the first to the last pass of a step.
     """
     policy, (dense, expert) = job.memory_policy, shards or _shards(job)
-    total, ends, width = held.total, held.ends, parameter_bytes(job.precision)
+    zero, dtype = job.sharding.zero, job.precision.dtype
+    total, ends, width = held.total, held.ends, parameter_bytes(dtype)
     shared = total.dense / dense + total.experts / expert
     shared_train = total.trained_dense / dense + total.trained_experts / expert
-    types, here = job.optimizer_types, 1 - job.offload_optimizer
-    gone = job.offload_optimizer * HELD_BYTES * shared_train
-    copied = policy.main_gradient_bytes * shared_train * here if types.copies_gradients(job.precision) else 0.0
-    master = types.main_parameter_bytes(job.precision, job.param_gather_bytes)
+    types, here = job.optimizer, 1 - job.offload.optimizer
+    gone = job.offload.optimizer * HELD_BYTES * shared_train
+    copied = policy.main_gradient_bytes * shared_train * here if types.copies_gradients(dtype) else 0.0
+    master = types.main_parameter_bytes(dtype, job.sharding.param_gather_bytes)
     optimizer = (master + types.moment_bytes) * shared_train * here
-    gradients = policy.gradient_bytes * (shared_train if job.zero >= 2 and not job.reduces_once else total.trained)
+    gradients = policy.gradient_bytes * (shared_train if zero >= 2 and not job.reduces_once else total.trained)
     if job.offloads_gradients:
         gradients *= here
     gradients += policy.passing_gradient_bytes * total.trained
-    copies = ELEMENT_TYPES[job.precision].copies_bytes * (total.total - ends.total) if policy.weight_copies else 0.0
-    if job.task == "lora" and policy.frozen_eight_bits and job.precision in EIGHT_BIT:
+    copies = ELEMENT_TYPES[dtype].copies_bytes * (total.total - ends.total) if policy.weight_copies else 0.0
+    if job.finetuning.trains_adapters and policy.frozen_eight_bits and job.precision.in_eight_bits:
         # Those of the layers are in the type that GEMMs read, without a copy of it.
         frozen = total.total - ends.total - total.trained
-        spared = frozen * (width - ELEMENT_TYPES[job.precision].bytes)
-        if job.zero < 3 or dense == expert == 1:
+        spared = frozen * (width - ELEMENT_TYPES[dtype].bytes)
+        if zero < 3 or dense == expert == 1:
             return States(width * total.total - spared, gradients, optimizer, 0.0, 0.0, copied, gone)
         shared -= spared / width / dense
         copies = 0.0
-    eight_bits = job.param_gather_bytes == 1
-    if job.zero < 3 or (np.all(dense == 1) and np.all(expert == 1)):
+    eight_bits = job.sharding.param_gather_bytes == 1
+    if zero < 3 or (np.all(dense == 1) and np.all(expert == 1)):
         # 8-bit parameters are the copy that one of the two GEMMs reads.
         spared = total.total - ends.total if eight_bits else 0.0
         whole = width * total.total - (width - 1) * spared
         return States(whole, gradients, optimizer, 0.0, larger(0.0, copies - spared), copied, gone)
     parameters = (_MASTER_BYTES * here + width * (1 - here)) * shared_train + width * (shared - shared_train)
-    if job.offload_parameters:
+    if job.offload.parameters:
         gone, parameters = gone + parameters, 0.0 * shared_train
     # The embedding and the head belong to the root, which stays whole between the passes.
     whole = width * (ends.total + held.largest_layer * _LAYERS_GATHERED)
@@ -199,6 +200,6 @@ def states(job: Job, held: RankParameters, shards: tuple[Number, Number] | None 
 def _shards(job: Job) -> tuple[int, int]:
     """Return the ranks that share one copy of the dense state, and of the experts' state."""
     parallel = job.parallel
-    if job.zero == 0:
+    if job.sharding.zero == 0:
         return 1, 1
-    return job.shard, max(1, parallel.edp * job.shard // (parallel.dp * parallel.cp))
+    return job.sharing, max(1, parallel.edp * job.sharing // parallel.replicas)

@@ -21,7 +21,7 @@ from traincast.estimate.operators.roofline import Machine, Parts, WorkColumns, c
 from traincast.hardware.clusters import gpu_named
 from traincast.hardware.dtypes import ELEMENT_TYPES, PEAK_OF_DTYPE
 from traincast.hardware.gpu import Gpu
-from traincast.job.feasible import check_gpu
+from traincast.job.precision import check_gpu
 from traincast.names import find_name
 from traincast.registry import known_name
 from traincast.units import format_time

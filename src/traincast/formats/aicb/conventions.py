@@ -81,7 +81,7 @@ class Conventions(Struct, frozen=True, dict=True):
     @property
     def sequence_parallel(self) -> bool:
         """Whether its rows are those of sequence parallelism; without tensor parallel ranks these say more."""
-        return self.job.sequence_parallel or self.tp == 1
+        return self.job.communication.sequence_parallel or self.tp == 1
 
     @property
     def tp(self) -> int:
@@ -91,7 +91,7 @@ class Conventions(Struct, frozen=True, dict=True):
     @property
     def activation_bytes(self) -> int:
         """A."""
-        return ACTIVATION_BYTES * self.job.micro_batch * self.job.seq_length * self.job.model.hidden
+        return ACTIVATION_BYTES * self.job.batch.micro_batch * self.job.batch.seq_length * self.job.model.hidden
 
     @property
     def latent(self) -> Latent | None:
@@ -121,8 +121,8 @@ class Conventions(Struct, frozen=True, dict=True):
         if self.own is not None:
             return self.own
         model = self.job.model
-        table = self.job.padded_vocab // self.tp
-        total = (self.generation.embedding_copies * table + self.job.seq_length) * model.hidden
+        table = self.job.kernels.padded_vocab // self.tp
+        total = (self.generation.embedding_copies * table + self.job.batch.seq_length) * model.hidden
         routed = 0
         for layer in self.layers:
             experts, shared = self._expert_elements() if has_experts(layer) else (0, 0)

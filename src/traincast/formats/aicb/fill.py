@@ -17,7 +17,7 @@ from traincast.formats.aicb.meaning import Structure, group_of, is_once, structu
 from traincast.formats.aicb.rewrite import edited
 from traincast.formats.aicb.times import PLACEHOLDER_NS, ComputeTimes, Times
 from traincast.formats.writer import Run, Written
-from traincast.job.job import rank_share
+from traincast.job.share import rank_share
 from traincast.model.model import Model
 from traincast.model.structure import Blocks, last_blocks, layer_blocks, parts_of
 from traincast.units import GIGA, counted

@@ -73,7 +73,7 @@ class RowWriter(Struct, frozen=True):
             yield Line("layernorm", once, input_grad=("ALLREDUCE", PARAMETER_BYTES * elements.all))
         yield Line("embedding_grads", once, input_grad=self._tp("ALLREDUCE", conventions.activation_bytes))
         # Where every replica has experts of its own there is nobody to reduce their gradients with.
-        if parallel.ep != parallel.dp * parallel.cp and conventions.generation.says_degrees:
+        if parallel.ep != parallel.replicas and conventions.generation.says_degrees:
             gathered, reduced = PARAMETER_BYTES * elements.experts, conventions.gradient_bytes * elements.experts
             yield Line("moe_grad_norm1", once, weight_grad=("ALLGATHER_DP_EP", gathered))
             yield Line("moe_grad_norm2", once, weight_grad=("REDUCESCATTER_DP_EP", reduced))
@@ -153,7 +153,7 @@ class RowWriter(Struct, frozen=True):
         job, experts = self.conventions.job, self.conventions.experts
         parallel, activation = job.parallel, self.conventions.activation_bytes
         routed, tp = activation * experts.topk, self._tp
-        scores = tp("ALLGATHER", 2 * job.micro_batch * job.seq_length * experts.experts)
+        scores = tp("ALLGATHER", 2 * job.batch.micro_batch * job.batch.seq_length * experts.experts)
         shared = tp("ALLTOALL", activation // parallel.tp)
         sent = "ALLTOALL_EP", routed // parallel.tp if parallel.ep > 1 else 1
         yield scores, scores
@@ -166,7 +166,7 @@ class RowWriter(Struct, frozen=True):
 
     def _closing(self) -> Iterator[Line]:
         job, nothing = self.conventions.job, Times(0, 0, 0)
-        size = _FLAG_BYTES * job.seq_length * job.micro_batch
+        size = _FLAG_BYTES * job.batch.seq_length * job.batch.micro_batch
         yield from (Line(f"cross_entropy{each}", nothing, ("ALLREDUCE", size)) for each in (1, 2, 3))
         yield from (Line(f"optimizer{each}", nothing, ("ALLREDUCE", _FLAG_BYTES)) for each in (1, 2, 3, 4))
 

@@ -27,14 +27,14 @@ from traincast.errors import FormatError
 from traincast.files import read_text
 from traincast.formats.aicb.conventions import Conventions, row_of
 from traincast.formats.values import number, shown
-from traincast.job.job import rank_share
+from traincast.job.share import rank_share
+from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.lowering.state import StateExchange
 from traincast.lowering.work import work_of
 from traincast.model.blocks.part import Part
 from traincast.model.blocks.share import Share
 from traincast.model.structure import FIRST_BLOCKS, Blocks, parts_of
-from traincast.schedules.check import plan_of
 from traincast.units import GIGA
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Phase
@@ -88,7 +88,7 @@ class MeasuredTimes(Struct, frozen=True):
         whole = self._exact(row) or self._sum("mlp" if row.startswith("mlp") else "atten")
         if not self.conventions.sequence_parallel:
             return Times(whole, whole, whole)
-        recomputed = self.conventions.job.recompute != "none" and "attention" in row
+        recomputed = self.conventions.job.recompute.granularity != "none" and "attention" in row
         forward = whole * (2 if recomputed else 1)
         if row.endswith(("_row", "_column")):
             return Times(forward // 2, whole // 2, whole // 2)
@@ -113,7 +113,7 @@ class MeasuredTimes(Struct, frozen=True):
     def _sum(self, word: str) -> int:
         """Return the sum of the sections of a half of the layer, which has its norm."""
         norm = {"atten": "layernorm", "mlp": "layernorm2"}[word]
-        twice = self.conventions.generation.doubles_flash and self.conventions.job.recompute != "none"
+        twice = self.conventions.generation.doubles_flash and self.conventions.job.recompute.granularity != "none"
         found = [
             us * 1000 * (2 if twice and "flash" in name else 1)
             for name, us in self.section_us.items()
@@ -204,7 +204,7 @@ class EstimatedTimes(Struct, frozen=True, eq=False):
         """Return the update of the stage that takes longest."""
         job = self.conventions.job
         updated = [0] * job.parallel.pp
-        for stage, each in zip(plan_of(job).placement[0], stages_of(job, self.ranks_per_node), strict=True):
+        for stage, each in zip(plan_of_job(job).placement[0], stages_of(job, self.ranks_per_node), strict=True):
             updated[stage] += StateExchange(job, each.weights()).updated()
         return round(self.seconds({OperatorCall(family="optimizer", shape=(max(updated),), dtype="bf16"): 1.0}) * GIGA)
 
@@ -216,10 +216,10 @@ class EstimatedTimes(Struct, frozen=True, eq=False):
     def _recomputed(self) -> float:
         """Share of the layers that run again whole."""
         job = self.conventions.job
-        if job.recompute != "full":
+        if job.recompute.granularity != "full":
             return 0.0
-        layers = max(1, *job.layers_Q)
-        return 1.0 if job.recompute_layers is None else min(1.0, job.recompute_layers / layers)
+        layers = max(1, *job.pipeline.layers_Q)
+        return 1.0 if job.recompute.layers is None else min(1.0, job.recompute.layers / layers)
 
     def _parts(self, blocks: Blocks) -> list[Part]:
         return parts_of(blocks, self._share)
@@ -232,7 +232,7 @@ class EstimatedTimes(Struct, frozen=True, eq=False):
         job = self.conventions.job
         work = work_of(parts, self._share)
         passes = [self.seconds(work.passes[phase].calls) for phase in _PASSES]
-        modules = [work.modules[name].calls for name in job.recomputed_modules if name in work.modules]
+        modules = [work.modules[name].calls for name in job.recompute.recomputed_modules if name in work.modules]
         passes[1] += again * passes[0] + sum(map(self.seconds, modules))
         return Times(*(round(each * GIGA) for each in passes))
 

@@ -21,9 +21,9 @@ from traincast.formats.layout import NODE_RANKS
 from traincast.formats.values import whole
 from traincast.formats.writer import WRITERS, Run, Writer, WriterOption, Written
 from traincast.job.job import Job
+from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stage_layers, stages_of
 from traincast.model.structure import Blocks, last_blocks, layer_blocks
-from traincast.schedules.check import plan_of
 from traincast.units import GIGA, counted
 
 _NEWEST = "pp_comm"
@@ -118,7 +118,7 @@ def _times(run: Run, conventions: Conventions, said: str) -> ComputeTimes:
 
 def _refuse(job: Job, generation: Generation, name: str) -> None:
     """Refuse what AICB has no rows for, with what to do."""
-    parallel, model = job.parallel, job.model
+    parallel, model, zero = job.parallel, job.model, job.sharding.zero
     odd = next((layer for layer in range(model.layers) if not is_transformer(layer_blocks(model, layer))), None)
     moe = model.experts is not None
     alone = not generation.says_degrees
@@ -128,11 +128,11 @@ def _refuse(job: Job, generation: Generation, name: str) -> None:
         f"layer {odd} is {' and '.join(model.names_of(odd or 0))}; AICB has attention and MLP or experts": odd
         is not None,
         f"AICB has no context parallelism; the job has cp {parallel.cp}": parallel.cp > 1,
-        "AICB has no rows for ZeRO stage 3, which gathers parameters in each pass; write aicb-physical": job.zero == 3,
-        "AICB trains all weights; the job trains low-rank adapters": job.task == "lora",
+        "AICB has no rows for ZeRO stage 3, which gathers parameters in each pass; write aicb-physical": zero == 3,
+        "AICB trains all weights; the job trains low-rank adapters": job.finetuning.task == "lora",
         "AICB writes experts with sequence parallelism only; set sequence_parallel": moe
         and parallel.tp > 1
-        and not job.sequence_parallel,
+        and not job.communication.sequence_parallel,
         f"AICB splits every expert over tp {parallel.tp}; the job has etp {parallel.expert_tp} (set etp = tp)": moe
         and parallel.expert_tp != parallel.tp,
     }
@@ -144,7 +144,7 @@ def _refuse(job: Job, generation: Generation, name: str) -> None:
 def _own_elements(job: Job) -> list[Elements]:
     """Return the parameters of a rank of each stage."""
     found = [Elements(0, 0)] * job.parallel.pp
-    for at, each in zip(plan_of(job).placement[0], stages_of(job, NODE_RANKS), strict=True):
+    for at, each in zip(plan_of_job(job).placement[0], stages_of(job, NODE_RANKS), strict=True):
         weights = each.weights()
         found[at] = Elements(found[at].all + int(weights.total), found[at].experts + int(weights.experts))
     return found
@@ -207,13 +207,15 @@ def _departures(conventions: Conventions) -> tuple[tuple[str, bool, str], ...]:
     what = (
         "the reduce-scatter of a column's input gradient with 0 bytes" if split else "no all-reduce of input gradients"
     )
-    again = job.recompute == "full" or {"mlp", "moe", "shared_experts", "mla_up_proj"} & {*job.recomputed_modules}
+    exchanging = {"mlp", "moe", "shared_experts", "mla_up_proj"}
+    again = job.recompute.whole_layers or exchanging & {*job.recompute.recomputed_modules}
+    zero, precision = job.sharding.zero, job.precision.dtype
     return (
         ("aicb-backward", parallel.tp > 1, f"AICB writes {what}, so that backward passes communicate less over tp"),
-        ("aicb-optimizer", job.zero != 1, f"AICB writes a distributed optimizer; the job has zero {job.zero}"),
+        ("aicb-optimizer", zero != 1, f"AICB writes a distributed optimizer; the job has zero {zero}"),
         (
             "aicb-overlap",
-            job.overlap_grad_reduce,
+            job.sharding.overlap_grad_reduce,
             "gradients are reduced during the backward pass; the format cannot say that",
         ),
         ("aicb-recompute", bool(again) and parallel.tp > 1, "communications that are recomputed are not repeated"),
@@ -225,17 +227,17 @@ def _departures(conventions: Conventions) -> tuple[tuple[str, bool, str], ...]:
         ("aicb-mtp", model.mtp_layers > 0, f"{counted(model.mtp_layers, 'MTP layer')} left out"),
         (
             "aicb-precision",
-            job.precision not in ("bf16", "fp16"),
-            f"AICB's activations and parameters have 2 bytes, its gradients 4; the job's precision is {job.precision}",
+            precision not in ("bf16", "fp16"),
+            f"AICB's activations and parameters have 2 bytes, its gradients 4; the job's precision is {precision}",
         ),
         (
             "aicb-schedule",
-            job.schedule not in ("1f1b", "interleaved"),
-            f"a file has no schedule; the job's is {job.schedule} (read it with --schedule)",
+            job.pipeline.schedule not in ("1f1b", "interleaved"),
+            f"a file has no schedule; the job's is {job.pipeline.schedule} (read it with --schedule)",
         ),
         (
             "aicb-imbalance",
-            job.expert_imbalance > 1,
+            job.experts.imbalance > 1,
             "experts get equal numbers of tokens (read it with --expert-imbalance)",
         ),
     )

@@ -63,7 +63,7 @@ class Stages(Struct):
         from_stage = min(stage, max(0, original.pp - 2))
         if stage and stage == target.pp - 1:
             from_stage = original.pp - 1
-        tp_index, replica = place % target.tp % original.tp, place // target.tp % (original.dp * original.cp)
+        tp_index, replica = place % target.tp % original.tp, place // target.tp % original.replicas
         expert_rank = place // target.expert_tp % target.ep % original.ep
 
         def unlike(other: int) -> tuple[bool, bool, bool, int]:

@@ -12,7 +12,8 @@ from traincast.formats.neusight.grammar import COLUMNS, GRADIENT_SUFFIX, MILLISE
 from traincast.formats.neusight.graph import Calls, Node, module_nodes
 from traincast.formats.neusight.rewrite import FORMATS_OF_NEUSIGHT, rewritten
 from traincast.formats.writer import WRITERS, Run, Writer, WriterOption, Written
-from traincast.job.job import Job, rank_share
+from traincast.job.job import Job
+from traincast.job.share import rank_share
 from traincast.lowering.stage import stage_layers
 from traincast.units import counted
 
@@ -117,8 +118,8 @@ def _is_traced(said: str, job: Job) -> bool:
     reasons = {
         f"{job.model.name} is not of its kind": not is_gpt2(job.model),
         f"its layers are on tp {job.parallel.tp} and pp {job.parallel.pp}": job.parallel.tp * job.parallel.pp > 1,
-        f"attention runs as {job.attention_kernel}": job.attention_kernel != "unfused",
-        "adapters are trained": job.task == "lora",
+        f"attention runs as {job.kernels.attention}": job.kernels.attention != "unfused",
+        "adapters are trained": job.finetuning.task == "lora",
     }
     why = next((reason for reason, holds in reasons.items() if holds), None)
     if said == "gpt2" and why is not None:
@@ -127,7 +128,7 @@ def _is_traced(said: str, job: Job) -> bool:
 
 
 def _lost(job: Job, listed: int, *, traced: bool, alone: bool) -> Iterator[Note]:
-    parallel, dtype = job.parallel, job.precision
+    parallel, dtype = job.parallel, job.precision.dtype
     width = rank_share(job).execution.element_bytes
     element = "fp32" if width == 4 else "bf16"
     yield Note("neusight-dtype", f"the file counts elements and says no type: read it with --dtype {element} ({dtype})")
@@ -146,10 +147,11 @@ def _lost(job: Job, listed: int, *, traced: bool, alone: bool) -> Iterator[Note]
         yield Note("neusight-layers", text)
     if parallel.vpp > 1:
         yield Note("neusight-vpp", f"stages have no virtual stages: the {parallel.vpp} of a rank follow each other")
-    if job.zero > 0 and parallel.dp > 1:
-        yield Note("neusight-zero", f"ZeRO stage {job.zero}: gradients are written as all-reduces, parameters as held")
-    if job.recompute != "none":
-        yield Note("neusight-recompute", f"recomputation ({job.recompute}) has no rows")
+    zero = job.sharding.zero
+    if zero > 0 and parallel.dp > 1:
+        yield Note("neusight-zero", f"ZeRO stage {zero}: gradients are written as all-reduces, parameters as held")
+    if job.recompute.granularity != "none":
+        yield Note("neusight-recompute", f"recomputation ({job.recompute.granularity}) has no rows")
     if traced and parallel.dp > 1:
         yield Note("neusight-bias", "lm_head_grad counts a bias that the model has not, as NeuSight's exporter does")
 

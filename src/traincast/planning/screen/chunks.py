@@ -186,7 +186,7 @@ class ChunkTable(Struct):
         self, chunk: Chunk, recomputes: tuple[Recompute, ...], found: Mapping[str, FloatArray]
     ) -> dict[str, FloatArray]:
         """Return the passes with the copies of activations to the host and back, as far as they take longer."""
-        modules = self.job.offload_modules
+        modules = self.job.offload.modules
         if not (modules or any(each.offloaded for each in recomputes)):
             return {}
         moved_s = self.host_bytes(chunk, recomputes) / self.link_bytes_per_s
@@ -207,7 +207,8 @@ class ChunkTable(Struct):
         waits for their counts, what it launches before and after.
         """
         phase, host = Phase.FORWARD, stage.host(Phase.FORWARD)
-        timed, hides, waits = self._timed(stage.kinds, phase), self.job.hides_exchanges, bool(np.any(host.waits))
+        timed, waits = self._timed(stage.kinds, phase), bool(np.any(host.waits))
+        hides = self.job.experts.hides_exchanges
         idle_s, launch_s = self._idle_s(host, phase), self._launch_s(host, phase)
         if not (hides or waits):
             return self._beside(timed) + idle_s, launch_s
@@ -215,7 +216,7 @@ class ChunkTable(Struct):
         before = timed.without(experts, *((dispatch, combine) if self._hides_shared else ()))
         rows_s = self._hidden(dispatch, timed.going("out")) + experts.compute_s
         rows_s = rows_s + self._hidden(combine, timed.going("back"))
-        if (hides and not waits) or self.job.pairs_passes:
+        if (hides and not waits) or self.job.experts.pairs_passes:
             return self._beside(replace(before, compute_s=before.compute_s + rows_s)) + idle_s, launch_s
         ahead, after = host.parts
         passed_s = self._hosted(self._beside(before), ahead, phase)
@@ -224,7 +225,7 @@ class ChunkTable(Struct):
     def _backward(self, stage: StageWork, *phases: Phase) -> FloatArray:
         """Return the seconds of the layers' backward pass without recomputation."""
         timed, host = self._timed(stage.kinds, *phases), stage.host(Phase.BACKWARD)
-        if not self.job.hides_exchanges:
+        if not self.job.experts.hides_exchanges:
             return self._hosted(self._beside(timed), host, Phase.BACKWARD)
         experts, dispatch, combine = (self._timed(stage.kinds, *phases, place=place) for place in _PLACES)
         before = timed.without(experts, *((dispatch, combine) if self._hides_shared else ()))
@@ -249,12 +250,12 @@ class ChunkTable(Struct):
         In the order of `traincast.workload.sequence`: attention forward while gradients go out, experts backward while
         tokens go out, experts forward while gradients come back, the rest backward while tokens come back.
         """
-        if not self.job.pairs_passes:
+        if not self.job.experts.pairs_passes:
             return np.zeros(self.costs.shares)
         kinds, both = stage.kinds, (Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
         forward, backward = self._timed(kinds, Phase.FORWARD), self._timed(kinds, *both)
         experts, back = (self._timed(kinds, *each, place="experts") for each in ((Phase.FORWARD,), both))
-        weights = self._timed(kinds, Phase.WEIGHT_GRADIENT, place="experts").times(float(self.job.delay_wgrad))
+        weights = self._timed(kinds, Phase.WEIGHT_GRADIENT, place="experts").times(float(self.job.experts.delay_wgrad))
         rest, attention = backward.without(back), forward.without(experts)
         pair_s = self._meanwhile(attention, self._beside(attention), backward.going("out"))
         pair_s = pair_s + self._meanwhile(back, back.compute_s - weights.compute_s, forward.going("out"))
@@ -272,7 +273,7 @@ class ChunkTable(Struct):
 
     @property
     def _hides_shared(self) -> bool:
-        return self.job.moe_shared_expert_overlap
+        return self.job.experts.shared_expert_overlap
 
     def _hidden(self, shared: Timed, exchange_s: Number) -> FloatArray:
         """Return the seconds of an exchange with experts, with what of the shared ones hides it."""
@@ -354,12 +355,11 @@ class ChunkTable(Struct):
 
     def _model(self, job: Job, recompute: Recompute) -> LayerModel:
         modules = recompute.recomputed_modules
-        changed = replace(
-            job,
+        changed = job.with_values(
             recompute=recompute.kind,
             recompute_layers=None if recompute.uniform else recompute.layers,
             recompute_group=recompute.group,
-            recompute_modules=modules or job.recompute_modules,
+            recompute_modules=modules or job.recompute.modules,
             offload_activations=recompute.offloaded,
         )
         if modules not in self._layers:

@@ -107,7 +107,7 @@ class Members(Struct, dict=True):
     @cached_property
     def _alike(self) -> tuple[dict[tuple[int, int, int, int], int], IntArray]:
         """The first share of all that share parameters alike, and which of these each share is."""
-        keys = [(each.tp, each.dp * each.cp, each.ep, each.etp) for each in self.degrees]
+        keys = [(each.tp, each.replicas, each.ep, each.etp) for each in self.degrees]
         first: dict[tuple[int, int, int, int], int] = {}
         for place, key in enumerate(keys):
             first.setdefault(key, place)

@@ -47,17 +47,16 @@ class Held:
         sent: Number = self._column(block.filled.costs.share.residual_bytes) if job.parallel.pp > 1 else 0.0
         self.other_K = job.memory_policy.buffer_bytes + 4 * sent + np.zeros(len(block.members))
         self.activations = [each * (1.0 + SLACK) for each in _activations(block)]
-        offloads = bool(job.offload_modules) or any(each.offloaded for each in block.recomputes)
+        offloads = bool(job.offload.modules) or any(each.offloaded for each in block.recomputes)
         self.host = _offloaded(block) if offloads else None
         """Activations in the memory of the host, of each kind of stage, [S] of [K, R]; None: there are none."""
 
     def unused(self, kind: StageKind) -> FloatArray:
         """Return the gradients of a stage's weights that are kept in vain, where the framework does so, [K]."""
         job, plan, parts = self.block.job, self.block.shape.plan, self.block.filled.costs.parts
+        width = parameter_bytes(job.precision.dtype)
         return self.block.kept(
-            "unused",
-            kind.held,
-            lambda: parameter_bytes(job.precision) * self._column(one_of_each_matrix(job, plan, kind.stage, parts)),
+            "unused", kind.held, lambda: width * self._column(one_of_each_matrix(job, plan, kind.stage, parts))
         )
 
     def parameters(self, kind: StageKind) -> RankParameters:
@@ -108,19 +107,19 @@ class Peaks:
     ) -> tuple[FloatArray, FloatArray | None, FloatArray | None]:
         """Return what a kind of stage keeps, what it has when its step ends, and what the host keeps, each [J]."""
         held, block = self.held, self.held.block
-        job = replace(block.job, zero=ways.zero, reshard_after_forward=reshard)
+        job = block.job.with_values(zero=ways.zero, reshard_after_forward=reshard)
         at_J, shard_J = ways.share_J, ways.shard_J
         ranks_K = block.of_degrees("etp") * block.of_degrees("ep")
         edp_K = block.of_degrees("tp") * block.of_degrees("cp") * block.of_degrees("dp") // ranks_K
         expert_J = np.maximum(1, edp_K[at_J] * shard_J // block.members.replicas_K[at_J])
         shards = (shard_J, expert_J) if ways.zero else (np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64))
-        wasted = job.memory_policy.gradient_placeholders and job.task != "lora"
+        wasted = job.memory_policy.gradient_placeholders and job.finetuning.task != "lora"
         found = states(job, _rows(held.parameters(kind), at_J), shards)
         other_K = held.other_K + held.unused(kind) if wasted else held.other_K
         lasts = found.parameters + found.gradients + found.optimizer + found.copies + found.gathered + other_K[at_J]
         whole = np.broadcast_to(lasts * (1.0 + SLACK) + held.outside_K[at_J], at_J.shape)
         ended = whole + found.step_gradients * (1.0 + SLACK) if np.any(found.step_gradients) else None
-        return whole, ended, np.broadcast_to(found.host, at_J.shape) if job.offload_optimizer else None
+        return whole, ended, np.broadcast_to(found.host, at_J.shape) if job.offload.optimizer else None
 
     def of(self, rows: Rows) -> FloatArray:
         """Return the memory of the stage that needs most, [K, Z, R]."""
@@ -190,13 +189,11 @@ def _offloaded(block: "Block") -> list[FloatArray]:
 
 def _in_flight(block: "Block", saved_CKR: FloatArray, passing_XKR: FloatArray) -> list[FloatArray]:
     """Return the most of each kind of stage that microbatches save, with what passes, [S] of [K, R]."""
-    job, parallel = block.job, block.job.parallel
+    parallel, schedule, pairs = block.job.parallel, block.job.pipeline.schedule, block.job.experts.pairs_passes
     found = [np.zeros(saved_CKR.shape[1:]) for _ in block.shape.stages]
     alike: dict[tuple[Moments, ...], list[int]] = {}
     for count in np.unique(block.microbatches_K).tolist():
-        kinds = moments_of(
-            job.schedule, parallel.pp, parallel.vpp, count, block.shape.kind_Q, block.shape.kind_P, job.pairs_passes
-        )
+        kinds = moments_of(schedule, parallel.pp, parallel.vpp, count, block.shape.kind_Q, block.shape.kind_P, pairs)
         # The same moments stand for all numbers of microbatches from a few on.
         alike.setdefault(kinds, []).append(count)
     for kinds, counts in alike.items():

@@ -27,9 +27,10 @@ from traincast.estimate.offload import update_s
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.host import Host, host_of
-from traincast.job.job import Job, blocks_of_layer, rank_share
+from traincast.job.job import Job
 from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
+from traincast.job.share import blocks_of_layer, rank_share
 from traincast.lowering.build import NORM_BYTES
 from traincast.lowering.held import table_stages
 from traincast.lowering.offload import on_host
@@ -216,7 +217,7 @@ class Filled:
 
     @property
     def _held_share(self) -> float:
-        held, sms = DISPATCHERS[self.job.moe_dispatcher].sms, self.screen.setting.cluster.gpu.sms
+        held, sms = DISPATCHERS[self.job.experts.dispatcher].sms, self.screen.setting.cluster.gpu.sms
         return held / (sms - held) if sms and sms > held else 0.0
 
     @property
@@ -235,13 +236,13 @@ class Filled:
         shares, batch = list(self.family.shares), self.space.request.global_batch
         for pp in sorted({pp for pp, _ in self.family.members}):
             every = [each for (count, _), found in self.family.members.items() if count == pp for each in found]
-            every.sort(key=lambda member: member.degrees.dp * member.degrees.cp)
-            shardings = {each: self.space.shardings(each) for each in {m.degrees.dp * m.degrees.cp for m in every}}
-            sharded = tuple(each for each in every if shardings[each.degrees.dp * each.degrees.cp])
+            every.sort(key=lambda member: member.degrees.replicas)
+            shardings = {each: self.space.shardings(each) for each in {m.degrees.replicas for m in every}}
+            sharded = tuple(each for each in every if shardings[each.degrees.replicas])
             members = Members(sharded, shares, batch, shardings)
             counts = set(members.microbatches_K.tolist())
             for shape in self._shapes(pp):
-                vpp, schedule = shape.job.parallel.vpp, shape.job.schedule
+                vpp, schedule = shape.job.parallel.vpp, shape.job.pipeline.schedule
                 able = frozenset(
                     count
                     for count in counts
@@ -253,7 +254,7 @@ class Filled:
 
     def links(self, parallel: Parallel) -> Links:
         """Return the communications of a layout."""
-        exchanging = set() if self.job.moe_dispatcher == "allgather" else {Group.EP}
+        exchanging = set() if self.job.experts.dispatcher == "allgather" else {Group.EP}
         if self.family.variant.cp_kind == "all_to_all":
             exchanging.add(Group.CP)
         factor = {group: self.factors.of(name) for group, name in TRANSFER_CLASS.items()}
@@ -281,7 +282,7 @@ class Filled:
 
     def update_s(self, job: Job, updated: float, layers: int) -> float:
         """Return the seconds of the update of so many parameters of some layers."""
-        if not job.offload_optimizer:
+        if not job.offload.optimizer:
             return self.states.update_s(job, updated)
         gpu_s = self.states.update_s(job, updated - on_host(job, int(updated)))
         return update_s(job, self.host, int(updated), max(1, layers), gpu_s)
@@ -289,7 +290,7 @@ class Filled:
     def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         """Return what the state of a virtual stage takes."""
         # Which ranks of a stage share parameters does not hang on how these split sequences.
-        alike = replace(parallel_of(degrees), cp=1, dp=degrees.dp * degrees.cp)
+        alike = replace(parallel_of(degrees), cp=1, dp=degrees.replicas)
         return self.states.of(job, alike, weights, shardings)
 
     @cached_property
@@ -299,7 +300,7 @@ class Filled:
 
     def fixed_s(self, members: Members, shape: Shape) -> FloatArray:
         """Return the seconds of what every step has once, whatever it does, [K]."""
-        tables = bool(table_stages(shape.job, shape.plan)) if self.job.task != "lora" else False
+        tables = bool(table_stages(shape.job, shape.plan)) if self.job.finetuning.task != "lora" else False
 
         def found() -> FloatArray:
             for member in members.members:
@@ -342,10 +343,10 @@ class Filled:
         for schedule, vpp, _ in self.space.pipelines(pp):
             try:
                 job = few_microbatches(self._job(degrees, schedule, vpp))
-                parallel = job.parallel
-                if job.pairs_passes != self.family.variant.moe_a2a_overlap:
+                parallel, pairs = job.parallel, job.experts.pairs_passes
+                if pairs != self.family.variant.moe_a2a_overlap:
                     continue  # the schedule has no passes to pair
-                plan = plan_for_memory(job.schedule, pp, parallel.vpp, parallel.microbatches, job.pairs_passes)
+                plan = plan_for_memory(job.pipeline.schedule, pp, parallel.vpp, parallel.microbatches, pairs)
                 stages = stages_of(job, self.family.cluster.ranks_per_node, self.costs.parts, plan)
                 yield shape_of(
                     with_factors(job, self.factors), plan, tuple(Chunk.of(each, self.layers) for each in stages)
@@ -388,7 +389,7 @@ class Filled:
         return resolve_job(request, self.screen.setting.cluster)
 
     def _offloads_parameters(self, degrees: Degrees) -> bool:
-        return bool(self.space.request.offload_parameters) and degrees.dp * degrees.cp > 1
+        return bool(self.space.request.offload_parameters) and degrees.replicas > 1
 
     def _costs(self, *, gathers: bool) -> CostTable:
         keys = list(self.family.shares)
@@ -396,7 +397,7 @@ class Filled:
         multiple = self.space.request.vocab_multiple or self.job.framework.vocab_multiple
         vocab = -(-self.job.model.vocab // (multiple * columns["tp"])) * multiple * columns["tp"]
         share = replace(rank_share(self.job, self.family.cluster.ranks_per_node), vocab=vocab, **columns)
-        gathered_bytes = self.job.param_gather_bytes if gathers else 0
+        gathered_bytes = self.job.sharding.param_gather_bytes if gathers else 0
         share = replace(share, execution=replace(share.execution, gathered_weight_bytes=gathered_bytes))
         return CostTable(share, len(keys), self.operators)
 

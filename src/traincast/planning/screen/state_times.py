@@ -52,7 +52,7 @@ class StateTable(Struct):
     def of(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         """Return what a virtual stage with some weights takes."""
         held = (weights.dense, weights.experts, weights.trained, weights.matrices, weights.tensors)
-        key = (parallel, tuple(shardings), job.param_gather_bytes, *held)
+        key = (parallel, tuple(shardings), job.sharding.param_gather_bytes, *held)
         if key not in self._found:
             self._found[key] = self._made(job, parallel, weights, shardings)
         return self._found[key]
@@ -60,7 +60,7 @@ class StateTable(Struct):
     def update_s(self, job: Job, updated: float) -> float:
         """Return the seconds of the update of so many parameters."""
         count = int(updated)
-        return self._once((job.precision, count), lambda: optimizer_calls(job, count))
+        return self._once((job.precision.dtype, count), lambda: optimizer_calls(job, count))
 
     def casts_s(self, job: Job, share: Share, held: Sequence[Elements]) -> float:
         """Return the seconds of what brings the weights of some virtual stages to the type of 8-bit GEMMs."""
@@ -73,11 +73,11 @@ class StateTable(Struct):
         return self._updates[key]
 
     def _made(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
-        replicas = parallel.dp * parallel.cp
+        replicas = parallel.replicas
         rows = []
         for zero, shard in shardings:
             split = replace(parallel, shard=shard) if zero and shard < replicas else parallel
-            state = StateExchange(replace(job, parallel=split, zero=zero, shard=shard), weights)
+            state = StateExchange(replace(job, parallel=split, sharding=replace(job.sharding, zero=zero)), weights)
             links = self.links(split)
             groups = (state.reduced(), state.summed(), state.gathered() if zero else [], state.over_copies())
             rows.append([*(_total(links, each) for each in groups), float(state.updated())])

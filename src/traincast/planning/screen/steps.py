@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace
 
 from traincast.job.offload import GRADIENT_BYTES, PARAMETER_BYTES
 from traincast.model.blocks.part import Elements
@@ -38,7 +37,7 @@ class Passes:
 
     def __init__(self, block: "Block", chunks_C: Sequence[ChunkArrays]) -> None:
         self.block, self.chunks_C = block, chunks_C
-        self.schedule = SCHEDULES.get(block.job.schedule)
+        self.schedule = SCHEDULES.get(block.job.pipeline.schedule)
         self._early: dict[StageKind, FloatArray] = {}
 
     @cached_property
@@ -88,7 +87,7 @@ class Passes:
                 hosted_s = np.maximum(hosted_s, chunk.host_forward_s[at_K, None, :])
                 forward[kind] = hosted_s + chunk.ends_forward_s[at_K, None, :]
             backward = with_exchanges(backward, reduced + (gathered if reshard else 0.0), share)
-        if self.block.job.offload_optimizer:
+        if self.block.job.offload.optimizer:
             updated, out_s = of_state(lambda state: state.updated), of_state(self.out_s)
             moved_s = np.stack([each.moved_s[at_K, None, :] for each in self.chunks_C])
             forward, backward = self._offloaded(updated, out_s, moved_s, np.stack(forward), backward)
@@ -104,7 +103,7 @@ class Passes:
                 found |= (state.gathered_s + (0.0 if self.reduces_once else state.reduced_s) > 0)[at_J]
             else:
                 exchanged_s = state.reduced_s
-                if self.block.job.offload_optimizer:
+                if self.block.job.offload.optimizer:
                     exchanged_s = np.maximum(exchanged_s, self.out_s(state))
                 found |= exchanged_s[at_J] > hidden_K[ways.share_J]
         return found
@@ -117,7 +116,7 @@ class Passes:
 
     def out_s(self, state: StateSeconds) -> FloatArray:
         """Return the seconds in which the gradients of a virtual stage go to the host."""
-        share = GRADIENT_BYTES * self.block.job.offload_optimizer / self.block.filled.host.link_bytes_per_s
+        share = GRADIENT_BYTES * self.block.job.offload.optimizer / self.block.filled.host.link_bytes_per_s
         found: FloatArray = share * state.updated
         return found
 
@@ -129,7 +128,7 @@ class Passes:
         Activations share the links with them.
         """
         in_s: Number = 0.0
-        if self.block.job.offload_parameters:
+        if self.block.job.offload.parameters:
             in_s = PARAMETER_BYTES / self.block.filled.host.link_bytes_per_s * updated
         forward = np.maximum(forward, in_s)
         # Copies out have the next forward pass, too.
@@ -158,7 +157,7 @@ class Passes:
             message_s=block.message_s[at_K, None, None],
             splits_backward=shape.plan.splits_backward,
             handover_s=0.0 if shape.plan.overlapped_p2p else block.filled.handover_s,
-            saved_s_C=[each.saved_s[at_K, None, :] for each in self.chunks_C] if block.job.pairs_passes else (),
+            saved_s_C=[each.saved_s[at_K, None, :] for each in self.chunks_C] if block.job.experts.pairs_passes else (),
             pairs_P=[each[at_K, None, None] for each in self._pairs_PK],
         )
 
@@ -166,11 +165,11 @@ class Passes:
     def _pairs_PK(self) -> IntArray:
         """How often each stage runs two passes as one, of every share; nothing where none do."""
         job, counts_K = self.block.job, self.block.microbatches_K
-        if not job.pairs_passes:
+        if not job.experts.pairs_passes:
             return np.zeros((0, 0), dtype=np.int64)
         distinct, which_K = np.unique(counts_K, return_inverse=True)
         parallel = job.parallel
-        pairs = [pairs_of(job.schedule, parallel.pp, parallel.vpp, count) for count in distinct.tolist()]
+        pairs = [pairs_of(job.pipeline.schedule, parallel.pp, parallel.vpp, count) for count in distinct.tolist()]
         found: IntArray = np.array(pairs).T[:, which_K]
         return found
 
@@ -215,7 +214,7 @@ class States:
     def _seconds(self, chunk: Chunk, zero: int, ways_A: tuple[tuple[int, ...], ...]) -> StateSeconds:
         filled, members = self.block.filled, self.block.members
         known = filled.states.whole
-        key = (filled.number_of(chunk), zero, members.alike, ways_A, self.block.job.param_gather_bytes)
+        key = (filled.number_of(chunk), zero, members.alike, ways_A, self.block.job.sharding.param_gather_bytes)
         if key not in known:
             found = [
                 filled.state_of(self.block.job, members.degrees[place], own, tuple((zero, way) for way in ways))
@@ -333,7 +332,7 @@ class Steps:
     def _left(self, kind: StageKind, *, overlap: bool) -> FloatArray:
         """Return the seconds of the reduction that are left when a stage's passes have ended, [J]."""
         zero, at_J = self.ways.zero, self.at_J
-        leaves = zero >= 2 and self.block.job.offload_optimizer > 0 and not (zero == 3 and self.passes.reduces_once)
+        leaves = zero >= 2 and self.block.job.offload.optimizer > 0 and not (zero == 3 and self.passes.reduces_once)
         out_s = self._late_out(kind) if leaves else np.zeros(len(at_J))
         if zero == 3 and not self.passes.reduces_once:
             return out_s
@@ -377,8 +376,8 @@ class Steps:
         """Seconds of the update of the slowest stage."""
         update: Number = 0.0
         job = self.block.job
-        if job.offload_optimizer:
-            job = replace(job, zero=self.ways.zero)
+        if job.offload.optimizer:
+            job = job.with_values(zero=self.ways.zero)
         for kind in self.block.shape.stages:
             count = added(self.state_C[each].updated for each in kind.held)
             layers = sum(self.block.shape.chunks[each].stage.layers for each in kind.held)

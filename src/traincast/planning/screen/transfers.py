@@ -67,7 +67,7 @@ class Places(Struct):
 
 def _span(kind: Group, parallel: Parallel) -> tuple[int, ...]:
     """Return the degrees that decide which ranks the groups of a kind have, in a world of one size."""
-    tp, replicas = parallel.tp, parallel.dp * parallel.cp
+    tp, replicas = parallel.tp, parallel.replicas
     spans: Mapping[Group, tuple[int, ...]] = {
         Group.TP: (tp,),
         Group.CP: (tp, parallel.cp),

@@ -6,14 +6,14 @@ FusedAdam.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
-
-if TYPE_CHECKING:
-    from traincast.job.job import JobRequest
+from traincast.job.decisions import Decisions
+from traincast.job.parallel import Parallel
+from traincast.job.request import JobRequest
 
 _MOMENT_TYPES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Types of the moments, and their bytes (fp8 is kept as uint8; its scales, one a tensor, do not count)."""
@@ -92,7 +92,7 @@ PLAIN = OptimizerTypes()
 """Adam in fp32."""
 
 
-def check_types(request: "JobRequest") -> None:
+def check_types(request: JobRequest) -> None:
     """Refuse types that need Megatron-LM's precision-aware optimizer where it is off, or that contradict each other."""
     for field in TYPE_CHOICES:
         name = getattr(request, field)
@@ -103,7 +103,7 @@ def check_types(request: "JobRequest") -> None:
         raise ConfigError(f"is {gradient}, but grad_reduce_bytes is {reduced}; give one of them", "main_grads_dtype")
 
 
-def optimizer_types(request: "JobRequest") -> OptimizerTypes:
+def _types(request: JobRequest) -> OptimizerTypes:
     """Return the types that a request names; any other than fp32 stands for the precision-aware optimizer."""
     named = {field: getattr(request, field) or "fp32" for field in TYPE_CHOICES}
     aware = request.precision_aware_optimizer
@@ -113,3 +113,31 @@ def optimizer_types(request: "JobRequest") -> OptimizerTypes:
         exp_avg=named["exp_avg_dtype"],
         exp_avg_sq=named["exp_avg_sq_dtype"],
     )
+
+
+def decide_gradient_type(request: JobRequest, decided: Decisions) -> None:
+    """Decide in how many bytes the framework reduces gradients, and note which types of the state are open."""
+    reduced = request.grad_reduce_bytes
+    if request.main_grads_dtype is not None:
+        reduced = MAIN_GRADIENT_TYPES[request.main_grads_dtype]
+    if reduced is not None:
+        decided.framework = replace(decided.framework, grad_reduce_bytes=reduced)
+    elif not decided.framework.memory.gradient_bytes:
+        kept = f"gradients are kept and reduced in {decided.framework.grad_reduce_bytes} bytes"
+        decided.note(GRADIENT_TYPE, f"grad_reduce_bytes is not given: {kept}, as {decided.framework.name} does")
+    if all(getattr(request, name) is None for name in TYPE_CHOICES if name != "main_grads_dtype"):
+        text = "types of the optimizer's state are not given: main parameters and both moments in fp32"
+        decided.note(STATE_TYPES, text)
+
+
+def decide_optimizer(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> OptimizerTypes:
+    """Return the types of the optimizer's state; as Megatron-LM refuse others than fp32 where it is not sharded."""
+    types = _types(request)
+    if types.precision_aware and zero == 0 and (request.zero == 0 or parallel.replicas > 1):
+        raise ConfigError("needs a sharded optimizer (zero 1), as in Megatron-LM", "precision_aware_optimizer")
+    if types.precision_aware and request.precision_aware_optimizer is None:
+        decided.note(
+            "assumed-precision-aware-optimizer",
+            "precision_aware_optimizer is not given: on, as the optimizer's state has types other than fp32",
+        )
+    return types

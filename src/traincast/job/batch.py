@@ -1,0 +1,72 @@
+"""The sequences of a step: how long they are, how many a microbatch has, and what is packed into one."""
+
+from msgspec import Struct
+
+from traincast.errors import InfeasibleError
+from traincast.job.decisions import Decisions
+from traincast.job.request import JobRequest
+from traincast.units import counted
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """What a step trains on."""
+
+    seq_length: int
+    """Tokens of a sequence."""
+    micro_batch: int
+    """Sequences of a microbatch on each replica."""
+    global_batch: int
+    """Sequences of a step."""
+    packed_length: int | None = None
+    """Tokens of the sequences that are packed into one and do not attend to each other; None: a sequence is one."""
+
+    @property
+    def attended_length(self) -> int:
+        """Tokens of what attention sees as one sequence."""
+        return self.packed_length or self.seq_length
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that a step trains on."""
+        return self.global_batch * self.seq_length
+
+
+def note_long_sequence(request: JobRequest, decided: Decisions) -> None:
+    """Note a sequence that is longer than those that the model is made for."""
+    longest = request.model.max_positions
+    if longest is not None and request.seq_length > longest:
+        decided.note(
+            "long-sequence", f"a sequence of {request.seq_length} tokens; {request.model.name} is made for {longest}"
+        )
+
+
+def decide_batches(request: JobRequest, decided: Decisions, dp: int) -> tuple[int, int]:
+    """Return sequences per microbatch, and microbatches per step."""
+    micro_batch = request.micro_batch
+    if micro_batch is None:
+        micro_batch = 1
+        decided.note("assumed-micro-batch", "micro_batch is not given: 1 sequence")
+    if request.global_batch % (dp * micro_batch):
+        raise InfeasibleError(
+            f"a global batch of {counted(request.global_batch, 'sequence')} does not divide into dp {dp} x micro_batch "
+            f"{micro_batch} = {dp * micro_batch}; {_near_batches(request.global_batch, dp * micro_batch)}"
+        )
+    microbatches = request.global_batch // (dp * micro_batch)
+    decided.note(
+        "microbatches-from-batch",
+        f"microbatches = {request.global_batch} sequences / (dp {dp} x micro_batch {micro_batch}) = {microbatches}",
+    )
+    return micro_batch, microbatches
+
+
+def check_packed(request: JobRequest) -> None:
+    """Refuse packed sequences that are longer than what they are packed into."""
+    packed = request.packed_length
+    if packed is not None and packed > request.seq_length:
+        raise InfeasibleError(f"sequences of {packed} tokens cannot be packed into {request.seq_length}")
+
+
+def _near_batches(batch: int, multiple: int) -> str:
+    """Say which global batches near one are possible."""
+    below, above = batch // multiple * multiple, -(-batch // multiple) * multiple
+    return f"use {below} or {above}" if below else f"use {above}"

@@ -1,0 +1,104 @@
+"""What the backward pass recomputes: nothing, modules of each layer, or layers whole."""
+
+from msgspec import Struct
+
+from traincast.errors import ConfigError
+from traincast.job.decisions import Decisions
+from traincast.job.request import JobRequest
+from traincast.model.recompute import DEFAULT_MODULES, modules_of
+
+
+class Recomputation(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "granularity": "recompute",
+        "layers": "recompute_layers",
+        "group": "recompute_group",
+        "modules": "recompute_modules",
+    },
+):
+    """What is recomputed."""
+
+    granularity: str
+    """``none``, ``selective`` or ``full`` (`traincast.model.recompute.RECOMPUTE`)."""
+    layers: int | None
+    """Layers per virtual stage that ``full`` recomputes whole; None: all."""
+    group: int = 1
+    """Layers that are recomputed together, with ``full``: of their inputs only the first is kept."""
+    modules: tuple[str, ...] = DEFAULT_MODULES
+    """What ``selective`` recomputes; without meaning with ``none`` and ``full``."""
+
+    @property
+    def recomputed_modules(self) -> tuple[str, ...]:
+        """Modules that the backward pass of every layer recomputes by themselves."""
+        return self.modules if self.granularity == "selective" else ()
+
+    @property
+    def whole_layers(self) -> bool:
+        """Whether layers are recomputed whole, all or some."""
+        return self.granularity == "full"
+
+    @property
+    def all_layers(self) -> bool:
+        """Whether every layer is recomputed whole."""
+        return self.whole_layers and self.layers is None
+
+    def layers_of(self, count: int) -> int:
+        """Return how many of so many layers of a virtual stage are recomputed whole."""
+        if not self.whole_layers:
+            return 0
+        return count if self.layers is None else min(count, self.layers)
+
+
+def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) -> Recomputation:
+    """Return what is recomputed: nothing, so many layers of a virtual stage, or modules of each layer.
+
+    Refused are a number of layers with anything but ``full``, and modules with anything but ``selective``.
+    """
+    recompute = request.recompute
+    fields = (("recompute_layers", "full"), ("recompute_method", "full"), ("recompute_modules", "selective"))
+    for name, needed in fields:
+        if recompute is None and getattr(request, name) is not None:
+            recompute = needed
+            decided.note("assumed-recompute", f"recompute is not given: {needed}, as {name} is given")
+    recompute = decided.by_framework("recompute", recompute, decided.framework.recompute)
+    for name, needed in fields:
+        said = getattr(request, name)
+        if said is not None and recompute != needed:
+            shown = " ".join(said) if isinstance(said, tuple) else said
+            raise ConfigError(f"is {shown}, which has a meaning only with recompute {needed}, not {recompute}", name)
+    layers, modules = request.recompute_layers, request.recompute_modules
+    if recompute == "selective" and modules is None and decided.framework.selective_share > 0:
+        share = decided.framework.selective_share
+        layers = max(1, round(share * most_layers))
+        decided.note(
+            "selective-as-layers",
+            f"selective of {decided.framework.name} recomputes {share:g} of each layer: taken as {layers} of "
+            f"{most_layers} layers in full",
+        )
+        recompute = "full"
+    if layers is not None and layers > most_layers:
+        decided.note(
+            "recompute-layers-capped",
+            f"recompute_layers {layers}: a virtual stage has at most {most_layers}, all of which are recomputed",
+        )
+        layers = most_layers
+    if request.recompute_method == "uniform":
+        return Recomputation(granularity=recompute, layers=None, group=layers or 1)
+    if recompute != "selective" or modules is None:
+        return Recomputation(granularity=recompute, layers=layers)
+    return Recomputation(granularity=recompute, layers=layers, modules=_modules(request, modules, decided))
+
+
+def _modules(request: JobRequest, modules: tuple[str, ...], decided: Decisions) -> tuple[str, ...]:
+    """Return the modules that the model has; those that it has not are noted."""
+    found = modules_of(request.model, modules)
+    missing = [name for name in dict.fromkeys(modules) if name not in found]
+    if missing:
+        decided.note(
+            "recompute-modules-unused",
+            f"recompute_modules {' '.join(missing)}: {request.model.name} has no such module of its own",
+        )
+    return found

@@ -1,0 +1,87 @@
+"""What one rank works on in a microbatch, and what its framework keeps of it until the backward pass."""
+
+from msgspec.structs import replace
+
+from traincast.job.frameworks import MemoryPolicy
+from traincast.job.job import Job
+from traincast.model.blocks.share import Execution, Share
+from traincast.model.numbers import Number
+from traincast.model.structure import Blocks, RankParts, in_sixteen_bits, layer_blocks
+
+
+def blocks_of_layer(job: Job, layer: int) -> Blocks:
+    """Return the blocks of the layer of a job at that index, from 0: in 16 bits where the job keeps the ends there."""
+    blocks = layer_blocks(job.model, layer)
+    return in_sixteen_bits(blocks) if job.precision.keeps_sixteen_bits(layer, job.model.layers) else blocks
+
+
+def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
+    """Return what one rank works on in a microbatch.
+
+    `ranks_per_node` reach each other without the network (64 where a job uses so many of an NVL72 rack).
+    """
+    return Share(
+        model=job.model,
+        seq_length=job.batch.seq_length,
+        micro_batch=job.batch.micro_batch,
+        tp=job.parallel.tp,
+        cp=job.parallel.cp,
+        ep=job.parallel.ep,
+        etp=job.parallel.expert_tp,
+        sequence_parallel=job.communication.sequence_parallel,
+        vocab=job.kernels.padded_vocab,
+        execution=_execution(job, ranks_per_node),
+    )
+
+
+def _execution(job: Job, ranks_per_node: int) -> Execution:
+    precision, experts, kernels, framework = job.precision, job.experts, job.kernels, job.framework
+    return Execution(
+        precision=precision.dtype,
+        recipe="" if precision.fp8_recipe == "none" else precision.fp8_recipe,
+        eight_bit_attention=precision.fp8_attention,
+        fused_expert_casts=kernels.te_op_fuser,
+        fused_experts=kernels.te_op_fuser and precision.dtype == "mxfp8",
+        fused_operations=kernels.te_op_fuser,
+        transposes=precision.fp8_transposes,
+        gathered_weight_bytes=job.sharding.gathered_weight_bytes,
+        attention_kernel=kernels.attention,
+        cp_kind=job.communication.cp_kind,
+        lora_rank=job.finetuning.adapter_rank,
+        lora_targets=job.finetuning.lora_targets,
+        packed_length=job.batch.packed_length or 0,
+        expert_imbalance=experts.imbalance,
+        ranks_per_node=ranks_per_node,
+        fused_elementwise=framework.fused_elementwise,
+        fused_expert_bias=framework.fused_expert_bias or kernels.te_op_fuser,
+        gradient_sum=framework.gradient_sum,
+        recasts_norms=framework.recasts_norms,
+        moe_dispatcher=experts.dispatcher,
+        moe_dispatch_dtype=experts.dispatch_dtype,
+    )
+
+
+def kept_share(share: Share, policy: MemoryPolicy) -> Share:
+    """Return a rank's share, with what its framework keeps."""
+    return replace(
+        share,
+        execution=replace(
+            share.execution,
+            dropout=policy.dropout,
+            activation_copy=policy.activation_copy,
+            core_output_copy=policy.core_output_copy,
+            expert_output_copy=policy.expert_output_copy,
+            eight_bit_inputs=policy.weight_copies,
+            saved_logit_bytes=policy.saved_logit_bytes,
+        ),
+    )
+
+
+def saved_bytes(parts: RankParts, blocks: Blocks, recomputed_modules: tuple[str, ...]) -> Number:
+    """Return what some blocks save of a microbatch, without what the recomputation of modules drops."""
+    modules, total = set(recomputed_modules), 0.0 * parts.share.residual_bytes
+    for part in parts.of(blocks):
+        for name, size in part.saved.items():
+            if not modules & set(part.drops.get(name, ())):
+                total = total + size
+    return total
