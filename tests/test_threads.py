@@ -10,7 +10,6 @@ import pytest
 
 import traincast
 from support import rich_rows, write_aicb
-from traincast.engine import graph as graphs
 from traincast.engine import run
 from traincast.engine.graph import build_graph
 from traincast.files import warnings_of_python
@@ -48,29 +47,12 @@ def columns(graph):
     return [getattr(graph, name).tolist() for name in ("next_N", "edge_ptr_N1", "edge_dst_E", "waits_N")]
 
 
-def test_a_graph_asked_for_while_another_is_built_is_its_own(monkeypatch):
-    mine, other = program(1), program(2)
-    expected = columns(graphs._built(*mine))
-    asked = build_graph(*mine)
-    same = np.array_equal
-
-    def interrupted(one, two):
-        found = same(one, two)
-        monkeypatch.setattr(np, "array_equal", same)
-        build_graph(*other)
-        return found
-
-    monkeypatch.setattr(np, "array_equal", interrupted)
-    assert build_graph(*(each.copy() for each in mine)) is asked
-    assert columns(asked) == expected
-
-
 @pytest.mark.usefixtures("restless")
 def test_graphs_of_threads_are_their_own():
     programs = [program(seed) for seed in range(5)]
-    expected = [columns(graphs._built(*each)) for each in programs]
+    expected = [columns(build_graph(*each)) for each in programs]
     durations = np.linspace(0.0, 1.0, 60)
-    steps = [float(run(graphs._built(*each), durations)[2].max()) for each in programs]
+    steps = [float(run(build_graph(*each), durations)[2].max()) for each in programs]
 
     def call(arrays):
         graph = build_graph(*(each.copy() for each in arrays))

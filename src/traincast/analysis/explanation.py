@@ -22,11 +22,11 @@ from traincast.analysis.summary import (
     RooflineRow,
     WaitShare,
 )
+from traincast.analysis.timed_program import TimedProgram
 from traincast.analysis.waiting import Waiting, WaitingPairs, waiting
-from traincast.engine.graph import build_graph
 from traincast.units import counted
 from traincast.workload.ops import FloatArray, OpTable
-from traincast.workload.program import Program, Timeline
+from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind, Phase
 
 MOST_TOLD = 64
@@ -57,19 +57,18 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def explain(
-    program: Program,
-    timeline: Timeline,
+    step: TimedProgram,
     *,
     saved_Q: Mapping[int, Saved] | None = None,
     peak_bytes_P: Mapping[int, float] | None = None,
     engine: str = "auto",
 ) -> Explanation:
     """Explain a step that ran; `saved_Q` and `peak_bytes_P` are what is known of its memory (`memory_curves`)."""
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
+    program, timeline, graph = step.program, step.timeline, step.graph
     return Explanation(
         path=critical_path(graph, timeline),
         slack_s_N=slacks(graph, timeline, engine),
-        waiting=waiting(program, timeline),
+        waiting=waiting(step),
         communication=communication_table(program, timeline),
         overlap=overlap_of_ranks(program, timeline),
         roofline=roofline(program, timeline),
@@ -77,12 +76,12 @@ def explain(
     )
 
 
-def short_form(program: Program, timeline: Timeline) -> Analysis:
+def short_form(step: TimedProgram) -> Analysis:
     """Return the short form of the explanation of a step that ran; what it does not tell is not worked out."""
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
-    waits = waiting(program, timeline)
+    program, timeline = step.program, step.timeline
+    waits = waiting(step)
     return Analysis(
-        critical_path=_path_shares(critical_path(graph, timeline), program),
+        critical_path=_path_shares(critical_path(step.graph, timeline), program),
         waits=_waits(waits.direct),
         kept_waiting=_kept_waiting(waits.root, program),
         communication=communication_table(program, timeline)[:MOST_TOLD],

@@ -24,6 +24,7 @@ from traincast.api.files import bus_bandwidths as bus_bandwidths
 from traincast.api.files import expand as expand
 from traincast.api.files import inspect as inspect
 from traincast.api.files import inspect_all as inspect_all
+from traincast.api.files import open_run
 from traincast.api.files import read as read
 from traincast.api.measurements import calibrate as calibrate
 from traincast.api.measurements import calibrate_operators as calibrate_operators
@@ -84,7 +85,7 @@ def simulate(
     files: Files | Workload | Result,
     options: SimulateOptions | None = None,
     *,
-    engine: str = "auto",
+    engine: str = "fast",
     **words: Any,  # noqa: ANN401
 ) -> Result:
     """Simulate one step of a workload or of the files that describe it.
@@ -121,7 +122,8 @@ def simulate(
     setting = choose(chosen, chosen.cluster, engine)
     if isinstance(source, Workload):
         return recorded_simulation(source, setting)
-    return recorded_simulation(read(source, chosen.layout), setting, lambda layout: read(source, layout))
+    run = open_run(source)
+    return recorded_simulation(run.read(chosen.layout), setting, run.read)
 
 
 @takes(STEP_WORDS, JOB_WORDS)
@@ -134,7 +136,7 @@ def predict(
     strict: bool = False,
     allow_oom: bool = False,
     fail_on_oom_risk: float | None = None,
-    engine: str = "auto",
+    engine: str = "fast",
     **words: Any,  # noqa: ANN401
 ) -> Result:
     """Forecast one step of a training job.
@@ -273,11 +275,11 @@ def compare(
     from traincast.report.sides import sides_of
 
     (said,) = sorted_out(terms, RUN_WORDS)
-    sides = sides_of((a, b), read, lambda job: predict(job, cluster))
+    sides = sides_of((a, b), read, lambda job: predict(job, cluster, engine="auto"))
     return compare_sides(*with_training_runs(sides[0], sides[1], run_terms(said)))
 
 
-def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
+def run_again(result: StrPath | Result, *, engine: str = "fast") -> Result:
     """Run a result again from what it holds; with the same version the bytes of its ``result.json`` are the same.
 
     It is given itself, as its ``result.json``, or as the folder that it was written to.
@@ -297,7 +299,7 @@ def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
     return simulate_record(record, options, engine=engine)
 
 
-def explain(result: StrPath | Result, *, engine: str = "auto") -> Explanation:
+def explain(result: StrPath | Result, *, engine: str = "fast") -> Explanation:
     """Explain a step: critical path, slack, who waits for whom, communication with skew, roofline, memory over time.
 
     A result that holds no single operations, as one read from a file, is run again for them; the memory of a forecast
@@ -318,7 +320,7 @@ def explain(result: StrPath | Result, *, engine: str = "auto") -> Explanation:
     return explained_in_full(known, engine)
 
 
-def with_operations(result: Result, *, engine: str = "auto") -> tuple[Result, str | None]:
+def with_operations(result: Result, *, engine: str = "fast") -> tuple[Result, str | None]:
     """Return a result with its single operations, for which it is run again, and why they are left out where they are.
 
     They are left out where it cannot be run again, or gives another step, as another version may.
@@ -336,10 +338,10 @@ def with_operations(result: Result, *, engine: str = "auto") -> tuple[Result, st
         return result, str(error)
     if again.iteration_time_s != result.iteration_time_s:
         return result, f"run again it takes {again.iteration_time_s:.6g} s, not {result.iteration_time_s:.6g} s"
-    return replace(result, program=again.program, timeline=again.timeline), None
+    return replace(result, timed=again.timed), None
 
 
-def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *, engine: str = "auto") -> Result:
+def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *, engine: str = "fast") -> Result:
     """Simulate the files of a record again, perhaps with other options, whose cluster goes before the record's.
 
     Examples
@@ -353,12 +355,13 @@ def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *
         raise ConfigError("is the result of a forecast; run traincast predict on it", "run.command")
     asked = options or record.options
     files = unchanged_files(record.inputs)
-    workload = read(files, asked.layout)
+    run = open_run(files)
+    workload = run.read(asked.layout)
     if asked.cluster is not None:
-        return recorded_simulation(workload, choose(asked, asked.cluster, engine), lambda layout: read(files, layout))
+        return recorded_simulation(workload, choose(asked, asked.cluster, engine), run.read)
     assumed, described = record.cluster_assumed, record.inputs
     chosen = choose(asked, record.cluster, engine, cluster_assumed=assumed, described_by=described)
-    return recorded_simulation(workload, chosen, lambda layout: read(files, layout))
+    return recorded_simulation(workload, chosen, run.read)
 
 
 def _name_of(cluster: StrPath | Cluster) -> str:

@@ -29,7 +29,7 @@ def convert(
     *,
     options: SimulateOptions | None = None,
     force: bool = False,
-    engine: str = "auto",
+    engine: str = "fast",
     **words: Any,  # noqa: ANN401
 ) -> Conversion:
     """Write a run in a format of the field.

@@ -42,7 +42,7 @@ def plan(
     like: str | None = None,
     strict: bool = False,
     start: bool = False,
-    engine: str = "auto",
+    engine: str = "fast",
     **words: Any,  # noqa: ANN401
 ) -> "Plan":
     """Return the best layouts for what a job leaves open; what it says is fixed.
@@ -131,7 +131,7 @@ def plans(
     gpus: int | Sequence[int] = (),
     tell: Callable[[int, int], None] | None = None,
     start: bool = False,
-    engine: str = "auto",
+    engine: str = "fast",
     **words: Any,  # noqa: ANN401
 ) -> "Plans":
     """Plan a job for every model on every cluster with every number of GPUs, and compare them.
