@@ -3,10 +3,12 @@
 Letters: N operations, B borders between instants, E edges.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from traincast.analysis.critical_path import CriticalPath, critical_path
 from traincast.engine.graph import Graph, build_graph
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program, Timeline
@@ -28,7 +30,7 @@ class RankOwners(NamedTuple):
     """Owner of the instants from each border to the next."""
 
 
-class TimedProgram(Struct, frozen=True, kw_only=True):
+class TimedProgram(Struct, frozen=True, kw_only=True, dict=True):
     """A program with its times; whoever explains, draws or tries something of a step takes it from here."""
 
     program: Program
@@ -37,6 +39,11 @@ class TimedProgram(Struct, frozen=True, kw_only=True):
     """Who follows whom."""
     owners: dict[int, RankOwners] = field(default_factory=dict)
     """Those of ranks that were asked for, by index; threads that ask at the same time find the same."""
+
+    @cached_property
+    def path(self) -> CriticalPath:
+        """A chain of operations as long as the step."""
+        return critical_path(self.graph, self.timeline)
 
     def __repr__(self) -> str:
         """Say how long it is, in a line."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from traincast.analysis.causes import causes
-from traincast.analysis.critical_path import critical_path
 from traincast.analysis.waiting import waiting
 from traincast.report.chrome_trace import Threads
 from traincast.report.explorer.advice import advice
@@ -100,7 +99,7 @@ def _operation_columns(step: "TimedProgram", index_N: "IntArray", tick_s: float)
     ready_N, start_N, end_N = (np.rint(edge_s_N[index_N] / tick_s).astype(np.int64) for edge_s_N in edges_s_N)
     place = np.full(len(program) + 1, -1, dtype=np.int64)
     place[index_N] = np.arange(len(index_N))
-    path_H = place[critical_path(step.graph, timeline).op_H]
+    path_H = place[step.path.op_H]
     _, rendezvous_N = np.unique(program.rendezvous_N[index_N], return_inverse=True)
     alone_N = program.rendezvous_N[index_N] < 0
     cause_N = place[causes(step.graph, timeline)[index_N]]
