@@ -78,7 +78,7 @@ def _has_graphs(run: MeasuredRun) -> bool:
     return any(each.lower() not in ("", "none", "0", "false", "no", "off") for each in said)
 
 
-BUILD = "traincast.workload.build"
+BUILD = "traincast.lowering"
 MECHANISMS = (
     Mechanism("as it is"),
     Mechanism("launches of the host", ((f"{BUILD}.emit:Emitter.hosted", _as_they_are),)),

@@ -2,7 +2,7 @@
 
     python studies/common_schema.py IN.csv OUT.csv
 
-docs/measurements.md describes the columns; `traincast.calibration.published` brings a table there.
+docs/data-files.md describes the columns; `traincast.calibration.published` brings a table there.
 """
 
 import argparse

@@ -47,11 +47,11 @@ FILES = {
 }
 GROUPED_SHARE = 0.82
 """Rate of grouped over plain GEMMs in SimuMax's tables of training kernels: the median of 16 shapes with 512 tokens an
-expert or more on A100 and B200, all three GEMMs of each together (docs/measured.md)."""
+expert or more on A100 and B200, all three GEMMs of each together (docs/published-runs.md)."""
 GROUPED = ("grouped_gemm", "grouped_gemm_dgrad", "grouped_gemm_wgrad")
 GAINS = {"fp8": 1.91, "fp8_block": 1.76, "mxfp8": 1.83, "nvfp4": 3.48}
 """Rates of GEMMs of cast inputs over those in bf16, on a B300, in blocks on an H200, in fp8 on both alike. Source:
-Transformer Engine, docs/examples/gemm_profiling (docs/measured.md)."""
+Transformer Engine, docs/examples/gemm_profiling (docs/published-runs.md)."""
 PART_OF_500_WATT = "H100-96GB-HBM2e-500W"
 FUSED_NORM_SHARE = 0.75
 """Share of the memory rate that the fused norms of training stacks sustain."""
@@ -227,7 +227,7 @@ def _grouped(gemm: FamilyConstants, by_key: dict[Key, FamilyConstants]) -> Itera
     Where GEMMs of the backward pass were timed in 16 bits, they have rows of their own in other types, too: what is
     found else is the share that 16 bits have of their peak.
     """
-    source = f"its gemm x {GROUPED_SHARE}: training kernels of A100 and B200 (docs/measured.md)"
+    source = f"its gemm x {GROUPED_SHARE}: training kernels of A100 and B200 (docs/published-runs.md)"
     for family in GROUPED:
         timed = (gemm.gpu, family, "bf16") in by_key or family == GROUPED[0]
         if timed and (gemm.gpu, family, gemm.dtype) not in by_key:
@@ -263,7 +263,7 @@ def _part_of_500_watt(by_key: dict[Key, FamilyConstants]) -> Iterator[FamilyCons
                 rows=0,
                 median_error=None,
                 p90_error=None,
-                source="H100-SXM-80GB x 0.53 / 0.71: training runs of both (docs/measured.md)",
+                source="H100-SXM-80GB x 0.53 / 0.71: training runs of both (docs/published-runs.md)",
                 confidence="medium",
             )
 

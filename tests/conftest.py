@@ -3,6 +3,7 @@
 ``pytest --hypothesis-profile=random --hypothesis-seed=N`` draws others.
 """
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No limits of time in either: machines are shared, and a test that fails at times is none.
@@ -10,3 +11,17 @@ PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("fixed", derandomize=True, database=None, **PATIENT)
 settings.register_profile("random", print_blob=True, **PATIENT)
 settings.load_profile("fixed")
+
+COLLECTED = pytest.StashKey()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Note which files have tests, before any test is left out."""
+    config.stash[COLLECTED] = {item.path for item in items}
+
+
+@pytest.fixture(scope="session")
+def collected_files(pytestconfig):
+    """Return the files that tests of this run are in, also those that it leaves out by their names or marks."""
+    return pytestconfig.stash[COLLECTED]

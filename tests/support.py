@@ -14,7 +14,9 @@ from traincast.hardware.fabric import fabric_of, fabric_values
 from traincast.job.job import Job
 from traincast.job.options import OVERLAP_CLASSES, StepOptions
 from traincast.job.parallel import Parallel
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, SlotKind
+from traincast.schedules.plan import SchedulePlan
+from traincast.schedules.schedule import SCHEDULES
+from traincast.schedules.slots import SlotKind
 from traincast.simulation import forecast as job_forecast
 from traincast.simulation import job_step
 from traincast.simulation.job_step import JobStep
@@ -155,7 +157,7 @@ class HandMade:
 def plan_for(workload: Workload) -> SchedulePlan:
     """Return the plan of the workload's own schedule."""
     parallel = workload.parallel
-    return SCHEDULES.get(workload.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
+    return SCHEDULES.get(workload.schedule).plan(parallel.pp, parallel.vpp, parallel.microbatches)
 
 
 def expanded(workload: Workload, plan: SchedulePlan | None = None) -> Program:

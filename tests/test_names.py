@@ -19,7 +19,7 @@ from traincast.job.options import make_options
 from traincast.model.load import find_model, model_names
 from traincast.names import find_name, known_names, nearest, plain
 from traincast.report.files import REPORTS
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.schedule import SCHEDULES
 from traincast.workload.words import operation_named
 
 

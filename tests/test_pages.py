@@ -1,4 +1,4 @@
-"""What pages show is what commands print: how `benchmarks/docs.py` finds a block's excerpt in new output."""
+"""What pages show is what commands print: how `tools/docs.py` finds a block's excerpt in new output."""
 
 import re
 from pathlib import Path

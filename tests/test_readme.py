@@ -29,7 +29,7 @@ def test_the_shown_output_is_what_the_command_prints() -> None:
         check=True,
     )
     shown = _block("output").splitlines()
-    # benchmarks/docs.py --check holds every figure of every page to what is printed; here the words count, whatever
+    # tools/docs.py --check holds every figure of every page to what is printed; here the words count, whatever
     # a fit makes of the figures.
     again = docs.excerpt(shown, [line.rstrip() for line in done.stdout.splitlines()])
     assert [words(line) for line in again] == [words(line) for line in shown]

@@ -6,8 +6,10 @@ from pathlib import Path
 import traincast
 
 ROOT = Path(__file__).parents[1]
-TREES = (Path(traincast.__file__).parent, *(ROOT / name for name in ("studies", "benchmarks", "docs")))
-PAGE = re.compile(r"(?<![\w./-])(?:docs|studies|benchmarks|examples)/[\w./-]*\w\.(?:md|py|toml|csv\.gz|csv)\b")
+TREES = (Path(traincast.__file__).parent, *(ROOT / name for name in ("studies", "benchmarks", "tools", "docs")))
+PAGE = re.compile(
+    r"(?<![\w./-])(?:docs|studies|benchmarks|tools|tests|examples)/[\w./-]*\w\.(?:md|py|toml|csv\.gz|csv)\b"
+)
 ELSEWHERE = {
     "docs/alps/hardware.md",
     "docs/source/performance/performance_summary.md",

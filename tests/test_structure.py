@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,9 @@ ROOMS = (
     "diagnostics",
     "hardware",
     "model",
+    "schedules",
     "job",
     "dialects",
-    "schedules",
     "workload",
     "lowering",
     "formats",
@@ -79,10 +80,20 @@ def module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
+def listed(breaches):
+    """Return every breach of a rule on a line of its own."""
+    return "".join(f"\n{module_name(path)}: {what}" for path, what in breaches)
+
+
 def imported_rooms(path):
     """Return the rooms of every import of a module, wherever it stands."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -95,38 +106,48 @@ def imported_rooms(path):
     return found - {"__version__"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_a_room_imports_only_rooms_above_it(path):
-    room = room_of(path)
-    if room in FRONT:
-        return
-    assert room in ROOMS, f"{room} is no room of the design"
-    allowed = CLOSED.get(room, set(ROOMS[: ROOMS.index(room) + 1]))
-    assert imported_rooms(path) <= allowed
+def test_a_room_imports_only_rooms_above_it():
+    assert {room_of(path) for path in MODULES} - FRONT <= {*ROOMS}, "a room that the design does not have"
+    breaches = [
+        (path, f"imports {', '.join(sorted(wrong))}")
+        for path in MODULES
+        if (room := room_of(path)) not in FRONT
+        and (wrong := imported_rooms(path) - CLOSED.get(room, {*ROOMS[: ROOMS.index(room) + 1]}))
+    ]
+    assert not breaches, listed(breaches)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_a_module_says_what_it_is_for_and_is_short_enough(path):
-    text = path.read_text()
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree)
-    assert len(text.splitlines()) <= LONGEST
+def flaws(path):
+    """Yield what a module lacks that every one has."""
+    lines = len(path.read_text().splitlines())
+    if not ast.get_docstring(tree_of(path)):
+        yield "does not say what it is for"
+    if lines > LONGEST:
+        yield f"has {lines} lines, over {LONGEST}"
     # Asserts vanish under `python -O`; what must hold raises an error of its own.
-    assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    asserts = [node.lineno for node in ast.walk(tree_of(path)) if isinstance(node, ast.Assert)]
+    if asserts:
+        yield f"asserts in lines {asserts}"
+
+
+def test_a_module_says_what_it_is_for_and_is_short_enough():
+    breaches = [(path, flaw) for path in MODULES for flaw in flaws(path)]
+    assert not breaches, listed(breaches)
 
 
 def test_the_engine_stands_on_arrays_alone():
     for path in (path for path in MODULES if room_of(path) == "engine"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert {name.split(".")[0] for name in names} <= {"traincast", "numpy", "numba", *sys.stdlib_module_names}
 
 
-@pytest.mark.parametrize("name", traincast.__all__)
-def test_a_public_name_is_there_and_documented(name):
-    value = getattr(traincast, name)
-    assert name == "__version__" or (value.__doc__ or "").strip()
+def test_a_public_name_is_there_and_documented():
+    values = {name: getattr(traincast, name) for name in traincast.__all__ if name != "__version__"}
+    assert traincast.__version__
+    undocumented = [name for name, value in values.items() if not (value.__doc__ or "").strip()]
+    assert not undocumented
 
 
 def _in_first_cells(tables):
@@ -156,7 +177,7 @@ def test_public_names_are_those_of_the_page_and_no_others():
 
 def test_a_public_name_is_found_where_type_checkers_find_it():
     """What the package imports for type checkers alone is what it hands out."""
-    (block,) = (node for node in ast.parse((SOURCE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    (block,) = (node for node in tree_of(SOURCE / "__init__.py").body if isinstance(node, ast.If))
     found = {alias.name: node.module for node in block.body for alias in node.names}
     assert {*found, "__version__"} == set(traincast.__all__)
     for name, module in found.items():
@@ -175,11 +196,16 @@ def _is_overload(node):
     return any(getattr(each, "id", None) == "overload" for each in node.decorator_list)
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) == "api"], ids=module_name)
-def test_every_public_function_of_the_facade_is_documented(path):
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not _is_overload(node):
-            assert ast.get_docstring(node), node.name
+def test_every_public_function_of_the_facade_is_documented():
+    breaches = [
+        (path, node.name)
+        for path in MODULES
+        if room_of(path) == "api"
+        for node in tree_of(path).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not _is_overload(node)
+        if not ast.get_docstring(node)
+    ]
+    assert not breaches, listed(breaches)
 
 
 def test_every_table_for_people_is_written_by_one_line():

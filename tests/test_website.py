@@ -9,6 +9,7 @@ import traincast
 import website
 
 ROOT = Path(__file__).parent.parent
+MENU = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +18,24 @@ def pages():
 
 
 def test_every_page_is_gathered_and_has_a_place_in_the_menu(pages):
-    assert set(pages) >= {path.name for path in (ROOT / "docs").glob("*.md")} | {"index.md", "cli.md", "api.md"}
-    menu = re.findall(r"([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(menu) == sorted(pages)
+    ours = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert set(pages) >= ours | {"index.md", "pages.md", "cli.md", "api.md"}
+    assert sorted(page for _, group in groups(MENU) for page in group) == sorted(pages)
+
+
+def test_the_menu_has_the_groups_of_the_list_of_pages(pages):
+    made = {"pages.md", "cli.md", "api.md"}
+    menu = [(title, [page for page in group if page not in made]) for title, group in groups(MENU)]
+    assert groups(pages["pages.md"]) == [each for each in menu if each[0] != "Project"]
+
+
+def groups(text):
+    """Return the titles of the groups of a menu or a list of pages, each with its pages."""
+    parts = re.split(r"^(?:  - |## )([\w-]+):?$", text, flags=re.MULTILINE)
+    return [
+        (title, re.findall(r"([\w-]+\.md)(?:$|\))", part, re.MULTILINE))
+        for title, part in zip(parts[1::2], parts[2::2], strict=True)
+    ]
 
 
 def test_links_are_those_of_the_site(pages):

@@ -182,7 +182,7 @@ class ProgramError(TraincastError):
     >>> from msgspec.structs import replace
     >>> import traincast
     >>> from traincast.schedules.check import check_plan
-    >>> from traincast.schedules.plan import planned
+    >>> from traincast.schedules.schedule import planned
     >>> plan = planned("1f1b", 2, 1, 2)
     >>> try:
     ...     check_plan(replace(plan, slots=(plan.slots[0], plan.slots[1][1:])), 2, 1, 2)
@@ -202,7 +202,7 @@ class DeadlockError(ProgramError):
     >>> from msgspec.structs import replace
     >>> import traincast
     >>> from traincast.schedules.check import check_plan
-    >>> from traincast.schedules.plan import planned
+    >>> from traincast.schedules.schedule import planned
     >>> plan = planned("1f1b", 2, 1, 2)
     >>> try:
     ...     check_plan(replace(plan, slots=(plan.slots[0], plan.slots[1][::-1])), 2, 1, 2)

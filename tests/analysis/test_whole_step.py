@@ -42,6 +42,7 @@ def results():
     return jobs(16, seed=5)
 
 
+@pytest.mark.slow
 def test_parts_sum_to_the_step(results):
     for result in results:
         assert tuple(result.breakdown_s) == BREAKDOWN_KEYS
@@ -49,6 +50,7 @@ def test_parts_sum_to_the_step(results):
         assert min(result.breakdown_s.values()) >= 0
 
 
+@pytest.mark.slow
 def test_taking_a_part_away_saves_that_part(results):
     """Never more, but for what settles in further rounds; and at least half of each part that is worth a look."""
     large = 0

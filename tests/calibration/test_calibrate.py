@@ -82,6 +82,7 @@ def test_what_cannot_be_fitted_is_said(tmp_path, slow):
         api.calibrate(two, "a100")
 
 
+@pytest.mark.slow
 def test_ranks_that_are_left_out_are_predicted_by_the_others(tmp_path, slow):
     file = write_collectives(tmp_path / "m.csv", slow, groups=((2, 1), (4, 1), (8, 1), (16, 2), (32, 4)))
     found = traincast.validate(file, by=["ranks"], cv="ranks")

@@ -151,7 +151,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("base", ["h100", "l40s", "a100"])
+@pytest.mark.parametrize("base", ["h100", *(pytest.param(name, marks=pytest.mark.slow) for name in ("l40s", "a100"))])
 @pytest.mark.parametrize("groups", [ONE, ONE + FULL], ids=["one rank per node", "and full nodes"])
 @pytest.mark.parametrize("change", CHANGES, ids=", ".join)
 def test_nic_and_latencies_between_nodes_are_found_again(base, groups, change):
@@ -167,7 +167,7 @@ def test_nic_and_latencies_between_nodes_are_found_again(base, groups, change):
     assert fit.cluster.intra == preset.intra
 
 
-@pytest.mark.parametrize("base", ["h100", "a100"])
+@pytest.mark.parametrize("base", ["h100", pytest.param("a100", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("nic", "node"), [(0.8, 0.5), (1.0, 0.6), (1.5, 0.9), (1.0, 1.5)])
 def test_nic_and_node_are_told_apart_where_both_show(base, nic, node):
     preset = load_cluster(base)

@@ -59,6 +59,7 @@ def test_a_profile_with_tables_prices_what_was_measured_from_them(file, tmp_path
     assert api.calibrate(file, str(path)).cluster.measured is None
 
 
+@pytest.mark.slow
 def test_a_table_does_not_tell_what_is_left_out(file, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(api.calibrate(file, "a100", table=True).profile())

@@ -126,6 +126,7 @@ def published():
     return {name: predict(read_measurements(table_path(name)), Request()) for name in (RUNS, SWEEP)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [RUNS, SWEEP])
 def test_published_memory_is_met(name, published):
     found = published[name]
@@ -141,6 +142,7 @@ def test_published_memory_is_met(name, published):
         assert called >= 0.7 * crashed
 
 
+@pytest.mark.slow
 def test_the_deviation_that_chances_follow_from_is_that_of_published_runs(published):
     errors = np.concatenate([np.abs(np.log(each.measured / each.predicted)) for each in published.values()])
     assert memory_deviation() == pytest.approx(np.quantile(errors, ONE_DEVIATION), abs=max(0.01, 1 / errors.size**0.5))

@@ -206,6 +206,7 @@ def test_defaults_are_the_medians():
 # --- a few timings, and held-out shapes
 
 
+@pytest.mark.slow
 def test_a_few_timings_of_a_slower_twin_take_its_constants_over(tmp_path):
     """A GPU that is a measured one at 0.7 of the speed is known after ten timings, correction and all."""
     donor = load_gpu("h200")
@@ -231,6 +232,7 @@ def test_a_few_timings_of_a_slower_twin_take_its_constants_over(tmp_path):
     assert row.grid_of == "H200-SXM-141GB"
 
 
+@pytest.mark.slow
 def test_a_gpu_calibrated_anew_keeps_its_own_correction(tmp_path):
     path = write_gemms(tmp_path, H100, SHAPES[::2], factor=1.2)
     found = calibrate_operators([path], H100)

@@ -407,7 +407,7 @@ def test_a_cell_that_its_column_cannot_have_is_named(column, text, what):
 
 
 def test_the_page_of_columns_shows_a_file_that_is_read(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "measurements.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "data-files.md").read_text(encoding="utf-8")
     shown = re.search(r"(?m)^    id,.*\n    .*\n", page)
     path = tmp_path / "runs.csv"
     path.write_text(textwrap.dedent(shown[0]))
@@ -590,6 +590,7 @@ def test_the_published_runs_are_covered():
     assert len(precision_pairs(runs.rows)) > 50
 
 
+@pytest.mark.slow
 def test_the_sweep_of_nanotron_is_covered():
     runs = read_runs(read_table(table_path("nanotron_ultrascale_h100.csv")))
     assert len(runs.rows) + len(runs.skipped) == 2599

@@ -76,6 +76,7 @@ def test_collective_refuses(call, words, code, said):
     assert said in err
 
 
+@pytest.mark.slow
 def test_validate_leaves_out_what_it_is_told(call, tmp_path):
     path = tmp_path / "a100.csv"
     rows = [f"{ranks},{2**size},{20 + ranks + 2**size / 1e5}" for ranks in (2, 4, 8) for size in range(10, 31, 4)]

@@ -15,7 +15,7 @@ from traincast.hardware.clusters import cluster_names
 from traincast.job.frameworks import framework_names
 from traincast.model.load import model_names
 from traincast.report.files import REPORTS
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.schedule import SCHEDULES
 from traincast.workload.words import operation_named
 
 ASK = """
@@ -156,6 +156,7 @@ TYPED = {
 """What is typed, what stands there after the tab key, and what is offered."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
 def test_fish_completes(program, tmp_path):
     (tmp_path / "fish" / "completions").mkdir(parents=True)
@@ -182,6 +183,7 @@ zle -N complete; zle-line-init() { zle complete }; zle -N zle-line-init
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
 def test_zsh_completes(program, monkeypatch):
     Path("traincast.zsh").write_text(run(program, "completion", "zsh"))

@@ -107,6 +107,7 @@ def timings(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_calibrate_writes_a_profile_that_operator_takes(call, timings, tmp_path):
     profile = tmp_path / "mine.csv"
     code, out, err = call("calibrate", timings, "--gpu", "mi300x", "--out", profile)

@@ -37,6 +37,7 @@ SEVERAL = (
 )
 
 
+@pytest.mark.slow
 def test_several_cases_are_compared_in_one_table(call, tmp_path):
     words = (*SEVERAL, "--model", "llama3-8b", "--model", "llama3.2-1b", "--gpus", "8:16")
     prices = ("--gpu-hour-price", "h100=2", "--gpu-hour-price", "a100=1", "--cluster", "h100", "--cluster", "a100")

@@ -245,6 +245,7 @@ def test_out_writes_the_whole_result(call, tmp_path):
     assert shown.splitlines()[0] == out.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_equal_inputs_give_equal_bytes_whatever_the_hash_seed():
     words = [sys.executable, "-m", "traincast.cli", "predict", "--model", "mixtral-8x7b", "--cluster", "h100",
              "--gpus", "32", "--tp", "2", "--pp", "2", "--ep", "4", "--zero", "1", "--seq-length", "2048",

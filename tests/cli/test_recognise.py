@@ -72,6 +72,7 @@ def test_inspect_says_what_it_is(name):
     assert "predict takes it" in api.inspect(RECIPES / name).taken_by
 
 
+@pytest.mark.slow
 def test_plan_and_compare_take_them_too(tmp_path, call):
     given = ("--cluster", "h100", "--gpus", "32", "--seq-length", "4096", "--global-batch", "32")
     assert call("plan", RECIPES / "hf1.json", *given, "--quiet")[0] == 0

@@ -38,8 +38,8 @@ PRINTED = {
     "collective": [("collective", "all_reduce", "--gpus", "16", "--cluster", "h100")],
     "operator": [("operator", "gemm", "--m", "8", "--n", "8", "--k", "8")],
     "validation": [
-        ("validate", "examples/all_reduce_a100.csv", "--cluster", "a100", "--cv", "gpu"),
         ("validate", "runs.csv", "--by", "gpu"),
+        ("validate", "examples/all_reduce_a100.csv", "--cluster", "a100", "--cv", "gpu"),
     ],
     "ranking": [("validate", "--ranking", "runs.csv")],
     "run_calibration": [("calibrate", "examples/training_runs.csv", "--cluster", "a100")],
@@ -77,7 +77,19 @@ def test_every_document_that_is_written_has_a_schema_and_is_printed_here():
     assert set(PRINTED) | {"calibration", "operator_calibration"} == set(DOCUMENTS)
 
 
-@pytest.mark.parametrize(("name", "words"), [(name, words) for name, all_ in PRINTED.items() for words in all_])
+def is_slow(name, number):
+    """Return whether a command is slow: of plans and validations the first is what every run of the tests asks for."""
+    return number > 0 and name in ("plan", "validation")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param(name, words, marks=pytest.mark.slow if is_slow(name, number) else ())
+        for name, all_ in PRINTED.items()
+        for number, words in enumerate(all_)
+    ],
+)
 def test_what_a_command_prints_is_as_its_schema_says(name, words, call, files, validators):
     document = json.loads(call(*files(words), "--json")[1])
     assert document["schema"] == f"traincast.{name}/1"

@@ -120,6 +120,7 @@ h100 = 2.5
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
 def test_points_may_be_plans_and_a_killed_sweep_of_them_goes_on(tmp_path, call):
     spec, out, whole = (tmp_path / name for name in ("plans.toml", "stopped.csv", "whole.csv"))

@@ -289,4 +289,4 @@ def test_one_module_writes_to_the_terminal():
     }
     # What times a job's operators is written out as a script, too, for a machine without traincast.
     # A sweep in Python shows how far it is where it is asked to.
-    assert found == {"cli/terminal.py", "measure/run.py", "api/sweep.py"}
+    assert found == {"cli/terminal.py", "measuring/run.py", "api/sweep.py"}

@@ -2,11 +2,12 @@
 
 A sample is a file, or a folder of the files of one run, in ``samples/NAME/``, NAME being that of the format; the
 examples that users see count as well. Samples are small: every one is damaged in many ways. A package with a format
-of its own names the folder of its samples in ``TRAINCAST_FORMAT_SAMPLES`` and runs this file with ``-k NAME``.
+of its own names the folder of its samples in ``TRAINCAST_FORMAT_SAMPLES`` and runs this file with ``-m '' -k NAME``.
 """
 
 import hashlib
 import importlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -286,7 +287,19 @@ def _judge(error: TraincastError, path: Path, lines: int, case: str) -> None:
         assert 1 <= error.line <= lines, (case, text)
 
 
-@pytest.mark.parametrize(("form", "path"), **_named(SMALL))
+def _slow_after_the_first(cases):
+    """Return the cases of runs; the least of each format is what every run of the tests damages."""
+    first = {}
+    for form, path in sorted(cases, key=lambda case: sum(file.stat().st_size for file in expand_inputs([case[1]]))):
+        first.setdefault(form.name, path)
+    marks = [() if path == first[form.name] else pytest.mark.slow for form, path in cases]
+    return [
+        pytest.param(*case, marks=mark, id=f"{case[0].name}:{case[1].name}")
+        for case, mark in zip(cases, marks, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("form", "path"), _slow_after_the_first(SMALL))
 def test_a_damaged_file_is_read_or_refused_with_a_place(form, path, tmp_path):
     files = expand_inputs([path])
     for file in files:
@@ -338,34 +351,43 @@ def _plugin(folder: Path) -> None:
     (folder / "step_table-1.dist-info" / "entry_points.txt").write_text(point)
 
 
-def test_a_format_is_added_as_one_file_and_keeps_every_promise(tmp_path):
-    _plugin(tmp_path)
-    sample = tmp_path / "samples" / "step-table" / "step.csv"
-    sample.parent.mkdir(parents=True)
-    sample.write_text(STEP)
-    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__)), "-k", "step-table"],
-        env={**os.environ, "PYTHONPATH": paths, "TRAINCAST_FORMAT_SAMPLES": str(sample.parent.parent)},
-        cwd=HERE.parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    # It says what it is, is told, described, sound, runs, refuses options without meaning, and places damage.
-    assert "7 passed" in done.stdout
-
-
 @pytest.fixture
 def step_table(monkeypatch, tmp_path):
-    """Register the format of docs/adding.md in this process."""
+    """Install the format of docs/adding.md for this process, which finds it by its entry point."""
     _plugin(tmp_path)
     FORMATS.names()  # What comes with traincast is there before it.
     monkeypatch.setattr(FORMATS, "_entries", dict(FORMATS._entries))
+    monkeypatch.setattr(FORMATS, "_loaded", False)
     monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module("step_table").STEP_TABLE
+    yield FORMATS.get("step-table")
     del sys.modules["step_table"]
+
+
+@pytest.fixture
+def suite(step_table, monkeypatch, tmp_path):  # noqa: ARG001
+    """Return this module as it is loaded where the format is installed and its samples are named."""
+    sample = tmp_path / "samples" / "step-table" / "step.csv"
+    sample.parent.mkdir(parents=True)
+    sample.write_text(STEP)
+    monkeypatch.setenv("TRAINCAST_FORMAT_SAMPLES", str(sample.parent.parent))
+    spec = importlib.util.spec_from_file_location("suite_with_step_table", __file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_format_is_added_as_one_file_and_keeps_every_promise(suite, step_table, tmp_path):
+    sample = tmp_path / "samples" / "step-table" / "step.csv"
+    assert step_table in suite.FORMS
+    for cases in (suite.RUNS, suite.WORKLOADS, suite.SMALL, suite.FILES):
+        assert [case for case in cases if case[0] is step_table] == [(step_table, sample)]
+    suite.test_a_format_says_what_it_is(step_table)
+    suite.test_a_file_is_told_by_its_own_format_and_no_other(step_table, sample, tmp_path)
+    suite.test_a_file_is_described(step_table, sample)
+    suite.test_what_is_read_is_a_sound_workload(step_table, sample)
+    suite.test_what_is_read_runs(step_table, sample)
+    suite.test_an_option_without_meaning_is_refused(step_table)
+    suite.test_a_damaged_file_is_read_or_refused_with_a_place(step_table, sample, tmp_path)
 
 
 def test_the_added_format_means_what_its_rows_say(step_table, tmp_path):  # noqa: ARG001

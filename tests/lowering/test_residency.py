@@ -13,7 +13,7 @@ from traincast.hardware.clusters import load_cluster
 from traincast.lowering.stage import stages_of
 from traincast.lowering.state import residency
 from traincast.schedules.check import plan_of
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.schedule import SCHEDULES
 from traincast.workload.words import Group, Operation
 
 GATHER, SCATTER = Operation.ALL_GATHER, Operation.REDUCE_SCATTER
@@ -39,7 +39,7 @@ def elements(job):
 
 @pytest.mark.parametrize(("schedule", "virtual"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)])
 def test_whole_parameters_are_gathered_in_the_first_pass_alone(schedule, virtual):
-    plan = SCHEDULES.get(schedule)(4, virtual, 8)
+    plan = SCHEDULES.get(schedule).plan(4, virtual, 8)
     found = residency(plan, 8, reshard_after_forward=False, pipelined=True)
     assert found.forward_gathers_QM[:, 0].all()
     assert not found.forward_gathers_QM[:, 1:].any()
@@ -53,7 +53,7 @@ def test_whole_parameters_are_gathered_in_the_first_pass_alone(schedule, virtual
 def test_resharding_under_1f1b_gathers_again_after_each_forward_pass(stages, microbatches):
     """Stage s has P - 1 - s forward passes before its first pair, each of which gathers; later ones follow a backward
     pass that leaves the parameters whole. A backward pass gathers unless it follows another."""
-    plan = SCHEDULES.get("1f1b")(stages, 1, microbatches)
+    plan = SCHEDULES.get("1f1b").plan(stages, 1, microbatches)
     found = residency(plan, microbatches, reshard_after_forward=True, pipelined=True)
     for stage in range(stages):
         warmup = min(stages - 1 - stage, microbatches)
@@ -62,7 +62,7 @@ def test_resharding_under_1f1b_gathers_again_after_each_forward_pass(stages, mic
 
 
 def test_without_a_pipeline_each_pass_gathers_unless_the_backward_pass_finds_them_whole():
-    plan = SCHEDULES.get("1f1b")(1, 1, 4)
+    plan = SCHEDULES.get("1f1b").plan(1, 1, 4)
     freed = residency(plan, 4, reshard_after_forward=True, pipelined=False)
     assert freed.forward_gathers_QM.all()
     assert freed.backward_gathers_QM.all()

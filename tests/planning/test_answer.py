@@ -142,6 +142,7 @@ def test_why_not_names_what_binds(plan):
     assert "above the limit" in large.text and large.change is not None
 
 
+@pytest.mark.slow
 def test_one_question_does_not_change_the_answer_to_the_next():
     """What questions of one plan remember for each other must not hang on what each of them fixes."""
     job = Draft(
@@ -160,6 +161,7 @@ def test_better_hardware_is_no_slower(plan):
     assert all(each.saving_s < plan.best[0].step_s / 10 for each in plan.sensitivities)
 
 
+@pytest.mark.slow
 def test_a_job_is_planned_anew():
     job = Draft(model="llama3-8b", fields={**FIELDS, "recompute": "full"})
     found = api.plan(job, H100, start=True, fix={"pp": (1, 2), "cp": 1, "micro_batch": 1}, top=3)
@@ -176,6 +178,7 @@ def test_a_job_is_planned_anew():
         assert 0 < each.probability <= 1
 
 
+@pytest.mark.slow
 def test_a_single_change_is_one_and_more_are_better():
     job = Draft(model="llama3-8b", fields={**FIELDS, "tp": 4, "micro_batch": 2, "recompute": "full"})
     found = api.plan(job, H100, start=True, top=1).start
@@ -193,6 +196,7 @@ def test_a_single_change_is_one_and_more_are_better():
     assert len(found.together) >= 1
 
 
+@pytest.mark.slow
 def test_a_job_that_does_not_fit_is_told_what_makes_it_fit():
     fields = {**FIELDS, "seq_length": 8192, "tp": 1, "pp": 1, "micro_batch": 2, "recompute": "none"}
     found = api.plan(Draft(model="llama3-8b", fields=fields), H100, start=True, top=1)
@@ -207,7 +211,14 @@ def forecast_of(job, layout):
     return forecast(resolve_job(request, H100), Setting(cluster=H100), allow_oom=True).iteration_time_s
 
 
-@pytest.mark.parametrize(("model", "more"), [("qwen3-14b", {"tp": 4}), ("qwen3-30b-a3b", {"ep": 8}), ("llama3-8b", {})])
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        ("qwen3-14b", {"tp": 4}),
+        pytest.param("qwen3-30b-a3b", {"ep": 8}, marks=pytest.mark.slow),
+        pytest.param("llama3-8b", {}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_layout_is_run_again_and_taken_by_a_forecast(model, more):
     """Its result says what it was made from; each of its fields is taken as it is printed, for models of any kind."""
     said = {"model": model, "gpus": 16, "global_batch": 32, "seq_length": 4096}

@@ -46,7 +46,12 @@ OF_TITAN = {
 READ = {"megatron.txt": "megatron", "bridge.txt": "bridge"}
 
 
-@pytest.fixture(scope="module", params=JOBS)
+def fast(names, *few):
+    """Return the names of all cases, of which all but a few are slow."""
+    return [pytest.param(name, marks=() if name in few else pytest.mark.slow) for name in names]
+
+
+@pytest.fixture(scope="module", params=fast(JOBS, "dense", "torchtitan"))
 def plan(request):
     return traincast.plan(**{"seq_length": 2048, **JOBS[request.param]}, top=3)
 
@@ -92,7 +97,7 @@ def test_what_is_not_written_stands_in_a_file_with_its_reason(plan, tmp_path):
         )
 
 
-@pytest.mark.parametrize("name", OF_TITAN)
+@pytest.mark.parametrize("name", fast(OF_TITAN, "experts", "little memory"))
 def test_what_is_planned_for_torchtitan_is_what_it_can_be_told(name):
     """What it has no setting for is not proposed: some layers recomputed whole, activations alone offloaded."""
     found = traincast.plan(**{**TITAN, **OF_TITAN[name]}, top=2)

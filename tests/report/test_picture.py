@@ -79,7 +79,7 @@ def test_dark_pages_get_the_same_picture_in_other_colours(result):
     ],
 )
 def test_the_pictures_of_the_pages_are_what_the_code_draws(name, write, options):
-    # To draw them again: python benchmarks/pictures.py
+    # To draw them again: python tools/pictures.py
     shown = (ROOT / "docs" / "pictures" / name).read_bytes()
     assert shown == drawn(traincast.simulate(RUN, **options), write)
 

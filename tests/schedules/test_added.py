@@ -11,7 +11,7 @@ import pytest
 
 import traincast
 from conformance import test_schedules as conformance
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.schedule import SCHEDULES
 
 ROOT = Path(__file__).parents[2]
 (CODE,) = re.findall(r'```python\n("""GPipe as its paper.*?)```', (ROOT / "docs" / "adding.md").read_text(), re.DOTALL)

@@ -10,7 +10,8 @@ from traincast.schedules.check import check_plan
 from traincast.schedules.gpipe import gpipe
 from traincast.schedules.interleaved import interleaved
 from traincast.schedules.one_f_one_b import one_f_one_b
-from traincast.schedules.plan import SchedulePlan, Slot, SlotKind
+from traincast.schedules.plan import SchedulePlan
+from traincast.schedules.slots import Slot, SlotKind
 
 F, B, W, BW = SlotKind
 

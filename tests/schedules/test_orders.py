@@ -9,7 +9,9 @@ from traincast.schedules.check import check_plan
 from traincast.schedules.gpipe import gpipe
 from traincast.schedules.interleaved import interleaved
 from traincast.schedules.one_f_one_b import one_f_one_b
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, turns, with_pairs
+from traincast.schedules.plan import SchedulePlan, with_pairs
+from traincast.schedules.schedule import SCHEDULES
+from traincast.schedules.slots import Slot, SlotKind, turns
 
 
 def _orders(plan: SchedulePlan) -> list[str]:
@@ -136,7 +138,7 @@ def test_in_flight_counts_until_the_whole_backward() -> None:
 @pytest.mark.parametrize(("stages", "virtual", "microbatches"), [(1, 1, 4), (4, 1, 9), (4, 1, 2), (4, 2, 8), (2, 3, 4)])
 def test_pairs_are_a_backward_pass_and_a_later_forward_pass_of_the_same_stage(stages, virtual, microbatches):
     name = "1f1b" if virtual == 1 else "interleaved"
-    plan = SCHEDULES.get(name)(stages, virtual, microbatches)
+    plan = SCHEDULES.get(name).plan(stages, virtual, microbatches)
     found = with_pairs(plan)
     check_plan(found, stages, virtual, microbatches)
     assert with_pairs(found) == found
@@ -157,7 +159,7 @@ def test_pairs_are_a_backward_pass_and_a_later_forward_pass_of_the_same_stage(st
 @pytest.mark.parametrize("name", ["dualpipe", "dualpipe_v"])
 def test_schedules_with_pairs_of_their_own_run_with_few_microbatches_too(name, stages, most):
     for microbatches in range(1, most):
-        plan = SCHEDULES.get(name)(stages, 2 if name == "dualpipe_v" else 1, microbatches)
+        plan = SCHEDULES.get(name).plan(stages, 2 if name == "dualpipe_v" else 1, microbatches)
         found = with_pairs(plan)
         check_plan(found, stages, 2 if name == "dualpipe_v" else 1, microbatches)
         has_pairs = any(slot.paired for order in plan.slots for slot in order)

@@ -12,7 +12,9 @@ from traincast.schedules.dualpipe_v import dualpipe_v
 from traincast.schedules.interleaved_zb import interleaved_zb
 from traincast.schedules.looped_bfs import looped_bfs
 from traincast.schedules.one_f_one_b import one_f_one_b
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, turns
+from traincast.schedules.plan import SchedulePlan
+from traincast.schedules.schedule import SCHEDULES
+from traincast.schedules.slots import Slot, SlotKind, turns
 from traincast.schedules.zb_h1 import zb_h1
 from traincast.schedules.zb_v import zb_v
 from traincast.workload.words import Kind, Phase
@@ -67,7 +69,7 @@ def test_one_virtual_stage_is_the_plain_schedule():
     """Interleaved ZB-H1 is then ZB-H1; breadth-first runs GPipe's forwards, and its backwards from the last one."""
     for count in range(1, 12):
         assert interleaved_zb(4, 1, count).slots == zb_h1(4, 1, count).slots
-        pairs = zip(looped_bfs(4, 1, count).slots, SCHEDULES.get("gpipe")(4, 1, count).slots, strict=True)
+        pairs = zip(looped_bfs(4, 1, count).slots, SCHEDULES.get("gpipe").plan(4, 1, count).slots, strict=True)
         assert all(one[:count] == other[:count] and set(one) == set(other) for one, other in pairs)
 
 
@@ -113,7 +115,9 @@ def test_activations_and_parameters_are_those_of_the_papers(stages):
     assert in_flight(zb_v(stages, 2, count)) == [2 * stages] * stages
     assert max(in_flight(dualpipe(stages, 1, 2 * count))) == stages + 1
     assert max(in_flight(dualpipe_v(stages, 2, count))) == 2 * stages + 1
-    copies = {name: len(SCHEDULES.get(name)(stages, virtual, count).placement) for name, virtual in VIRTUAL.items()}
+    copies = {
+        name: len(SCHEDULES.get(name).plan(stages, virtual, count).placement) for name, virtual in VIRTUAL.items()
+    }
     assert copies == {"zb_h1": 1, "zb_v": 1, "dualpipe": 2, "dualpipe_v": 1}
 
 
@@ -124,7 +128,7 @@ VIRTUAL = {"zb_h1": 1, "zb_v": 2, "dualpipe": 1, "dualpipe_v": 2}
 def test_any_number_of_microbatches_runs(name, virtual):
     for stages in (2, 4, 6):
         for microbatches in range(1, 15):
-            check_plan(SCHEDULES.get(name)(stages, virtual, microbatches), stages, virtual, microbatches)
+            check_plan(SCHEDULES.get(name).plan(stages, virtual, microbatches), stages, virtual, microbatches)
             assert idle_s(name, stages, microbatches, UNEQUAL, virtual) >= 0 or name == "dualpipe"
 
 

@@ -151,6 +151,7 @@ fall below the quicker step without it.
 """
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(layout=layouts(max_ranks=48), overlap=st.booleans(), data=st.data())
 def test_a_slower_link_never_makes_the_step_shorter(workload, folder, layout, overlap, data):
@@ -181,6 +182,7 @@ def test_a_slower_link_makes_a_step_that_needs_it_longer(workload, folder, level
     assert slow > fast
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     layout=layouts(max_ranks=48),
@@ -201,6 +203,7 @@ def test_smaller_messages_never_make_the_step_longer(folder, layout, cluster, ov
     assert step_s(max(sizes), max(messages)) >= small, LATER
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     layout=layouts(max_ranks=48),
@@ -231,6 +234,7 @@ def test_a_slow_rank_costs_its_own_extra_work_where_all_wait_for_it(folder):
     assert (waiting.wait_s, slow.wait_s) == (pytest.approx(0.5 * 9000e-9, rel=1e-9), 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(layout=layouts(tps=(1, 2), max_dp=2), cluster=st.sampled_from(["ideal", "h100"]), more=st.integers(1, 9))
 def test_more_microbatches_never_make_the_step_shorter(workload, layout, cluster, more):

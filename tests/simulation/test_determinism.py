@@ -40,6 +40,7 @@ def run_with_seed(seed, path, *engines):
     return done.stdout.removesuffix(b"\0").split(b"\0")
 
 
+@pytest.mark.slow
 def test_hash_seed_and_engine_do_not_show(workload):
     engines = ["auto", "reference", *(["kernel"] if find_spec("numba") else [])]
     first, *others = (run_with_seed(seed, workload, *engines) for seed in (0, 1, 2))

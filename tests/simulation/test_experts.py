@@ -160,6 +160,7 @@ def times_of(result, index):
     return b"".join(part[mine].tobytes() for part in (timeline.ready_s_N, timeline.start_s_N, timeline.end_s_N))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(layout=layouts(max_ranks=48), data=st.data())
 def test_folded_and_unfolded_are_bit_equal(rich, layout, data):

@@ -112,8 +112,17 @@ def swept_steps(folder, fabric, **options):
     return steps
 
 
-@pytest.mark.parametrize("network", ["auto", "analytical", "flow"])
-@pytest.mark.parametrize("layout", [DENSE, MOE, {**MOE, "overlap_grad_reduce": True}], ids=["dense", "moe", "hidden"])
+@pytest.mark.parametrize(
+    "network", ["auto", *(pytest.param(each, marks=pytest.mark.slow) for each in ("analytical", "flow"))]
+)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(DENSE, marks=pytest.mark.slow, id="dense"),
+        pytest.param(MOE, marks=pytest.mark.slow, id="moe"),
+        pytest.param({**MOE, "overlap_grad_reduce": True}, id="hidden"),
+    ],
+)
 @pytest.mark.parametrize("name", SWEPT)
 def test_a_faster_link_never_makes_a_longer_step_and_a_slow_one_does(tmp_path, name, layout, network):
     results = swept_steps(tmp_path, SWEPT[name], network=network, **layout)
@@ -126,7 +135,9 @@ def test_a_faster_link_never_makes_a_longer_step_and_a_slow_one_does(tmp_path, n
     assert "has 200 GB/s for each GPU, which uses the 48.5 GB/s of inter" in said[-1]
 
 
-@pytest.mark.parametrize("name", SWEPT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("rail-only", "ecmp") else pytest.mark.slow) for name in SWEPT]
+)
 def test_prices_respect_the_nic_of_the_fabric(tmp_path, name):
     """Gradients over n GPUs on rails: (n - 1) / n of their bytes leave each, at the rate of its NIC at most."""
     for network in ("auto", "analytical"):

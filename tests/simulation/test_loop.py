@@ -231,6 +231,7 @@ def fully_overlapped_s(result):
     return float(run(graph, slowed_N)[2].max())
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(layout=layouts(max_ranks=48), overlap=st.booleans())
 def test_the_step_lies_between_no_overlap_and_full_overlap(workload, layout, overlap):
@@ -242,6 +243,7 @@ def test_the_step_lies_between_no_overlap_and_full_overlap(workload, layout, ove
     assert alone.iteration_time_s <= shared.iteration_time_s
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(layout=layouts(max_ranks=48), overlap=st.booleans(), which=st.integers(0, 1))
 def test_folded_and_unfolded_and_both_engines_are_bit_equal(workload, clusters, layout, overlap, which):

@@ -21,7 +21,7 @@ def draft(schedule, **changes):
     return Draft(model="llama3-8b", cluster="h100", fields=fields | changes)
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("zero", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2)), 3])
 @pytest.mark.parametrize("schedule", SCHEDULES + LOOPED)
 def test_ranks_that_are_alike_stand_for_each_other(schedule, zero):
     one = draft(schedule, zero=zero, global_batch=20, **({"vpp": 2} if schedule in LOOPED else {}))

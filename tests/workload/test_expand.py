@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support import HandMade, collective, compute, expanded, plan_for, timed, wait
 from traincast.errors import DeadlockError, ProgramError
 from traincast.job.parallel import Parallel
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.schedule import SCHEDULES
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 
@@ -211,7 +211,7 @@ def test_collectives_in_crossed_order_wait_for_ever():
 def test_stages_that_disagree_about_the_order_wait_for_ever():
     """Stage 1 wants microbatch 1 first and blocks; stage 0 sends microbatch 0 first and blocks."""
     workload = HandMade(Parallel(pp=2, microbatches=2)).template(forward=[compute(1)], backward=[compute(1)]).workload()
-    plan = SCHEDULES.get("gpipe")(2, 1, 2)
+    plan = SCHEDULES.get("gpipe").plan(2, 1, 2)
     swapped = (plan.slots[1][1], plan.slots[1][0], *plan.slots[1][2:])
     program = expanded(workload, replace(plan, slots=(plan.slots[0], swapped)))
     with pytest.raises(DeadlockError) as error:

@@ -74,6 +74,7 @@ def assert_folds_exactly(path, **changes):
     return folded
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.data_too_large])
 @given(layout=layouts(), per_node=st.sampled_from([4, 8]), overlap=st.booleans(), data=st.data())
 def test_folded_and_unfolded_are_bit_equal(workload, nodes_of, layout, per_node, overlap, data):

@@ -8,7 +8,8 @@ import pytest
 from support import HandMade, collective, compute, expanded, timed
 from traincast.job.parallel import Parallel
 from traincast.schedules.check import check_plan
-from traincast.schedules.plan import SchedulePlan, Slot, SlotKind
+from traincast.schedules.plan import SchedulePlan
+from traincast.schedules.slots import Slot, SlotKind
 from traincast.workload.words import Group, Kind, Phase
 
 ZERO_BUBBLE = [

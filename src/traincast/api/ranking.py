@@ -21,7 +21,7 @@ def rank(
     Parameters
     ----------
     path : path
-        A table of training runs (docs/measurements.md).
+        A table of training runs (docs/data-files.md).
     cluster, recipes, progress
         As of `traincast.api.validate`.
     leave_out : path, optional

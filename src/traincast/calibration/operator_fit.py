@@ -28,7 +28,7 @@ Key = tuple[str, str, str]
 PRIOR_WIDTH = 1.0
 """Width of the prior of a constant, as logarithm or log-odds: a factor of e."""
 NOISE = 0.1
-"""Relative error of one measurement: two libraries differ by so much on the same GEMM (docs/measured.md)."""
+"""Relative error of one measurement: two libraries differ by so much on the same GEMM (docs/published-runs.md)."""
 FEWEST = 5
 """Rows below which nothing is fitted."""
 MOST = 800

@@ -1,4 +1,4 @@
-"""Public tables as they were published, brought to the common schema (docs/measurements.md).
+"""Public tables as they were published, brought to the common schema (docs/data-files.md).
 
 What public tables of runs say in other words, or not at all, is data: ``data/runs/published.toml`` has rules by the
 text of columns, and ``data/runs/remarks.csv`` what is known of single rows. Kernels are NeuSight's operators and

@@ -137,7 +137,7 @@ def rank_layouts(
     Parameters
     ----------
     path : path
-        A table of training runs (docs/measurements.md).
+        A table of training runs (docs/data-files.md).
     cluster, progress
         As of `traincast.calibration.kind.Request`.
     leave_out : path, optional

@@ -31,7 +31,7 @@ from traincast.simulation.step import Setting
 
 NOISE = 0.05
 """Deviation of a measured step from a perfect model: repeats with equal columns differ by 1 % in the median and
-7 to 10 % at the 90th percentile (docs/measured.md, noise)."""
+7 to 10 % at the 90th percentile (docs/published-runs.md, noise)."""
 
 _CHUNK = 8
 """Runs that a worker takes at a time."""
@@ -218,7 +218,7 @@ def _weights(rows: Iterable[MeasuredRun]) -> FloatArray:
     """Return the weight of each row: one configuration at many scales or releases is no more than its square root.
 
     Rows of a configuration share their errors, so that twice as many do not say twice as much
-    (docs/measured.md, noise).
+    (docs/published-runs.md, noise).
     """
     names = list(map(_configuration, rows))
     count = Counter(names)

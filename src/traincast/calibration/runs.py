@@ -1,6 +1,6 @@
 """Training runs of a table: each row a job with what was measured, or the reason why there is none.
 
-Columns are read by name in any order; docs/measurements.md describes them, and docs/jobs.md what follows from those
+Columns are read by name in any order; docs/data-files.md describes them, and docs/jobs.md what follows from those
 that are empty.
 """
 

@@ -42,7 +42,7 @@ from traincast.units import format_share
 from traincast.workload.ops import FloatArray
 
 NOISE = 0.02
-"""Deviation of the median of a pass: repeats of a traced run differ by 1 % (docs/measured.md)."""
+"""Deviation of the median of a pass: repeats of a traced run differ by 1 % (docs/published-runs.md)."""
 DOUBTFUL = 0.15
 """Median residual beyond which the job is hardly the one that was traced."""
 _OWN = 0.5

@@ -222,7 +222,7 @@ def _kind(table: Table) -> MeasurementKind:
         known = ", ".join(each.title for each in KINDS.entries())
         raise FormatError(
             f"holds no measurements of a known kind ({known}); its first columns are {', '.join(table.columns[:8])}; "
-            "docs/measurements.md lists the columns of each",
+            "docs/data-files.md lists the columns of each",
             table.path,
             1,
         )

@@ -48,7 +48,7 @@ def _frameworks() -> Sequence[str]:
 
 
 def _schedules() -> Sequence[str]:
-    from traincast.schedules.plan import SCHEDULES
+    from traincast.schedules.schedule import SCHEDULES
 
     return SCHEDULES.names()
 

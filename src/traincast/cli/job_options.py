@@ -16,7 +16,7 @@ from traincast.dialects.recognise import draft_of_words
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
 from traincast.job.flags import JOB_FLAGS, Flag
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.schedule import SCHEDULES
 
 if TYPE_CHECKING:
     from traincast.job.record import RunRecord

@@ -32,7 +32,7 @@ from traincast.job.options import (
 )
 from traincast.job.training_run import RunTerms
 from traincast.names import find_name, known_names
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.schedule import SCHEDULES
 from traincast.units import (
     RANGES,
     Range,

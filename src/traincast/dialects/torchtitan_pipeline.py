@@ -60,6 +60,12 @@ def pipeline_fields(settings: Pasted, pp: int) -> dict[str, Any]:
     return fields | ({} if _PER_STAGE in settings else {"vpp": usual})
 
 
+def schedule_name(schedule: str) -> str | None:
+    """Return what torchtitan calls a schedule; None where it has none of that kind."""
+    known = flag_table("torchtitan").further["schedules"].values()
+    return next((str(each["name"]) for each in known if each["schedule"] == schedule), None)
+
+
 def unused(settings: Pasted, fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the settings of the pipeline that have no effect beside the others."""
     ignored = (

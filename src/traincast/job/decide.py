@@ -22,15 +22,10 @@ from traincast.job.parallel import Parallel
 from traincast.model.dispatch import DISPATCHERS, dispatcher_of
 from traincast.model.recompute import modules_of
 from traincast.model.routing import POPULARITY_DEVIATION, busiest_rank
+from traincast.schedules.schedule import Pairing, schedules_that_pair
 from traincast.units import counted
 
 T = TypeVar("T")
-
-_PAIRED_SCHEDULES = ("dualpipe", "dualpipe_v")
-"""Schedules made for overlapping exchanges with experts (DeepSeek-AI, arXiv 2412.19437, section 3.2.1)."""
-
-_PAIRING_SCHEDULES = ("1f1b", "interleaved")
-"""Schedules whose forward and backward passes take turns, so that two of them can be run as one."""
 
 
 class Decisions(Struct):
@@ -165,17 +160,17 @@ def decide_exchange(request: JobRequest, decided: Decisions, parallel: Parallel,
     if matters:
         dispatcher = decided.by_framework("moe_dispatcher", dispatcher, framework.moe_dispatcher)
     overlaps = request.moe_a2a_overlap
-    if matters and overlaps is None and schedule in _PAIRED_SCHEDULES:
+    if matters and overlaps is None and schedule in schedules_that_pair(Pairing.ALWAYS):
         overlaps = True
         text = f"moe_a2a_overlap is not given: on, as schedule {schedule} runs two passes at once for just that"
         decided.note("assumed-moe-a2a-overlap", text)
     elif overlaps is None:
         overlaps = framework.moe_a2a_overlap
-    if matters and overlaps and schedule not in (*_PAIRED_SCHEDULES, *_PAIRING_SCHEDULES):
+    if matters and overlaps and schedule not in (pairing := schedules_that_pair(Pairing.POSSIBLE, Pairing.ALWAYS)):
         overlaps = False
         text = (
             f"moe_a2a_overlap has no effect: schedule {schedule} runs no forward pass next to a backward pass that "
-            f"could hide its exchanges; {', '.join((*_PAIRING_SCHEDULES, *_PAIRED_SCHEDULES))} do"
+            f"could hide its exchanges; {', '.join(pairing)} do"
         )
         decided.note("moe-a2a-overlap-unused", text)
     delays = framework.delay_wgrad if request.delay_wgrad is None else request.delay_wgrad

@@ -11,7 +11,7 @@ from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.hardware.dtypes import ELEMENT_TYPES, FOUR_BIT, PEAK_OF_DTYPE, PRECISIONS
 from traincast.hardware.gpu import Gpu
 from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, RECOMPUTE_METHODS
-from traincast.job.job import SCHEDULES, SHARP_GROUPS, JobRequest
+from traincast.job.job import SHARP_GROUPS, JobRequest
 from traincast.job.kept import OFFLOAD_MODULES
 from traincast.job.optimizer_types import TYPE_CHOICES, check_types
 from traincast.job.parallel import Parallel
@@ -23,8 +23,8 @@ from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS
 from traincast.model.model import Model
 from traincast.model.recompute import RECOMPUTE, spelled_modules, split_recompute
 from traincast.model.routing import ROUTINGS
-from traincast.names import find_name
 from traincast.registry import known_name
+from traincast.schedules.schedule import SCHEDULES, fixed_virtual_stages
 from traincast.units import check_given
 
 CHOICES: Mapping[str, tuple[str, Iterable[str]]] = {
@@ -66,8 +66,7 @@ def check_choices(request: JobRequest) -> JobRequest:
         if getattr(request, field) is not None
     }
     if request.schedule is not None:
-        # Plug-ins add schedules, which are looked up where they are.
-        spelled["schedule"] = find_name(request.schedule, SCHEDULES) or request.schedule
+        spelled["schedule"] = SCHEDULES.get(request.schedule).name
     if request.recompute_modules is not None:
         spelled["recompute_modules"] = spelled_modules(request.recompute_modules)
     if request.offload_modules is not None:
@@ -153,7 +152,7 @@ def check_pipeline(request: JobRequest, pp: int) -> tuple[int, ...] | None:
     if request.vpp is not None and request.vpp > 1:
         if pp == 1:
             raise InfeasibleError(f"vpp {request.vpp} needs pp above 1: virtual stages interleave a pipeline")
-        if SCHEDULES.get(request.schedule or "") == 1:
+        if fixed_virtual_stages(request.schedule) == 1:
             raise ConfigError(
                 f"is {request.schedule}, which has no virtual stages, but vpp is {request.vpp}", "schedule"
             )
@@ -297,7 +296,7 @@ def unused_fields(request: JobRequest, parallel: Parallel, zero: int) -> Iterato
             value = "" if said is True else f" {said}"
             text = f"{field}{value} has no effect {why.format(zero=zero)}"
             yield Note(f"{field.replace('_', '-')}-unused", text)
-    if request.schedule not in (None, "1f1b", "gpipe") and parallel.pp == 1:
+    if request.schedule and parallel.pp == 1 and not SCHEDULES.get(request.schedule).orders_one_stage:
         yield Note("schedule-unused", f"schedule {request.schedule} has no effect with pp 1: there is no pipeline")
 
 

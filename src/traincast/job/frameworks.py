@@ -28,6 +28,7 @@ from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS, dispatcher_of
 from traincast.model.recipes import RECIPES
 from traincast.model.recompute import RECOMPUTE
+from traincast.schedules.schedule import USUAL
 from traincast.tables import Shelf, Value, built, read_table
 from traincast.units import check_given
 
@@ -203,7 +204,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Whether it can recompute some layers of a stage whole and others not, so that a plan proposes it."""
     offloads: tuple[str, ...] = ("optimizer", "activations")
     """What it can keep by itself in the memory of the host, so that a plan proposes it: of `OFFLOADED`."""
-    pipeline_schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    pipeline_schedules: tuple[str, ...] = USUAL
     """Schedules of a pipeline that a plan proposes."""
     lora_rank: int = 16
     """Rank of adapters where the job does not say. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""

@@ -22,13 +22,6 @@ from traincast.model.model import Model
 from traincast.model.recompute import DEFAULT_MODULES
 from traincast.model.structure import Blocks, in_sixteen_bits, layer_blocks
 
-SCHEDULES: dict[str, int | None] = {
-    **{"gpipe": 1, "1f1b": 1, "interleaved": None, "looped_bfs": None, "interleaved_zb": None},
-    **{"zb_h1": 1, "zb_v": 2, "dualpipe": 1, "dualpipe_v": 2},
-}
-"""Pipeline schedules that are built in, beside those of plug-ins: the virtual stages per stage that each has; None for
-any number."""
-
 SHARP_GROUPS = ("dp", "dp_replica")
 """Groups whose collectives the switches of the network may reduce: one of them, as in Megatron-LM."""
 

@@ -36,13 +36,14 @@ from traincast.job.feasible import (
 )
 from traincast.job.finetuning import decide_finetuning
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
-from traincast.job.job import SCHEDULES, Job, JobRequest
+from traincast.job.job import Job, JobRequest
 from traincast.job.layers import Split, even_split, split_layers
 from traincast.job.offload import decide_offload
 from traincast.job.optimizer_types import GRADIENT_TYPE, MAIN_GRADIENT_TYPES, STATE_TYPES, TYPE_CHOICES
 from traincast.job.parallel import Parallel
 from traincast.job.pipeline_layout import parse_layout
 from traincast.job.software import decide_software
+from traincast.schedules.schedule import SCHEDULES, fixed_virtual_stages, usual_schedule
 from traincast.units import check_given, counted
 
 _AS_SAID = ("model", "seq_length", "global_batch", "task", "sharp", "gpus_used_per_node")
@@ -229,9 +230,9 @@ def _pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: in
         vpp = request.vpp or _default_vpp(request, decided, pp, microbatches)
     schedule = request.schedule
     if schedule is None:
-        schedule = "interleaved" if vpp > 1 else "1f1b"
-    if pp == 1 and SCHEDULES.get(schedule) is not None:
-        schedule = "gpipe" if schedule == "gpipe" else "1f1b"
+        schedule = usual_schedule(vpp)
+    if pp == 1 and fixed_virtual_stages(schedule) is not None and not SCHEDULES.get(schedule).orders_one_stage:
+        schedule = usual_schedule()
     if given is None:
         given, rule = split_layers(_split(request, decided.framework, pp, vpp))
         if len(set(given)) > 1 and request.first_stage_layers is None and request.last_stage_layers is None:
@@ -259,7 +260,7 @@ def _split(request: JobRequest, framework: Framework, pp: int, vpp: int) -> Spli
 
 def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> int:
     """Interleave as far as the framework does, where layers and microbatches allow it."""
-    framework, fixed = decided.framework, SCHEDULES.get(request.schedule or "")
+    framework, fixed = decided.framework, fixed_virtual_stages(request.schedule)
     if pp == 1:
         return 1
     if fixed is not None and fixed > 1:
@@ -267,7 +268,7 @@ def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches:
         return fixed
     ends = (request.first_stage_layers, request.last_stage_layers)
     why = None
-    if not framework.interleave or request.schedule not in (None, "interleaved"):
+    if not framework.interleave or request.schedule not in (None, usual_schedule(2)):
         why = f"{framework.name} does not interleave by itself"
     elif microbatches % pp:
         why = f"{microbatches} microbatches are no multiple of pp {pp}"

@@ -14,7 +14,8 @@ from traincast.job.job import Job
 from traincast.lowering.work import Exchange
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import ceil_div
-from traincast.schedules.plan import SchedulePlan, SlotKind
+from traincast.schedules.plan import SchedulePlan
+from traincast.schedules.slots import SlotKind
 from traincast.workload.ops import BoolArray, IntArray
 from traincast.workload.words import Group, Operation
 

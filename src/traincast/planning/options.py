@@ -9,11 +9,12 @@ from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.job.failures import Failures
 from traincast.job.feasible import CHOICES
-from traincast.job.job import JOB_FIELDS, SCHEDULES
+from traincast.job.job import JOB_FIELDS
 from traincast.job.training_run import RunTerms, run_terms
 from traincast.model.recompute import DEFAULT_MODULES, spelled_modules
-from traincast.names import find_name, known_names
+from traincast.names import known_names
 from traincast.registry import known_name
+from traincast.schedules.schedule import SCHEDULES
 from traincast.tables import decoded
 from traincast.units import quoted
 
@@ -172,7 +173,7 @@ def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401
             kind, known = CHOICES[name]
             return known_name(kind, str(found), known)
         if name == "schedule":
-            return find_name(found, SCHEDULES) or known_name(name, found, SCHEDULES)
+            return SCHEDULES.get(found).name
         return spelled_modules(found) if name == "recompute_modules" else found
     except ConfigError as error:
         raise ConfigError(str(error), f"{where}.{name}") from None

@@ -25,7 +25,7 @@ from traincast.planning.pareto import pareto
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import sensitivities
 from traincast.planning.space import Space
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.recorded import with_run

@@ -16,11 +16,12 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
 from traincast.job.feasible import check_gpu, check_model, precision_on
 from traincast.job.frameworks import CP_KINDS, Framework
-from traincast.job.job import SCHEDULES, Job, JobRequest
+from traincast.job.job import Job, JobRequest
 from traincast.job.layers import Split, split_layers
 from traincast.model.dispatch import DISPATCHERS, dispatcher_of
 from traincast.model.recompute import DISCARDING_MODULES, available_modules
 from traincast.planning.options import Recompute, Variant
+from traincast.schedules.schedule import SCHEDULES, fixed_virtual_stages, planned, usual_schedule
 
 PRECISIONS = ("bf16", "fp8", "fp8_block", "mxfp8")
 """Types that training is planned in, as far as the GPU has them."""
@@ -152,15 +153,13 @@ class Space(Struct, frozen=True, kw_only=True):
         """Return schedule, virtual stages and layers of each virtual stage of every pipeline of that length."""
         if pp == 1:
             layers = self._split(1, 1)
-            return [("1f1b", 1, layers)] if layers else []
+            return [(usual_schedule(), 1, layers)] if layers else []
         found = []
-        for schedule in self.among("schedule", SCHEDULES if self.full else self.framework.pipeline_schedules):
-            virtual = SCHEDULES.get(schedule)
+        for schedule in self.among("schedule", SCHEDULES.names() if self.full else self.framework.pipeline_schedules):
+            virtual = fixed_virtual_stages(schedule)
             usual = range(2, self.request.model.layers // pp + 2) if virtual is None else (virtual,)
             for vpp in self.among("vpp", usual):
                 if (virtual is not None and vpp != virtual) or (virtual is None and vpp < 2):
-                    continue
-                if schedule == "dualpipe" and pp % 2:
                     continue
                 layers = self._split(pp, vpp)
                 said = "vpp" in self.fixed or self.request.vpp is not None
@@ -195,7 +194,14 @@ class Space(Struct, frozen=True, kw_only=True):
 
     def runs(self, schedule: str, pp: int, vpp: int, microbatches: int) -> bool:
         """Return whether a pipeline takes so many microbatches; Megatron-LM refuses to interleave others."""
-        return schedule != "interleaved" or vpp == 1 or microbatches % pp == 0
+        known = SCHEDULES.get(schedule)
+        if known.length is None:
+            # Its order is run, so there must be one.
+            try:
+                planned(known.name, pp, vpp, microbatches)
+            except InfeasibleError:
+                return False
+        return not known.groups_of_stages or vpp == 1 or microbatches % pp == 0
 
     def recomputes(self, job: Job) -> tuple[Recompute, ...]:
         """Return what the backward pass of jobs with this pipeline and execution may recompute."""

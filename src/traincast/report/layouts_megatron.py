@@ -12,6 +12,7 @@ from traincast.job.job import Job
 from traincast.planning.answer import Choice, Plan
 from traincast.planning.layout import Layout
 from traincast.report.layouts_toml import decided
+from traincast.schedules.schedule import USUAL
 
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 _CP = {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"}
@@ -29,7 +30,6 @@ _FIRST_AND_LAST = {
     "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
 }
 """Names of Megatron-LM to those of Megatron-Bridge."""
-_SCHEDULES = ("1f1b", "interleaved")
 
 
 def megatron_flags(plan: Plan, choice: Choice) -> str:
@@ -175,7 +175,7 @@ def _dispatcher(layout: Layout) -> dict[str, str]:
 
 
 def _lost(layout: Layout, framework: str) -> Iterator[str]:
-    if layout.pp > 1 and layout.schedule not in _SCHEDULES:
+    if layout.pp > 1 and layout.schedule not in USUAL:
         yield f"# schedule {layout.schedule}: {framework} has none of that kind"
     if layout.offload_activations and (layout.pp > 1 or layout.recompute != "none"):
         yield f"# activations offloaded: {framework} refuses that with pipeline stages or recomputation"

@@ -11,22 +11,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from traincast.dialects.torchtitan_pipeline import schedule_name
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job import JOB_FIELDS, Job
 from traincast.job.job_file import SECTIONS
 from traincast.job.resolve import resolve_job
 from traincast.planning.answer import Choice, Plan
+from traincast.schedules.schedule import SCHEDULES, Pairing
 
 _CONVERTERS = {"fp8": "float8", "mxfp8": "mx"}
-_SCHEDULE = {
-    "1f1b": "1F1B",
-    "gpipe": "GPipe",
-    "interleaved": "Interleaved1F1B",
-    "looped_bfs": "LoopedBFS",
-    "interleaved_zb": "InterleavedZeroBubble",
-    "zb_v": "ZBVZeroBubble",
-    "dualpipe_v": "DualPipeV",
-}
 
 
 def decided(plan: Plan, choice: Choice) -> Job:
@@ -62,7 +55,7 @@ def torchtitan_toml(plan: Plan, choice: Choice) -> str:
         tables["parallelism"]["fsdp_reshard_after_forward"] = "always" if layout.reshard_after_forward else "never"
     lost = []
     if layout.pp > 1:
-        known = _SCHEDULE.get(layout.schedule)
+        known = schedule_name(layout.schedule)
         if known:
             tables["parallelism"]["pipeline_parallel_schedule"] = known
         else:
@@ -76,7 +69,7 @@ def torchtitan_toml(plan: Plan, choice: Choice) -> str:
             tables["parallelism"]["pipeline_parallel_layers_per_stage"] = layers[0]
         else:
             tables["parallelism"]["module_fqns_per_model_part"] = _parts(layers)
-        if layout.schedule == "dualpipe_v":
+        if known and SCHEDULES.get(layout.schedule).pairing is Pairing.ALWAYS:
             tables["parallelism"]["pipeline_parallel_expert_parallel_overlap"] = layout.moe_a2a_overlap
     if layout.moe_dispatcher is not None:
         tables["parallelism"] |= {"expert_parallel_degree": layout.ep, "expert_tensor_parallel_degree": layout.etp}

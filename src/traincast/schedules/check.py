@@ -7,13 +7,14 @@ from typing import Protocol
 
 from traincast.diagnostics import advanced, announce
 from traincast.errors import DeadlockError, ProgramError
-from traincast.job.parallel import Parallel
-from traincast.schedules.plan import SchedulePlan, Slot, SlotKind, planned, turns, with_pairs
+from traincast.schedules.plan import SchedulePlan, with_pairs
+from traincast.schedules.schedule import planned
+from traincast.schedules.slots import Slot, SlotKind, turns
 
 Part = tuple[SlotKind, int, int]
 """F, B or W of one virtual stage and microbatch; a BW slot does two parts."""
 
-_PARTS: dict[int, tuple[SlotKind, ...]] = {
+_KINDS: dict[int, tuple[SlotKind, ...]] = {
     SlotKind.F: (SlotKind.F,),
     SlotKind.B: (SlotKind.B,),
     SlotKind.W: (SlotKind.W,),
@@ -25,13 +26,24 @@ _LONG_SLOTS = 2**16
 """Slots of a plan from which it is announced before it is made."""
 
 
+class _Degrees(Protocol):
+    """The counts that a plan is made for."""
+
+    @property
+    def pp(self) -> int: ...
+    @property
+    def vpp(self) -> int: ...
+    @property
+    def microbatches(self) -> int: ...
+
+
 class _Planned(Protocol):
     """What names a schedule and has a layout: a job or a workload."""
 
     @property
     def schedule(self) -> str: ...
     @property
-    def parallel(self) -> Parallel: ...
+    def parallel(self) -> _Degrees: ...
     @property
     def pairs_passes(self) -> bool: ...
 
@@ -45,11 +57,12 @@ def plan_of(work: _Planned) -> SchedulePlan:
         If the schedule is not known, or cannot run so many stages, virtual stages and microbatches.
     """
     parallel = work.parallel
-    return _checked_plan(work.schedule, parallel.pp, parallel.vpp, parallel.microbatches, work.pairs_passes)
+    return checked_plan(work.schedule, parallel.pp, parallel.vpp, parallel.microbatches, work.pairs_passes)
 
 
 @lru_cache(maxsize=64)
-def _checked_plan(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool) -> SchedulePlan:
+def checked_plan(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool = False) -> SchedulePlan:
+    """Return the checked plan of a schedule by its name (errors as `plan_of`); `pairs`: passes run as one."""
     slots = stages * virtual * microbatches
     if slots > _LONG_SLOTS:
         announce(f"scheduling {slots:,} slots (pp x vpp x microbatches), each with its work: tens of seconds")
@@ -105,16 +118,15 @@ def _stuck_slots(slots: Sequence[Sequence[Slot]], virtual_stages: int) -> list[t
         stage = ready.pop()
         # Each turn ends at a part that is not done; that part wakes the stage up again.
         for together in chain([blocked.pop(stage, ())], left[stage]):
-            needs = (need for slot in together for need in _needs(slot, virtual_stages))
-            missing = next((need for need in needs if need not in done), None)
+            needed = (need for slot in together for need in needs(slot, virtual_stages))
+            missing = next((need for need in needed if need not in done), None)
             if missing is not None:
                 waiting.setdefault(missing, []).append(stage)
                 blocked[stage] = together
                 break
             position[stage] += len(together)
             for slot in together:
-                for kind in _PARTS[slot.kind]:
-                    part = (kind, slot.virtual_stage, slot.microbatch)
+                for part in parts(slot):
                     done.add(part)
                     ready.extend(waiting.pop(part, ()))
     return sorted((stage, position[stage], part) for part, stuck in waiting.items() for stage in stuck)
@@ -143,8 +155,7 @@ def _check_parts(plan: SchedulePlan, virtual_stages: int, microbatches: int) -> 
                 raise ProgramError(
                     f"plan {plan.name}: microbatch {slot.microbatch} runs in two copies, at {_say(slot)}"
                 )
-            for kind in _PARTS[slot.kind]:
-                part = (kind, slot.virtual_stage, slot.microbatch)
+            for part in parts(slot):
                 if part in found:
                     raise ProgramError(f"plan {plan.name} does {_say(part)} twice, again in {_say(slot)}")
                 found.add(part)
@@ -174,7 +185,13 @@ def _absent(found: set[Part], virtual_stages: int, microbatches: int) -> Iterato
     return (part for part in every if part not in found)
 
 
-def _needs(slot: Slot, virtual_stages: int) -> tuple[Part, ...]:
+def parts(slot: Slot) -> tuple[Part, ...]:
+    """Return the parts that a slot does."""
+    return tuple((kind, slot.virtual_stage, slot.microbatch) for kind in _KINDS[slot.kind])
+
+
+def needs(slot: Slot, virtual_stages: int) -> tuple[Part, ...]:
+    """Return the parts that must be done before a slot can run."""
     kind, virtual_stage, microbatch, *_ = slot
     if kind == SlotKind.F:
         return ((SlotKind.F, virtual_stage - 1, microbatch),) if virtual_stage else ()
@@ -187,5 +204,5 @@ def _needs(slot: Slot, virtual_stages: int) -> tuple[Part, ...]:
 
 
 def _say(what: Slot | Part) -> str:
-    kind = SlotKind(what[0]).name if what[0] in _PARTS else f"kind {what[0]}"
+    kind = SlotKind(what[0]).name if what[0] in _KINDS else f"kind {what[0]}"
     return f"{kind} of virtual stage {what[1]}, microbatch {what[2]}"

@@ -3,10 +3,11 @@
 Letters: S slots of a stage, C model copies, Q virtual stages in model order.
 """
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from traincast.schedules.plan import SchedulePlan, SlotKind
+from traincast.schedules.slots import Slot, SlotKind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,15 +61,15 @@ class SlotColumns(NamedTuple):
         return SlotColumns(kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S, arriving, sent)
 
 
-def columns_of(plan: SchedulePlan, stage: int) -> SlotColumns:
-    """Return the slots of a stage as columns."""
+def columns_of(placement: Sequence[Sequence[int]], slots_P: Sequence[Sequence[Slot]], stage: int) -> SlotColumns:
+    """Return the slots of a stage as columns; `placement` is the stage of each virtual stage, of every copy."""
     # Names of schedules are listed and completed without arrays.
     import numpy as np
 
-    slots = plan.slots[stage]
+    slots = slots_P[stage]
     flat = np.fromiter(chain.from_iterable(slots), np.int32, count=5 * len(slots))
     kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S = flat.reshape(-1, 5).T.copy()
-    placement_CQ = np.array(plan.placement, dtype=np.int32)
+    placement_CQ = np.array(placement, dtype=np.int32)
     ends, forward_S = placement_CQ.shape[1], kind_S == SlotKind.F
     step_S = np.where(forward_S, 1, -1)
 
@@ -82,7 +83,7 @@ def columns_of(plan: SchedulePlan, stage: int) -> SlotColumns:
             peer_S=np.where(there_S, peer_S, -1),
             boundary_S=np.minimum(other_S, virtual_stage_S) + copy_S * ends,
             forward_S=forward_S,
-            usual_S=target_S == (source_S + step_S) % len(plan.slots),
+            usual_S=target_S == (source_S + step_S) % len(slots_P),
         )
 
     arriving, sent = messages(sends=False), messages(sends=True)

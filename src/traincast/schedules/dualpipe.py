@@ -4,7 +4,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from traincast.errors import InfeasibleError
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, require_counts
+from traincast.model.numbers import Number
+from traincast.schedules.in_flight import settled
+from traincast.schedules.length import Pipeline, filled_bubbles
+from traincast.schedules.plan import SchedulePlan, require_counts
+from traincast.schedules.schedule import Pairing, Schedule, register
+from traincast.schedules.slots import Slot, SlotKind
 
 
 class Turn(NamedTuple):
@@ -19,7 +24,6 @@ class Turn(NamedTuple):
     """As in `Slot`."""
 
 
-@SCHEDULES.register("dualpipe")
 def dualpipe(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
     """Plan DualPipe with overlapped p2p; any M runs.
 
@@ -120,3 +124,20 @@ def _full_order(depth: int, length: int, microbatches: int) -> Iterator[tuple[Tu
         yield (later.pop(0),)
         yield (input_gradient(0),)
     yield from ((turn,) for turn in later)
+
+
+def _length(line: Pipeline) -> Number:
+    """Leave of the bubbles what the README of the source says; `b` is the gradient of the inputs alone."""
+    return filled_bubbles(line, lambda p, f, b, w: (p / 2 - 1) * (f + 2 * b - w))
+
+
+DUALPIPE = register(
+    Schedule(
+        name="dualpipe",
+        plan=dualpipe,
+        virtual_stages=1,
+        pairing=Pairing.ALWAYS,
+        fewer=settled(2, 2),
+        length=_length,
+    )
+)

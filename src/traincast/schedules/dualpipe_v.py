@@ -1,11 +1,15 @@
 """DualPipe-V: DualPipe cut in half: one copy of the model, down the pipeline and up again."""
 
 from traincast.errors import InfeasibleError
+from traincast.model.numbers import Number
 from traincast.schedules.dualpipe import two_way_order
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, folded_placement, require_counts
+from traincast.schedules.in_flight import settled
+from traincast.schedules.length import Pipeline, filled_bubbles
+from traincast.schedules.plan import SchedulePlan, folded_placement, require_counts
+from traincast.schedules.schedule import Pairing, Schedule, register
+from traincast.schedules.slots import Slot
 
 
-@SCHEDULES.register("dualpipe_v")
 def dualpipe_v(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
     """Plan DualPipe-V with overlapped p2p; any M runs.
 
@@ -35,3 +39,20 @@ def dualpipe_v(stages: int, virtual_per_stage: int, microbatches: int) -> Schedu
         for stage in range(stages)
     )
     return SchedulePlan(name="dualpipe_v", placement=(folded_placement(stages),), slots=slots, overlapped_p2p=True)
+
+
+def _length(line: Pipeline) -> Number:
+    """Leave of the bubbles what the README of the source says; `b` is the gradient of the inputs alone."""
+    return filled_bubbles(line, lambda p, f, b, w: (p - 1) * (f + 2 * b - w))
+
+
+DUALPIPE_V = register(
+    Schedule(
+        name="dualpipe_v",
+        plan=dualpipe_v,
+        virtual_stages=2,
+        pairing=Pairing.ALWAYS,
+        fewer=settled(2, 1),
+        length=_length,
+    )
+)

@@ -1,9 +1,11 @@
 """GPipe: all forwards, then all backwards."""
 
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, one_chunk_plan
+from traincast.model.numbers import Number
+from traincast.schedules.length import BACKWARD, FORWARD, Pipeline, Sum
+from traincast.schedules.plan import SchedulePlan, one_chunk_plan
+from traincast.schedules.schedule import Schedule, register
 
 
-@SCHEDULES.register("gpipe")
 def gpipe(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
     """Plan GPipe: every stage runs all its forwards, then all its backwards; V must be 1.
 
@@ -17,3 +19,28 @@ def gpipe(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePla
     torch/distributed/pipelining/schedules.py, ScheduleGPipe._step_microbatches.
     """
     return one_chunk_plan("gpipe", virtual_per_stage, microbatches, [microbatches] * stages)
+
+
+def _length(line: Pipeline) -> Number:
+    """All forwards in a row, then all backwards: twice a ramp and the busiest stage."""
+    hop = line.message_s + line.handover_s
+    between_s = hop * (2 if line.stages > 2 else 1)
+    total: Number = 0.0
+    for which in (FORWARD, BACKWARD):
+        ramp = line.passes(which, 0, line.stages) + (line.stages - 1) * hop
+        again = ((Sum({(which, kind): 1}) + between_s) * (line.microbatches - 1) for kind in dict.fromkeys(line.kind_Q))
+        total = total + line.longest([ramp + each for each in again])
+    return total
+
+
+GPIPE = register(
+    Schedule(
+        name="gpipe",
+        plan=gpipe,
+        virtual_stages=1,
+        orders_one_stage=True,
+        ends_on_first_stage=True,
+        holds_all=True,
+        length=_length,
+    )
+)

@@ -9,22 +9,17 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
+from traincast.schedules.in_flight import settled
+from traincast.schedules.length import interleaved_length
 from traincast.schedules.one_f_one_b import one_f_one_b
-from traincast.schedules.plan import (
-    SCHEDULES,
-    SchedulePlan,
-    Slot,
-    SlotKind,
-    looped_placement,
-    require_counts,
-    weave,
-)
+from traincast.schedules.plan import SchedulePlan, looped_placement, require_counts, weave
+from traincast.schedules.schedule import Pairing, Schedule, register
+from traincast.schedules.slots import Slot, SlotKind
 from traincast.units import counted
 
 _Slots = tuple[tuple[Slot, ...], ...]
 
 
-@SCHEDULES.register("interleaved")
 def interleaved(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
     """Plan Megatron's interleaved 1F1B with overlapped p2p; any M runs.
 
@@ -76,3 +71,16 @@ def _refusal(stages: int, microbatches: int) -> Note:
         f"{why}: Megatron-LM refuses this interleaved schedule; run here with a last group of {microbatches % stages}"
     )
     return Note("megatron-would-refuse", text)
+
+
+INTERLEAVED = register(
+    Schedule(
+        name="interleaved",
+        plan=interleaved,
+        pairing=Pairing.POSSIBLE,
+        groups_of_stages=True,
+        ends_on_first_stage=True,
+        fewer=settled(2),
+        length=interleaved_length,
+    )
+)

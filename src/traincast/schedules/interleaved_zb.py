@@ -1,17 +1,13 @@
 """Interleaved ZB-H1: several virtual stages per stage, whose weight gradients fill the bubbles."""
 
-from traincast.schedules.plan import (
-    SCHEDULES,
-    SchedulePlan,
-    Slot,
-    SlotKind,
-    looped_placement,
-    require_counts,
-    weave_split,
-)
+from traincast.model.numbers import Number, ceil_div, larger
+from traincast.schedules.length import Pipeline, around, filled_bubbles
+from traincast.schedules.plan import SchedulePlan, looped_placement, require_counts, weave_split
+from traincast.schedules.schedule import Schedule, register
+from traincast.schedules.slots import Slot, SlotKind
+from traincast.schedules.zb_h1 import bubble_left
 
 
-@SCHEDULES.register("interleaved_zb")
 def interleaved_zb(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
     """Plan interleaved 1F1B with a split backward pass, the InterleavedZeroBubble of PyTorch; any M runs.
 
@@ -48,3 +44,21 @@ def interleaved_zb(stages: int, virtual_per_stage: int, microbatches: int) -> Sc
         slots.append(tuple(slot for slot in order if slot.microbatch < microbatches))
     placement = looped_placement(stages, virtual_per_stage)
     return SchedulePlan(name="interleaved_zb", placement=(placement,), slots=tuple(slots), overlapped_p2p=True)
+
+
+def _length(line: Pipeline) -> Number:
+    """Take microbatches round in groups that are all as large, at least one for each stage where there are so many."""
+    group = ceil_div(line.microbatches, larger(1, line.microbatches // line.stages))
+    return filled_bubbles(line, bubble_left, around(line, group))
+
+
+def _fewer(stages: int, microbatches: int, pairs: bool) -> int:  # noqa: ARG001
+    """Return fewer microbatches in rounds as large as those of so many: two, or three where the last one is short."""
+    rounds = max(1, microbatches // stages)
+    size = -(-microbatches // rounds)
+    fewer = 3 * size - 1 if rounds * size > microbatches else 2 * size
+    alike = fewer < microbatches and -(-fewer // (fewer // stages)) == size
+    return fewer if alike else microbatches
+
+
+INTERLEAVED_ZB = register(Schedule(name="interleaved_zb", plan=interleaved_zb, fewer=_fewer, length=_length))

@@ -1,9 +1,12 @@
 """Breadth-first pipeline: every virtual stage runs all microbatches before the next one begins."""
 
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, looped_placement, require_counts
+from traincast.model.numbers import Number
+from traincast.schedules.length import Pipeline, around, looped
+from traincast.schedules.plan import SchedulePlan, looped_placement, require_counts
+from traincast.schedules.schedule import Schedule, register
+from traincast.schedules.slots import Slot, SlotKind
 
 
-@SCHEDULES.register("looped_bfs")
 def looped_bfs(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
     """Plan the breadth-first schedule with overlapped p2p, the LoopedBFS of PyTorch; any M runs.
 
@@ -28,3 +31,11 @@ def looped_bfs(stages: int, virtual_per_stage: int, microbatches: int) -> Schedu
         slots.append((*forwards, *(Slot(SlotKind.BW, *one) for one in reversed(each))))
     placement = looped_placement(stages, virtual_per_stage)
     return SchedulePlan(name="looped_bfs", placement=(placement,), slots=tuple(slots), overlapped_p2p=True)
+
+
+def _length(line: Pipeline) -> Number:
+    """Take all microbatches round together."""
+    return looped(line) + around(line, line.microbatches)
+
+
+LOOPED_BFS = register(Schedule(name="looped_bfs", plan=looped_bfs, holds_all=True, length=_length))

@@ -1,51 +1,20 @@
-"""The contract of a pipeline schedule, and what several schedules share.
+"""The plan that a pipeline schedule makes, and what orders of several schedules share.
 
 Letters: P stages, V virtual stages per stage, Q = P*V virtual stages in model order,
 M microbatches.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import IntEnum
-from functools import cached_property, lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
-from traincast.registry import Registry
-
-if TYPE_CHECKING:
-    from traincast.schedules.columns import SlotColumns
-
-
-class SlotKind(IntEnum):
-    """What a stage does in one slot."""
-
-    F = 0
-    """Forward."""
-    B = 1
-    """Backward, input gradient only."""
-    W = 2
-    """Backward, weight gradient only."""
-    BW = 3
-    """Backward, both."""
-
-
-class Slot(NamedTuple):
-    """One step of a stage's order."""
-
-    kind: SlotKind
-    virtual_stage: int
-    """Position in model order, 0..Q-1."""
-    microbatch: int
-    """0..M-1."""
-    copy: int = 0
-    """Copy of the model that runs it (bidirectional schedules have two)."""
-    paired: bool = False
-    """Whether it runs as one with the slot after it: they begin when both can, and both send when they have ended."""
+from traincast.schedules.columns import SlotColumns, columns_of
+from traincast.schedules.slots import Slot, SlotKind
 
 
 class SchedulePlan(Struct, frozen=True, kw_only=True, dict=True):
@@ -61,27 +30,18 @@ class SchedulePlan(Struct, frozen=True, kw_only=True, dict=True):
     warnings: tuple[Note, ...] = ()
 
     @cached_property
-    def columns_P(self) -> "tuple[SlotColumns, ...]":
+    def columns_P(self) -> tuple[SlotColumns, ...]:
         """The slots of each stage as columns, [P]."""
-        from traincast.schedules.columns import columns_of
+        return tuple(columns_of(self.placement, self.slots, stage) for stage in range(len(self.slots)))
 
-        return tuple(columns_of(self, stage) for stage in range(len(self.slots)))
+    @cached_property
+    def splits_backward(self) -> bool:
+        """Whether gradients of the weights run by themselves."""
+        return any(slot.kind is SlotKind.W for order in self.slots for slot in order)
 
     def share_rank(self, first: int, second: int) -> bool:
         """Say whether two virtual stages, of whatever copies, are on one rank; so they are on every rank of either."""
         return not {each[first] for each in self.placement}.isdisjoint(each[second] for each in self.placement)
-
-
-def turns(slots: Sequence[Slot]) -> Iterator[tuple[Slot, ...]]:
-    """Yield the slots of a stage in order, those together that run as one."""
-    together: tuple[Slot, ...] = ()
-    for slot in slots:
-        together += (slot,)
-        if not slot.paired:
-            yield together
-            together = ()
-    if together:
-        yield together
 
 
 def with_pairs(plan: SchedulePlan) -> SchedulePlan:
@@ -133,24 +93,6 @@ def _paired(order: Sequence[Slot]) -> Iterator[Slot]:
             yield following._replace(paired=True)
             next(slots)
         yield slot
-
-
-Schedule = Callable[[int, int, int], SchedulePlan]
-"""A schedule: (P, V, M) -> plan. Raises InfeasibleError where it cannot run."""
-
-SCHEDULES: Registry[Schedule] = Registry("schedule", "traincast.schedules")
-
-
-@lru_cache(maxsize=64)
-def planned(schedule: str, stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
-    """Return the plan that a schedule makes, unchecked and made once.
-
-    Raises
-    ------
-    TraincastError
-        If the schedule is not known, or cannot run so many stages, virtual stages and microbatches.
-    """
-    return SCHEDULES.get(schedule)(stages, virtual_per_stage, microbatches)
 
 
 def require_counts(name: str, stages: int, virtual_per_stage: int, microbatches: int) -> None:

@@ -1,18 +1,14 @@
 """ZB-H1: 1F1B whose weight gradients fill the bubbles, in the memory of 1F1B."""
 
 from traincast.errors import InfeasibleError
-from traincast.schedules.plan import (
-    SCHEDULES,
-    SchedulePlan,
-    Slot,
-    SlotKind,
-    looped_placement,
-    require_counts,
-    weave_split,
-)
+from traincast.model.numbers import Number
+from traincast.schedules.in_flight import settled
+from traincast.schedules.length import Pipeline, filled_bubbles
+from traincast.schedules.plan import SchedulePlan, looped_placement, require_counts, weave_split
+from traincast.schedules.schedule import Schedule, register
+from traincast.schedules.slots import Slot, SlotKind
 
 
-@SCHEDULES.register("zb_h1")
 def zb_h1(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
     """Plan ZB-H1 with overlapped p2p; any M runs.
 
@@ -43,3 +39,15 @@ def _order(stage: int, warmup: int, microbatches: int) -> tuple[Slot, ...]:
     kinds = (SlotKind.F, SlotKind.B, SlotKind.W)
     orders = {kind: [Slot(kind, stage, microbatch) for microbatch in range(microbatches)] for kind in kinds}
     return weave_split(orders, warmup, delay=stage)
+
+
+def bubble_left(stages: int, forward: Number, input_gradient: Number, weight_gradient: Number) -> Number:
+    """Return what weight gradients leave of the bubbles (Qi et al. 2023, table 1)."""
+    return (stages - 1) * (forward + input_gradient - weight_gradient)
+
+
+def _length(line: Pipeline) -> Number:
+    return filled_bubbles(line, bubble_left)
+
+
+ZB_H1 = register(Schedule(name="zb_h1", plan=zb_h1, virtual_stages=1, fewer=settled(1, 1), length=_length))

@@ -3,10 +3,14 @@
 from collections.abc import Iterator
 
 from traincast.errors import InfeasibleError
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, folded_placement, require_counts
+from traincast.model.numbers import Number
+from traincast.schedules.in_flight import settled
+from traincast.schedules.length import Pipeline, filled_bubbles
+from traincast.schedules.plan import SchedulePlan, folded_placement, require_counts
+from traincast.schedules.schedule import Schedule, register
+from traincast.schedules.slots import Slot, SlotKind
 
 
-@SCHEDULES.register("zb_v")
 def zb_v(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
     """Plan ZB-V with overlapped p2p; any M runs.
 
@@ -68,3 +72,11 @@ def _order(stage: int, stages: int, microbatches: int) -> Iterator[Slot]:
     for virtual_stage in (up, down):
         while done[SlotKind.W, virtual_stage] < microbatches:
             yield from run(virtual_stage, SlotKind.W)
+
+
+def _length(line: Pipeline) -> Number:
+    """Leave of the bubbles what section 3 of the source says."""
+    return filled_bubbles(line, lambda p, f, b, w: (p - 1) * (f + b - 2 * w))
+
+
+ZB_V = register(Schedule(name="zb_v", plan=zb_v, virtual_stages=2, fewer=settled(2, 1), length=_length))

@@ -44,7 +44,7 @@ Z = 1.6449
 
 UNEXPLAINED = 0.03
 """Deviation of the logarithm of a step that no factor explains: repeats of equal runs differ by 1 % in the median and
-by 7 to 10 % at the 90th percentile (docs/measured.md, noise)."""
+by 7 to 10 % at the 90th percentile (docs/published-runs.md, noise)."""
 
 TOGETHER = 0.2
 """Deviation of what well-known factors make of a step, over that of each apart: a fit knows their product better than

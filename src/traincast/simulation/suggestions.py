@@ -26,6 +26,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.changes import WorkEdit, parse_change
 from traincast.job.job import Job
 from traincast.job.options import LayoutOptions
+from traincast.schedules.schedule import usual_schedule
 from traincast.simulation.confidence import TRANSFERS, Z
 from traincast.simulation.edits import edited
 from traincast.simulation.result import Result
@@ -216,7 +217,7 @@ def options_of_files(result: Result, layout: LayoutOptions) -> list[Option]:
         found.append(
             Option("overlap_grad_reduce=true", "dp", frozenset({Operation.ALL_REDUCE, Operation.REDUCE_SCATTER}))
         )
-    one_chunk = result.parallel.get("vpp") == 1 and result.parallel.get("schedule") == "1f1b"
+    one_chunk = result.parallel.get("vpp") == 1 and result.parallel.get("schedule") == usual_schedule()
     if one_chunk and int(result.parallel.get("pp", 1)) > 1 and result.measured_s is None:
         found.append(Option("vpp=2", "bubble"))
     return found

@@ -42,6 +42,7 @@ from traincast.diagnostics import Notebook
 from traincast.errors import FormatError, ProgramError
 from traincast.files import InputFile
 from traincast.job.parallel import Parallel
+from traincast.schedules.schedule import usual_schedule
 from traincast.units import counted
 from traincast.workload.builder import host_op
 from traincast.workload.ops import FloatArray, IntArray, Op, table_of
@@ -186,7 +187,7 @@ class Recorder(Struct):
         return Workload(
             name=self.name,
             parallel=self.parallel,
-            schedule="1f1b",
+            schedule=usual_schedule(),
             forward_only=False,
             ops=program.ops,
             segments=(),

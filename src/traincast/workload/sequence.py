@@ -20,7 +20,8 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.schedules.columns import Messages, SlotColumns
-from traincast.schedules.plan import SchedulePlan, SlotKind
+from traincast.schedules.plan import SchedulePlan
+from traincast.schedules.slots import SlotKind
 from traincast.workload.builder import wait_op
 from traincast.workload.ops import BoolArray, IntArray, Op, OpTable
 from traincast.workload.pieces import (

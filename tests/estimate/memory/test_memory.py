@@ -14,7 +14,9 @@ from traincast.job.job import Job, JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
+from traincast.schedules.plan import SchedulePlan
+from traincast.schedules.schedule import SCHEDULES
+from traincast.schedules.slots import Slot, SlotKind
 
 GIB = 2**30
 # Table 3 of arXiv 2205.05198: model, heads, hidden, tp, micro batch; the sequence is 2048.
@@ -28,7 +30,7 @@ def job_of(model="llama3-8b", gpus=64, **options) -> Job:
 
 def plan_of(job: Job) -> SchedulePlan:
     parallel = job.parallel
-    return SCHEDULES.get(job.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
+    return SCHEDULES.get(job.schedule).plan(parallel.pp, parallel.vpp, parallel.microbatches)
 
 
 def memory_of(job: Job):
@@ -98,8 +100,8 @@ def test_full_recomputation_keeps_layer_inputs_alone():
 @pytest.mark.parametrize(("stages", "chunks", "microbatches"), [(4, 2, 16), (8, 3, 32), (2, 4, 8)])
 def test_interleaving_keeps_more_by_the_known_factor(stages, chunks, microbatches):
     """First stage: 1 + (P - 1) / (P V) of 1F1B (arXiv 2205.05198, section 4.2.3), and the microbatch at work."""
-    plain = SCHEDULES.get("1f1b")(stages, 1, microbatches)
-    woven = SCHEDULES.get("interleaved")(stages, chunks, microbatches)
+    plain = SCHEDULES.get("1f1b").plan(stages, 1, microbatches)
+    woven = SCHEDULES.get("interleaved").plan(stages, chunks, microbatches)
     one = ChunkBytes(saved=1.0, for_weights=0.5, forward=0.0, backward=0.0)
     part = {
         chunk * stages: ChunkBytes(saved=1 / chunks, for_weights=0, forward=0, backward=0) for chunk in range(chunks)
@@ -115,10 +117,10 @@ def test_interleaving_keeps_more_by_the_known_factor(stages, chunks, microbatche
 def test_one_forward_one_backward_keeps_what_is_left_of_the_pipeline(stages):
     one = ChunkBytes(saved=1.0, for_weights=0.5, forward=0.0, backward=0.0)
     for microbatches in (2, 8):
-        plan = SCHEDULES.get("1f1b")(stages, 1, microbatches)
+        plan = SCHEDULES.get("1f1b").plan(stages, 1, microbatches)
         held = [peak_in_flight(plan, stage, {stage: one}).saved_bytes for stage in range(stages)]
         assert held == [min(stages - stage, microbatches) for stage in range(stages)]
-        gpipe = SCHEDULES.get("gpipe")(stages, 1, microbatches)
+        gpipe = SCHEDULES.get("gpipe").plan(stages, 1, microbatches)
         assert peak_in_flight(gpipe, 0, {0: one}).saved_bytes == microbatches
 
 

@@ -302,6 +302,7 @@ def test_the_shortened_samples_run(tmp_path):
         assert run(tmp_path / "w.txt", "h100").iteration_time_s > 0
 
 
+@pytest.mark.slow
 @settings(
     max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

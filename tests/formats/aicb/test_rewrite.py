@@ -38,7 +38,11 @@ def test_line_ends_and_spaces_stay(tmp_path, ending):
     assert again.parallel.world_size == 2048
 
 
-@pytest.mark.parametrize("path", [GPT, ROOT / "examples" / "aicb_scaled_512gpu.txt"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(GPT, marks=pytest.mark.slow), ROOT / "examples" / "aicb_scaled_512gpu.txt"],
+    ids=lambda path: path.name,
+)
 @pytest.mark.parametrize("name", OTHER)
 def test_what_is_said_otherwise_is_what_the_file_says(tmp_path, path, name):
     changed = {name: OTHER[name]}

@@ -47,6 +47,7 @@ def damages(draw):
 _WORDS = [b"allgather", b"all_to_all", b"reduce_scatter_v", b"gather", b"scatter", b"4096", b"2048", b"exp", b"185"]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_damage_to_a_run_with_experts_ends_in_a_step_or_an_error(tmp_path_factory, data):

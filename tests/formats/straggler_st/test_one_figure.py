@@ -77,6 +77,7 @@ def test_a_slow_rank_costs_what_the_run_without_it_is_faster(tmp_path_factory, r
     assert straggler["cost_s"] == pytest.approx(saving_s, rel=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(RUNS.filter(lambda run: run["pp"] > 2), st.data())
 def test_a_long_stage_costs_what_the_run_without_it_is_faster(tmp_path_factory, run, data):

@@ -20,6 +20,7 @@ from traincast.planning.screen.screen import Screen
 from traincast.planning.screen.steps import Passes
 from traincast.planning.space import Space
 from traincast.schedules.check import plan_of
+from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast
 from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
@@ -198,6 +199,16 @@ SPACES = {
     },
     "latent attention and MTP": {"model": "deepseek-v3", "gpus": 256, "batch": 512, "pp": (8, 16), "tp": (1, 2)},
 }
+KINDS = ("sharded", "schedules", "experts", "offloaded and sharded")
+"""Spaces that differ most: the others are slow where every layout of theirs is asked for again."""
+
+
+def of_kinds(name, *more):
+    """Return a case of a space, which is slow unless it is one of the few."""
+    return pytest.param(name, *more, marks=() if name in KINDS else pytest.mark.slow)
+
+
+SOME_SPACES = [of_kinds(name) for name in SPACES]
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -210,7 +221,7 @@ def test_memory_is_that_of_a_forecast(name):
         assert peak == pytest.approx(wanted, rel=1e-9), layout.text
 
 
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", SOME_SPACES)
 def test_a_layout_alone_is_as_in_the_whole_space(name):
     given = SPACES[name]
     screen = screen_of(**given)
@@ -244,7 +255,7 @@ def fixed_to(layout):
     return {name: (getattr(layout, name),) for name in names if name != "schedule" or layout.pp > 1}
 
 
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", SOME_SPACES)
 def test_the_best_of_a_space_is_its_smallest_step_that_fits(name):
     screen = screen_of(**SPACES[name])
     found = screen.run(keep=5)
@@ -304,18 +315,18 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
 @pytest.mark.parametrize(
     ("name", "off"),
     [
-        ("dense", 0.04),
-        ("sharded", 0.03),
-        ("FSDP under a pipeline", 0.2),
-        ("gathered once", 0.04),
-        ("eight bits", 0.03),
-        ("experts", 0.04),
-        ("paired passes", 0.12),
-        ("schedules", 0.2),
-        ("parts of messages", 0.03),
-        ("offloaded", 0.09),
-        ("offloaded and sharded", 0.06),
-        ("modules offloaded", 0.06),
+        of_kinds("dense", 0.04),
+        of_kinds("sharded", 0.03),
+        of_kinds("FSDP under a pipeline", 0.2),
+        of_kinds("gathered once", 0.04),
+        of_kinds("eight bits", 0.03),
+        of_kinds("experts", 0.04),
+        of_kinds("paired passes", 0.12),
+        of_kinds("schedules", 0.2),
+        of_kinds("parts of messages", 0.03),
+        of_kinds("offloaded", 0.09),
+        of_kinds("offloaded and sharded", 0.06),
+        of_kinds("modules offloaded", 0.06),
     ],
 )
 def test_the_closed_form_is_near_the_simulation(name, off):
@@ -337,7 +348,7 @@ def test_a_stage_ends_before_the_first_by_the_passes_and_messages_between(stage)
         passes=lambda _, first, last: 2.0 * (last - first),
         longest=lambda each: each[0],
     )
-    of = SimpleNamespace(block=SimpleNamespace(job=SimpleNamespace(schedule="1f1b")))
+    of = SimpleNamespace(schedule=SCHEDULES.get("1f1b"))
     assert Passes.before(of, line, SimpleNamespace(stage=stage)) == pytest.approx(stage * (2.0 + 0.25 + 0.05))
-    of.block.job.schedule = "dualpipe"
+    of.schedule = SCHEDULES.get("dualpipe")
     assert Passes.before(of, line, SimpleNamespace(stage=stage)) == 0

@@ -39,7 +39,7 @@ from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.factors import FactorTable, factors_on, shipped_factors
 from traincast.estimate.memory import StageMemory, fits, stage_memory
 from traincast.estimate.memory.fits import REFUSED_ABOVE
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.schedule import planned
 from traincast.simulation.confidence import Z
 from traincast.units import format_share
 
@@ -234,7 +234,7 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
     except InfeasibleError as error:
         return RunMemory(None, run.memory_kind, False, True, str(error))
     parallel = job.parallel
-    plan = SCHEDULES.get(job.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
+    plan = planned(job.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
     stages = stage_memory(job, plan)
     printed = stages[0] if run.first_stage_memory else max(stages, key=lambda stage: stage.peak)
     verdict = fits(job, plan, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)

@@ -16,7 +16,8 @@ from traincast.job.kept import kept_share, offloaded_tensors
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import choose, larger
 from traincast.model.structure import MTP_HEAD, MTP_PROJECTION, Blocks, RankParts, last_blocks, mtp_blocks
-from traincast.schedules.plan import SchedulePlan, SlotKind
+from traincast.schedules.plan import SchedulePlan
+from traincast.schedules.slots import SlotKind
 
 
 class LayerBytes(Struct, frozen=True, dict=True):

@@ -13,7 +13,7 @@ from traincast.job.feasible import check_model
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
 from traincast.model.recompute import DISCARDING_MODULES, available_modules, known_modules
-from traincast.schedules.plan import planned
+from traincast.schedules.schedule import planned, usual_schedule
 
 CONTEXT_TOKENS = 8192
 """Fewest tokens of a sequence on each rank for which more context parallelism is proposed: published recipes split no
@@ -122,9 +122,9 @@ def _other_degrees(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
 def _without_virtual_stages(job: Job) -> Job | None:
     """Return the job without interleaving, whose first stages hold fewer microbatches."""
     parallel = job.parallel
-    if parallel.vpp == 1 or job.schedule != "interleaved":
+    if parallel.vpp == 1 or job.schedule != usual_schedule(parallel.vpp):
         return None
-    changed = replace(job, parallel=replace(parallel, vpp=1), schedule="1f1b")
+    changed = replace(job, parallel=replace(parallel, vpp=1), schedule=usual_schedule())
     return replace(changed, layers_Q=_split(changed))
 
 
@@ -144,7 +144,7 @@ def _more_stages(job: Job) -> Job | None:
     parallel, pp = job.parallel, 2 * job.parallel.pp
     if 2 * parallel.microbatches < pp or job.zero > 1:
         return None
-    changed = replace(_half(job, pp=pp), schedule="1f1b" if parallel.pp == 1 else job.schedule)
+    changed = replace(_half(job, pp=pp), schedule=usual_schedule() if parallel.pp == 1 else job.schedule)
     return replace(changed, layers_Q=_split(changed))
 
 

@@ -17,7 +17,8 @@ from traincast.errors import FormatError
 from traincast.formats.aicb_physical.grammar import COLUMNS
 from traincast.formats.writer import WRITERS, Run, Writer, Written
 from traincast.schedules.check import plan_of
-from traincast.schedules.plan import SCHEDULES, SlotKind
+from traincast.schedules.schedule import SCHEDULES
+from traincast.schedules.slots import SlotKind
 from traincast.units import counted
 from traincast.workload.groups import rank_groups
 from traincast.workload.ops import OperatorCall
@@ -85,7 +86,7 @@ class _StageWriter(Struct, dict=True):
         workload, parallel = self.workload, self.workload.parallel
         template = workload.templates[int(workload.template_W[stage * parallel.ranks_per_stage])]
         own = [q for q, holder in enumerate(plan_of(workload).placement[0]) if holder == stage]
-        plan = SCHEDULES.get("1f1b")(parallel.pp, 1, parallel.microbatches)
+        plan = SCHEDULES.get("1f1b").plan(parallel.pp, 1, parallel.microbatches)
         size = int(workload.message_bytes_Q[own[-1]])
         back = int(workload.message_bytes_Q[own[0] - 1])
         yield self._pass([int(template.start_P[stage])])

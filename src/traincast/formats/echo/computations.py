@@ -17,7 +17,7 @@ from traincast.formats.echo.layout import decide_layouts
 from traincast.formats.echo.rendezvous import OPTIMIZER, Rendezvous
 from traincast.formats.echo.work import Conversion, Splitter
 from traincast.job.options import LayoutOptions
-from traincast.schedules.plan import SlotKind
+from traincast.schedules.slots import SlotKind
 from traincast.workload.groups import rank_groups
 from traincast.workload.ops import Op
 from traincast.workload.words import Group, Kind, Phase

@@ -33,7 +33,7 @@ from traincast.formats.echo.work import BUCKET, Conversion, RankWork, Splitter
 from traincast.formats.layout import warn_single_microbatch
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
-from traincast.schedules.plan import SlotKind
+from traincast.schedules.slots import SlotKind
 from traincast.units import counted, format_size
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.clocks import Alignment

@@ -9,7 +9,7 @@ from traincast.diagnostics import Notebook
 from traincast.formats.echo.files import Run
 from traincast.formats.echo.layout import Layouts
 from traincast.formats.echo.work import RankWork
-from traincast.schedules.plan import SlotKind
+from traincast.schedules.slots import SlotKind
 from traincast.workload.builder import compute_op
 from traincast.workload.ops import Op
 from traincast.workload.words import Group, Kind, OverlapClass, Phase, Provenance

@@ -17,7 +17,7 @@ from traincast.formats.echo.layout import Layouts
 from traincast.formats.echo.lines import COLLECTIVES, MESSAGES, PHASES, TraceOp, resolved_s
 from traincast.formats.echo.rendezvous import OPTIMIZER, Rendezvous
 from traincast.job.parallel import Parallel
-from traincast.schedules.plan import SlotKind
+from traincast.schedules.slots import SlotKind
 from traincast.workload.builder import Place, collective_op, compute_op, host_op, wait_op
 from traincast.workload.groups import rank_groups
 from traincast.workload.ops import Op

@@ -11,16 +11,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, SlotKind, with_pairs
+from traincast.schedules.plan import SchedulePlan, with_pairs
+from traincast.schedules.schedule import SCHEDULES
+from traincast.schedules.slots import SlotKind
 from traincast.workload.ops import FloatArray, IntArray
-
-_SETTLED = {
-    **{"1f1b": (1, 1), "zb_h1": (1, 1), "interleaved": (2, None)},
-    **{"zb_v": (2, 1), "dualpipe_v": (2, 1), "dualpipe": (2, 2)},
-}
-"""Microbatches per stage from which on an order has no more in flight, and in what steps (None: one for each stage)."""
-_ALL_IN_FLIGHT = ("gpipe", "looped_bfs")
-"""Orders in which all microbatches are in flight: as many times what one has."""
 
 
 class Moments(Struct, frozen=True, eq=False):
@@ -37,27 +31,13 @@ class Moments(Struct, frozen=True, eq=False):
 @lru_cache(maxsize=1024)
 def plan_for_memory(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool = False) -> SchedulePlan:
     """Return the plan of a schedule with few microbatches: for what its stages hold. `pairs`: passes run as one."""
-    plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
+    plan = SCHEDULES.get(schedule).plan(stages, virtual, microbatches)
     return with_pairs(plan) if pairs else plan
 
 
 def enough(schedule: str, stages: int, microbatches: int, pairs: bool = False) -> int:
     """Return as few microbatches as have the same moments as these; `pairs` says that passes run as one."""
-    if schedule == "interleaved_zb":
-        return _enough_rounds(stages, microbatches)
-    periods, step = _SETTLED.get(schedule, (0, 0))
-    # One more warms up, and another one where there are no virtual stages.
-    more = microbatches - (periods + pairs) * stages
-    return microbatches - more + more % (step or stages) if periods and more > 0 else microbatches
-
-
-def _enough_rounds(stages: int, microbatches: int) -> int:
-    """Return fewer microbatches in rounds as large as those of so many: two, or three where the last one is short."""
-    rounds = max(1, microbatches // stages)
-    size = -(-microbatches // rounds)
-    fewer = 3 * size - 1 if rounds * size > microbatches else 2 * size
-    alike = fewer < microbatches and -(-fewer // (fewer // stages)) == size
-    return fewer if alike else microbatches
+    return SCHEDULES.get(schedule).fewer(stages, microbatches, pairs)
 
 
 def moments_of(
@@ -78,7 +58,7 @@ def moments_of(
     stage_P : tuple of int
         Kind of each stage, 0, 1, ...
     """
-    if schedule in _ALL_IN_FLIGHT:
+    if SCHEDULES.get(schedule).holds_all:
         found = _decisive(schedule, stages, virtual, 1, kind_Q, stage_P, pairs)
         return tuple(replace(each, count_EA=each.count_EA * microbatches) for each in found)
     few = enough(schedule, stages, microbatches, pairs)
@@ -119,7 +99,7 @@ class _Slots(Struct, frozen=True):
 
 
 def _slots(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool) -> _Slots:
-    plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
+    plan = SCHEDULES.get(schedule).plan(stages, virtual, microbatches)
     plan = with_pairs(plan) if pairs else plan
     stage = np.repeat(np.arange(stages), [len(order) for order in plan.slots])
     kinds, passing, *_ = zip(*chain.from_iterable(plan.slots), strict=True)

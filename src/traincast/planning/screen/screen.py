@@ -49,6 +49,7 @@ from traincast.planning.screen.shape import Shape, few_microbatches, shape_of
 from traincast.planning.screen.state_times import Sharding, StateSeconds, StateTable
 from traincast.planning.screen.transfers import Links, Places
 from traincast.planning.space import Degrees, Space
+from traincast.schedules.schedule import usual_schedule
 from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.ops import FloatArray
@@ -186,7 +187,7 @@ class Filled:
 
     def __init__(self, screen: Screen, family: Family) -> None:
         self.screen, self.family, self.space = screen, family, screen.space
-        self.job = self._job(next(iter(family.members.values()))[0].degrees, "1f1b", 1)
+        self.job = self._job(next(iter(family.members.values()))[0].degrees, usual_schedule(), 1)
         factors = factors_of(self.job, screen.setting)
         self.job = with_factors(self.job, factors)
         self.factors = factors

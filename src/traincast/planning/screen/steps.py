@@ -17,11 +17,13 @@ from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, added
 from traincast.planning.screen.chunks import Chunk, ChunkArrays
 from traincast.planning.screen.flights import pairs_of
-from traincast.planning.screen.length import BACKWARD, Pipeline, splits_backward, step_s
 from traincast.planning.screen.pricing import with_exchanges
 from traincast.planning.screen.shape import StageKind
 from traincast.planning.screen.state_times import StateSeconds
 from traincast.planning.screen.ways import Rows, Ways
+from traincast.schedules.length import BACKWARD, Pipeline
+from traincast.schedules.run import length_of
+from traincast.schedules.schedule import SCHEDULES
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -30,15 +32,13 @@ if TYPE_CHECKING:
 CELLS = 2**15
 """Layouts whose sums are worked out together: a few arrays of so many stay in a core's cache."""
 
-_IN_ORDER = ("1f1b", "gpipe", "interleaved")
-"""Schedules whose first stage has the last backward pass; with others all stages end together."""
-
 
 class Passes:
     """The pipeline of a block where nothing of its state is exchanged in each microbatch."""
 
     def __init__(self, block: "Block", chunks_C: Sequence[ChunkArrays]) -> None:
         self.block, self.chunks_C = block, chunks_C
+        self.schedule = SCHEDULES.get(block.job.schedule)
         self._early: dict[StageKind, FloatArray] = {}
 
     @cached_property
@@ -49,7 +49,12 @@ class Passes:
     @cached_property
     def pipeline_s(self) -> FloatArray:
         """Its seconds, [K, 1, R]."""
-        return step_s(self.line, self.block.job.schedule)
+        return self.seconds(self.line)
+
+    def seconds(self, line: Pipeline) -> FloatArray:
+        """Return the seconds from the first pass of a pipeline of this schedule to its last one, [K, Z, R]."""
+        found: FloatArray = length_of(self.schedule, line)
+        return found
 
     def sharded(
         self, zero: int, at_K: slice | IntArray, state_C: Sequence[StateSeconds], at_U: IntArray, *, reshard: bool
@@ -132,7 +137,7 @@ class Passes:
 
     def _times(self) -> tuple[list[FloatArray], FloatArray]:
         """Return forward passes of each kind of virtual stage, [C] of [K, 1, 1], and backward passes, [C, K, 1, R]."""
-        split = splits_backward(self.block.job.schedule)
+        split = self.block.shape.plan.splits_backward
         forward = [each.whole_forward_s[:, None, :] for each in self.chunks_C]
         backward = [
             (each.input_s if split else each.backward_s)[:, None, :] + each.ends_backward_s[:, None, :]
@@ -151,6 +156,7 @@ class Passes:
             backward_s_C=backward,
             weight_s_C=[each.weight_s[at_K, None, :] for each in self.chunks_C],
             message_s=block.message_s[at_K, None, None],
+            splits_backward=shape.plan.splits_backward,
             handover_s=0.0 if shape.plan.overlapped_p2p else block.filled.handover_s,
             saved_s_C=[each.saved_s[at_K, None, :] for each in self.chunks_C] if block.job.pairs_passes else (),
             pairs_P=[each[at_K, None, None] for each in self._pairs_PK],
@@ -181,7 +187,7 @@ class Passes:
 
     def before(self, line: Pipeline, kind: StageKind) -> Number:
         """Return the seconds by which a stage ends its passes before the first one."""
-        if self.block.job.schedule not in _IN_ORDER or not kind.stage:
+        if not (self.schedule.ends_on_first_stage and kind.stage):
             return 0.0
         message_s = line.message_s + line.handover_s
         return line.longest([line.passes(BACKWARD, 0, kind.stage) + kind.stage * message_s])
@@ -304,7 +310,7 @@ class Steps:
         most = max(1, CELLS // found.shape[1])
         for begin in range(0, len(found), most):
             line = self._sharded(self.longer_L[begin : begin + most])
-            found[begin : begin + most] = step_s(line, self.block.job.schedule)[:, 0]
+            found[begin : begin + most] = self.passes.seconds(line)[:, 0]
         return found
 
     def _sharded(self, pairs_L: IntArray) -> Pipeline:
@@ -403,7 +409,7 @@ class Steps:
         forward = [each.whole_forward_s[self.ways.share_J, 0] for each in self.passes.chunks_C]
         first = gathered[held[0]]
         found: FloatArray = first / layers + np.maximum(0.0, first * (1 - 1 / layers) - forward[held[0]])
-        if self.block.job.schedule == "interleaved":
+        if self.passes.schedule.groups_of_stages:
             # The next virtual stage's parameters come while so many microbatches pass this one.
             passing = np.minimum(self.block.job.parallel.pp, self.block.microbatches_K)[self.ways.share_J]
             for own, following in pairwise(held):

@@ -30,7 +30,7 @@ DIAGONAL = 64
 ALIGNED = 8
 """Heads of another size cannot be loaded 16 bytes at a time."""
 MISALIGNED_SHARE = 1 / 3.4
-"""Rate of a misaligned head size: order of magnitude, from 6 training runs (docs/measured.md)."""
+"""Rate of a misaligned head size: order of magnitude, from 6 training runs (docs/published-runs.md)."""
 
 
 _SOFTMAX_WIDTH = {"forward": 412.0, "backward": 1800.0}

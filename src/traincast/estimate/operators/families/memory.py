@@ -24,7 +24,7 @@ family                  shape                                 bytes per element 
 
 Adam on 16-bit or narrower weights reads and writes two fp32 moments (16 bytes) and the fp32 weight (8), reads the
 fp32 gradient (4) and writes the weight in 16 bits (2): 30 bytes per parameter; Megatron runs fit 27
-(docs/measured.md). SGD keeps one moment. FLOP per element: 5 for softmax, 6 for a norm, as NeuSight counts them
+(docs/published-runs.md). SGD keeps one moment. FLOP per element: 5 for softmax, 6 for a norm, as NeuSight counts them
 (arXiv 2407.13853). The router's GEMM is a ``gemm`` of its own.
 """
 

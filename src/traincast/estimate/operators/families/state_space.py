@@ -33,7 +33,7 @@ KERNELS = {"forward": 5, "backward": 11}
 gradients of each."""
 SUSTAINED = 0.6
 """Rate of these kernels, written in Triton, over that of pointwise ones: with 1 the seven published runs of Nemotron-H
-56B on H100 are forecast 8 to 13 % short, with 0.6 within 4 % (docs/measured.md)."""
+56B on H100 are forecast 8 to 13 % short, with 0.6 within 4 % (docs/published-runs.md)."""
 BACKWARD = 3.0
 """Work of the backward pass over that of the forward pass: two gradients, and the forward products again."""
 _PASSES_OF_STATES = 4

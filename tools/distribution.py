@@ -1,11 +1,11 @@
 """Build wheel and sdist twice, compare them, and try the wheel on its own.
 
-    python benchmarks/distribution.py [--out DIR] [--tests [PATH...]]
+    python tools/distribution.py [--out DIR] [--tests [PATH...]]
 
 Both builds take the time of the last commit (``SOURCE_DATE_EPOCH``) and must agree byte for byte; so must the wheel
 that is built from the unpacked sdist. The wheel is then installed from its file into a new environment and runs a
-bundled example; with --tests, the tests run on it, too: all, or those that are named, from the unpacked sdist without
-its sources, so that nothing but the wheel can be imported. Needs `build` (in the extra ``dev``).
+bundled example; with --tests, the tests run on it, too, slow ones as well: all, or those that are named, from the
+unpacked sdist without its sources, so that nothing but the wheel can be imported. Needs `build` (in the extra ``dev``).
 """
 
 import argparse
@@ -63,7 +63,7 @@ def try_wheel(wheel: Path, unpacked: Path, folder: Path, tests: list[str] | None
     if not Path(home).is_relative_to(folder / "new"):
         sys.exit(f"the tests would run on {home}, not on the wheel")
     # What fails is to be read where it is printed.
-    subprocess.run([str(python), "-m", "pytest", "-q", "-n", "2", *tests], cwd=unpacked, check=True)
+    subprocess.run([str(python), "-m", "pytest", "-q", "-n", "2", "-m", "", *tests], cwd=unpacked, check=True)
 
 
 def main() -> int:

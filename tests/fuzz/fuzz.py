@@ -1,6 +1,6 @@
 """Damage inputs of every kind and try what the command makes of them.
 
-Run: ``python benchmarks/fuzz.py --count 20000`` (``--kind aicb --kind job`` for some kinds alone). It mutates sound
+Run: ``python tests/fuzz/fuzz.py --count 20000`` (``--kind aicb --kind job`` for some kinds alone). It mutates sound
 inputs and command lines in ways that know their shape, runs each in a forked worker with a limit of time and memory,
 and prints how many ended how. Equal numbers (``--seed``, ``--count``) try equal inputs. Of each distinct failure the
 shortest reproducer is kept in the folder that ``--keep`` names: the files, the command, what it printed.

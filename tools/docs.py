@@ -1,6 +1,6 @@
 """Hold README.md and docs/*.md to what the commands in them print, or write that into them.
 
-    python benchmarks/docs.py --check | --write [PAGE...]
+    python tools/docs.py --check | --write [PAGE...]
 
 A block of the language ``console`` is a session: lines that begin with ``$ traincast`` are commands (a backslash at the
 end continues one), what follows is what they print, 80 columns wide: results,
@@ -359,7 +359,7 @@ def main() -> int:
     for each in wrong:
         print(each, file=sys.stderr)
     if wrong:
-        print("python benchmarks/docs.py --write writes what is printed", file=sys.stderr)
+        print("python tools/docs.py --write writes what is printed", file=sys.stderr)
     return 1 if wrong else 0
 
 

@@ -1,6 +1,6 @@
 """Build the site: gather the pages, make the references from the code, run mkdocs in strict mode.
 
-    python benchmarks/website.py [--pages-only]
+    python tools/website.py [--pages-only]
 
 Pages are those of docs/, the README as the first one, and papers of the project; links between them are rewritten to
 where they stand on the site, and a link to another file of the repository keeps its text alone. Needs the extra
@@ -22,17 +22,18 @@ from traincast.cli.reference import CommandHelp, commands
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
-WORKER = ROOT / "benchmarks" / "file_worker.js"
+WORKER = ROOT / "tools" / "file_worker.js"
 _ELSEWHERE = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim">')
 PAPERS = {
     "README.md": "index.md",
+    "docs/README.md": "pages.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "studies/README.md": "studies.md",
     "studies/data/README.md": "studies-data.md",
 }
-"""Pages that stand elsewhere than in docs/, with their names on the site."""
+"""Pages that have other names on the site: those that stand elsewhere than in docs/, and the list of all."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _SOURCE = re.compile(r'((?:src|srcset)=")docs/')
 _SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}$", re.MULTILINE)

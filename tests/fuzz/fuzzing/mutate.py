@@ -232,14 +232,14 @@ def _a_node(text: str, rng: random.Random) -> str:
     return json.dumps(document).replace('"\\u0001', "").replace('\\u0001"', "")
 
 
-def _walk(node: Any, places: list[tuple[Any, Any]]) -> None:  # noqa: ANN401
+def _walk(node: Any, places: list[tuple[Any, Any]]) -> None:
     keys = list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
     for key in keys:
         places.append((node, key))
         _walk(node[key], places)
 
 
-def _as_json(text: str) -> Any:  # noqa: ANN401
+def _as_json(text: str) -> Any:
     """Return a number as such; one that Python cannot hold is marked, to stand in the document as it is."""
     if not _NUMBER.fullmatch(text):
         return text

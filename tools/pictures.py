@@ -1,4 +1,4 @@
-"""Draw the pictures of the pages again: ``python benchmarks/pictures.py``.
+"""Draw the pictures of the pages again: ``python tools/pictures.py``.
 
 The steps are those of the bundled measured run; the life of a step is drawn from the words below.
 """

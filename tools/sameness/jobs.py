@@ -1,0 +1,370 @@
+"""Random jobs that together say everything that a job may say.
+
+A job is a frame, which is a model, a cluster and degrees that go together, and topics that it says something about;
+most say what goes together, some say anything, so that refusals are among the results. Names are written out here and
+not asked of the package: another version is held to the same jobs.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Fields = dict[str, Any]
+
+SCHEDULES = {
+    **{"1f1b": (1,), "gpipe": (1,), "zb_h1": (1,), "dualpipe": (1,)},
+    **{"zb_v": (2,), "dualpipe_v": (2,), "interleaved": (2, 3, 4), "looped_bfs": (2, 4), "interleaved_zb": (2, 4)},
+}
+"""Pipeline schedules, and the virtual stages that a stage has under each."""
+
+CLUSTERS = (
+    *("h100", "h100", "h100", "h200", "h800", "a100", "a100-azure", "a800", "b200", "b200", "b300", "gb200", "gb300"),
+    *("ideal", "l40s", "mi300x", "rtx-pro-6000", "tpu-v5p"),
+)
+SIXTEEN_BITS = ("a100", "a100-azure", "a800", "tpu-v5p", "mi300x")
+"""Clusters whose jobs say no type of less than 16 bits, but where they say anything."""
+SMALL_BLOCKS = ("b200", "b300", "gb200", "gb300")
+"""Those whose GPUs have types with a scale for each small block."""
+
+FRAMEWORKS = (
+    *("megatron-core-2024", "megatron-core-2025", "megatron-core-2026", "megatron-2021", "megatron-2022"),
+    *("megatron-bridge-2025", "megatron-deepspeed-2022", "deepspeed-2021", "deepspeed-2024", "eager", "nanotron-2024"),
+    *("torchtitan-2025", "torchtitan-eager-2024", "transformers-2024", "maxtext-2024", "automodel-2025"),
+    *("colossalai-2025", "fms-fsdp-2024", "internevo-2024", "llm-foundry-2023", "mindspeed-2024", "neuronx-2025"),
+    *("oneflow-2021", "pai-megatron-2025", "primus-2025", "xtuner-2024"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a job must know of a model to be laid out."""
+
+    name: str
+    layers: int
+    tp: int = 8
+    """Largest power of two that divides its heads, at most 8."""
+    experts: int = 0
+    latent: bool = False
+    mtp: bool = False
+    mixers: bool = False
+    """Whether some layers have a state instead of attention."""
+    longest: int = 8192
+
+
+SHAPES = (
+    *(Shape("gpt2-xl", 48, 1, longest=1024), Shape("gpt3-13b", 40, longest=2048), Shape("llama3-8b", 32)),
+    *(Shape("llama3-70b", 80), Shape("llama2-7b", 32), Shape("qwen3-8b", 36), Shape("gemma3-12b", 48)),
+    *(Shape("gemma2-9b", 42), Shape("gemma4-e4b", 42, 2), Shape("falcon-7b", 32, 1), Shape("bloom-7b1", 30)),
+    *(Shape("mpt-7b", 32, longest=2048), Shape("bert-large", 24, longest=512), Shape("nemotron4-15b", 32)),
+    *(Shape("mixtral-8x7b", 32, experts=8), Shape("qwen3-30b-a3b", 48, 4, experts=128)),
+    *(Shape("deepseek-moe-16b", 28, experts=64), Shape("gpt-oss-20b", 24, experts=32)),
+    *(Shape("llama4-scout", 48, experts=16), Shape("glm-4.5-air", 46, experts=128, mtp=True)),
+    *(Shape("olmoe-1b-7b", 16, experts=64), Shape("dbrx", 40, experts=16), Shape("gemma4-26b", 30, 4, experts=128)),
+    *(Shape("deepseek-v2-lite", 27, experts=64, latent=True), Shape("moonlight-16b-a3b", 27, experts=64, latent=True)),
+    *(Shape("deepseek-v3", 61, experts=256, latent=True, mtp=True), Shape("minimax-m2", 62, experts=256)),
+    *(Shape("deepseek-v3.2", 61, experts=256, latent=True, mtp=True), Shape("deepseek-v4-flash", 43, 1, 256, mtp=True)),
+    *(Shape("kimi-linear-48b-a3b", 27, experts=256, mixers=True), Shape("lfm2-8b-a1b", 24, experts=32, mixers=True)),
+    *(Shape("qwen3-next-80b-a3b", 48, 2, experts=512, mtp=True, mixers=True), Shape("lfm2-1.2b", 16, mixers=True)),
+    *(Shape("jamba-52b", 32, experts=16, mixers=True), Shape("nemotron-h-8b", 52, mixers=True)),
+    *(Shape("falcon-h1-7b", 44, 2, mixers=True), Shape("nemotron-3-nano", 52, 2, experts=128, mixers=True)),
+    Shape("minimax-m1", 80, experts=32, mixers=True),
+)
+
+
+@dataclass(slots=True)
+class Job:
+    """A drawn job: fields of a job file, and options of the command that forecasts it."""
+
+    shape: Shape
+    cluster: str
+    fields: Fields
+    options: list[str] = field(default_factory=list)
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold equal dense parameters."""
+        return int(self.fields["gpus"]) // (self.fields["tp"] * self.fields["pp"])
+
+
+def draw(seed: int, number: int) -> Job:
+    """Return the job of a number; of the same seed and number it is always the same."""
+    rng = random.Random(f"{seed}:{number}")
+    job = _frame(rng)
+    for topic, share in TOPICS.items():
+        if rng.random() < share:
+            job.fields |= topic(rng, job)
+    if rng.random() < 0.15:
+        job.fields |= _anything(rng)
+    job.options += _options(rng, job)
+    return job
+
+
+def _frame(rng: random.Random) -> Job:
+    """Return a job with a model and degrees that go together, of 1 to 512 GPUs and 1 to 64 microbatches."""
+    shape = rng.choice(SHAPES)
+    tp = rng.choice([each for each in (1, 1, 2, 4, 8) if each <= shape.tp])
+    pp = rng.choice([each for each in (1, 1, 2, 4, 8, 16) if each * 2 <= shape.layers])
+    cp = 1 if shape.longest < 4096 else rng.choice((1, 1, 1, 1, 2, 4))
+    dp = rng.choice([each for each in (1, 2, 4, 4, 8, 8, 16, 3) if each * tp * pp * cp <= 512])
+    microbatches = rng.choice((1, 2, 4, 8, 16, 32, 64) if pp <= 4 else (pp, 2 * pp, 3 * pp))
+    if pp * microbatches > 256:
+        microbatches = max(pp, 256 // pp)
+    micro_batch = rng.choice((1, 1, 1, 2, 4))
+    fields: Fields = {
+        **{"gpus": tp * pp * cp * dp, "tp": tp, "pp": pp, "cp": cp, "micro_batch": micro_batch},
+        "seq_length": min(shape.longest, rng.choice((1024, 2048, 4096, 4096, 8192))),
+        "global_batch": dp * micro_batch * microbatches,
+    }
+    if shape.experts:
+        degrees = [each for each in (1, 2, 4, 8, 16, 32) if dp * cp % each == 0 and shape.experts % each == 0]
+        fields["ep"] = rng.choice(degrees[-3:])
+        if rng.random() < 0.5:
+            fields["etp"] = 1
+    return Job(shape, rng.choice(CLUSTERS), fields)
+
+
+def _schedule(rng: random.Random, job: Job) -> Fields:
+    pp = job.fields["pp"]
+    fitting = {
+        name: [each for each in vpp if pp * each <= job.shape.layers] for name, vpp in SCHEDULES.items() if pp > 1
+    }
+    if not any(fitting.values()):
+        return {"schedule": rng.choice(("1f1b", "gpipe"))}
+    name = rng.choice([name for name, vpp in fitting.items() if vpp])
+    return {"schedule": name, "vpp": rng.choice(fitting[name])}
+
+
+def _split(rng: random.Random, job: Job) -> Fields:
+    """Return how layers are split onto stages, where it is not evenly."""
+    pp, layers, vpp = job.fields["pp"], job.shape.layers, job.fields.get("vpp", 1)
+    if pp == 1:
+        return {"embedding_as_layer": rng.random() < 0.5, "head_as_layer": rng.random() < 0.5}
+    kind = rng.choice(("counted", "first_stage_layers", "last_stage_layers", "both", "stages", "layout"))
+    counted = next((number for number in (1, 2) if (layers + number) % (pp * vpp) == 0), None)
+    if kind == "counted" and counted:
+        return {"embedding_as_layer": True, "head_as_layer": counted == 2}
+    ends = ("first_stage_layers", "last_stage_layers") if kind == "both" else (kind,)
+    between = max(1, pp - len(ends)) * vpp
+    whole = [short for short in range(vpp, layers // pp + 3, vpp) if (layers - short * len(ends)) % between == 0]
+    if whole and ends[-1].endswith("layers"):
+        return dict.fromkeys(ends, rng.choice(whole))
+    return _written_out(rng, job, pp * vpp, as_text=kind != "stages")
+
+
+def _written_out(rng: random.Random, job: Job, virtual: int, *, as_text: bool) -> Fields:
+    """Return the layers of every virtual stage, one by one."""
+    layers = job.shape.layers
+    counts = [layers // virtual + (index < layers % virtual) for index in range(virtual)]
+    if rng.random() < 0.5 and counts[0] > 1:
+        counts = [counts[0] - 1, *counts[1:-1], counts[-1] + 1]
+    vpp = {"vpp": virtual // job.fields["pp"]}
+    if not as_text:
+        return {**vpp, "stage_layers": counts}
+    stages = "|".join(f"t*{count}" for count in counts)
+    return {**vpp, "pipeline_layout": f"E{stages}{'m' if job.shape.mtp else ''}L"}
+
+
+def _sharding(rng: random.Random, job: Job) -> Fields:
+    zero = rng.choice((0, 1, 1, 2, 3, 3))
+    fields: Fields = {"zero": zero}
+    shards = [each for each in (2, 4, 8, 16) if job.replicas % each == 0]
+    if zero and shards and rng.random() < 0.4:
+        fields["shard"] = rng.choice(shards)
+    if zero == 3 and rng.random() < 0.5:
+        fields["reshard_after_forward"] = rng.random() < 0.4
+    if rng.random() < 0.3:
+        fields["grad_reduce_bytes"] = rng.choice((2, 4))
+    if rng.random() < 0.1:
+        fields["sharp"] = rng.choice(("dp", "dp_replica"))
+    return fields
+
+
+def _overlaps(rng: random.Random, job: Job) -> Fields:
+    names = ["overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p"]
+    said = rng.sample(names, rng.choice((1, 2, 4)))
+    fields: Fields = {name: rng.random() < 0.6 for name in said}
+    if fields.get("overlap_param_gather"):
+        fields["overlap_grad_reduce"] = True
+    if job.fields["tp"] > 1 and rng.random() < 0.4:
+        fields["sequence_parallel"] = rng.random() < 0.5
+    return fields
+
+
+def _recompute(rng: random.Random, job: Job) -> Fields:
+    kind = rng.choice(("none", "selective", "selective", "full", "full"))
+    fields: Fields = {"recompute": kind}
+    if kind == "full" and rng.random() < 0.6:
+        fields |= {"recompute_method": rng.choice(("block", "uniform")), "recompute_layers": rng.choice((1, 2))}
+    if kind == "selective" and rng.random() < 0.7:
+        modules = ["core_attn", "layernorm", "mlp"]
+        modules += ["moe", "moe_act", "shared_experts"] if job.shape.experts else []
+        modules += ["mla_up_proj"] if job.shape.latent else []
+        fields["recompute_modules"] = rng.sample(modules, rng.choice((1, 2)))
+    return fields
+
+
+OFFLOAD_MODULES = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
+
+
+def _offload(rng: random.Random, job: Job) -> Fields:
+    kind = rng.choice(("optimizer", "optimizer", "parameters", "layers", "layers", "modules"))
+    fields: Fields = {"overlap_offload": rng.random() < 0.5} if rng.random() < 0.4 else {}
+    if kind == "optimizer":
+        return {**fields, "zero": rng.choice((1, 2, 3)), "offload_optimizer": rng.choice((0.25, 0.5, 1.0, 1.0))}
+    if kind == "parameters":
+        job.fields["framework"] = rng.choice(("deepspeed-2024", "torchtitan-2025", "deepspeed-2021"))
+        return {**fields, "zero": 3, "offload_parameters": True, "offload_optimizer": 1.0}
+    if kind == "layers":
+        return {"offload_activations": rng.choice((1, 2))}
+    modules = OFFLOAD_MODULES if job.shape.experts else OFFLOAD_MODULES[:5]
+    return {"offload_modules": rng.sample(modules, rng.choice((1, 2)))}
+
+
+RECIPES = {
+    "fp8": ("delayed", "current", "rowwise", "rowwise_with_gw_hp"),
+    **{"fp8_block": ("blockwise",), "mxfp8": ("mxfp8",), "nvfp4": ("nvfp4",), "mxfp4": ("mxfp4",), "fp4": ()},
+}
+
+
+def _precision(rng: random.Random, job: Job) -> Fields:
+    narrow = ["fp8", "fp8", "fp8_block"] if job.cluster not in SIXTEEN_BITS else []
+    narrow += ["mxfp8", "mxfp8", "nvfp4", "mxfp4", "fp4"] if job.cluster in SMALL_BLOCKS else []
+    wide = ["bf16", "fp32"] if job.cluster.startswith("tpu") else ["bf16", "fp16", "fp32", "tf32"]
+    precision = rng.choice([*narrow, *wide])
+    fields: Fields = {"precision": precision}
+    if RECIPES.get(precision) and rng.random() < 0.6:
+        fields["fp8_recipe"] = rng.choice(RECIPES[precision])
+    if precision in narrow:
+        fields |= {name: True for name in ("fp8_attention", "bf16_first_last", "te_op_fuser") if rng.random() < 0.25}
+        if rng.random() < 0.3:
+            fields |= {"zero": 3, "param_gather_bytes": rng.choice((1, 2))}
+    return fields
+
+
+def _graphs(rng: random.Random, job: Job) -> Fields:
+    kind = rng.choice(("layers", "impl", "scope", "scope"))
+    if kind == "layers":
+        return {"cuda_graphs": rng.random() < 0.7}
+    if kind == "impl":
+        return {"cuda_graph_impl": rng.choice(("none", "local", "transformer_engine", "full_iteration"))}
+    modules = ["attn"]
+    modules += ["moe_router", "moe_preprocess", "moe"] if job.shape.experts else ["mlp"]
+    modules += ["mamba"] if job.shape.mixers else []
+    return {"cuda_graph_scope": rng.sample(modules, rng.choice((1, 2))) if rng.random() < 0.9 else ["full_iteration"]}
+
+
+def _experts(rng: random.Random, job: Job) -> Fields:
+    if not job.shape.experts:
+        return {}
+    fields: Fields = {"moe_dispatcher": rng.choice(("allgather", "alltoall", "deepep", "hybridep"))}
+    if rng.random() < 0.3:
+        fields["moe_dispatch_dtype"] = rng.choice(("bf16", "fp8"))
+    if rng.random() < 0.35:
+        fields["moe_a2a_overlap"] = True
+        job.fields["ep"] = max(2, job.fields["ep"]) if job.replicas % 2 == 0 else job.fields["ep"]
+        fields["delay_wgrad"] = rng.random() < 0.4
+    elif rng.random() < 0.4:
+        fields["moe_shared_expert_overlap"] = True
+    if rng.random() < 0.3 and job.fields["ep"] > 2:
+        fields |= rng.choice(({"expert_imbalance": rng.choice((1.2, 2.0))}, {"moe_routing": "natural"}))
+    for name in ("moe_paged_stash", "fused_router", "fused_permute", "te_op_fuser"):
+        if rng.random() < 0.25:
+            fields[name] = rng.random() < 0.7
+    if rng.random() < 0.1:
+        fields = {"deduplicated_dispatch": rng.random() < 0.6}
+    return fields
+
+
+def _optimizer(rng: random.Random, job: Job) -> Fields:
+    moments = ("fp32", "fp16", "bf16", "fp8")
+    types = {
+        **{"exp_avg_dtype": rng.choice(moments), "exp_avg_sq_dtype": rng.choice(moments)},
+        **{"main_grads_dtype": rng.choice(("fp32", "bf16")), "main_params_dtype": rng.choice(("fp32", "fp16"))},
+    }
+    said = rng.sample(sorted(types), rng.choice((1, 2, 4)))
+    fields: Fields = {"zero": rng.choice((1, 1, 2, 3)), **{name: types[name] for name in said}}
+    job.fields.pop("grad_reduce_bytes", None)
+    if rng.random() < 0.5:
+        fields["precision_aware_optimizer"] = rng.random() < 0.9
+    return fields
+
+
+LORA_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj")
+
+
+def _finetuning(rng: random.Random, job: Job) -> Fields:
+    task = rng.choice(("sft", "lora", "lora", "pretrain"))
+    fields: Fields = {"task": task}
+    if task == "lora" and rng.random() < 0.6:
+        targets = LORA_TARGETS if job.shape.mixers else LORA_TARGETS[:4]
+        fields |= {"lora_rank": rng.choice((8, 16, 64)), "lora_targets": rng.sample(targets, rng.choice((1, 2, 4)))}
+    if rng.random() < 0.5:
+        fields["packed_length"] = job.fields["seq_length"] // rng.choice((2, 4, 8))
+    return fields
+
+
+def _software(rng: random.Random, _: Job) -> Fields:
+    if rng.random() < 0.25:
+        return {"year": rng.choice(range(2020, 2027))}
+    return {"framework": rng.choice(FRAMEWORKS)}
+
+
+def _kernels(rng: random.Random, job: Job) -> Fields:
+    kernels = ["unfused", "fa2", "cudnn", "triton"]
+    kernels += ["fa3", "fa3"] if job.cluster.startswith(("h", "ideal")) else []
+    kernels += ["fa1"] if job.cluster.startswith("a") else []
+    kernels = kernels[:2] if job.cluster.startswith(("tpu", "mi")) else kernels
+    fields: Fields = {"attention_kernel": rng.choice(kernels)}
+    if job.fields["cp"] > 1:
+        fields["cp_kind"] = rng.choice(("ring", "all_gather", "all_to_all"))
+    if rng.random() < 0.3:
+        fields["vocab_multiple"] = rng.choice((64, 128, 1024))
+    if rng.random() < 0.2 and "pipeline_layout" not in job.fields:
+        fields["mtp_layers"] = rng.choice((0, 1, 2))
+    return fields
+
+
+Topic = Callable[[random.Random, Job], Fields]
+TOPICS: dict[Topic, float] = {
+    **{_software: 0.35, _schedule: 0.7, _split: 0.25, _sharding: 0.5, _overlaps: 0.4, _recompute: 0.45},
+    **{_precision: 0.45, _graphs: 0.2, _experts: 0.7, _optimizer: 0.15, _finetuning: 0.15, _kernels: 0.25},
+    _offload: 0.2,
+}
+"""What a job may say something about, and how many do."""
+
+
+def _anything(rng: random.Random) -> Fields:
+    """Return a few fields, each with any value, whatever else the job says."""
+    any_value: Fields = {
+        **{"tp": (3, 16), "vpp": (2, 3, 8), "ep": (2, 3, 8), "etp": (2, 4), "cp": (2, 8), "zero": (0, 1, 2, 3)},
+        **{"schedule": (*SCHEDULES, "zigzag"), "shard": (2, 3), "sharp": ("dp", "dp_replica"), "gpus": (6, 24, 48)},
+        **{"precision": (*RECIPES, "int8"), "fp8_recipe": ("none", "delayed", "blockwise", "nvfp4")},
+        **{"recompute_modules": (["mla_up_proj"], ["moe"], ["sofa"]), "recompute_layers": (1, 400)},
+        **{"cuda_graph_scope": (["mamba"], ["attn", "full_iteration"]), "offload_parameters": (True,)},
+        **{"moe_dispatcher": ("hybridep", "deepep"), "moe_a2a_overlap": (True,), "attention_kernel": ("fa3", "cudnn")},
+        **{"lora_rank": (8,), "packed_length": (100, 512), "seq_length": (1, 100_000), "global_batch": (7, 96)},
+        **{"main_params_dtype": ("fp16", "fp8"), "param_gather_bytes": (1,), "expert_imbalance": (0.5, 3.0)},
+        **{"sequence_parallel": (True,), "delay_wgrad": (True,), "first_stage_layers": (1, 200), "mtp_layers": (1, 3)},
+        **{"offload_activations": (1, 99), "year": (2019, 2026), "framework": ("megatron", "eager")},
+    }
+    return {name: rng.choice(any_value[name]) for name in rng.sample(sorted(any_value), rng.choice((1, 2)))}
+
+
+def _options(rng: random.Random, job: Job) -> list[str]:
+    """Return options of the forecast: what is simulated, and what is told of it."""
+    gpus = job.fields["gpus"]
+    any_of = (
+        *(["--slow", f"{rng.randrange(gpus)}=1.3"], ["--busbw", "tp=300GB/s"], ["--busbw", "dp.all_gather=50GB/s"]),
+        *(["--network", "analytical"], ["--network", "flow"], ["--network-seeds", "2"], ["--goodput"]),
+        *(["--overlap-slowdown", "0"], ["--overlap-slowdown", "memory=0.2"], ["--gpus-used-per-node", "all"]),
+        *(["--gpus-used-per-node", "4"], ["--jitter", "0.05", "--seeds", "4"], ["--tokens", "1T"]),
+        *(["--what-if", "tp_comm*0.5"], ["--what-if", "nic_bandwidth=800Gb/s"], ["--goodput", "mtbf=50000h"]),
+        ["--tokens", "15T", "--gpu-hour-price", "2.5", "--pue", "1.2"],
+    )
+    found = [] if rng.random() < 0.1 else ["--allow-oom"]
+    found += [] if gpus <= 64 and rng.random() < 0.1 else ["--no-suggest"]
+    found += ["--unfold"] if gpus <= 32 and rng.random() < 0.1 else []
+    if rng.random() < 0.3:
+        found += [word for option in rng.sample(any_of, 1) for word in option]
+    return found
