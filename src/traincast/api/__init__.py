@@ -24,7 +24,7 @@ from traincast.api.files import bus_bandwidths as bus_bandwidths
 from traincast.api.files import expand as expand
 from traincast.api.files import inspect as inspect
 from traincast.api.files import inspect_all as inspect_all
-from traincast.api.files import open_run
+from traincast.api.files import open_run as _open_run
 from traincast.api.files import read as read
 from traincast.api.measurements import calibrate as calibrate
 from traincast.api.measurements import calibrate_operators as calibrate_operators
@@ -122,7 +122,7 @@ def simulate(
     setting = choose(chosen, chosen.cluster, engine)
     if isinstance(source, Workload):
         return recorded_simulation(source, setting)
-    run = open_run(source)
+    run = _open_run(source)
     return recorded_simulation(run.read(chosen.layout), setting, run.read)
 
 
@@ -355,7 +355,7 @@ def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *
         raise ConfigError("is the result of a forecast; run traincast predict on it", "run.command")
     asked = options or record.options
     files = unchanged_files(record.inputs)
-    run = open_run(files)
+    run = _open_run(files)
     workload = run.read(asked.layout)
     if asked.cluster is not None:
         return recorded_simulation(workload, choose(asked, asked.cluster, engine), run.read)
