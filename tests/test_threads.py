@@ -1,9 +1,10 @@
 """Threads that forecast at the same time get what each would get alone."""
 
+import multiprocessing
 import sys
 import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -75,6 +76,41 @@ def test_eight_threads_are_as_one(tmp_path):
     alone = [call() for call in calls]
     for found in at_once(calls):
         assert found == alone
+
+
+JOB = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_length": 1024, "allow_oom": True}
+
+
+def step_of(number):
+    """Return a forecast of one of many jobs, or a simulation, as it is written; processes are handed its number."""
+    if number % 5 == 4:
+        path = "examples/aicb_scaled_512gpu.txt"
+        return to_json(traincast.simulate(path, cluster="h100", gpus=512 * (1 + number % 2)))
+    layout = {"tp": (1, 2, 4)[number % 3], "pp": (1, 2)[number // 3 % 2], "seq_length": 1024 + 64 * (number % 7)}
+    return to_json(traincast.predict(**{**JOB, **layout}, cluster=("h100", "a100")[number % 2]))
+
+
+def numbers(count):
+    return [*range(count), *range(0, count, 2)]
+
+
+@pytest.mark.parametrize("count", [24, pytest.param(1_334, marks=pytest.mark.slow)])
+def test_many_steps_in_eight_threads_are_as_one_after_the_other(count):
+    alone = {number: step_of(number) for number in range(count)}
+    with ThreadPoolExecutor(THREADS) as pool:
+        for number, found in zip(numbers(count), pool.map(step_of, numbers(count)), strict=True):
+            assert found == alone[number]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("count", [10, pytest.param(1_334, marks=pytest.mark.slow)])
+def test_processes_are_as_one(start, count):
+    if start not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"processes are not started by {start} here")
+    alone = {number: step_of(number) for number in range(count)}
+    with ProcessPoolExecutor(2, multiprocessing.get_context(start)) as pool:
+        for number, found in zip(numbers(count), pool.map(step_of, numbers(count), chunksize=4), strict=True):
+            assert found == alone[number]
 
 
 def test_threads_that_read_python_leave_the_filters_of_warnings():

@@ -62,12 +62,12 @@ from traincast.job.record import RunRecord
 from traincast.job.training_run import run_terms
 from traincast.job.words import JOB_WORDS, RUN_WORDS, SIMULATE_WORDS, STEP_WORDS, said_of_job, sorted_out, takes
 from traincast.simulation.memory_risk import checked_oom_risk
-from traincast.simulation.recorded import (
+from traincast.simulation.reproducible import (
     DEFAULT_CLUSTER,
     choose,
     record_of,
-    recorded_forecast,
-    recorded_simulation,
+    reproducible_forecast,
+    reproducible_simulation,
     unchanged_files,
 )
 from traincast.simulation.result import Result
@@ -121,9 +121,9 @@ def simulate(
         raise ConfigError("the layout of a workload is decided when it is read; give layout options to traincast.read")
     setting = choose(chosen, chosen.cluster, engine)
     if isinstance(source, Workload):
-        return recorded_simulation(source, setting)
+        return reproducible_simulation(source, setting)
     run = _open_run(source)
-    return recorded_simulation(run.read(chosen.layout), setting, run.read)
+    return reproducible_simulation(run.read(chosen.layout), setting, run.read)
 
 
 @takes(STEP_WORDS, JOB_WORDS)
@@ -189,7 +189,7 @@ def predict(
     said = found.cluster if isinstance(found, Draft) else None
     named = next((each for each in (cluster, said, by_options) if each is not None), None)
     assumed = isinstance(found, Draft) and found.cluster_assumed and named is said
-    result = recorded_forecast(found, choose(chosen, named, engine, cluster_assumed=assumed), allow_oom=allow_oom)
+    result = reproducible_forecast(found, choose(chosen, named, engine, cluster_assumed=assumed), allow_oom=allow_oom)
     return checked_oom_risk(result, fail_on_oom_risk)
 
 
@@ -295,7 +295,7 @@ def run_again(result: StrPath | Result, *, engine: str = "fast") -> Result:
     record, options = _record(known, result)
     if record.command == "predict":
         chosen = choose(options, record.cluster, engine, cluster_assumed=record.cluster_assumed)
-        return recorded_forecast(record.draft(), chosen, allow_oom=record.allow_oom)
+        return reproducible_forecast(record.draft(), chosen, allow_oom=record.allow_oom)
     return simulate_record(record, options, engine=engine)
 
 
@@ -312,7 +312,7 @@ def explain(result: StrPath | Result, *, engine: str = "fast") -> Explanation:
     >>> int(told.waiting.root.other_K[0])
     7
     """
-    from traincast.simulation.recorded import explained_in_full
+    from traincast.simulation.reproducible import explained_in_full
 
     known = result if isinstance(result, Result) else load_result(result)
     if known.program is None:
@@ -358,10 +358,10 @@ def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *
     run = _open_run(files)
     workload = run.read(asked.layout)
     if asked.cluster is not None:
-        return recorded_simulation(workload, choose(asked, asked.cluster, engine), run.read)
+        return reproducible_simulation(workload, choose(asked, asked.cluster, engine), run.read)
     assumed, described = record.cluster_assumed, record.inputs
     chosen = choose(asked, record.cluster, engine, cluster_assumed=assumed, described_by=described)
-    return recorded_simulation(workload, chosen, run.read)
+    return reproducible_simulation(workload, chosen, run.read)
 
 
 def _name_of(cluster: StrPath | Cluster) -> str:

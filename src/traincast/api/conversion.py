@@ -17,7 +17,7 @@ from traincast.job.options import LayoutOptions, SimulateOptions, make_options
 from traincast.job.words import SIMULATE_WORDS, sorted_out, takes
 from traincast.model.load import load_model
 from traincast.report.files import refuse_existing, write_files, write_whole
-from traincast.simulation.recorded import choose, unchanged_files
+from traincast.simulation.reproducible import choose, unchanged_files
 from traincast.workload.workload import Workload
 
 

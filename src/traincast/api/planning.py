@@ -20,7 +20,7 @@ from traincast.model.model import Model
 from traincast.names import known_names
 from traincast.planning.options import LIMITED, PlanKeywords
 from traincast.planning.request import requested
-from traincast.simulation.recorded import DEFAULT_CLUSTER, choose
+from traincast.simulation.reproducible import DEFAULT_CLUSTER, choose
 
 if TYPE_CHECKING:
     from traincast.planning.answer import Asked, Plan

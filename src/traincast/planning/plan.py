@@ -28,7 +28,7 @@ from traincast.planning.space import Space
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.job_step import JobStep
-from traincast.simulation.recorded import with_run
+from traincast.simulation.reproducible import with_run
 from traincast.simulation.result import Result
 from traincast.simulation.step import Setting
 from traincast.simulation.study import Study

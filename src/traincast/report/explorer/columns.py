@@ -19,7 +19,7 @@ from traincast.report.explorer.advice import advice
 from traincast.report.json import result_to_dict
 from traincast.report.operations import choose_ranks, described, simulated
 from traincast.report.plain import Plain, encodable
-from traincast.simulation.recorded import memory_of
+from traincast.simulation.reproducible import memory_of
 from traincast.simulation.result import Result
 
 if TYPE_CHECKING:

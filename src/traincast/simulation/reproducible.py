@@ -104,7 +104,7 @@ ReadAgain = Callable[[LayoutOptions], Workload]
 """Reads the files of a workload again in another layout."""
 
 
-def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgain | None = None) -> Result:
+def reproducible_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgain | None = None) -> Result:
     """Simulate a workload; the result holds its inputs and its run.
 
     What-ifs of its layout need `read_again`, which a workload that was made in Python has not.
@@ -148,7 +148,7 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
     return _recorded(result, record)
 
 
-def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oom: bool = False) -> Result:
+def reproducible_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oom: bool = False) -> Result:
     """Forecast a job as it was described; the result holds its job, its inputs and its run.
 
     Raises
