@@ -71,6 +71,7 @@ from traincast.simulation.reproducible import (
     unchanged_files,
 )
 from traincast.simulation.result import Result
+from traincast.simulation.study import Study
 from traincast.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def simulate(
     options: SimulateOptions | None = None,
     *,
     engine: str = "fast",
+    study: Study | None = None,
     **words: Any,  # noqa: ANN401
 ) -> Result:
     """Simulate one step of a workload or of the files that describe it.
@@ -99,6 +101,8 @@ def simulate(
         Files of one run, folders and patterns of them; what `traincast.read` made of them; or a result.
     options : SimulateOptions, optional
         All options at once; or as keywords:
+    study : Study, optional
+        What earlier steps prepared; this one leaves there what it prepares.
     **words
         The words of the command line's flags, such as ``cluster="h100"``, ``tp=8`` or ``slow={7: 1.3}``: the fields
         of `SimulateOptions` and `LayoutOptions`, under any name of their flags.
@@ -121,9 +125,9 @@ def simulate(
         raise ConfigError("the layout of a workload is decided when it is read; give layout options to traincast.read")
     setting = choose(chosen, chosen.cluster, engine)
     if isinstance(source, Workload):
-        return reproducible_simulation(source, setting)
+        return reproducible_simulation(source, setting, study=study)
     run = _open_run(source)
-    return reproducible_simulation(run.read(chosen.layout), setting, run.read)
+    return reproducible_simulation(run.read(chosen.layout), setting, run.read, study)
 
 
 @takes(STEP_WORDS, JOB_WORDS)
@@ -137,6 +141,7 @@ def predict(
     allow_oom: bool = False,
     fail_on_oom_risk: float | None = None,
     engine: str = "fast",
+    study: Study | None = None,
     **words: Any,  # noqa: ANN401
 ) -> Result:
     """Forecast one step of a training job.
@@ -158,6 +163,8 @@ def predict(
         Simulate even a job that is very unlikely to fit into memory; a warning says so.
     fail_on_oom_risk : float, optional
         Refuse a job whose chance of running out of memory is above this, from 0 to 1.
+    study : Study, optional
+        What earlier forecasts prepared, as on other clusters; this one leaves there what it prepares.
     **words
         The words of the flags, such as ``tp=8`` or ``slow={7: 1.3}``: the fields of `JobRequest` and `StepOptions`.
 
@@ -189,7 +196,8 @@ def predict(
     said = found.cluster if isinstance(found, Draft) else None
     named = next((each for each in (cluster, said, by_options) if each is not None), None)
     assumed = isinstance(found, Draft) and found.cluster_assumed and named is said
-    result = reproducible_forecast(found, choose(chosen, named, engine, cluster_assumed=assumed), allow_oom=allow_oom)
+    setting = choose(chosen, named, engine, cluster_assumed=assumed)
+    result = reproducible_forecast(found, setting, allow_oom=allow_oom, study=study)
     return checked_oom_risk(result, fail_on_oom_risk)
 
 

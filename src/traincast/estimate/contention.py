@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
-from traincast.fabric.contention import Slowdown, link_use, network_factor, pair_slowdown
+from traincast.fabric.contention import Slowdown, link_use, network_factor, pair_slowdown, worst_slowdown
 from traincast.fabric.graph import FabricGraph, build_fabric, through_fabric
 from traincast.fabric.placement import Placement, gpu_of
 from traincast.hardware.cluster import Cluster
@@ -67,8 +67,7 @@ class NetworkAnswers:
         key = groups, cluster, gpus, seed
         if key not in self._worst:
             pattern, members = _traffic(groups, cluster)
-            found = network_factor(pattern, members, self.fabric(cluster, gpus), seed)
-            self._worst[key] = max(found, key=lambda each: each.factor)
+            self._worst[key] = worst_slowdown(pattern, members, self.fabric(cluster, gpus), seed)
         return self._worst[key]
 
     def link_use(self, groups: "_Groups", cluster: Cluster, gpus: int, factor: float, seed: int | None) -> FloatArray:

@@ -104,7 +104,9 @@ ReadAgain = Callable[[LayoutOptions], Workload]
 """Reads the files of a workload again in another layout."""
 
 
-def reproducible_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgain | None = None) -> Result:
+def reproducible_simulation(
+    workload: Workload, chosen: Chosen, read_again: ReadAgain | None = None, study: Study | None = None
+) -> Result:
     """Simulate a workload; the result holds its inputs and its run.
 
     What-ifs of its layout need `read_again`, which a workload that was made in Python has not.
@@ -117,7 +119,7 @@ def reproducible_simulation(workload: Workload, chosen: Chosen, read_again: Read
     check_what_ifs(chosen.setting)
     if chosen.setting.tokens is not None and chosen.setting.tokens_per_step is None:
         raise ConfigError(f"{workload.name} does not say how many tokens a step trains on; give it", "tokens_per_step")
-    study = Study()
+    study = study or Study()
     with part(0.0, _SHARE_OF_STEP if chosen.setting.suggest else 1.0):
         result = explained(simulate(workload, chosen.setting, study))
 
@@ -148,7 +150,9 @@ def reproducible_simulation(workload: Workload, chosen: Chosen, read_again: Read
     return _recorded(result, record)
 
 
-def reproducible_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oom: bool = False) -> Result:
+def reproducible_forecast(
+    job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oom: bool = False, study: Study | None = None
+) -> Result:
     """Forecast a job as it was described; the result holds its job, its inputs and its run.
 
     Raises
@@ -167,7 +171,7 @@ def reproducible_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allo
         raise ConfigError("is of a file; a job says it by its batch and sequence length", "tokens_per_step")
     cluster = chosen.setting.cluster
     draft, request, decided, files = decide(job, cluster)
-    study = Study()
+    study = study or Study()
     with part(0.0, _SHARE_OF_STEP if chosen.setting.suggest else 1.0):
         result, done = forecast_step(decided, chosen.setting, allow_oom=allow_oom, study=study)
     record = RunRecord(
