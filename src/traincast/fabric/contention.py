@@ -60,8 +60,8 @@ def network_factor(
     The flows of a phase are equal and start together, so that one max-min solve gives its time
     (see `traincast.fabric.flows.finish_times`). All steps of a ring are alike: one phase.
     """
-    found = _times(pattern, groups, graph, seed)
-    return [_slowdown(*each, graph) for each in zip(*(each_G.tolist() for each_G in found), strict=True)]
+    together_G, alone_G, link_G = (each_G.tolist() for each_G in _times(pattern, groups, graph, seed))
+    return [_slowdown(*each, graph) for each in zip(together_G, alone_G, link_G, strict=True)]
 
 
 def worst_slowdown(

@@ -60,7 +60,17 @@ class _LaidOut(Struct, frozen=True):
 
 
 class Study:
-    """What was prepared for the steps of a job, of files, or of many jobs."""
+    """What was prepared for the steps of a job, of files, or of many jobs.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> study = traincast.Study()
+    >>> job = {"model": "llama3-8b", "gpus": 8, "tp": 2, "global_batch": 64, "seq_length": "8k"}
+    >>> steps = [traincast.predict(**job, cluster=each, study=study) for each in ("h100", "h200")]
+    >>> steps[0] == traincast.predict(**job, cluster="h100")
+    True
+    """
 
     def __init__(self) -> None:
         """Begin with nothing."""
