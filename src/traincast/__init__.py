@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from traincast.job.request import JobRequest
     from traincast.simulation.result import Result
+    from traincast.simulation.study import Study
 
 __version__ = "0.1.0"
 
@@ -70,6 +71,7 @@ __all__ = [
     "SimulateOptions",
     "StageRoles",
     "StepOptions",
+    "Study",
     "TraincastError",
     "UnknownNameError",
     "__version__",
@@ -110,6 +112,7 @@ _MODULES = {
     "traincast.job.request": "JobRequest",
     "traincast.job.options": "LayoutOptions SimulateOptions StageRoles StepOptions",
     "traincast.simulation.result": "Result",
+    "traincast.simulation.study": "Study",
     "traincast.api.explorer": "explore",
     "traincast.api.ranking": "rank",
     "traincast.api.sweep": "sweep",

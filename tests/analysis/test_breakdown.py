@@ -8,6 +8,7 @@ import pytest
 from support import collective, compute, wait
 from traincast import api
 from traincast.analysis.breakdown import exposed_seconds, last_rank, rank_breakdown
+from traincast.analysis.timed_program import timed_program
 from traincast.simulation.result import BREAKDOWN_KEYS
 from traincast.workload.ops import Op, table_of
 from traincast.workload.program import Program, Timeline
@@ -36,7 +37,7 @@ def message(kind=Kind.RECV):
 
 
 def ran(*runs, before=()):
-    """Return the program and times of a rank that ran (operation, ready, start, end), behind one that ran `before`."""
+    """Return a step of a rank that ran (operation, ready, start, end), behind one that ran `before`."""
     everything = [*before, *runs]
     count = len(everything)
     none = np.full(count, -1, dtype=np.int32)
@@ -59,12 +60,13 @@ def ran(*runs, before=()):
         op_ptr_R1=np.array([0, len(before), count]),
     )
     ready, start, end = (np.array([run[place] for run in everything], dtype=np.float64) for place in (1, 2, 3))
-    return program, Timeline(ready_s_N=ready, start_s_N=start, end_s_N=end, duration_s_N=end - start)
+    timeline = Timeline(ready_s_N=ready, start_s_N=start, end_s_N=end, duration_s_N=end - start)
+    return timed_program(program, timeline)
 
 
 def broken_down(*runs, step_s, before=()):
     """Break down a rank that ran (operation, ready, start, end), behind another rank that ran `before`."""
-    found = rank_breakdown(*ran(*runs, before=before), 1, step_s)
+    found = rank_breakdown(ran(*runs, before=[*before, (GAP, 0, 0, step_s)]), 1)
     assert tuple(found.breakdown_s) == BREAKDOWN_KEYS
     assert sum(found.breakdown_s.values()) == step_s
     assert found.compute_s == found.breakdown_s["compute"]
@@ -227,16 +229,16 @@ def test_what_of_each_operation_is_exposed():
         (GAP, 11, 11, 12),
         (comm(Group.TP), 12, 13, 15),
     ]
-    program, timeline = ran(*runs, before=[(comm(Group.TP), 0, 3, 9)])
-    found = exposed_seconds(program, timeline, 1, 15.0)
+    step = ran(*runs, before=[(comm(Group.TP), 0, 3, 9)])
+    found = exposed_seconds(step, 1)
     # Both of dp are there from 9 to 10.
     assert found.tolist() == [0, 2, 1, 0, 1, 2, 0, 3]
-    assert exposed_seconds(program, timeline, 0, 15.0).tolist() == [9]
+    assert exposed_seconds(step, 0).tolist() == [9]
     # Where one of a kind hides another in part, the kind's exposed time is counted for each.
     assert broken_down(*runs, step_s=15)[0]["exposed_dp"] == 2
 
 
 @pytest.mark.parametrize(("first_s", "second_s", "index"), [(0.25, 0.5, 1), (0.5, 0.25, 0), (0.5, 0.5, 0)])
 def test_the_last_rank_is_the_lowest_of_those_that_end_last(first_s, second_s, index):
-    program, timeline = ran((COMPUTE, 0, 0, second_s), before=[(comm(Group.TP), 0, 0, first_s)])
-    assert last_rank(program, timeline) == index
+    step = ran((COMPUTE, 0, 0, second_s), before=[(comm(Group.TP), 0, 0, first_s)])
+    assert last_rank(step.program, step.timeline) == index

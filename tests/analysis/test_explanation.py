@@ -9,6 +9,7 @@ from traincast.analysis.communication import communication_table, overlap_of_ran
 from traincast.analysis.explanation import explain, short_form
 from traincast.analysis.memory_curve import Saved, memory_curves
 from traincast.analysis.roofline import roofline
+from traincast.analysis.timed_program import timed_program
 from traincast.analysis.waiting import waiting
 from traincast.job.parallel import Parallel
 from traincast.workload.words import Phase
@@ -26,7 +27,7 @@ def unequal():
 
 
 def test_the_early_rank_waits_for_the_late_one():
-    told = waiting(*unequal())
+    told = waiting(timed_program(*unequal()))
     for pairs in (told.direct, told.root):
         assert (pairs.rank_K.tolist(), pairs.other_K.tolist(), pairs.time_s_K.tolist()) == ([0], [1], [2.0])
         assert pairs.matrix(np.array([0, 1])).tolist() == [[0.0, 2.0], [0.0, 0.0]]
@@ -45,8 +46,7 @@ def test_whoever_stands_at_the_end_of_a_chain_keeps_all_waiting():
     hand = HandMade(Parallel(pp=3))
     hand.template([compute(1.0)], [compute(1.0)])
     program = expanded(hand.workload())
-    timeline = timed(program)
-    told = waiting(program, timeline)
+    told = waiting(timed_program(program, timed(program)))
     direct = told.direct.matrix(np.arange(3))
     root = told.root.matrix(np.arange(3))
     # Stage 0 waits from 1 to 5 s, for stage 1; in that time stage 1 works for 2 s and waits for stage 2 for 2 s.
@@ -59,7 +59,7 @@ def test_whoever_stands_at_the_end_of_a_chain_keeps_all_waiting():
 def test_all_waiting_is_told_once(path):
     """What a rank waits for all others is its bubble and its exposed waiting."""
     result = api.simulate(path, cluster="h100")
-    told = waiting(result.program, result.timeline)
+    told = waiting(result.timed)
     for pairs in (told.direct, told.root):
         waited = pairs.matrix(result.program.rank_R).sum(axis=1)
         for rank, waited_s in zip(result.ranks, waited, strict=True):
@@ -70,8 +70,8 @@ def test_all_waiting_is_told_once(path):
 def test_what_the_path_consists_of_sums_to_the_step(path):
     result = api.simulate(path, cluster="h100")
     assert sum(each.time_s for each in result.analysis.critical_path) == pytest.approx(result.iteration_time_s)
-    told = explain(result.program, result.timeline)
-    assert short_form(result.program, result.timeline) == result.analysis
+    told = explain(result.timed)
+    assert short_form(result.timed) == result.analysis
     assert told.slack_s_N[told.path.op_H].max() == 0.0
 
 

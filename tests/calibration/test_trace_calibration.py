@@ -21,7 +21,7 @@ from traincast.job.draft import Draft
 from traincast.job.job_file import draft_of_table, read_job_file
 from traincast.job.options import StepOptions
 from traincast.job.parallel import Parallel
-from traincast.simulation.recorded import decide
+from traincast.simulation.reproducible import decide
 from traincast.simulation.step import Setting
 from traincast.workload.builder import compute_op
 from traincast.workload.ops import OperatorCall

@@ -28,7 +28,7 @@ from traincast.measuring.kernels import Call
 from traincast.measuring.tasks import MOST_ELEMENTS, calls_of, collective_cells, operator_cells, tasks_of
 from traincast.measuring.timing import CannotTimeError, Task, measure
 from traincast.simulation.job_step import run_job
-from traincast.simulation.recorded import decide
+from traincast.simulation.reproducible import decide
 from traincast.simulation.step import Setting
 from traincast.workload.ops import OperatorCall
 

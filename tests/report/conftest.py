@@ -9,6 +9,7 @@ from rich.console import Console
 
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
 from traincast.analysis.summary import Interval
+from traincast.analysis.timed_program import timed_program
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
@@ -195,8 +196,7 @@ def result():
             ),
         ),
         version="0.1.0",
-        program=program,
-        timeline=timeline,
+        timed=timed_program(program, timeline),
     )
 
 
@@ -207,7 +207,7 @@ def many_ranks(result):
     ranks = [make_rank(rank, rank % 2, compute=6, other=3) for rank in range(20)]
     ranks[14] = make_rank(14, 0, compute=6, other=30)
     ranks[9] = make_rank(9, 1, compute=9)
-    return replace(result, program=program, timeline=timeline, ranks=tuple(ranks))
+    return replace(result, timed=timed_program(program, timeline), ranks=tuple(ranks))
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_names_choose_and_order(result, tmp_path):
 
 
 def test_without_a_timeline(result, tmp_path):
-    result = replace(result, program=None, timeline=None)
+    result = replace(result, timed=None)
     assert [path.name for path in write_directory(result, tmp_path)] == ["result.json"]
     with pytest.raises(ConfigError, match="simulate again"):
         write_directory(result, tmp_path, ["trace"])

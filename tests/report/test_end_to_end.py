@@ -87,18 +87,18 @@ def test_its_rows_add_up_to_its_summary(simulated):
 
 def test_exposed_operations_add_up_to_the_breakdown_of_their_rank(simulated):
     result, _ = simulated
-    program, timeline = result.program, result.timeline
+    program = result.program
     for index in range(len(program.rank_R)):
         mine = program.rank_slice(index)
         row_N = program.row_N[mine]
-        exposed_N = exposed_seconds(program, timeline, index, timeline.step_s)
-        parts = rank_breakdown(program, timeline, index, timeline.step_s).breakdown_s
+        exposed_N = exposed_seconds(result.timed, index)
+        parts = rank_breakdown(result.timed, index).breakdown_s
         collective_N = program.ops.kind_T[row_N] == Kind.COLLECTIVE
         for groups, name in (([Group.TP], "exposed_tp"), ([Group.EP], "exposed_ep")):
             of_groups_N = np.isin(program.ops.group_T[row_N], groups) & collective_N
             assert exposed_N[of_groups_N].sum() == pytest.approx(parts[name])
         assert not exposed_N[program.ops.kind_T[row_N] == Kind.COMPUTE].any()
-    assert 0 <= last_rank(program, timeline) < len(program.rank_R)
+    assert 0 <= last_rank(program, result.timeline) < len(program.rank_R)
 
 
 def test_it_is_written_on_request_alone(simulated, tmp_path):

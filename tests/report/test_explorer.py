@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from support import with_ops
 from traincast import api
 from traincast.analysis.summary import Suggestion
 from traincast.errors import ConfigError
@@ -162,7 +163,7 @@ def test_a_page_asks_nothing_of_any_network(result):
 def test_nothing_of_a_file_becomes_markup(result):
     bad = "</script><img src=x onerror=alert(1)><!--"
     ops = replace(result.program.ops, name_T=tuple(bad for _ in result.program.ops.name_T))
-    page = page_of((bad, replace(result, program=replace(result.program, ops=ops))))
+    page = page_of((bad, with_ops(result, ops)))
     assert "<img" not in page
     assert page.count("</script>") == 3
     header, columns = columns_of(page)

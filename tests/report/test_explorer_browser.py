@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from support import with_ops
 from traincast import api
 from traincast.report.explorer.page import write_page
 
@@ -314,7 +315,7 @@ def test_three_hundred_thousand_operations_are_drawn(show):
 def test_nothing_of_a_file_runs(show, replayed):
     bad = "<img src=x onerror=\"document.title='owned'\">"
     ops = replace(replayed.program.ops, name_T=tuple(bad for _ in replayed.program.ops.name_T))
-    page = show((bad, replace(replayed, program=replace(replayed.program, ops=ops))))
+    page = show((bad, with_ops(replayed, ops)))
     page.focus("#canvas")
     page.keyboard.press("ArrowRight")
     assert page.locator("#details").get_by_text("<img").count()

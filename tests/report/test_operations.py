@@ -9,6 +9,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from support import with_ops
 from traincast.errors import ConfigError
 from traincast.report import chrome_trace
 from traincast.report import csv as ops_csv
@@ -64,7 +65,7 @@ def test_csv_cells(result):
 @pytest.mark.parametrize("name", ["=cmd|'x'!A1", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\uff1d1", "'=1", "''@x"])
 def test_csv_cells_of_the_input_are_no_formulas(result, name):
     ops = replace(result.program.ops, name_T=(name, *result.program.ops.name_T[1:]))
-    changed = replace(result, program=replace(result.program, ops=ops))
+    changed = with_ops(result, ops)
     written = rows_of(changed)[0]["name"]
     assert written == f"'{name}"
 
@@ -146,4 +147,4 @@ def test_one_rank_is_always_shown(many_ranks):
 @pytest.mark.parametrize("write", [write_csv, write_trace])
 def test_without_operations_it_says_so(result, write):
     with pytest.raises(ConfigError, match="simulate again"):
-        write(replace(result, timeline=None), io.BytesIO())
+        write(replace(result, timed=None), io.BytesIO())

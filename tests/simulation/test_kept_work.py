@@ -1,6 +1,4 @@
-"""What is kept of one forecast for the next changes none of them, whatever ran before."""
-
-import pytest
+"""What a study keeps of one forecast for the next changes none of them, whatever ran before."""
 
 from traincast.estimate.memory.remedies import remedies
 from traincast.estimate.memory.stage import job_memory
@@ -9,10 +7,10 @@ from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.report.json import to_json
+from traincast.simulation import study as studies
 from traincast.simulation.forecast import forecast
-from traincast.simulation.job_step import _work
 from traincast.simulation.step import Setting
-from traincast.workload import expand
+from traincast.simulation.study import Study
 
 H100, A100 = load_cluster("h100"), load_cluster("a100")
 
@@ -35,38 +33,41 @@ RUNS = [
 ]
 
 
-def forecast_of(run):
-    return to_json(forecast(*run, allow_oom=True))
+def forecast_of(run, study=None):
+    return to_json(forecast(*run, allow_oom=True, study=study))
 
 
-@pytest.fixture
 def forget():
-    def forget():
-        for kept in (remedies, job_memory, _work):
-            kept.cache_clear()
-        expand._last.clear()
-
-    return forget
+    for kept in (remedies, job_memory):
+        kept.cache_clear()
 
 
-def test_a_forecast_is_the_same_whatever_ran_before(forget):
+def test_a_forecast_is_the_same_whatever_ran_before():
     alone = []
     for run in RUNS:
         forget()
         alone.append(forecast_of(run))
     assert len(set(alone)) == len(RUNS) - 1
     forget()
+    study = Study()
     for _ in range(2):
-        assert [forecast_of(run) for run in RUNS] == alone
-    assert [forecast_of(run) for run in reversed(RUNS)] == alone[::-1]
+        assert [forecast_of(run, study) for run in RUNS] == alone
+    assert [forecast_of(run, study) for run in reversed(RUNS)] == alone[::-1]
 
 
-def test_the_work_of_a_job_is_built_once_for_several_clusters(forget, monkeypatch):
-    forget()
+def test_the_work_of_a_job_is_built_once_for_several_clusters(monkeypatch):
     built = []
-    expanded = expand._expanded
-    monkeypatch.setattr(expand, "_expanded", lambda *given: built.append(given) or expanded(*given))
+    for name in ("build_workload", "expansion", "graph_of"):
+        genuine = getattr(studies, name)
+
+        def counted(*given, name=name, genuine=genuine):
+            built.append(name)
+            return genuine(*given)
+
+        monkeypatch.setattr(studies, name, counted)
+    study = Study()
     for run in RUNS[:2]:
-        forecast(*run)
-    assert _work.cache_info().misses == 1
-    assert len(built) == 1
+        forecast(*run, study=study)
+    assert sorted(built) == ["build_workload", "expansion", "graph_of"]
+    forecast(*RUNS[0])
+    assert len(built) == 6, "without a study nothing is kept"

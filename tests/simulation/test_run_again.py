@@ -20,7 +20,7 @@ from traincast.job.record import RunRecord, record_from_table, record_to_table
 from traincast.job.request import JobRequest
 from traincast.model.load import load_model
 from traincast.report.json import result_from_json, to_json
-from traincast.simulation.recorded import record_of
+from traincast.simulation.reproducible import record_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OPTIONS = SimulateOptions(

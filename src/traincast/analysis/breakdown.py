@@ -9,11 +9,10 @@ the other stage is draining it (``bubble``).
 Letters: N operations of a rank, B borders between instants, O owners.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from msgspec import Struct
 
+from traincast.analysis.timed_program import MOST_KEPT, RankOwners, TimedProgram
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind
@@ -58,12 +57,12 @@ class RankBreakdown(Struct, frozen=True):
     """Exposed waiting for members of a collective."""
 
 
-def rank_breakdown(program: Program, timeline: Timeline, index: int, step_s: float) -> RankBreakdown:
-    """Break down the step of one simulated rank, by its index in `program.rank_R`.
+def rank_breakdown(step: TimedProgram, index: int) -> RankBreakdown:
+    """Break down the step of one simulated rank, by its index in `Program.rank_R`.
 
-    What follows the rank's own end until the end of the whole step, `step_s`, is ``other``.
+    What follows the rank's own end until the end of the whole step is ``other``.
     """
-    _, border_B, owner_B = _owned(program, timeline, index, step_s)
+    _, border_B, owner_B = rank_owners(step, index)
     seconds_O = np.bincount(owner_B, np.diff(border_B), len(_NAME_OF_OWNER))
     breakdown = dict.fromkeys(_NAME_OF_OWNER, 0.0)
     for owner, name in enumerate(_NAME_OF_OWNER):
@@ -71,12 +70,12 @@ def rank_breakdown(program: Program, timeline: Timeline, index: int, step_s: flo
     return RankBreakdown(breakdown, float(seconds_O[0]), float(seconds_O[_BUBBLE + 1 : _NOBODY].sum()))
 
 
-def exposed_seconds(program: Program, timeline: Timeline, index: int, step_s: float) -> FloatArray:
+def exposed_seconds(step: TimedProgram, index: int) -> FloatArray:
     """Return how long each operation of one simulated rank is exposed, waiting for members included, [N].
 
     That is the time for which its kind of group owns what it takes: two of one kind at the same time have it both.
     """
-    claims, border_B, owner_B = _owned(program, timeline, index, step_s)
+    claims, border_B, owner_B = rank_owners(step, index)
     exposed_N = np.zeros(len(claims[0][0]))
     for owner_N, begin_N, end_N in claims:
         for owner in distinct(owner_N[(owner_N > 0) & (owner_N < _NOBODY) & (owner_N != _BUBBLE)]):
@@ -87,49 +86,22 @@ def exposed_seconds(program: Program, timeline: Timeline, index: int, step_s: fl
     return exposed_N
 
 
-_Claims = tuple[IntArray, FloatArray, FloatArray]
-"""Who claims something for each operation, and from when to when."""
-
-
-def _owned(
-    program: Program, timeline: Timeline, index: int, step_s: float
-) -> tuple[tuple[_Claims, _Claims], FloatArray, IntArray]:
+def rank_owners(step: TimedProgram, index: int) -> RankOwners:
     """Return what a rank's operations claim, transferring and waiting, and who owns the instants between borders."""
-    # A step is broken down, and then explained: of the last one the owners are kept.
-    last = next(iter(tuple(_last)), None)
-    if last is None or last.timeline is not timeline or last.row_N is not program.row_N or last.step_s != step_s:
-        last = _Last(timeline, program.row_N, step_s, {})
-        _last[:] = [last] if len(program) <= _REMEMBERED_OPS else []
-    of_rank = last.of_rank
-    if index not in of_rank:
-        of_rank[index] = _owned_of_rank(program, timeline, index, step_s)
-    return of_rank[index]
+    if index in step.owners:
+        return step.owners[index]
+    found = _owned_of_rank(step.program, step.timeline, index)
+    if len(step.program) <= MOST_KEPT:
+        step.owners[index] = found
+    return found
 
 
-_Owned = tuple[tuple[_Claims, _Claims], FloatArray, IntArray]
-_REMEMBERED_OPS = 500_000
-"""Operations of a program up to which the owners of its last step are kept."""
-
-
-class _Last(NamedTuple):
-    """The step that was broken down last, and the owners of its ranks."""
-
-    timeline: Timeline
-    row_N: IntArray
-    step_s: float
-    of_rank: dict[int, _Owned]
-
-
-_last: list[_Last] = []
-"""Nothing yet, or that step."""
-
-
-def _owned_of_rank(program: Program, timeline: Timeline, index: int, step_s: float) -> _Owned:
+def _owned_of_rank(program: Program, timeline: Timeline, index: int) -> RankOwners:
     mine = program.rank_slice(index)
     ready_N, start_N, end_N = timeline.ready_s_N[mine], timeline.start_s_N[mine], timeline.end_s_N[mine]
     transfer_N, wait_N = _owners(program, program.row_N[mine])
     claims = (transfer_N, start_N, end_N), (wait_N, ready_N, start_N)
-    times = np.concatenate([ready_N, start_N, end_N, [0.0, step_s]])
+    times = np.concatenate([ready_N, start_N, end_N, [0.0, timeline.step_s]])
     # Times of a stream rise, which a stable sort makes use of and that of `np.unique` does not.
     order = np.argsort(times, kind="stable")
     rising = times[order]
@@ -139,13 +111,7 @@ def _owned_of_rank(program: Program, timeline: Timeline, index: int, step_s: flo
     ready_at_N, start_at_N, end_at_N = place[:-2].reshape(3, -1)
     owner_N = np.concatenate([transfer_N, wait_N])
     begin_N, until_N = np.concatenate([start_at_N, ready_at_N]), np.concatenate([end_at_N, start_at_N])
-    return claims, border_B, _first_owners(len(border_B), owner_N, begin_N, until_N)
-
-
-def owned_instants(program: Program, timeline: Timeline, index: int, step_s: float) -> tuple[FloatArray, IntArray]:
-    """Return the borders between the instants of a rank's step, [B + 1], and the number of the owner of each, [B]."""
-    _, border_B, owner_B = _owned(program, timeline, index, step_s)
-    return border_B, owner_B
+    return RankOwners(claims, border_B, _first_owners(len(border_B), owner_N, begin_N, until_N))
 
 
 def is_waiting(owner_B: IntArray) -> BoolArray:

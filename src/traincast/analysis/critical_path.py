@@ -38,21 +38,25 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
     ready, and an operation is ready when the last of what it follows has ended (Kelley and Walker,
     1959, the critical path method, with rendezvous merged into one activity).
     """
-    count, ready_N, end_N = len(graph), timeline.ready_s_N, timeline.end_s_N
-    if not count:
+    if not len(graph):
         return CriticalPath(np.zeros(0, dtype=np.int64), np.zeros(0))
     previous, sources, pointers, rendezvous_of, members_of, members = _followed(graph)
-    at, path = int(np.argmax(end_N)), []
+    ready, end = timeline.ready_s_N.tolist(), timeline.end_s_N.tolist()
+    at, path = int(np.argmax(timeline.end_s_N)), []
     while at >= 0:
         path.append(at)
-        meeting = rendezvous_of[at]
-        if meeting >= 0:
-            at = max(members[members_of[meeting] : members_of[meeting + 1]], key=ready_N.__getitem__)
-        awaited = [] if ready_N[at] <= 0 else [*sources[pointers[at] : pointers[at + 1]], previous[at]]
-        awaited = [each for each in awaited if each >= 0]
-        at = awaited[0] if len(awaited) == 1 else max(awaited, key=lambda each: (end_N[each], -each), default=-1)
+        rendezvous = rendezvous_of[at]
+        if rendezvous >= 0:
+            at = max(members[members_of[rendezvous] : members_of[rendezvous + 1]], key=ready.__getitem__)
+        if ready[at] <= 0:
+            break
+        last = previous[at]
+        for each in sources[pointers[at] : pointers[at + 1]]:
+            if last < 0 or end[each] > end[last] or (end[each] == end[last] and each < last):
+                last = each
+        at = last
     op_H = np.array(path[::-1], dtype=np.int64)
-    return CriticalPath(op_H, end_N[op_H] - timeline.start_s_N[op_H])
+    return CriticalPath(op_H, timeline.end_s_N[op_H] - timeline.start_s_N[op_H])
 
 
 class _Followed(NamedTuple):

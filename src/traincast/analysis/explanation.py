@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.analysis.communication import communication_table, overlap_of_ranks
-from traincast.analysis.critical_path import CriticalPath, critical_path, slacks
+from traincast.analysis.critical_path import CriticalPath, slacks
 from traincast.analysis.memory_curve import Saved, StageCurve, memory_curves
 from traincast.analysis.roofline import roofline
 from traincast.analysis.summary import (
@@ -22,11 +22,11 @@ from traincast.analysis.summary import (
     RooflineRow,
     WaitShare,
 )
+from traincast.analysis.timed_program import TimedProgram
 from traincast.analysis.waiting import Waiting, WaitingPairs, waiting
-from traincast.engine.graph import build_graph
 from traincast.units import counted
-from traincast.workload.ops import FloatArray, OpTable
-from traincast.workload.program import Program, Timeline
+from traincast.workload.ops import FloatArray, OpTable, distinct
+from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind, Phase
 
 MOST_TOLD = 64
@@ -57,19 +57,18 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def explain(
-    program: Program,
-    timeline: Timeline,
+    step: TimedProgram,
     *,
     saved_Q: Mapping[int, Saved] | None = None,
     peak_bytes_P: Mapping[int, float] | None = None,
     engine: str = "auto",
 ) -> Explanation:
     """Explain a step that ran; `saved_Q` and `peak_bytes_P` are what is known of its memory (`memory_curves`)."""
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
+    program, timeline = step.program, step.timeline
     return Explanation(
-        path=critical_path(graph, timeline),
-        slack_s_N=slacks(graph, timeline, engine),
-        waiting=waiting(program, timeline),
+        path=step.path,
+        slack_s_N=slacks(step.graph, timeline, engine),
+        waiting=waiting(step),
         communication=communication_table(program, timeline),
         overlap=overlap_of_ranks(program, timeline),
         roofline=roofline(program, timeline),
@@ -77,12 +76,12 @@ def explain(
     )
 
 
-def short_form(program: Program, timeline: Timeline) -> Analysis:
+def short_form(step: TimedProgram) -> Analysis:
     """Return the short form of the explanation of a step that ran; what it does not tell is not worked out."""
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
-    waits = waiting(program, timeline)
+    program, timeline = step.program, step.timeline
+    waits = waiting(step)
     return Analysis(
-        critical_path=_path_shares(critical_path(graph, timeline), program),
+        critical_path=_path_shares(step.path, program),
         waits=_waits(waits.direct),
         kept_waiting=_kept_waiting(waits.root, program),
         communication=communication_table(program, timeline)[:MOST_TOLD],
@@ -92,16 +91,19 @@ def short_form(program: Program, timeline: Timeline) -> Analysis:
 
 
 def _path_shares(path: CriticalPath, program: Program) -> tuple[PathShare, ...]:
-    rows, stages = program.row_N[path.op_H], program.stage_N[path.op_H]
-    ops = program.ops
-    # Operations of one kind are one kind of work, whichever row of the table says it.
-    kinds = list(zip(*(column_T[rows].tolist() for column_T in (ops.kind_T, ops.phase_T, ops.group_T)), strict=True))
-    names = {kind: what(ops, row) for kind, row in dict(zip(kinds, rows.tolist(), strict=True)).items()}
-    sums: dict[tuple[int, str], float] = {}
-    for kind, stage, time_s in zip(kinds, stages.tolist(), path.time_s_H.tolist(), strict=True):
-        if time_s > 0:
-            sums[stage, names[kind]] = sums.get((stage, names[kind]), 0.0) + time_s
-    found = [PathShare(stage=stage, what=name, time_s=time_s) for (stage, name), time_s in sums.items()]
+    op_H, time_s_H = path.op_H[path.time_s_H > 0], path.time_s_H[path.time_s_H > 0]
+    row_H, stage_H = program.row_N[op_H], program.stage_N[op_H]
+    numbers: dict[str, int] = {}
+    number_T = np.zeros(len(program.ops), dtype=np.int64)
+    for row in distinct(row_H).tolist():
+        number_T[row] = numbers.setdefault(what(program.ops, row), len(numbers))
+    names = list(numbers)
+    which_H = stage_H.astype(np.int64) * len(names) + number_T[row_H]
+    sums = np.bincount(which_H, time_s_H)
+    found = [
+        PathShare(stage=each // len(names), what=names[each % len(names)], time_s=float(sums[each]))
+        for each in distinct(which_H).tolist()
+    ]
     return tuple(sorted(found, key=lambda each: (-each.time_s, each.stage, each.what)))
 
 

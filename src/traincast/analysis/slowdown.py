@@ -24,7 +24,8 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.analysis.summary import Slowdowns
-from traincast.engine.graph import Graph, build_graph
+from traincast.analysis.timed_program import graph_of
+from traincast.engine.graph import Graph
 from traincast.engine.many import steps_of
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program
@@ -55,10 +56,7 @@ class Replays:
     def __init__(self, steps: Iterable[StepOps], ranks_per_stage: int) -> None:
         """Take the steps; ranks of a stage are told apart by their place in it."""
         self.steps = list(steps)
-        self.graphs: list[Graph] = []
-        for each in self.steps:
-            known = each.program
-            self.graphs.append(build_graph(known.stream_N, known.edge_src_E, known.edge_dst_E, known.rendezvous_N))
+        self.graphs: list[Graph] = [graph_of(each.program) for each in self.steps]
         programs = [each.program for each in self.steps]
         self.duration_s_N = np.concatenate([each.duration_s_N for each in self.steps])
         self.step_N = np.repeat([each.number for each in self.steps], list(map(len, programs)))

@@ -13,7 +13,8 @@ Letters: N operations, R simulated ranks, B borders between instants, I stretche
 import numpy as np
 from msgspec import Struct
 
-from traincast.analysis.breakdown import is_waiting, owned_instants
+from traincast.analysis.breakdown import is_waiting, rank_owners
+from traincast.analysis.timed_program import TimedProgram
 from traincast.workload.ops import FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 
@@ -50,11 +51,12 @@ class Waiting(Struct, frozen=True):
     """By the rank that was not itself waiting at that instant."""
 
 
-def waiting(program: Program, timeline: Timeline) -> Waiting:
+def waiting(step: TimedProgram) -> Waiting:
     """Return who waited for whom in a step that ran."""
+    program, timeline = step.program, step.timeline
     last_N = _last_members(program, timeline)
     index_N = np.repeat(np.arange(len(program.rank_R)), np.diff(program.op_ptr_R1))
-    awaited_R = [_awaited(program, timeline, index, index_N[last_N]) for index in range(len(program.rank_R))]
+    awaited_R = [_awaited(step, index, index_N[last_N]) for index in range(len(program.rank_R))]
     stretches = [_Stretches.of(index, *awaited) for index, awaited in enumerate(awaited_R)]
     direct = _Stretches.joined(stretches) if stretches else _Stretches.none()
     return Waiting(direct.pairs(program.rank_R), _followed(direct, awaited_R).pairs(program.rank_R))
@@ -144,11 +146,12 @@ def _last_members(program: Program, timeline: Timeline) -> IntArray:
     return last_N
 
 
-def _awaited(program: Program, timeline: Timeline, index: int, late_N: IntArray) -> tuple[FloatArray, IntArray]:
+def _awaited(step: TimedProgram, index: int, late_N: IntArray) -> tuple[FloatArray, IntArray]:
     """Return the borders between the instants of a rank, and the index of the rank that each waits for, -1 for none."""
+    program, timeline = step.program, step.timeline
     mine = program.rank_slice(index)
     ready_N, start_N = timeline.ready_s_N[mine], timeline.start_s_N[mine]
-    border_B, owner_B = owned_instants(program, timeline, index, timeline.step_s)
+    _, border_B, owner_B = rank_owners(step, index)
     other_B = np.full(len(owner_B), -1, dtype=np.int64)
     late = np.flatnonzero((start_N > ready_N) & (program.rendezvous_N[mine] >= 0))
     late = late[np.lexsort((-late, -start_N[late]))]

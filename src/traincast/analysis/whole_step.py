@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from traincast.analysis.breakdown import EXPOSED, RankBreakdown, last_rank, rank_breakdown, transfer_owners
+from traincast.analysis.timed_program import TimedProgram
 from traincast.diagnostics import Note
 from traincast.engine import run
-from traincast.engine.graph import build_graph
 from traincast.units import format_time
 from traincast.workload.ops import BoolArray
 from traincast.workload.program import Program, Timeline
@@ -108,12 +108,12 @@ def _savings(program: Program, timeline: Timeline, without: StepWithout) -> dict
     return {name: saving_s * most for name, saving_s in saved_s.items()}
 
 
-def measured_breakdown(program: Program, timeline: Timeline) -> dict[str, float]:
+def measured_breakdown(step: TimedProgram) -> dict[str, float]:
     """Return where a step that was measured went, in seconds; its parts sum to the step."""
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
-    ranks = {index: rank_breakdown(program, timeline, index, timeline.step_s) for index in range(len(program.rank_R))}
+    program, timeline = step.program, step.timeline
+    ranks = {index: rank_breakdown(step, index) for index in range(len(program.rank_R))}
 
     def without(gone_N: BoolArray) -> float:
-        return float(run(graph, np.where(gone_N, 0.0, timeline.duration_s_N))[2].max(initial=0.0))
+        return float(run(step.graph, np.where(gone_N, 0.0, timeline.duration_s_N))[2].max(initial=0.0))
 
     return whole_step(program, timeline, ranks, last_rank(program, timeline), without).breakdown_s

@@ -24,6 +24,7 @@ from traincast.api.files import bus_bandwidths as bus_bandwidths
 from traincast.api.files import expand as expand
 from traincast.api.files import inspect as inspect
 from traincast.api.files import inspect_all as inspect_all
+from traincast.api.files import open_run as _open_run
 from traincast.api.files import read as read
 from traincast.api.measurements import calibrate as calibrate
 from traincast.api.measurements import calibrate_operators as calibrate_operators
@@ -61,15 +62,16 @@ from traincast.job.record import RunRecord
 from traincast.job.training_run import run_terms
 from traincast.job.words import JOB_WORDS, RUN_WORDS, SIMULATE_WORDS, STEP_WORDS, said_of_job, sorted_out, takes
 from traincast.simulation.memory_risk import checked_oom_risk
-from traincast.simulation.recorded import (
+from traincast.simulation.reproducible import (
     DEFAULT_CLUSTER,
     choose,
     record_of,
-    recorded_forecast,
-    recorded_simulation,
+    reproducible_forecast,
+    reproducible_simulation,
     unchanged_files,
 )
 from traincast.simulation.result import Result
+from traincast.simulation.study import Study
 from traincast.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -84,7 +86,8 @@ def simulate(
     files: Files | Workload | Result,
     options: SimulateOptions | None = None,
     *,
-    engine: str = "auto",
+    engine: str = "fast",
+    study: Study | None = None,
     **words: Any,  # noqa: ANN401
 ) -> Result:
     """Simulate one step of a workload or of the files that describe it.
@@ -98,6 +101,8 @@ def simulate(
         Files of one run, folders and patterns of them; what `traincast.read` made of them; or a result.
     options : SimulateOptions, optional
         All options at once; or as keywords:
+    study : Study, optional
+        What earlier steps prepared; this one leaves there what it prepares.
     **words
         The words of the command line's flags, such as ``cluster="h100"``, ``tp=8`` or ``slow={7: 1.3}``: the fields
         of `SimulateOptions` and `LayoutOptions`, under any name of their flags.
@@ -120,8 +125,9 @@ def simulate(
         raise ConfigError("the layout of a workload is decided when it is read; give layout options to traincast.read")
     setting = choose(chosen, chosen.cluster, engine)
     if isinstance(source, Workload):
-        return recorded_simulation(source, setting)
-    return recorded_simulation(read(source, chosen.layout), setting, lambda layout: read(source, layout))
+        return reproducible_simulation(source, setting, study=study)
+    run = _open_run(source)
+    return reproducible_simulation(run.read(chosen.layout), setting, run.read, study)
 
 
 @takes(STEP_WORDS, JOB_WORDS)
@@ -134,7 +140,8 @@ def predict(
     strict: bool = False,
     allow_oom: bool = False,
     fail_on_oom_risk: float | None = None,
-    engine: str = "auto",
+    engine: str = "fast",
+    study: Study | None = None,
     **words: Any,  # noqa: ANN401
 ) -> Result:
     """Forecast one step of a training job.
@@ -156,6 +163,8 @@ def predict(
         Simulate even a job that is very unlikely to fit into memory; a warning says so.
     fail_on_oom_risk : float, optional
         Refuse a job whose chance of running out of memory is above this, from 0 to 1.
+    study : Study, optional
+        What earlier forecasts prepared, as on other clusters; this one leaves there what it prepares.
     **words
         The words of the flags, such as ``tp=8`` or ``slow={7: 1.3}``: the fields of `JobRequest` and `StepOptions`.
 
@@ -187,7 +196,8 @@ def predict(
     said = found.cluster if isinstance(found, Draft) else None
     named = next((each for each in (cluster, said, by_options) if each is not None), None)
     assumed = isinstance(found, Draft) and found.cluster_assumed and named is said
-    result = recorded_forecast(found, choose(chosen, named, engine, cluster_assumed=assumed), allow_oom=allow_oom)
+    setting = choose(chosen, named, engine, cluster_assumed=assumed)
+    result = reproducible_forecast(found, setting, allow_oom=allow_oom, study=study)
     return checked_oom_risk(result, fail_on_oom_risk)
 
 
@@ -273,11 +283,11 @@ def compare(
     from traincast.report.sides import sides_of
 
     (said,) = sorted_out(terms, RUN_WORDS)
-    sides = sides_of((a, b), read, lambda job: predict(job, cluster))
+    sides = sides_of((a, b), read, lambda job: predict(job, cluster, engine="auto"))
     return compare_sides(*with_training_runs(sides[0], sides[1], run_terms(said)))
 
 
-def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
+def run_again(result: StrPath | Result, *, engine: str = "fast") -> Result:
     """Run a result again from what it holds; with the same version the bytes of its ``result.json`` are the same.
 
     It is given itself, as its ``result.json``, or as the folder that it was written to.
@@ -293,11 +303,11 @@ def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
     record, options = _record(known, result)
     if record.command == "predict":
         chosen = choose(options, record.cluster, engine, cluster_assumed=record.cluster_assumed)
-        return recorded_forecast(record.draft(), chosen, allow_oom=record.allow_oom)
+        return reproducible_forecast(record.draft(), chosen, allow_oom=record.allow_oom)
     return simulate_record(record, options, engine=engine)
 
 
-def explain(result: StrPath | Result, *, engine: str = "auto") -> Explanation:
+def explain(result: StrPath | Result, *, engine: str = "fast") -> Explanation:
     """Explain a step: critical path, slack, who waits for whom, communication with skew, roofline, memory over time.
 
     A result that holds no single operations, as one read from a file, is run again for them; the memory of a forecast
@@ -310,7 +320,7 @@ def explain(result: StrPath | Result, *, engine: str = "auto") -> Explanation:
     >>> int(told.waiting.root.other_K[0])
     7
     """
-    from traincast.simulation.recorded import explained_in_full
+    from traincast.simulation.reproducible import explained_in_full
 
     known = result if isinstance(result, Result) else load_result(result)
     if known.program is None:
@@ -318,7 +328,7 @@ def explain(result: StrPath | Result, *, engine: str = "auto") -> Explanation:
     return explained_in_full(known, engine)
 
 
-def with_operations(result: Result, *, engine: str = "auto") -> tuple[Result, str | None]:
+def with_operations(result: Result, *, engine: str = "fast") -> tuple[Result, str | None]:
     """Return a result with its single operations, for which it is run again, and why they are left out where they are.
 
     They are left out where it cannot be run again, or gives another step, as another version may.
@@ -336,10 +346,10 @@ def with_operations(result: Result, *, engine: str = "auto") -> tuple[Result, st
         return result, str(error)
     if again.iteration_time_s != result.iteration_time_s:
         return result, f"run again it takes {again.iteration_time_s:.6g} s, not {result.iteration_time_s:.6g} s"
-    return replace(result, program=again.program, timeline=again.timeline), None
+    return replace(result, timed=again.timed), None
 
 
-def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *, engine: str = "auto") -> Result:
+def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *, engine: str = "fast") -> Result:
     """Simulate the files of a record again, perhaps with other options, whose cluster goes before the record's.
 
     Examples
@@ -353,12 +363,13 @@ def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *
         raise ConfigError("is the result of a forecast; run traincast predict on it", "run.command")
     asked = options or record.options
     files = unchanged_files(record.inputs)
-    workload = read(files, asked.layout)
+    run = _open_run(files)
+    workload = run.read(asked.layout)
     if asked.cluster is not None:
-        return recorded_simulation(workload, choose(asked, asked.cluster, engine), lambda layout: read(files, layout))
+        return reproducible_simulation(workload, choose(asked, asked.cluster, engine), run.read)
     assumed, described = record.cluster_assumed, record.inputs
     chosen = choose(asked, record.cluster, engine, cluster_assumed=assumed, described_by=described)
-    return recorded_simulation(workload, chosen, lambda layout: read(files, layout))
+    return reproducible_simulation(workload, chosen, run.read)
 
 
 def _name_of(cluster: StrPath | Cluster) -> str:

@@ -18,7 +18,7 @@ from traincast.job.request import JobRequest
 from traincast.job.words import SIMULATE_WORDS, sorted_out, takes
 from traincast.model.load import load_model
 from traincast.report.files import refuse_existing, write_files, write_whole
-from traincast.simulation.recorded import choose, unchanged_files
+from traincast.simulation.reproducible import choose, unchanged_files
 from traincast.workload.workload import Workload
 
 
@@ -30,7 +30,7 @@ def convert(
     *,
     options: SimulateOptions | None = None,
     force: bool = False,
-    engine: str = "auto",
+    engine: str = "fast",
     **words: Any,  # noqa: ANN401
 ) -> Conversion:
     """Write a run in a format of the field.

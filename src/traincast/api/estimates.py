@@ -12,7 +12,7 @@ from traincast.fabric.placement import with_used_gpus
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import Gpu
-from traincast.simulation.recorded import DEFAULT_CLUSTER
+from traincast.simulation.reproducible import DEFAULT_CLUSTER
 from traincast.units import parse_size_range
 from traincast.workload.words import operation_named
 

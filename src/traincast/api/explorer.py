@@ -56,8 +56,8 @@ def _step(given: Files | Result, cluster: StrPath | Cluster | None) -> tuple[str
     if len(paths) == 1 and is_result(paths[0]):
         return name, run_again(paths[0])
     if len(paths) == 1 and Path(paths[0]).suffix == ".toml":
-        return name, predict(paths[0], cluster)
-    return name, simulate(given, cluster=cluster)
+        return name, predict(paths[0], cluster, engine="auto")
+    return name, simulate(given, cluster=cluster, engine="auto")
 
 
 def _name(paths: Sequence[StrPath]) -> str:

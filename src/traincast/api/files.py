@@ -4,11 +4,9 @@ from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.contract import Format, Inspection
-from traincast.formats.open import expand_inputs, identify_run, read_run, refuse_meaningless
+from traincast.formats.open import OpenRun, expand_inputs, identify_run
 from traincast.formats.recognise import bus_bandwidths as read_bus_bandwidths
 from traincast.formats.recognise import workload_format
 from traincast.job.draft import Draft
@@ -107,12 +105,22 @@ def read(files: Files, layout: LayoutOptions | None = None, *, recorded: bool = 
     >>> traincast.read("examples/aicb_scaled_512gpu.txt", traincast.LayoutOptions(gpus=1024)).parallel.dp
     16
     """
+    return open_run(files).read(layout or LayoutOptions(), recorded=recorded)
+
+
+def open_run(files: Files) -> OpenRun:
+    """Return the files of one run, to be read in one layout or in several (errors as `read`).
+
+    Examples
+    --------
+    >>> import traincast
+    >>> run = traincast.api.files.open_run("examples/aicb_scaled_512gpu.txt")
+    >>> [run.read(traincast.LayoutOptions(gpus=gpus)).parallel.dp for gpus in (512, 1024)]
+    [8, 16]
+    """
     given = _paths(files)
     paths = expand(given)
-    form = _workload_format(paths, given)
-    chosen = layout or LayoutOptions()
-    refuse_meaningless(form, chosen)
-    return replace(read_run(form, paths, chosen, recorded=recorded), layout=chosen)
+    return OpenRun(_workload_format(paths, given), paths)
 
 
 def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:

@@ -21,7 +21,7 @@ from traincast.model.model import Model
 from traincast.names import known_names
 from traincast.planning.options import LIMITED, PlanKeywords
 from traincast.planning.request import requested
-from traincast.simulation.recorded import DEFAULT_CLUSTER, choose
+from traincast.simulation.reproducible import DEFAULT_CLUSTER, choose
 
 if TYPE_CHECKING:
     from traincast.planning.answer import Asked, Plan
@@ -43,7 +43,7 @@ def plan(
     like: str | None = None,
     strict: bool = False,
     start: bool = False,
-    engine: str = "auto",
+    engine: str = "fast",
     **words: Any,  # noqa: ANN401
 ) -> "Plan":
     """Return the best layouts for what a job leaves open; what it says is fixed.
@@ -132,7 +132,7 @@ def plans(
     gpus: int | Sequence[int] = (),
     tell: Callable[[int, int], None] | None = None,
     start: bool = False,
-    engine: str = "auto",
+    engine: str = "fast",
     **words: Any,  # noqa: ANN401
 ) -> "Plans":
     """Plan a job for every model on every cluster with every number of GPUs, and compare them.

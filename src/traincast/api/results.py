@@ -7,7 +7,7 @@ from traincast.files import read_bytes, read_head
 from traincast.job.record import RunRecord
 from traincast.report.files import write_directory
 from traincast.report.json import result_from_json
-from traincast.simulation.recorded import record_of
+from traincast.simulation.reproducible import record_of
 from traincast.simulation.result import Result
 
 _HEAD_BYTES = 4096

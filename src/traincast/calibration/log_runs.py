@@ -15,7 +15,7 @@ from traincast.formats.training_log.job import draft_of_log
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.job import Job
-from traincast.simulation.recorded import DEFAULT_CLUSTER
+from traincast.simulation.reproducible import DEFAULT_CLUSTER
 
 
 def read_log_runs(

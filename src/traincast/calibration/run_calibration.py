@@ -31,7 +31,7 @@ from traincast.estimate.measured import of_pass
 from traincast.hardware.cluster import Cluster, RunFactor
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
-from traincast.simulation.recorded import DEFAULT_CLUSTER
+from traincast.simulation.reproducible import DEFAULT_CLUSTER
 from traincast.units import counted, format_share, format_time
 
 _ROUNDS = 2

@@ -37,7 +37,7 @@ from traincast.hardware.gpu import find_gpu
 from traincast.job.draft import Draft
 from traincast.job.job import Job
 from traincast.job.request import JobRequest
-from traincast.simulation.recorded import DEFAULT_CLUSTER, decide
+from traincast.simulation.reproducible import DEFAULT_CLUSTER, decide
 from traincast.simulation.step import Setting
 from traincast.units import format_share
 from traincast.workload.ops import FloatArray

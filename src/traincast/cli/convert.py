@@ -65,7 +65,7 @@ def command(
     with announced(quiet=quiet), progress("converting", quiet=quiet or as_json):
         source = given[0] if len(given) == 1 else given
         said = _said(choices) | ({} if model is None else {"model": model})
-        done = api.convert(source, out, to, options=options, force=force, **said)
+        done = api.convert(source, out, to, options=options, force=force, engine="auto", **said)
     if as_json:
         from traincast.report.json import conversion_to_dict
 

@@ -132,7 +132,7 @@ def _planned(draft: Draft, many: Mapping[str, Any], options: Mapping[str, Any], 
         with counted("planning", quiet=quiet) as tell:
             return api.plans(draft, tell=tell, **many, **options)
     with progress("planning", quiet=quiet):
-        return api.plan(draft, **options)
+        return api.plan(draft, engine="auto", **options)
 
 
 def _fixed(said: Sequence[str]) -> Mapping[str, tuple[Any, ...]]:

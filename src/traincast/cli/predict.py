@@ -73,6 +73,8 @@ def command(
         options = changed_options(record.options, **said)
         allow_oom = allow_oom or record.allow_oom
     with naming_unknown_flags(draft), announced(quiet=quiet), progress("predicting", quiet=quiet or as_json):
-        result = api.predict(draft, options=options, allow_oom=allow_oom, fail_on_oom_risk=fail_on_oom_risk)
+        result = api.predict(
+            draft, options=options, engine="auto", allow_oom=allow_oom, fail_on_oom_risk=fail_on_oom_risk
+        )
         written = write_directory(result, out, further=further) if out else []
     show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)

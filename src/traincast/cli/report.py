@@ -43,7 +43,7 @@ def command(
     result = api.load_result(file)
     if out:
         with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
-            result, why = api.with_operations(result)
+            result, why = api.with_operations(result, engine="auto")
         if why is not None and not (quiet or as_json):
             print_line(f"files of single operations are left out: {why}")
         written += write_directory(result, out, further=further)

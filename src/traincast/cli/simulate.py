@@ -92,10 +92,10 @@ def command(
     record = recorded_run(files)
     with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
         if record is None:
-            result = api.simulate(files, options)
+            result = api.simulate(files, options, engine="auto")
         else:
             said = {**on_command_line(changes), "suggest": changes["suggest"]}
-            result = api.simulate_record(record, changed_options(record.options, **said))
+            result = api.simulate_record(record, changed_options(record.options, **said), engine="auto")
         written = write_directory(result, out, further=further) if out else []
     show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)
 
@@ -116,7 +116,7 @@ def _simai(
 
     with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
         report = api.simai(files, options, overlap)
-        result = api.simulate(files, options)
+        result = api.simulate(files, options, engine="auto")
         if out:
             content = simai_end_to_end(report, api.expand(files)[0].name)
             write_files(out, [("EndToEnd.csv", [content])], force=True)

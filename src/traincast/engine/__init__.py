@@ -4,7 +4,6 @@
 that it keeps, and `traincast.engine.kernel` in numba. Here one of them is chosen and run.
 """
 
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -15,10 +14,13 @@ from traincast.engine.graph import Graph, find_cycle
 from traincast.engine.reference import FloatArray, Times, run_reference
 from traincast.errors import DeadlockError, ProgramError
 
-KERNEL_FROM_OPS = 500_000
-"""Up to so many operations in a process pure Python ends before numba is imported and its cache loaded."""
+KERNEL_FROM_OPS = 50_000
+"""Up to so many operations of a program pure Python ends a step, which runs some ten times, before numba is imported
+and its cache loaded."""
 
-ENGINES = ("auto", "reference", "kernel")
+ENGINES = ("auto", "fast", "reference", "kernel")
+"""``auto`` goes by the size of the program, for a process that simulates one step; ``fast`` is the kernel where numba
+is installed, which pays where a process simulates many. All agree bit for bit."""
 
 
 def run(graph: Graph, duration_s_N: FloatArray, engine: str = "auto") -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -48,25 +50,15 @@ def run(graph: Graph, duration_s_N: FloatArray, engine: str = "auto") -> tuple[F
 def _engine(name: str, ops: int) -> Callable[[Graph, FloatArray], Times]:
     if name not in ENGINES:
         raise ProgramError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
-    if name == "kernel" or (name == "auto" and _pays(ops)):
+    if name == "kernel" or (_compiles(name, ops) and find_spec("numba")):
         if not find_spec("numba"):
             raise ProgramError("the engine 'kernel' needs numba: pip install 'traincast[fast]'")
         from traincast.engine.kernel import run_kernel
 
         return run_kernel
-    return run_chains if name == "auto" else run_reference
+    return run_reference if name == "reference" else run_chains
 
 
-def _pays(ops: int) -> bool:
-    """Return whether loading the kernel pays: for a large program, or where a process simulates on and on.
-
-    All engines agree bit for bit, so what ran before changes no result.
-    """
-    if "traincast.engine.kernel" in sys.modules:
-        return True
-    _simulated[0] += ops
-    return _simulated[0] >= KERNEL_FROM_OPS and find_spec("numba") is not None
-
-
-_simulated = [0]
-"""Operations that this process has run without the kernel."""
+def _compiles(name: str, ops: int) -> bool:
+    """Return whether an engine takes the kernel for a program of so many operations, where it can."""
+    return name == "fast" or (name == "auto" and ops >= KERNEL_FROM_OPS)

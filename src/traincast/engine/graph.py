@@ -54,23 +54,6 @@ def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, 
     ProgramError
         If an edge names an operation that does not exist.
     """
-    asked = stream_N, edge_src_E, edge_dst_E, rendezvous_N
-    # Looked at once: another thread may put its own in the place meanwhile.
-    for known, graph in tuple(_last):
-        if all(one is other or np.array_equal(one, other) for one, other in zip(asked, known, strict=True)):
-            return graph
-    graph = _built(*asked)
-    _last[:] = [(asked, graph)] if len(graph) <= _REMEMBERED_OPS else []
-    return graph
-
-
-_REMEMBERED_OPS = 500_000
-"""Operations of a graph up to which the last one is kept: a step is timed, explained and tried with changes."""
-_last: list[tuple[tuple[IntArray, ...], Graph]] = []
-"""What was asked for last, and its graph."""
-
-
-def _built(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, rendezvous_N: IntArray) -> Graph:
     count = len(stream_N)
     for ends in (edge_src_E, edge_dst_E):
         if len(ends) and not (int(ends.min()) >= 0 and int(ends.max()) < count):

@@ -14,7 +14,6 @@ rank. Letters: N operations, T template operations.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
-from traincast.fabric.contention import Slowdown, link_use, network_factor, pair_slowdown
+from traincast.fabric.contention import Slowdown, link_use, network_factor, pair_slowdown, worst_slowdown
 from traincast.fabric.graph import FabricGraph, build_fabric, through_fabric
 from traincast.fabric.placement import Placement, gpu_of
 from traincast.hardware.cluster import Cluster
@@ -44,6 +43,42 @@ class Contention(Struct, frozen=True):
     """Link that holds the slowest of them back."""
 
 
+class NetworkAnswers:
+    """What was found out of networks: layouts that place their groups alike on a cluster share the answers.
+
+    It belongs to whoever simulates several steps; a fabric that is a file is read once.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._fabrics: dict[tuple[Cluster, int], FabricGraph] = {}
+        self._worst: dict[tuple[object, ...], Slowdown] = {}
+        self._use: dict[tuple[object, ...], FloatArray] = {}
+
+    def fabric(self, cluster: Cluster, gpus: int) -> FabricGraph:
+        """Return the links of a cluster of so many GPUs."""
+        key = cluster, gpus
+        if key not in self._fabrics:
+            self._fabrics[key] = build_fabric(cluster, gpus, node_limits=True)
+        return self._fabrics[key]
+
+    def worst(self, groups: "_Groups", cluster: Cluster, gpus: int, seed: int | None) -> Slowdown:
+        """Return the worst slowdown among groups of a kind."""
+        key = groups, cluster, gpus, seed
+        if key not in self._worst:
+            pattern, members = _traffic(groups, cluster)
+            self._worst[key] = worst_slowdown(pattern, members, self.fabric(cluster, gpus), seed)
+        return self._worst[key]
+
+    def link_use(self, groups: "_Groups", cluster: Cluster, gpus: int, factor: float, seed: int | None) -> FloatArray:
+        """Return how much of each link groups of a kind use."""
+        key = groups, cluster, gpus, factor, seed
+        if key not in self._use:
+            pattern, members = _traffic(groups, cluster)
+            self._use[key] = link_use(pattern, members, self.fabric(cluster, gpus), factor, seed)
+        return self._use[key]
+
+
 class SharedNetwork(Struct):
     """The network between the nodes, with all groups of a job on it; every question is answered once and remembered."""
 
@@ -57,7 +92,8 @@ class SharedNetwork(Struct):
     """Whether flows are solved: where they can be shared (``auto``), never (``analytical``), or always (``flow``)."""
     seed: int | None = None
     """Of the fabric's hash, instead of its own."""
-    _token: object = field(default_factory=object)
+    answers: NetworkAnswers = field(default_factory=NetworkAnswers)
+    """What is known of networks from other steps."""
     _own: dict[Group, Contention] = field(default_factory=dict)
     _use: dict[Group, FloatArray] = field(default_factory=dict)
     _pairs: dict[tuple[Group, Group], Contention] = field(default_factory=dict)
@@ -114,7 +150,7 @@ class SharedNetwork(Struct):
     def _alone(self, kind: Group) -> Contention:
         if kind not in self._own:
             if self._can_contend():
-                worst = _worst(self._groups(kind), self.cluster, self._gpus(), self.seed, self._of)
+                worst = self.answers.worst(self._groups(kind), self.cluster, self._gpus(), self.seed)
                 self._own[kind] = Contention(_slowed(self.alone, worst.factor), worst.factor, worst.bottleneck)
             else:
                 self._own[kind] = Contention(self.alone, 1.0, None)
@@ -123,16 +159,12 @@ class SharedNetwork(Struct):
     def _use_of(self, kind: Group) -> FloatArray:
         if kind not in self._use:
             factor = self._alone(kind).factor
-            self._use[kind] = _link_use(self._groups(kind), self.cluster, self._gpus(), factor, self.seed, self._of)
+            groups = self._groups(kind)
+            self._use[kind] = self.answers.link_use(groups, self.cluster, self._gpus(), factor, self.seed)
         return self._use[kind]
 
     def _fabric(self) -> FabricGraph:
-        return _fabric_of(self.cluster, self._gpus(), self._of)
-
-    @property
-    def _of(self) -> object:
-        """What answers are remembered for: all networks alike, but of a file, which may change, this one alone."""
-        return self._token if self.cluster.fabric is not None and self.cluster.fabric.file is not None else None
+        return self.answers.fabric(self.cluster, self._gpus())
 
     def _gpus(self) -> int:
         """Return the GPUs that the ranks reach."""
@@ -174,24 +206,6 @@ class _Groups(NamedTuple):
     """Whether they do all-to-alls."""
     shape: tuple[int, ...]
     members: bytes
-
-
-@lru_cache(maxsize=64)
-def _fabric_of(cluster: Cluster, gpus: int, of: object) -> FabricGraph:  # noqa: ARG001 - part of the key
-    return build_fabric(cluster, gpus, node_limits=True)
-
-
-@lru_cache(maxsize=512)
-def _worst(groups: _Groups, cluster: Cluster, gpus: int, seed: int | None, of: object) -> Slowdown:
-    """Return the worst slowdown among groups of a kind; layouts that place them alike share it."""
-    pattern, members = _traffic(groups, cluster)
-    return max(network_factor(pattern, members, _fabric_of(cluster, gpus, of), seed), key=lambda each: each.factor)
-
-
-@lru_cache(maxsize=64)
-def _link_use(groups: _Groups, cluster: Cluster, gpus: int, factor: float, seed: int | None, of: object) -> FloatArray:
-    pattern, members = _traffic(groups, cluster)
-    return link_use(pattern, members, _fabric_of(cluster, gpus, of), factor, seed)
 
 
 def _traffic(groups: _Groups, cluster: Cluster) -> tuple[str, list[IntArray]]:

@@ -3,6 +3,7 @@
 Letters: F flows, Q their parts over queue pairs, H hops, L links, G groups.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -59,6 +60,28 @@ def network_factor(
     The flows of a phase are equal and start together, so that one max-min solve gives its time
     (see `traincast.fabric.flows.finish_times`). All steps of a ring are alike: one phase.
     """
+    together_G, alone_G, link_G = (each_G.tolist() for each_G in _times(pattern, groups, graph, seed))
+    return [_slowdown(*each, graph) for each in zip(together_G, alone_G, link_G, strict=True)]
+
+
+def worst_slowdown(
+    pattern: str, groups: Sequence[npt.ArrayLike], graph: FabricGraph, seed: int | None = None
+) -> Slowdown:
+    """Return the worst slowdown of the groups that communicate at the same time, the first of equals.
+
+    Parameters and errors are those of `network_factor`.
+    """
+    together_G, alone_G, link_G = _times(pattern, groups, graph, seed)
+    slowed_G = together_G > alone_G * (1 + _BY_ROUNDING)
+    factor_G = np.divide(together_G, alone_G, out=np.ones(len(groups)), where=slowed_G)
+    worst = int(factor_G.argmax())
+    return _slowdown(float(together_G[worst]), float(alone_G[worst]), int(link_G[worst]), graph)
+
+
+def _times(
+    pattern: str | Sequence[str], groups: Sequence[npt.ArrayLike], graph: FabricGraph, seed: int | None
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Return the seconds per byte of each group together and alone, and the link that holds it back, [G]."""
     together_G, alone_G = np.zeros(len(groups)), np.zeros(len(groups))
     worst_G, link_G = np.zeros(len(groups)), np.full(len(groups), -1, dtype=np.int64)
     for flows, id_F, group_F in _phases(pattern, groups, graph):
@@ -67,7 +90,7 @@ def network_factor(
         alone_G += _alone(flows, group_F, len(groups), graph)
         link_G = np.where(slow_G > worst_G, held_G, link_G)
         worst_G = np.maximum(worst_G, slow_G)
-    return [_slowdown(*each, graph) for each in zip(together_G, alone_G, link_G.tolist(), strict=True)]
+    return together_G, alone_G, link_G
 
 
 def link_use(
@@ -114,7 +137,8 @@ def _phases(
     if len(patterns) != len(groups):
         raise ProgramError(f"{len(patterns)} patterns for {len(groups)} groups")
     # The groups of a kind are alike, but each may have another size.
-    asked = sum(flow_count(name, len(np.asarray(each))) for name, each in zip(patterns, groups, strict=True))
+    sizes = Counter((name, len(each)) for name, each in zip(patterns, map(np.asarray, groups), strict=True))
+    asked = sum(count * flow_count(*alike) for alike, count in sizes.items())
     _check_hops(asked, graph, sorted(set(patterns)))
     flows, group_F = _flows(patterns, groups, graph)
     if not len(group_F):

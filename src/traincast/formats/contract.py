@@ -169,6 +169,8 @@ class Format(FileKind, kw_only=True, eq=False):
     """Fields of `LayoutOptions` that mean something to it; the user may set no other one."""
     read_run: Callable[[Sequence[Path], str, LayoutOptions], Workload]
     """Reads the files of one run, given the name of their format and what to override of their layout."""
+    open_run: Callable[[Sequence[Path], str], Callable[[LayoutOptions], Workload]] | None = None
+    """Of files that are read once for all layouts: reads them, and returns what builds the workload in a layout."""
     recorded: Callable[[Sequence[Path], str, LayoutOptions], Workload] | None = None
     """Of traces that are read into templates: reads a run as a recorded program with its measured times instead, unless
     the layout asks for another run."""
@@ -192,10 +194,6 @@ class Source(Struct, frozen=True):
     def builder(self, parallel: Parallel, schedule: str) -> WorkloadBuilder:
         """Return the builder of the file's workload."""
         return WorkloadBuilder(self.path.name, parallel, schedule, self.notes, self.inputs)
-
-
-_REMEMBERED_BYTES = 2**22
-"""Size up to which what the last file said is kept."""
 
 
 def text_format(
@@ -227,23 +225,13 @@ def text_format(
     def inspected(path: Path) -> Inspection:
         return describe(parse(str(path), _text(read_unpacked(path))))
 
-    last: list[tuple[str, bytes, F]] = []
-
-    def parsed(path: str, data: bytes) -> F:
-        """Return what a file says; the last one that was read, it is likely to be read in another layout."""
-        for known_path, known, file in last:
-            if known_path == path and known == data:
-                return file
-        file = parse(path, _text(unpacked(data, path)))
-        last[:] = [(path, data, file)] if len(data) <= _REMEMBERED_BYTES else []
-        return file
-
-    def read_run(paths: Sequence[Path], form: str, layout: LayoutOptions) -> Workload:
+    def open_run(paths: Sequence[Path], form: str) -> Callable[[LayoutOptions], Workload]:
         if len(paths) != 1:
             raise FormatError(f"{one} is one file for a whole run; give one file", str(paths[1]))
         path, data = paths[0], read_bytes(paths[0])
-        source = Source(path, Notebook(str(path)), (input_of(path, form, data),))
-        return build(parsed(str(path), data), layout, source)
+        inputs = (input_of(path, form, data),)
+        file = parse(str(path), _text(unpacked(data, str(path))))
+        return lambda layout: build(file, layout, Source(path, Notebook(str(path)), inputs))
 
     known = frozenset(options)
     form = Format(
@@ -252,7 +240,8 @@ def text_format(
         options=known,
         looks_like=looks_like,
         describe=inspected,
-        read_run=read_run,
+        read_run=lambda paths, form, layout: open_run(paths, form)(layout),
+        open_run=open_run,
         most_sure=most_sure,
     )
     FORMATS.register(name)(form)

@@ -1,18 +1,20 @@
 """Find the files that are meant, find out what a file is, and read a run."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from pathlib import Path
 
 from msgspec.structs import fields, replace
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
-from traincast.files import LOADS, MOST_TRACE_BYTES, input_of, read_head, unpacked_head
+from traincast.files import LOADS, MOST_TRACE_BYTES, InputFile, input_of, read_head, unpacked_head
 from traincast.formats.contract import FORMATS, FileKind, Format, Sniff
 from traincast.job.flags import flag_of
 from traincast.job.options import LayoutOptions
+from traincast.workload.experts import ExpertLoads
 from traincast.workload.workload import Workload
 
 _HEAD_BYTES = 65536
@@ -140,30 +142,53 @@ def _pattern(stray: Path) -> str:
     return f"*rank*{suffix}"
 
 
-def read_run(form: Format, paths: Sequence[Path], layout: LayoutOptions, *, recorded: bool = False) -> Workload:
-    """Read a run; where its expert loads are a path, with those of the traces there, which are inputs too.
+class OpenRun:
+    """The files of one run, from which workloads in several layouts are made; what allows it is read only once."""
 
-    With `recorded` a trace is taken as it is (`Format.recorded`).
+    def __init__(self, form: Format, paths: Sequence[Path]) -> None:
+        """Take files that are of one format (`identify_run`); they are read when a layout is asked for."""
+        self._form, self._paths = form, paths
+        self._build: Callable[[LayoutOptions], Workload] | None = None
 
-    Raises
-    ------
-    FormatError
-        If a file cannot be read, or the path is of no traces that show loads.
-    """
-    if recorded and form.recorded is not None:
-        return form.recorded(paths, form.name, layout)
-    traces = layout.expert_loads
-    if not isinstance(traces, Path):
-        return form.read(paths, layout)
+    def read(self, layout: LayoutOptions, *, recorded: bool = False) -> Workload:
+        """Read the run in a layout; where its expert loads are a path, with those of the traces there, inputs too.
+
+        With `recorded` a trace is taken as it is (`Format.recorded`).
+
+        Raises
+        ------
+        FormatError
+            If a file cannot be read, or the path is of no traces that show loads.
+        ConfigError
+            If what is overridden means nothing to the format.
+        """
+        refuse_meaningless(self._form, layout)
+        if recorded and self._form.recorded is not None:
+            return replace(self._form.recorded(self._paths, self._form.name, layout), layout=layout)
+        traces = layout.expert_loads
+        if not isinstance(traces, Path):
+            return replace(self._built(layout), layout=layout)
+        loads, note, read = _loads_of(traces, layout)
+        workload = self._built(replace(layout, expert_loads=loads))
+        notes, inputs = (*workload.assumptions, note), (*workload.inputs, *read)
+        return replace(workload, assumptions=notes, inputs=inputs, layout=layout)
+
+    def _built(self, layout: LayoutOptions) -> Workload:
+        if self._form.open_run is None:
+            return self._form.read(self._paths, layout)
+        if self._build is None:
+            self._build = self._form.open_run(self._paths, self._form.name)
+        return self._build(layout)
+
+
+def _loads_of(traces: Path, layout: LayoutOptions) -> tuple[ExpertLoads, Note, tuple[InputFile, ...]]:
+    """Return the expert loads that traces show, what is to be said of them, and the traces."""
     files = expand_inputs([traces])
-    of_traces = identify_run(files, [traces])
-    if of_traces.expert_loads is None:
-        text = f"is no rank trace, but of format {of_traces.name}; it shows no loads of experts"
-        raise FormatError(text, str(traces))
-    loads, note = of_traces.expert_loads(files, layout.ep)
-    workload = form.read(paths, replace(layout, expert_loads=loads))
-    read = tuple(input_of(path, LOADS) for path in files)
-    return replace(workload, assumptions=(*workload.assumptions, note), inputs=(*workload.inputs, *read))
+    form = identify_run(files, [traces])
+    if form.expert_loads is None:
+        raise FormatError(f"is no rank trace, but of format {form.name}; it shows no loads of experts", str(traces))
+    loads, note = form.expert_loads(files, layout.ep)
+    return loads, note, tuple(input_of(path, LOADS) for path in files)
 
 
 def refuse_meaningless(form: Format, layout: LayoutOptions) -> None:

@@ -17,7 +17,7 @@ from traincast.measuring.script import script
 from traincast.measuring.tasks import Tasks, tasks_of
 from traincast.measuring.timing import MeasureError, Summary
 from traincast.simulation.job_step import run_job
-from traincast.simulation.recorded import choose, decide
+from traincast.simulation.reproducible import choose, decide
 
 JobLike = Job | JobRequest | Draft | str | PathLike[str]
 ClusterLike = str | PathLike[str] | Cluster

@@ -29,9 +29,10 @@ from traincast.planning.space import Space
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.job_step import JobStep
-from traincast.simulation.recorded import with_run
+from traincast.simulation.reproducible import with_run
 from traincast.simulation.result import Result
 from traincast.simulation.step import Setting
+from traincast.simulation.study import Study
 from traincast.units import counted, format_share, format_size
 
 
@@ -56,9 +57,11 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     if not screened.layouts:
         raise _nothing_fits(request, screened, limit, usable, screen.lightest(_NEAREST))
 
+    study = Study()
+
     def simulate(layout: Layout) -> tuple[Result, JobStep]:
         laid_out = replace(request, **layout.request())
-        result, done = forecast_step(resolve_job(laid_out, setting.cluster), setting, allow_oom=True)
+        result, done = forecast_step(resolve_job(laid_out, setting.cluster), setting, allow_oom=True, study=study)
         return with_run(result, laid_out, setting, allow_oom=True), done
 
     with part(0.3, 0.9):
@@ -68,7 +71,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         raise InfeasibleError(text).typed(space="--space")
     choices = chosen_first(_choices(finalists, usable, options, setting))
     best = choices[0]
-    before = None if had is None else forecast_step(had, setting, allow_oom=True)
+    before = None if had is None else forecast_step(had, setting, allow_oom=True, study=study)
     mean, largest = disagreement(finalists)
     return Plan(
         model=request.model.name,
@@ -93,7 +96,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         ),
         explained=tuple(explain(screen, each, best, simulate) for each in options.explain),
         start=None if had is None or before is None else start_of(screen, had, before, usable, simulate),
-        sensitivities=sensitivities(request, best.layout, setting, best.step_s),
+        sensitivities=sensitivities(request, best.layout, setting, best.step_s, study),
         asked=Asked(request=request, model=request.model.name, cluster=setting.cluster.name),
         assumptions=tuple(_assumptions(request, space, usable, limit)),
         warnings=(),

@@ -11,6 +11,7 @@ from traincast.job.resolve import resolve_job
 from traincast.planning.layout import Layout
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
+from traincast.simulation.study import Study
 
 _BETTER = 1.1
 """How much better hardware is for the sensitivities."""
@@ -24,12 +25,14 @@ class Sensitivity(Struct, frozen=True, kw_only=True):
     saving_s: float
 
 
-def sensitivities(request: JobRequest, layout: Layout, setting: Setting, step_s: float) -> tuple[Sensitivity, ...]:
+def sensitivities(
+    request: JobRequest, layout: Layout, setting: Setting, step_s: float, study: Study | None = None
+) -> tuple[Sensitivity, ...]:
     """Return what a step would be with links, memory or computation of the hardware 10 % faster."""
     found = []
     for name, cluster in _better(setting.cluster):
         job = resolve_job(replace(request, **layout.request()), cluster)
-        again_s = forecast(job, replace(setting, cluster=cluster), allow_oom=True).iteration_time_s
+        again_s = forecast(job, replace(setting, cluster=cluster), allow_oom=True, study=study).iteration_time_s
         found.append(Sensitivity(better=name, step_s=again_s, saving_s=step_s - again_s))
     return tuple(sorted(found, key=lambda each: -each.saving_s))
 

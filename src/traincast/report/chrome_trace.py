@@ -76,7 +76,8 @@ def write_trace(result: Result, stream: BinaryIO) -> None:
     ConfigError
         If the result holds no single operations.
     """
-    program, timeline = simulated(result)
+    step = simulated(result)
+    program, timeline = step.program, step.timeline
     size_R = [_slice_count(timeline, program.rank_slice(index)) for index in range(len(program.rank_R))]
     choice = choose_ranks(result, size_R, MAX_SLICES, "slices")
     described_T = [each._replace(name=encodable(each.name)) for each in described(program.ops)]

@@ -43,7 +43,8 @@ def write_csv(result: Result, stream: BinaryIO) -> None:
     ConfigError
         If the result holds no single operations.
     """
-    program, timeline = simulated(result)
+    step = simulated(result)
+    program, timeline = step.program, step.timeline
     size_R = list(map(int, program.op_ptr_R1[1:] - program.op_ptr_R1[:-1]))
     choice = choose_ranks(result, size_R, MAX_ROWS, "lines")
     cells = _Cells.of(program, result.inputs)

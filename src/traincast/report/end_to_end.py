@@ -132,10 +132,11 @@ def write_end_to_end(result: Result, stream: BinaryIO) -> None:
     forward one. Context parallel exchanges count as TP, waiting as communication; what belongs to nobody (the host,
     the end of other ranks) is in the total alone.
     """
-    program, timeline = simulated(result)
+    step = simulated(result)
+    program, timeline = step.program, step.timeline
     index = last_rank(program, timeline)
     mine, ops = program.rank_slice(index), program.ops
-    row_N, exposed_N = program.row_N[mine], exposed_seconds(program, timeline, index, timeline.step_s)
+    row_N, exposed_N = program.row_N[mine], exposed_seconds(step, index)
     time_N = timeline.end_s_N[mine] - timeline.start_s_N[mine]
     columns = (row_N, program.group_N[mine], time_N, exposed_N)
     lines: dict[tuple[int, int, str], _Sums] = {}
@@ -154,7 +155,7 @@ def write_end_to_end(result: Result, stream: BinaryIO) -> None:
         sums.communications[column] = sums.communications[column].plus(
             Communication(time_s, exposed_s, size, bus_bytes)
         )
-    parts = rank_breakdown(program, timeline, index, timeline.step_s).breakdown_s
+    parts = rank_breakdown(step, index).breakdown_s
     of_experts_s = float(exposed_N[ops.group_T[row_N] == Group.EDP].sum())
     name = Path(result.inputs[0].path).name if result.inputs else "traincast"
     table = [sums.line(name) for (_, _, name), sums in sorted(lines.items(), key=lambda item: item[0][:2])]

@@ -11,8 +11,9 @@ from traincast.simulation.result import Result
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 if TYPE_CHECKING:
+    from traincast.analysis.timed_program import TimedProgram
     from traincast.workload.ops import OpTable
-    from traincast.workload.program import Program, Timeline
+    from traincast.workload.program import Program
 
 _AT_ONCE = 20_000
 """Operations that are written together, to bound the memory."""
@@ -27,17 +28,17 @@ class Choice(NamedTuple):
     """For the reader of the file."""
 
 
-def simulated(result: Result) -> "tuple[Program, Timeline]":
-    """Return the operations of a result and their times.
+def simulated(result: Result) -> "TimedProgram":
+    """Return the operations of a result with their times.
 
     Raises
     ------
     ConfigError
         If the result holds none, as one read back from JSON.
     """
-    if result.program is None or result.timeline is None:
+    if result.timed is None:
         raise ConfigError("this result holds no single operations; simulate again to get them")
-    return result.program, result.timeline
+    return result.timed
 
 
 def choose_ranks(result: Result, size_R: Sequence[int], limit: int, unit: str) -> Choice:
@@ -65,7 +66,7 @@ def choose_ranks(result: Result, size_R: Sequence[int], limit: int, unit: str) -
 
 
 def _by_interest(result: Result, count: int) -> list[int]:
-    program, _ = simulated(result)
+    program = simulated(result).program
     index_of = {int(rank): index for index, rank in enumerate(program.rank_R)}
     known = [rank for rank in result.ranks if rank.rank in index_of]
     first = [0, count - 1]

@@ -15,7 +15,7 @@ from traincast.simulation.result import Result
 from traincast.units import format_time
 
 if TYPE_CHECKING:
-    from traincast.workload.program import Program, Timeline
+    from traincast.analysis.timed_program import TimedProgram
 
 MOST_RANKS = 64
 """Rows of a picture; of more ranks those that matter are shown."""
@@ -71,9 +71,10 @@ def write_dark_picture(result: Result, stream: BinaryIO) -> None:
 
 
 def _draw(result: Result, stream: BinaryIO, theme: _Theme) -> None:
-    program, timeline = simulated(result)
+    step = simulated(result)
+    program, timeline = step.program, step.timeline
     choice = choose_ranks(result, [1] * len(program.rank_R), MOST_RANKS, "rows")
-    rows = [(index, list(_spans(program, timeline, index))) for index in choice.indices]
+    rows = [(index, list(_spans(step, index))) for index in choice.indices]
     height = _TOP + len(rows) * (_ROW + _GAP) + 34
     said = f"Step {format_time(result.iteration_time_s)}: where the time of {len(rows)} ranks goes"
     head = (
@@ -113,14 +114,15 @@ def _row(label: str, spans: Iterable[tuple[str, float, float]], scale: float, y:
             yield f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{_ROW}" fill="{theme.of(name)}"/>'
 
 
-def _spans(program: "Program", timeline: "Timeline", index: int) -> Iterator[tuple[str, float, float]]:
+def _spans(step: "TimedProgram", index: int) -> Iterator[tuple[str, float, float]]:
     """Yield what a rank did from when to when; neighbours that are alike are one."""
     import numpy as np
 
-    from traincast.analysis.breakdown import owned_instants
+    from traincast.analysis.breakdown import rank_owners
     from traincast.workload.words import Kind
 
-    border_B, owner_B = owned_instants(program, timeline, index, timeline.step_s)
+    program, timeline = step.program, step.timeline
+    _, border_B, owner_B = rank_owners(step, index)
     mine = program.rank_slice(index)
     row_N = program.row_N[mine]
     at = np.flatnonzero((program.ops.kind_T[row_N] == Kind.COMPUTE) & (timeline.duration_s_N[mine] > 0))

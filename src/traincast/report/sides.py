@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from traincast.analysis.comparison import Side, logged_side, measured_side
+from traincast.analysis.timed_program import timed_program
 from traincast.analysis.whole_step import measured_breakdown
 from traincast.dialects.recognise import draft_of_file
 from traincast.errors import FormatError
@@ -110,7 +111,7 @@ def _side(known: Known, name: str, forecast: Result | None) -> Side:
     side = measured_side(known.measured, name)
     if known.program is None or known.timeline is None:
         return side
-    return replace(side, breakdown_s=measured_breakdown(known.program, known.timeline))
+    return replace(side, breakdown_s=measured_breakdown(timed_program(known.program, known.timeline)))
 
 
 def _said(forecast: Result) -> dict[str, int]:

@@ -97,7 +97,7 @@ def counters(result: Result, program: "Program", timeline: "Timeline", indices: 
 
 
 def _memory(result: Result, ranks: set[int]) -> Iterator[Counter]:
-    from traincast.simulation.recorded import memory_of
+    from traincast.simulation.reproducible import memory_of
 
     for curve in memory_of(result):
         if curve.rank not in ranks:

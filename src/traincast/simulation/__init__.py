@@ -15,6 +15,7 @@ A file that was read, or a job whose work was built, is a workload. From there o
 
 `traincast.simulation.step` lays out and costs, `overlap` and `settle` find the timeline, `account` makes the result.
 `simulate` takes a workload through all of it, `forecast` a job, whose workload it builds; a forecast also has rates
-(MFU), memory and an interval (`confidence`). How it is done is said once, by a `Setting`. `recorded` loads what a
-user names, and keeps in the result all that is needed to run it again.
+(MFU), memory and an interval (`confidence`). How it is done is said once, by a `Setting`. What one step prepared and
+another needs too is kept by the `Study` that both are handed, and by no module. `reproducible` loads what a user names,
+and keeps in the result all that is needed to run it again.
 """

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traincast.analysis.critical_path import critical_path
 from traincast.analysis.summary import Interval
 from traincast.diagnostics import Note
 from traincast.estimate.factors import (
@@ -110,7 +109,7 @@ def sensitivities(done: "JobStep") -> Mapping[str, float]:
     By class of work (`traincast.estimate.factors`): a share of the step, below 0 where more of it makes it shorter.
     """
     program, step_s = done.step.program, done.step_s
-    path = critical_path(done.step.layout.graph, done.step.timeline)
+    path = done.step.timed.path
     time_s_T = np.bincount(program.row_N[path.op_H], path.time_s_H, minlength=len(program.ops))
     framework = with_factors(done.job, done.factors).framework
     found: dict[str, float] = {}

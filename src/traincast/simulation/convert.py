@@ -7,7 +7,7 @@ from traincast.job.draft import Draft
 from traincast.job.job import Job
 from traincast.job.request import JobRequest
 from traincast.simulation.job_step import estimated_work, factors_of, operator_seconds, placed, run_job
-from traincast.simulation.recorded import Chosen, decide
+from traincast.simulation.reproducible import Chosen, decide
 from traincast.simulation.simulate import timed, with_compute
 from traincast.simulation.step import Step
 from traincast.workload.workload import Workload

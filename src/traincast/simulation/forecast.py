@@ -35,14 +35,22 @@ from traincast.simulation.result import JobFacts, Result
 from traincast.simulation.result_records import MemoryResult, Peak
 from traincast.simulation.simulate import account
 from traincast.simulation.step import Setting
+from traincast.simulation.study import Study
 from traincast.units import format_share, format_size
 
 
-def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: FactorTable | None = None) -> Result:
+def forecast(
+    job: Job,
+    setting: Setting,
+    *,
+    allow_oom: bool = False,
+    factors: FactorTable | None = None,
+    study: Study | None = None,
+) -> Result:
     """Forecast one step of a job with everything decided.
 
     With `allow_oom` even where it surely does not fit into memory; a warning says so. `factors` is what whole runs
-    taught, by default as shipped.
+    taught, by default as shipped; what a study has prepared is taken from there.
 
     Raises
     ------
@@ -51,17 +59,22 @@ def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: Fa
     TraincastError
         If the job cannot run.
     """
-    return forecast_step(job, setting, allow_oom=allow_oom, factors=factors)[0]
+    return forecast_step(job, setting, allow_oom=allow_oom, factors=factors, study=study)[0]
 
 
 def forecast_step(
-    job: Job, setting: Setting, *, allow_oom: bool = False, factors: FactorTable | None = None
+    job: Job,
+    setting: Setting,
+    *,
+    allow_oom: bool = False,
+    factors: FactorTable | None = None,
+    study: Study | None = None,
 ) -> tuple[Result, JobStep]:
     """Return the forecast of a job (`forecast`) with the step as it was simulated."""
     table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of_job(job)
     memory = job_memory(job)
     warnings = _warnings(job, plan, setting.cluster, memory, allow_oom=allow_oom)
-    done = run_job(job, setting, factors_of(job, setting, table))
+    done = run_job(job, setting, factors_of(job, setting, table), study)
     result = account(done.step)
     advanced(0.85)
     rates = rates_of(done)

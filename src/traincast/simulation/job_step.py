@@ -1,7 +1,5 @@
 """The step of a job: build its work, estimate it, run it."""
 
-from functools import lru_cache
-
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,9 +15,8 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import host_of
 from traincast.job.job import Job
-from traincast.lowering.build import build_workload
-from traincast.lowering.plans import plan_of_job
 from traincast.simulation.step import Setting, Step, run_step
+from traincast.simulation.study import Study
 from traincast.workload.ops import OpTable
 from traincast.workload.words import CostClass, Group, Kind, Operation, Phase
 from traincast.workload.workload import Workload
@@ -47,8 +44,11 @@ class JobStep(Struct, frozen=True):
         return self.step.timeline.step_s
 
 
-def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> JobStep:
-    """Simulate one step of a job; `factors` is what whole runs taught of each class of work, by default as shipped.
+def run_job(job: Job, setting: Setting, factors: CostFactors | None = None, study: Study | None = None) -> JobStep:
+    """Simulate one step of a job.
+
+    `factors` is what whole runs taught of each class of work, by default as shipped; what a study has prepared is taken
+    from there.
 
     Raises
     ------
@@ -57,9 +57,9 @@ def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> J
     TraincastError
         If the job cannot run.
     """
-    factors = factors or factors_of(job, setting)
+    factors, study = factors or factors_of(job, setting), study or Study()
     cluster, notes = placed(job, setting)
-    workload, compute = estimated_work(job, cluster.gpu, factors, cluster.ranks_per_node)
+    workload, compute = estimated_work(job, cluster.gpu, factors, cluster.ranks_per_node, study)
     doubts = unmeasured(cluster, job, distinct_calls(workload.ops))
     workload = replace(
         workload,
@@ -73,7 +73,7 @@ def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> J
         warnings=(*workload.warnings, *doubts),
     )
     workload = _with_sharp(workload, job, cluster)
-    return JobStep(job, factors, compute, run_step(workload, replace(setting, cluster=cluster)))
+    return JobStep(job, factors, compute, run_step(workload, replace(setting, cluster=cluster), study))
 
 
 def factors_of(job: Job, setting: Setting, table: FactorTable | None = None) -> CostFactors:
@@ -89,7 +89,9 @@ def placed(job: Job, setting: Setting) -> tuple[Cluster, tuple[Note, ...]]:
     return place_job(setting.cluster, job.parallel, asked)
 
 
-def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int = 8) -> tuple[Workload, ComputeCost]:
+def estimated_work(
+    job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int = 8, study: Study | None = None
+) -> tuple[Workload, ComputeCost]:
     """Build a job's work, with a time for its computations and the host's work.
 
     Raises
@@ -97,7 +99,7 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
     TraincastError
         If the job cannot run.
     """
-    workload = _work(with_factors(job, factors), ranks_per_node)
+    workload = (study or Study()).workload(with_factors(job, factors), ranks_per_node)
     compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))
     if job.offload.any:
         compute = with_offload(compute, host_of(gpu, ranks_of_host(job, ranks_per_node)))
@@ -107,12 +109,6 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * host_T)
     transfer = {group: factors.of(name) for group, name in TRANSFER_CLASS.items()}
     return replace(workload, ops=ops, transfer_factor=transfer), compute
-
-
-@lru_cache(maxsize=4)
-def _work(job: Job, ranks_per_node: int) -> Workload:
-    """Return the work of a job, which is built once for all its runs with other estimates and on other clusters."""
-    return build_workload(job, plan_of_job(job), ranks_per_node)
 
 
 def _host_factor(ops: OpTable, row: int, factors: CostFactors, slowdown: float) -> float:

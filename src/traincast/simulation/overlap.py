@@ -78,8 +78,10 @@ def overlaps(spans: Spans, disjoint: Spans) -> Pairs:
     pointers = zip(pairwise(spans.ptr_R1.tolist()), pairwise(disjoint.ptr_R1.tolist()), strict=True)
     for (begin, end), (low, high) in pointers:
         of_rank, mine = slice(begin, end), slice(low, high)
-        first_I[of_rank] = low + np.searchsorted(disjoint.end_s_I[mine], spans.begin_s_I[of_rank], side="right")
-        last_I[of_rank] = low + np.searchsorted(disjoint.begin_s_I[mine], spans.end_s_I[of_rank], side="left")
+        if begin == end or low == high:
+            continue
+        first_I[of_rank] = low + disjoint.end_s_I[mine].searchsorted(spans.begin_s_I[of_rank], side="right")
+        last_I[of_rank] = low + disjoint.begin_s_I[mine].searchsorted(spans.end_s_I[of_rank], side="left")
     count_I = np.maximum(last_I - first_I, 0)
     span_P = np.repeat(np.arange(len(count_I)), count_I)
     disjoint_P = np.arange(len(span_P)) + np.repeat(first_I - np.cumsum(count_I) + count_I, count_I)

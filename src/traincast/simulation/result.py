@@ -38,11 +38,12 @@ from traincast.units import counted, format_share, format_time
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from traincast.analysis.timed_program import TimedProgram
     from traincast.simulation.columns import Table
     from traincast.workload.program import Program, Timeline
 else:
     # Signatures are asked for, and results read, where nothing is simulated and these need not be loaded.
-    Program = Timeline = object
+    TimedProgram = object
 
 BREAKDOWN_KEYS = ("compute", *(f"exposed_{group}" for group in ("tp", "cp", "ep", "pp", "dp")), "bubble", "other")
 """Owners of an instant of the step, in the order they are shown."""
@@ -106,8 +107,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
 TABLES = ("operations", "ranks", "collectives", "parts", "stragglers", "causes", "suggestions", "what_if")
 """What a result has columns of."""
 
-UNWRITTEN = ("program", "timeline")
-"""Fields of a `Result` that are no part of its document."""
+UNWRITTEN = ("timed",)
+"""Fields of a `Result` that are not part of its document."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -179,9 +180,18 @@ class Result(Struct, frozen=True, kw_only=True):
     run: dict[str, object] | None = None
     """All that is needed to run it again (`traincast.job.record`); None where an older version wrote the result."""
     version: str = ""
-    program: "Program | None" = None
-    """The simulated operations, for timelines; not part of the JSON."""
-    timeline: "Timeline | None" = None
+    timed: "TimedProgram | None" = None
+    """The simulated operations and when they ran, for timelines; not part of the JSON."""
+
+    @property
+    def program(self) -> "Program | None":
+        """The simulated operations."""
+        return None if self.timed is None else self.timed.program
+
+    @property
+    def timeline(self) -> "Timeline | None":
+        """When they ran."""
+        return None if self.timed is None else self.timed.timeline
 
     def __eq__(self, other: object) -> bool:
         """Tell whether another result says the same; the simulated operations are not looked at."""

@@ -35,6 +35,7 @@ from traincast.simulation.result_records import (
     StragglerResult,
 )
 from traincast.simulation.step import Setting, Step, run_step
+from traincast.simulation.study import Study
 from traincast.simulation.warnings import assumed, check_time, suspicious
 from traincast.units import counted
 from traincast.workload.ops import FloatArray
@@ -47,13 +48,13 @@ MOST_STRAGGLERS = 64
 """Stragglers whose cost is worked out."""
 
 
-def simulate(workload: Workload, setting: Setting) -> Result:
+def simulate(workload: Workload, setting: Setting, study: Study | None = None) -> Result:
     """Simulate one step of a workload, whose layout its reader has decided, and account for it (errors as `timed`)."""
-    return account(timed(workload, setting))
+    return account(timed(workload, setting, study))
 
 
-def timed(workload: Workload, setting: Setting) -> Step:
-    """Place a workload on its cluster and time one step of it.
+def timed(workload: Workload, setting: Setting, study: Study | None = None) -> Step:
+    """Place a workload on its cluster and time one step of it; what a study has prepared is taken from there.
 
     Raises
     ------
@@ -64,7 +65,7 @@ def timed(workload: Workload, setting: Setting) -> Step:
     measured = workload.measured is not None
     cluster, notes = place_job(setting.cluster, workload.parallel, setting.gpus_used_per_node, measured=measured)
     workload = replace(workload, assumptions=(*workload.assumptions, *notes))
-    step = run_step(workload, replace(setting, cluster=cluster))
+    step = run_step(workload, replace(setting, cluster=cluster), study)
     check_time(step)
     return step
 
@@ -121,8 +122,7 @@ def account(step: Step) -> Result:
         parts=_parts(step, workload.measured),
         gpu_time=gpu_times(step.program, step.timeline) if workload.program is not None else (),
         version=__version__,
-        program=step.program,
-        timeline=step.timeline,
+        timed=step.timed,
     )
 
 
@@ -151,8 +151,7 @@ def _parts(step: Step, measured: MeasuredRun | None) -> tuple[PartResult, ...]:
 
 def _owned(step: Step) -> dict[int, RankBreakdown]:
     """Return the breakdown of every simulated rank, by its index."""
-    program, timeline = step.program, step.timeline
-    return {index: rank_breakdown(program, timeline, index, timeline.step_s) for index in range(len(program.rank_R))}
+    return {index: rank_breakdown(step.timed, index) for index in range(len(step.program.rank_R))}
 
 
 def _ranks(step: Step, breakdowns: Mapping[int, RankBreakdown]) -> tuple[RankResult, ...]:

@@ -4,16 +4,15 @@ Letters: R simulated ranks, W ranks, L levels of location.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
 from importlib.util import find_spec
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.analysis.timed_program import TimedProgram, graph_of
 from traincast.diagnostics import Note, advanced, announce
-from traincast.engine.graph import Graph, build_graph
+from traincast.engine.graph import Graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
 from traincast.estimate.contention import (
     Contention,
@@ -27,15 +26,14 @@ from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
 from traincast.job.changes import WorkEdit
 from traincast.job.options import StepOptions
-from traincast.job.parallel import Parallel
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.edits import edited, ranks_apart
 from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
 from traincast.simulation.settle import Loop, Settled
+from traincast.simulation.study import Study
 from traincast.units import counted, format_size
-from traincast.workload.expand import expand
-from traincast.workload.groups import Fold, GroupTable, fold, rank_groups, unfolded
+from traincast.workload.groups import GroupTable, fold, rank_groups, unfolded
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 from traincast.workload.recorded_program import recorded_tables
@@ -95,14 +93,16 @@ class Layout(Struct, frozen=True):
     tables: Mapping[Group, GroupTable]
     location_LW: IntArray
     graph: Graph
+    study: Study
+    """What was prepared for it."""
 
 
 class Step(Struct, frozen=True):
     """A step that ran: its program with costs and times."""
 
     layout: Layout
-    program: Program
-    """That of the layout, each operation with where its time is known from."""
+    timed: TimedProgram
+    """The program of the layout with its times, each operation with where its time is known from."""
     costs: ProgramCosts
     contention: dict[Group, Contention]
     """How groups of one kind share links; empty where nothing is shared."""
@@ -127,6 +127,11 @@ class Step(Struct, frozen=True):
         return self.layout.setting
 
     @property
+    def program(self) -> Program:
+        """Its operations."""
+        return self.timed.program
+
+    @property
     def timeline(self) -> Timeline:
         """When everything ran."""
         return self.settled.timeline
@@ -140,18 +145,18 @@ class Step(Struct, frozen=True):
         return tuple(time_layout(self.layout, seed).timeline.step_s for seed in seeds)
 
 
-def run_step(workload: Workload, setting: Setting) -> Step:
-    """Lay a workload out, cost it and time it.
+def run_step(workload: Workload, setting: Setting, study: Study | None = None) -> Step:
+    """Lay a workload out, cost it and time it; what a study has prepared is taken from there.
 
     Raises
     ------
     TraincastError
         If the workload cannot run; a deadlock names the operations that wait for each other.
     """
-    return time_layout(lay_out(workload, setting))
+    return time_layout(lay_out(workload, setting, study))
 
 
-def lay_out(workload: Workload, setting: Setting) -> Layout:
+def lay_out(workload: Workload, setting: Setting, study: Study | None = None) -> Layout:
     """Lay out the operations of every rank, or of one rank for all that are alike.
 
     Raises
@@ -161,6 +166,7 @@ def lay_out(workload: Workload, setting: Setting) -> Layout:
     InfeasibleError
         If the program has more than `MAX_OPS` operations.
     """
+    study = study or Study()
     location_LW = locations(setting.cluster, workload.parallel.world_size)
     if workload.program is None:
         plan = plan_of(workload)
@@ -168,13 +174,13 @@ def lay_out(workload: Workload, setting: Setting) -> Layout:
         tables = rank_groups(
             workload.parallel, kinds | ({Group.PP} if workload.parallel.pp > 1 else set()), workload.table_stages
         )
-        program, schedule, warnings = _program(workload, plan, tables, location_LW, setting), plan.name, plan.warnings
+        program, graph = _program(workload, plan, tables, location_LW, setting, study)
+        schedule, warnings = plan.name, plan.warnings
     else:
         program, tables = _as_recorded(workload, workload.program, setting)
-        schedule, warnings = RECORDED, ()
+        graph, schedule, warnings = graph_of(program), RECORDED, ()
     advanced(0.35)
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
-    return Layout(workload, setting, schedule, warnings, program, tables, location_LW, graph)
+    return Layout(workload, setting, schedule, warnings, program, tables, location_LW, graph, study)
 
 
 def time_layout(layout: Layout, seed: int | None = None) -> Step:
@@ -186,7 +192,8 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
         If operations wait for each other for ever.
     """
     workload, setting, program = layout.workload, layout.setting, layout.program
-    network = SharedNetwork(setting.cluster, layout.tables, all_to_all_kinds(program.ops), setting.network, seed)
+    exchanging, answers = all_to_all_kinds(program.ops), layout.study.networks
+    network = SharedNetwork(setting.cluster, layout.tables, exchanging, setting.network, seed, answers)
     contention = network.own_kind()
     work = Uncosted.of(program, layout.location_LW)
     own, alone = {kind: each.cluster for kind, each in contention.items()}, network.alone
@@ -220,7 +227,8 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
         raise DeadlockError(f"{error}; {names}", error.ops) from None
     advanced(0.75)
     known = replace(program, ops=replace(program.ops, provenance_T=costs.provenance_T))
-    return Step(layout, known, costs, contention, network.rate_notes, settled, loop)
+    timed = TimedProgram(program=known, timeline=settled.timeline, graph=layout.graph)
+    return Step(layout, timed, costs, contention, network.rate_notes, settled, loop)
 
 
 def _program(
@@ -229,7 +237,8 @@ def _program(
     tables: Mapping[Group, GroupTable],
     location_LW: IntArray,
     setting: Setting,
-) -> Program:
+    study: Study,
+) -> tuple[Program, Graph]:
     world = workload.parallel.world_size
     factor_W = _compute_factors(setting, world)
     if setting.unfold:
@@ -242,35 +251,17 @@ def _program(
             if rank < world:
                 start_W[rank] = start_W.max() + 1
         measured = sorted(workload.measured.end_s) if workload.measured else []
-        asked = _Asked(
-            start_W.astype(np.int64).tobytes(), location_LW.tobytes(), location_LW.dtype.str, tuple(measured)
+        key = start_W.tobytes(), location_LW.tobytes(), tuple(measured), frozenset(tables), workload.table_stages
+        preferred_W = np.isin(np.arange(world), measured)
+        chosen = study.fold(
+            (replace(workload.parallel, vpp=1, microbatches=1), *key),
+            lambda: fold(start_W, tables, location_LW, preferred_W),
         )
-        alike = replace(workload.parallel, vpp=1, microbatches=1)
-        chosen = _folded(alike, frozenset(tables), workload.table_stages, asked)
     ranks = len(chosen.rank_C)
     ops = max(_estimated_ops(workload, ranks), float(len(workload.ops)))
     _check_size(ops, ranks, "use fewer microbatches, or drop --unfold")
     advanced(0.15)
-    return expand(workload, plan, chosen, tables, factor_W if setting.compute_slowdown else None)
-
-
-class _Asked(NamedTuple):
-    """What decides which ranks are alike, beside their groups."""
-
-    start_W: bytes
-    location_LW: bytes
-    dtype: str
-    measured: tuple[int, ...]
-
-
-@lru_cache(maxsize=64)
-def _folded(parallel: Parallel, kinds: frozenset[Group], table_stages: tuple[int, ...], asked: _Asked) -> Fold:
-    """Return which ranks of a layout are simulated (`traincast.workload.groups.fold`), worked out once."""
-    world = parallel.world_size
-    start_W = np.frombuffer(asked.start_W, dtype=np.int64)
-    location_LW = np.frombuffer(asked.location_LW, dtype=asked.dtype).reshape(-1, world)
-    preferred_W = np.isin(np.arange(world), asked.measured)
-    return fold(start_W, rank_groups(parallel, kinds, table_stages), location_LW, preferred_W)
+    return study.program(workload, plan, chosen, tables, factor_W if setting.compute_slowdown else None)
 
 
 def _as_recorded(workload: Workload, program: Program, setting: Setting) -> tuple[Program, dict[Group, GroupTable]]:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from traincast.analysis.summary import Suggestion
 from traincast.diagnostics import parts
 from traincast.engine import run
-from traincast.engine.graph import Graph, build_graph
+from traincast.engine.graph import Graph
 from traincast.errors import TraincastError
 from traincast.estimate.factors import chip_of, factors_on
 from traincast.hardware.cluster import Cluster
@@ -83,13 +83,13 @@ def suggestions(
     result: Result, spread: Spread, options: Sequence[Option], rerun: Callable[[str], float], engine: str = "auto"
 ) -> tuple[Suggestion, ...]:
     """Return the changes that save most, the best first; nothing of a step that is too long to try them."""
-    program, timeline = result.program, result.timeline
-    if program is None or timeline is None or result.analysis is None or len(program) > MOST_OPS:
+    timed = result.timed
+    if timed is None or result.analysis is None or len(timed.program) > MOST_OPS:
         return ()
+    program, timeline, graph = timed.program, timed.timeline, timed.graph
     step_s, on_path = result.iteration_time_s, _on_path(result)
     found: list[tuple[_Candidate, float]] = []
     likely = sorted(_candidates(result, on_path), key=lambda each: -each.at_most_s)
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
     mended = {_place_of(each.change) for each in result.causes}
     worth = [
         each for each in likely if each.at_most_s >= _LEAST_SAVED * step_s and _place_of(each.change) not in mended

@@ -13,7 +13,7 @@ from traincast.job.options import StepOptions
 from traincast.planning.options import PlanKeywords, plan_options
 from traincast.planning.plan import plan
 from traincast.planning.request import requested
-from traincast.simulation.recorded import choose, recorded_forecast
+from traincast.simulation.reproducible import choose, reproducible_forecast
 from traincast.sweeps.rows import COLUMNS, PLAN_COLUMNS, Row, row_of, row_of_plan, row_without
 from traincast.sweeps.spec import Point, Spec
 
@@ -56,7 +56,7 @@ class Forecasts(PointWork, frozen=True):
 
     def row(self, draft: Draft) -> Row:
         """Return the forecast of a job."""
-        return row_of(recorded_forecast(draft, choose(StepOptions(), draft.cluster, "auto")), draft, self.prices)
+        return row_of(reproducible_forecast(draft, choose(StepOptions(), draft.cluster, "auto")), draft, self.prices)
 
 
 class Layouts(PointWork, frozen=True):

@@ -8,7 +8,6 @@ Letters: L operations of one sequence, N of the program, E edges, R simulated ra
 
 from collections.abc import Mapping
 from operator import is_
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -60,7 +59,38 @@ def expand(
     ProgramError
         If members of a collective disagree, or a message has no partner.
     """
-    asked = (
+    return expansion(workload, plan, fold, tables, compute_factor_W).program
+
+
+class Expansion(Struct, frozen=True):
+    """A workload that was expanded, which serves any workload that differs in nothing but estimates."""
+
+    of: tuple[object, ...]
+    """What it was made of, told by the very arrays (`_made_of`)."""
+    program: Program
+    added: tuple[Op, ...]
+    """Operations of messages, which stand behind those of the workload in the table."""
+
+    def serves(self, workload: Workload, plan: SchedulePlan, fold: Fold, tables: Mapping[Group, GroupTable]) -> bool:
+        """Tell whether a workload is expanded to the same program, but for its table of operations."""
+        asked = _made_of(workload, plan, fold, tables)
+        return len(asked) == len(self.of) and all(map(is_, asked, self.of))
+
+    def with_estimates(self, workload: Workload) -> Program:
+        """Return the program with the table of operations of a workload that it serves."""
+        files = tuple(file.path for file in workload.inputs)
+        return replace(self.program, ops=workload.ops.extended(self.added), files=files)
+
+
+_OF_ESTIMATES = ("duration_s_T", "provenance_T", "flops_T", "bytes_moved_T", "overlap_shares_T")
+"""Columns that estimates fill in; the order of a program does not depend on them."""
+
+
+def _made_of(
+    workload: Workload, plan: SchedulePlan, fold: Fold, tables: Mapping[Group, GroupTable]
+) -> tuple[object, ...]:
+    """Return everything that the order of a program depends on, but for factors on single ranks."""
+    return (
         plan,
         fold,
         *tables.values(),
@@ -71,41 +101,16 @@ def expand(
         workload.forward_only,
         *(getattr(workload.ops, name) for name in OpTable.__struct_fields__ if name not in _OF_ESTIMATES),
     )
-    files = tuple(file.path for file in workload.inputs)
-    for known in tuple(_last) if compute_factor_W is None else ():
-        if len(asked) == len(known.asked) and all(map(is_, asked, known.asked)):
-            return replace(known.program, ops=workload.ops.extended(known.added), files=files)
-    program, added = _expanded(workload, plan, fold, tables, compute_factor_W)
-    if compute_factor_W is None:
-        _last[:] = [_Last(asked, program, added)] if len(program) <= _REMEMBERED_OPS else []
-    return replace(program, files=files)
 
 
-_OF_ESTIMATES = ("duration_s_T", "provenance_T", "flops_T", "bytes_moved_T", "overlap_shares_T")
-"""Columns that estimates fill in; the order of a program does not hang on them."""
-_REMEMBERED_OPS = 500_000
-"""Operations of a program up to which the last one is kept: the same work runs on other clusters."""
-
-
-class _Last(NamedTuple):
-    """What was expanded last, told by the very arrays that it was made of."""
-
-    asked: tuple[object, ...]
-    program: Program
-    added: tuple[Op, ...]
-
-
-_last: list[_Last] = []
-
-
-def _expanded(
+def expansion(
     workload: Workload,
     plan: SchedulePlan,
     fold: Fold,
     tables: Mapping[Group, GroupTable],
-    compute_factor_W: FloatArray | None,
-) -> tuple[Program, tuple[Op, ...]]:
-    """Return a program, and the operations of messages that it adds to the table."""
+    compute_factor_W: FloatArray | None = None,
+) -> Expansion:
+    """Return the program of a workload (`expand`), in a form that serves others with other estimates."""
     stage_R = fold.rank_C // workload.parallel.ranks_per_stage
     ops, added, chosen = _tiles(workload, plan, fold, stage_R)
     length_R = np.array([len(tile.sequence.row_L) for tile in chosen], dtype=np.int64)
@@ -123,6 +128,7 @@ def _expanded(
         peer_stage_N=_gather([tile.sequence.peer_L for tile in chosen]),
         group_N=_groups_of_ops(group_RK, index_N, ops, row_N),
         rendezvous_N=np.full(len(row_N), -1, dtype=np.int32),
+        files=tuple(file.path for file in workload.inputs),
         edge_src_E=_gather([tile.edge_src_E + shift for tile, shift in zip(chosen, shift_R, strict=True)]),
         edge_dst_E=_gather([tile.edge_dst_E + shift for tile, shift in zip(chosen, shift_R, strict=True)]),
         groups=groups,
@@ -132,7 +138,8 @@ def _expanded(
         op_ptr_R1=op_ptr_R1,
         compute_factor_N=None if compute_factor_W is None else compute_factor_W[fold.rank_C][index_N],
     )
-    return replace(program, rendezvous_N=_rendezvous_of(program, _simulated_members(groups, fold))), added
+    program = replace(program, rendezvous_N=_rendezvous_of(program, _simulated_members(groups, fold)))
+    return Expansion(_made_of(workload, plan, fold, tables), program, added)
 
 
 def _tiles(

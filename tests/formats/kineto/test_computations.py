@@ -15,7 +15,7 @@ from traincast.formats.kineto.computations import call_of, computations
 from traincast.formats.kineto.grammar import Shapes
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
-from traincast.simulation.recorded import decide
+from traincast.simulation.reproducible import decide
 from traincast.simulation.step import Setting
 from traincast.workload.words import Phase
 

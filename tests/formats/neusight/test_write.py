@@ -14,7 +14,7 @@ from traincast.job.options import SimulateOptions
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
 from traincast.simulation.convert import run_of_job
-from traincast.simulation.recorded import choose
+from traincast.simulation.reproducible import choose
 from traincast.workload.words import Group, Kind, Operation, Phase
 
 SAMPLE = Path(__file__).parents[3] / "examples" / "neusight_gpt2_large_dp.tsv"

@@ -7,7 +7,6 @@ Source: fwyc0573/Megatron-LM, the tracer's commands (the writer).
 """
 
 import ast
-import gc
 import math
 import re
 from collections.abc import Mapping
@@ -61,9 +60,6 @@ _Said = tuple[
 ]
 """What lines that differ only in their numbers have in common: the last fields of a `TraceOp`."""
 
-_SAID: dict[_Around, _Said] = {}
-"""By the texts around the numbers."""
-
 
 def load(path: Path) -> tuple[TraceOp, ...]:
     """Read a file from disk (see `parse`); undecodable bytes are replaced, and fail where they matter."""
@@ -83,32 +79,66 @@ def parse(path: str, text: str) -> tuple[TraceOp, ...]:
     lines = text.removeprefix("\ufeff").split("\n", MOST_LINES + 1)
     if len(lines) > MOST_LINES:
         check_lines(text, path)
-    was_enabled = gc.isenabled()
-    gc.disable()  # it would walk the growing trace, which has no cycles, again and again
-    try:
-        filled = ((place, line) for place, line in enumerate(lines, 1) if line and not line.isspace())
-        ops = tuple([parse_line(line, path, place) for place, line in filled])
-    finally:
-        if was_enabled:
-            gc.enable()
+    lines_of = LineReader(path)
+    filled = ((place, line) for place, line in enumerate(lines, 1) if line and not line.isspace())
+    ops = tuple([lines_of.read(line, place) for place, line in filled])
     if not ops:
         raise FormatError("the file has no operations", path, 1)
     return ops
 
 
-def parse_line(text: str, path: str, line: int) -> TraceOp:
-    """Read one line, with or without its line end, of a rank trace or of a scheduling plan.
+class LineReader:
+    """Reads the lines of one file: what a line has in common with one before it is not read again."""
 
-    Raises
-    ------
-    FormatError
-        If it is none; with `path`, the 1-based number `line`, and what is wrong.
-    """
-    text = text.rstrip("\r\n")
-    try:
-        return _like_another(text, path, line) or _operation(text, path, line)
-    except ValueError as problem:
-        raise FormatError(str(problem), path, line) from None
+    def __init__(self, path: str) -> None:
+        """Begin with the first line of a file; `path` is for messages."""
+        self._path = path
+        self._said: dict[_Around, _Said] = {}
+        """By the texts around the numbers."""
+
+    def read(self, text: str, line: int) -> TraceOp:
+        """Read one line, with or without its line end, of a rank trace or of a scheduling plan.
+
+        Raises
+        ------
+        FormatError
+            If it is none; with the path, the 1-based number `line`, and what is wrong.
+        """
+        text = text.rstrip("\r\n")
+        try:
+            return self._like_another(text, line) or self._unlike(text, line)
+        except ValueError as problem:
+            raise FormatError(str(problem), self._path, line) from None
+
+    def _like_another(self, text: str, line: int) -> TraceOp | None:
+        """Read a line like one before but for its numbers and sub-operations; None if it is not, or is damaged."""
+        try:
+            around, (number, batch, duration, uid, stamp, subs) = _cut(text)
+            said = self._said.get(around)
+            if said is None or len(number) > _MAX_DIGITS or (uid and _INERT.fullmatch(uid) is None):
+                return None
+            duration_ms, end_ms = float(duration), float(stamp)
+            # within the limits of `_time_s`
+            if not 0.0 <= duration_ms <= end_ms <= _MAX_MS or "_" in duration or "_" in stamp or not text.isascii():
+                return None
+            found = () if subs == "[]" or not around[-2] else _sub_operations(subs)
+            path, rank, batch_id, duration_s = self._path, _number(number), _number(batch), duration_ms / 1e3
+            return TraceOp(path, line, around[0], rank, batch_id, duration_s, end_ms / 1e3, found, uid or None, *said)
+        except ValueError:
+            return None
+
+    def _unlike(self, text: str, line: int) -> TraceOp:
+        """Read a line by the whole grammar, and keep what it says but for its numbers where others may say the same."""
+        op, said = _operation(text, self._path, line)
+        around = _repeated(text, said)
+        if around is not None and len(self._said) < _MAX_CALLS:
+            self._said[around] = said
+        return op
+
+
+def parse_line(text: str, path: str, line: int) -> TraceOp:
+    """Read a single line (see `LineReader.read`)."""
+    return LineReader(path).read(text, line)
 
 
 def _cut(text: str) -> tuple[_Around, tuple[str, str, str, str, str, str]]:
@@ -125,25 +155,8 @@ def _cut(text: str) -> tuple[_Around, tuple[str, str, str, str, str, str]]:
     return (scope, name, state, middle, numbered, rest, listed, text[-1:]), (number, batch, duration, uid, stamp, subs)
 
 
-def _like_another(text: str, path: str, line: int) -> TraceOp | None:
-    """Read a line that is like one before but for its numbers and sub-operations; None if it is not, or is damaged."""
-    try:
-        around, (number, batch, duration, uid, stamp, subs) = _cut(text)
-        said = _SAID.get(around)
-        if said is None or len(number) > _MAX_DIGITS or (uid and _INERT.fullmatch(uid) is None):
-            return None
-        duration_ms, end_ms = float(duration), float(stamp)
-        # within the limits of `_time_s`
-        if not 0.0 <= duration_ms <= end_ms <= _MAX_MS or "_" in duration or "_" in stamp or not text.isascii():
-            return None
-        found = () if subs == "[]" or not around[-2] else _sub_operations(subs)
-        rank, batch_id, duration_s = _number(number), _number(batch), duration_ms / 1e3
-        return TraceOp(path, line, around[0], rank, batch_id, duration_s, end_ms / 1e3, found, uid or None, *said)
-    except ValueError:
-        return None
-
-
-def _operation(text: str, path: str, line: int) -> TraceOp:
+def _operation(text: str, path: str, line: int) -> tuple[TraceOp, _Said]:
+    """Read a line by the whole grammar; return it, and what it says but for its numbers."""
     head = HEAD.match(text)
     if head is None:
         message = "is not a line of a trace, such as rank:0:forward_step(stage_id=0,...)"
@@ -179,29 +192,26 @@ def _operation(text: str, path: str, line: int) -> TraceOp:
         values.get(UID),
         *said,
     )
-    _remember(text, said)
-    return op
+    return op, said
 
 
-def _remember(text: str, said: _Said) -> None:
-    """Keep what a line says but for its numbers, if it would say the same with any others."""
+def _repeated(text: str, said: _Said) -> _Around | None:
+    """Return what is around the numbers of a line, if it would say the same with any others; None if it would not."""
     try:
         around, _ = _cut(text)
     except ValueError:
-        return
+        return None
     scope, name, state, middle, numbered, rest, listed, end = around
     middle += f"{numbered}5,{rest}" if numbered else ""
     other = f"{scope}:1:{name},batch_id=2,{state},duration=3,{middle},timestamp=4{listed}{end}"
     numbers = {"batch_id": "2", "duration": "3", "timestamp": "4", UID: "5"}
     head = HEAD.match(other)
-    if (
+    same = (
         scope == "rank"
         and head is not None
         and _split(other[head.end() : -1]) == tuple((key, numbers.get(key, value)) for key, value in said[-1])
-    ):
-        if len(_SAID) >= _MAX_CALLS:
-            _SAID.clear()
-        _SAID[around] = said
+    )
+    return around if same else None
 
 
 def _sub_operations(text: str | None) -> tuple[SubOp, ...]:

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.estimate.collectives.cost import estimate_collectives
-from traincast.estimate.contention import SharedNetwork
+from traincast.estimate.contention import NetworkAnswers, SharedNetwork
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
 from traincast.job.parallel import Parallel
@@ -48,6 +48,7 @@ class Places(Struct):
     sharp: Group | None = None
     """Kind whose collectives the switches reduce."""
     _known: dict[tuple[object, ...], Place] = field(default_factory=dict)
+    _networks: NetworkAnswers = field(default_factory=NetworkAnswers)
 
     def of(self, kind: Group, parallel: Parallel, cluster: Cluster, *, exchanges: bool) -> Place:
         """Return where the groups of a kind sit; `exchanges` says whether they do all-to-alls."""
@@ -59,7 +60,7 @@ class Places(Struct):
     def _place(self, kind: Group, parallel: Parallel, cluster: Cluster, exchanges: bool) -> Place:
         tables = rank_groups(parallel, {kind})
         exchanging = frozenset({kind} if exchanges else ())
-        seen = SharedNetwork(cluster, tables, exchanging, self.network).of_kind(kind).cluster
+        seen = SharedNetwork(cluster, tables, exchanging, self.network, answers=self._networks).of_kind(kind).cluster
         if kind is self.sharp and cluster.inter.kind == "infiniband":
             seen = replace(seen, in_network_reduction=True)
         return Place(_placements(tables[kind], cluster.ranks_per_node), seen)

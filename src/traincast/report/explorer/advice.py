@@ -101,7 +101,8 @@ def _edit_of(change: str) -> WorkEdit | None:
 
 
 def _about(result: Result, line: _Line, rows_T: "IntArray") -> Plain:
-    program, timeline = simulated(result)
+    step = simulated(result)
+    program, timeline = step.program, step.timeline
     nothing: dict[str, Plain] = {"text": encodable(line.text), "rows": [], "ranks": [], "culprit": False}
     if line.edit is None:
         return nothing
@@ -121,7 +122,8 @@ def _about(result: Result, line: _Line, rows_T: "IntArray") -> Plain:
 
 def _lost(result: Result, edit: WorkEdit, at: "IntArray") -> tuple[float, float]:
     """Return the shortest part of the step in which a slow rank or stage loses most of what it loses to its peers."""
-    program, timeline = simulated(result)
+    step = simulated(result)
+    program, timeline = step.program, step.timeline
     duration_s_N = timeline.end_s_N - timeline.start_s_N
     try:
         lost_s_N: FloatArray = duration_s_N - edited(program, duration_s_N, [edit])

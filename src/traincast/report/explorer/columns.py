@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from traincast.analysis.causes import causes
-from traincast.analysis.critical_path import critical_path
 from traincast.analysis.waiting import waiting
-from traincast.engine.graph import build_graph
 from traincast.report.chrome_trace import Threads
 from traincast.report.explorer.advice import advice
 from traincast.report.json import result_to_dict
 from traincast.report.operations import choose_ranks, described, simulated
 from traincast.report.plain import Plain, encodable
-from traincast.simulation.recorded import memory_of
+from traincast.simulation.reproducible import memory_of
 from traincast.simulation.result import Result
 
 if TYPE_CHECKING:
+    from traincast.analysis.timed_program import TimedProgram
     from traincast.workload.ops import FloatArray, IntArray
-    from traincast.workload.program import GroupInstance, Program, Timeline
+    from traincast.workload.program import GroupInstance, Program
 
 MAX_OPS = 300_000
 """Most operations of a page: the canvas draws so many in a few milliseconds."""
@@ -54,12 +53,13 @@ def packed_run(result: Result, name: str) -> Packed:
     ConfigError
         If it holds no single operations.
     """
-    program, timeline = simulated(result)
+    step = simulated(result)
+    program, timeline = step.program, step.timeline
     sizes = np.diff(program.op_ptr_R1).tolist()
     choice = choose_ranks(result, sizes, MAX_OPS, "operations")
     index_N = np.concatenate([np.arange(*program.rank_slice(at).indices(len(program))[:2]) for at in choice.indices])
     tick_s = max(1e-9, timeline.step_s / _TICKS)
-    columns = _operation_columns(program, timeline, index_N, tick_s)
+    columns = _operation_columns(step, index_N, tick_s)
     lanes = {at: Threads.of(program, timeline, at) for at in choice.indices}
     columns["lane"] = np.concatenate([lanes[at].thread_N for at in choice.indices])
     strings: dict[str, int] = {}
@@ -85,26 +85,24 @@ def packed_run(result: Result, name: str) -> Packed:
         ],
         "groups": [None if at < 0 else _group(program.groups[at]) for at in groups_G.tolist()],
         "memory": _memory(result),
-        "waits": _waits(program, timeline),
+        "waits": _waits(step),
         "strings": list(map(encodable, strings)),
         "columns": listed,
     }
     return Packed(header, content)
 
 
-def _operation_columns(
-    program: "Program", timeline: "Timeline", index_N: "IntArray", tick_s: float
-) -> dict[str, "IntArray | FloatArray"]:
+def _operation_columns(step: "TimedProgram", index_N: "IntArray", tick_s: float) -> dict[str, "IntArray | FloatArray"]:
     """Return when each shown operation was ready, waited and ran, and what it hangs on."""
+    program, timeline = step.program, step.timeline
     edges_s_N = (timeline.ready_s_N, timeline.start_s_N, timeline.end_s_N)
     ready_N, start_N, end_N = (np.rint(edge_s_N[index_N] / tick_s).astype(np.int64) for edge_s_N in edges_s_N)
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
     place = np.full(len(program) + 1, -1, dtype=np.int64)
     place[index_N] = np.arange(len(index_N))
-    path_H = place[critical_path(graph, timeline).op_H]
+    path_H = place[step.path.op_H]
     _, rendezvous_N = np.unique(program.rendezvous_N[index_N], return_inverse=True)
     alone_N = program.rendezvous_N[index_N] < 0
-    cause_N = place[causes(graph, timeline)[index_N]]
+    cause_N = place[causes(step.graph, timeline)[index_N]]
     return {
         "ready": ready_N,
         "wait": start_N - ready_N,
@@ -155,9 +153,9 @@ def _memory(result: Result) -> list[Plain]:
     return found
 
 
-def _waits(program: "Program", timeline: "Timeline") -> dict[str, Plain]:
+def _waits(step: "TimedProgram") -> dict[str, Plain]:
     """Return how long ranks waited because of others that were not waiting themselves, of those with the most of it."""
-    pairs = waiting(program, timeline).root
+    pairs = waiting(step).root
     seconds: dict[int, float] = {}
     for rank_K in (pairs.rank_K, pairs.other_K):
         for rank, time_s in zip(rank_K.tolist(), pairs.time_s_K.tolist(), strict=True):

@@ -32,6 +32,7 @@ from traincast.simulation.other_layouts import other_layouts
 from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result
 from traincast.simulation.simulate import simulate, timed
 from traincast.simulation.step import Setting, Step
+from traincast.simulation.study import Study
 from traincast.simulation.suggestions import (
     MOST_OPS,
     Option,
@@ -104,7 +105,9 @@ ReadAgain = Callable[[LayoutOptions], Workload]
 """Reads the files of a workload again in another layout."""
 
 
-def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgain | None = None) -> Result:
+def reproducible_simulation(
+    workload: Workload, chosen: Chosen, read_again: ReadAgain | None = None, study: Study | None = None
+) -> Result:
     """Simulate a workload; the result holds its inputs and its run.
 
     What-ifs of its layout need `read_again`, which a workload that was made in Python has not.
@@ -117,25 +120,26 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
     check_what_ifs(chosen.setting)
     if chosen.setting.tokens is not None and chosen.setting.tokens_per_step is None:
         raise ConfigError(f"{workload.name} does not say how many tokens a step trains on; give it", "tokens_per_step")
+    study = study or Study()
     with part(0.0, _SHARE_OF_STEP if chosen.setting.suggest else 1.0):
-        result = explained(simulate(workload, chosen.setting))
+        result = explained(simulate(workload, chosen.setting, study))
 
     def rerun(change: Changed) -> float:
         if not change.fields:
-            return timed(workload, change.setting).timeline.step_s
+            return timed(workload, change.setting, study).timeline.step_s
         if read_again is None:
             raise ConfigError(f"cannot change {next(iter(change.fields))} of a workload that was made in Python")
         of_layout = [*LayoutOptions.__struct_fields__]
         unknown = next((name for name in change.fields if name not in of_layout), None)
         if unknown is not None:
             raise ConfigError(f"{unknown} is of a job, and this is a file; {known_names(unknown, of_layout)}")
-        return timed(read_again(replace(workload.layout, **change.fields)), change.setting).timeline.step_s
+        return timed(read_again(replace(workload.layout, **change.fields)), change.setting, study).timeline.step_s
 
     result = _advised(result, chosen.setting, options_of_files(result, workload.layout), rerun)
     result = _with_what_ifs(result, chosen.setting, rerun)
     if chosen.setting.suggest and result.program is not None and len(result.program) <= MOST_OPS:
         result = replace(result, other_layouts=other_layouts(workload, chosen.setting, rerun))
-    result = _in_the_long_run(result, chosen.setting, lambda setting: timed(workload, setting))
+    result = _in_the_long_run(result, chosen.setting, lambda setting: timed(workload, setting, study))
     result = with_training_run(result, chosen.setting, chosen.setting.tokens_per_step)
     record = RunRecord(
         command="simulate",
@@ -147,7 +151,9 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
     return _recorded(result, record)
 
 
-def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oom: bool = False) -> Result:
+def reproducible_forecast(
+    job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oom: bool = False, study: Study | None = None
+) -> Result:
     """Forecast a job as it was described; the result holds its job, its inputs and its run.
 
     Raises
@@ -166,8 +172,9 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
         raise ConfigError("is of a file; a job says it by its batch and sequence length", "tokens_per_step")
     cluster = chosen.setting.cluster
     draft, request, decided, files = decide(job, cluster)
+    study = study or Study()
     with part(0.0, _SHARE_OF_STEP if chosen.setting.suggest else 1.0):
-        result, done = forecast_step(decided, chosen.setting, allow_oom=allow_oom)
+        result, done = forecast_step(decided, chosen.setting, allow_oom=allow_oom, study=study)
     record = RunRecord(
         command="predict",
         cluster=cluster,
@@ -184,12 +191,12 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
 
     def rerun(change: Changed) -> float:
         other, again = change.setting.cluster, _changed_job(job, change)
-        return forecast(decide(again, other)[2], change.setting, allow_oom=allow_oom).iteration_time_s
+        return forecast(decide(again, other)[2], change.setting, allow_oom=allow_oom, study=study).iteration_time_s
 
     options = () if isinstance(job, Job) else options_of_job(decided)
     result = _advised(result, chosen.setting, options, rerun, spread_of_job(done, factors_on(cluster)))
     result = _with_what_ifs(result, chosen.setting, rerun)
-    result = _in_the_long_run(result, chosen.setting, lambda setting: run_job(decided, setting).step)
+    result = _in_the_long_run(result, chosen.setting, lambda setting: run_job(decided, setting, study=study).step)
     result = with_training_run(result, chosen.setting, decided.batch.tokens_per_step)
     return _recorded(replace(result, warnings=(*draft.warnings, *result.warnings)), record)
 
@@ -291,9 +298,9 @@ def _changed_job(job: Draft | JobRequest | Job, change: Changed) -> Draft | JobR
 
 def explained(result: Result) -> Result:
     """Return a result that says why its step took so long, where it has no more than `MOST_EXPLAINED` operations."""
-    if result.program is None or result.timeline is None or len(result.program) > MOST_EXPLAINED:
+    if result.timed is None or len(result.timed.program) > MOST_EXPLAINED:
         return result
-    return replace(result, analysis=short_form(result.program, result.timeline))
+    return replace(result, analysis=short_form(result.timed))
 
 
 def explained_in_full(result: Result, engine: str = "auto") -> Explanation:
@@ -304,11 +311,10 @@ def explained_in_full(result: Result, engine: str = "auto") -> Explanation:
     ConfigError
         If it holds none.
     """
-    program, timeline = result.program, result.timeline
-    if program is None or timeline is None:
+    if result.timed is None:
         raise ConfigError("this result holds no single operations; run it again to get them")
     saved_Q, peak_bytes_P = _held(result)
-    return explain(program, timeline, saved_Q=saved_Q, peak_bytes_P=peak_bytes_P, engine=engine)
+    return explain(result.timed, saved_Q=saved_Q, peak_bytes_P=peak_bytes_P, engine=engine)
 
 
 def memory_of(result: Result) -> tuple[StageCurve, ...]:
@@ -319,9 +325,9 @@ def memory_of(result: Result) -> tuple[StageCurve, ...]:
     ConfigError
         As `explained_in_full`.
     """
-    if result.program is None or result.timeline is None:
+    if result.timed is None:
         raise ConfigError("this result holds no single operations; run it again to get them")
-    return memory_curves(result.program, result.timeline, *_held(result))
+    return memory_curves(result.timed.program, result.timed.timeline, *_held(result))
 
 
 def _held(result: Result) -> tuple[dict[int, Saved] | None, dict[int, float] | None]:
