@@ -1,0 +1,70 @@
+"""The table of what a job may say agrees with `JobRequest`, and everything that lists fields comes from it."""
+
+import re
+from types import UnionType
+from typing import Union, get_args, get_origin
+
+import pytest
+
+from traincast.job.fields import FACTS, FIELDS, JOB, LAYOUT, PARALLEL, PLAN, axes, fields, limited, shown_in
+from traincast.job.job import JOB_FIELDS
+from traincast.job.job_file import SECTIONS, template
+from traincast.job.options import LayoutOptions
+
+GROUPS = {"run", "parallelism", "pipeline", "batch", "precision", "sharding", "recompute", "offload", "experts"} | {
+    "kernels",
+    "finetuning",
+}
+TAKES = {
+    "text": {str},
+    "count": {int},
+    "counts": {tuple[int, ...]},
+    "tokens": {int},
+    "number": {float},
+    "switch": {bool},
+    "choice": {str},
+    "names": {tuple[str, ...]},
+}
+
+
+def types_of(annotation):
+    return set(get_args(annotation)) - {type(None)} if get_origin(annotation) in (Union, UnionType) else {annotation}
+
+
+def test_the_table_and_the_request_have_the_same_fields():
+    assert {each.name for each in fields(of=JOB)} == {*JOB_FIELDS}
+    assert {each.name for each in fields(of=LAYOUT)} <= {*LayoutOptions.__struct_fields__}
+
+
+@pytest.mark.parametrize("name", [name for name in JOB_FIELDS if name not in ("model", "framework")])
+def test_a_field_takes_what_the_request_declares(name):
+    field = FIELDS[name]
+    also = {str} if field.takes == "count" and field.choices else set()
+    assert types_of(JOB_FIELDS[name].type) == TAKES[field.takes] | also
+    assert bool(field.choices) == (field.takes in ("choice", "names") or bool(also))
+
+
+def test_every_field_has_a_group_help_a_version_and_an_example():
+    for each in FIELDS.values():
+        assert each.group in GROUPS, each.name
+        assert re.fullmatch(r"[A-Z].*\.", each.help), each.name
+        assert re.fullmatch(r"\d+\.\d+", each.since), each.name
+        assert bool(each.file) == bool(each.example) == (JOB in each.of and each.name != "model"), each.name
+        assert not each.choices or each.what, each.name
+
+
+def test_what_a_plan_decides_is_shown_and_may_be_limited():
+    assert {*limited()} <= {*axes()} <= {*shown_in(PLAN)}
+    assert all(FIELDS[name].takes == "count" for name in limited())
+
+
+def test_a_result_tells_every_field_once():
+    assert {*shown_in(FACTS)}.isdisjoint(shown_in(PARALLEL))
+    assert {*JOB_FIELDS} <= {*shown_in(FACTS), *shown_in(PARALLEL)}
+
+
+def test_the_template_says_each_field_in_its_section():
+    text = template()
+    for section, keys in SECTIONS.items():
+        part = text.partition(f"[{section}]")[2].partition("\n[")[0]
+        assert re.findall(r"^(?:# )?(\w+) = ", part, re.MULTILINE) == [*keys]
