@@ -6,15 +6,16 @@ from typing import Union, get_args, get_origin
 
 import pytest
 
-from traincast.job.fields import FACTS, FIELDS, JOB, LAYOUT, PARALLEL, PLAN, axes, fields, limited, shown_in
-from traincast.job.job import JOB_FIELDS
+from traincast.job.facts import JobFacts, facts_of
+from traincast.job.fields import FACTS, FIELDS, GROUPS, JOB, LAYOUT, PARALLEL, PLAN, axes, fields, limited, shown_in
+from traincast.job.job import JOB_FIELDS, Job, JobRequest
 from traincast.job.job_file import SECTIONS, template
 from traincast.job.options import LayoutOptions
+from traincast.job.resolve import resolve_job
+from traincast.model.load import load_model
+from traincast.planning.layout import COLUMNS, Layout
+from traincast.planning.options import AXES
 
-GROUPS = {"run", "parallelism", "pipeline", "batch", "precision", "sharding", "recompute", "offload", "experts"} | {
-    "kernels",
-    "finetuning",
-}
 TAKES = {
     "text": {str},
     "count": {int},
@@ -25,6 +26,10 @@ TAKES = {
     "choice": {str},
     "names": {tuple[str, ...]},
 }
+
+
+def request(**said):
+    return JobRequest(**{"gpus": 8, "seq_length": 4096, "global_batch": 64, **said})
 
 
 def types_of(annotation):
@@ -60,7 +65,30 @@ def test_what_a_plan_decides_is_shown_and_may_be_limited():
 
 def test_a_result_tells_every_field_once():
     assert {*shown_in(FACTS)}.isdisjoint(shown_in(PARALLEL))
-    assert {*JOB_FIELDS} <= {*shown_in(FACTS), *shown_in(PARALLEL)}
+    assert {*shown_in(FACTS)} <= {*JobFacts.__struct_fields__}
+    elsewhere = {"assumptions", "layers_Q", "parallel", "recompute_modules", "schedule"}
+    assert {*Job.__struct_fields__} - elsewhere <= {*JobFacts.__struct_fields__}
+
+
+def test_a_result_tells_what_was_decided():
+    experts = resolve_job(
+        request(model=load_model("qwen3-30b-a3b"), ep=4, moe_dispatcher="deepep", task="lora", lora_rank=8)
+    )
+    facts = facts_of(experts, ("tL",))
+    assert (facts.moe_dispatcher, facts.lora_rank, facts.lora_targets) == ("deepep", 8, experts.lora_targets)
+    assert (facts.grad_reduce_bytes, facts.model) == (experts.framework.grad_reduce_bytes, "qwen3-30b-a3b")
+    dense = facts_of(resolve_job(request(model=load_model("llama3-8b"))), ())
+    assert (dense.moe_dispatcher, dense.moe_dispatch_dtype, dense.lora_rank, dense.lora_targets) == (
+        None,
+        None,
+        None,
+        (),
+    )
+
+
+def test_a_layout_has_the_fields_that_plans_show():
+    assert Layout.__struct_fields__ == COLUMNS
+    assert {*AXES} == {*axes()}
 
 
 def test_the_template_says_each_field_in_its_section():

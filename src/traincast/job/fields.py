@@ -20,6 +20,11 @@ from traincast.tables import from_row
 TABLE = "job/fields.csv"
 JOB, LAYOUT = "job", "layout"
 """What a field may be of: a job, or what files leave out of their layout."""
+GROUPS = (
+    *("run", "parallelism", "batch", "pipeline", "precision", "kernels", "experts"),
+    *("recompute", "offload", "sharding", "finetuning"),
+)
+"""Subjects of which one part of a job decides, in the order in which a layout in a line tells of them."""
 PARALLEL, FACTS, PLAN = "parallel", "facts", "plan"
 """Where a field may be shown: in the keys ``parallel`` and ``job`` of a result, in the columns of plans and sweeps."""
 
@@ -29,8 +34,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
     name: str
     group: str
-    """Subject that decides it: ``parallelism``, ``pipeline``, ``batch``, ``precision``, ``sharding``, ``recompute``,
-    ``offload``, ``experts``, ``kernels`` or ``finetuning``; ``run`` of the others."""
+    """One of `GROUPS`."""
     section: str
     """Subject of the help."""
     of: tuple[str, ...]
@@ -49,11 +53,16 @@ class Field(Struct, frozen=True, kw_only=True):
     """Smallest value of a number; the largest below, None: that of `traincast.units.range_of`."""
     most: float | None = None
     axis: str = ""
-    """``axis`` of what a plan decides, ``limited`` where it may have an upper limit too."""
+    """``axis`` of what a plan decides, ``limited`` where it may have an upper limit too, ``open`` of what it leaves
+    open as an axis says the same otherwise."""
+    change: str = ""
+    """Change of a layout that it is part of, where it is not one by itself."""
     needs: tuple[str, ...] = ()
     """What must hold for it to matter to a layout: ``tp>1``, ``zero=3``, or what is true of it, such as ``experts``."""
     shown: tuple[str, ...] = ()
     """`PARALLEL`, `PLAN`; an axis is in `PLAN` without it, and what is not in `PARALLEL` in `FACTS`."""
+    fact: str = ""
+    """Key of these that tells it, where that has another name: what it was decided into."""
     line: str = ""
     """What a layout in a line says of it, with ``{}`` for the value; empty: nothing."""
     usual: str = ""
@@ -84,7 +93,7 @@ class Field(Struct, frozen=True, kw_only=True):
     @property
     def is_axis(self) -> bool:
         """Whether a plan decides it."""
-        return bool(self.axis)
+        return self.axis in ("axis", "limited")
 
 
 def _holds(need: str, layout: object) -> bool:
@@ -125,14 +134,17 @@ def limited() -> tuple[str, ...]:
     return tuple(each.name for each in FIELDS.values() if each.axis == "limited")
 
 
+def left_open() -> tuple[str, ...]:
+    """Return the fields of which a plan takes no value of the job: its axes, and what says the same as they do."""
+    return tuple(each.name for each in FIELDS.values() if each.axis)
+
+
 def shown_in(place: str) -> tuple[str, ...]:
-    """Return the fields that are shown in `PARALLEL`, `FACTS` or `PLAN`."""
-    shown = {
-        PARALLEL: lambda each: PARALLEL in each.shown,
-        FACTS: lambda each: JOB in each.of and PARALLEL not in each.shown,
-        PLAN: lambda each: each.is_axis or PLAN in each.shown,
-    }
-    return tuple(each.name for each in FIELDS.values() if shown[place](each))
+    """Return the keys or columns of `PARALLEL`, `FACTS` or `PLAN` that tell fields."""
+    if place == PLAN:
+        return tuple(each.name for each in FIELDS.values() if each.is_axis or PLAN in each.shown)
+    told = [each for each in FIELDS.values() if (PARALLEL in each.shown) == (place == PARALLEL)]
+    return tuple(dict.fromkeys(each.fact or each.name for each in told if place == PARALLEL or JOB in each.of))
 
 
 def file_sections() -> Mapping[str, tuple[Field, ...]]:

@@ -3,17 +3,17 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.errors import TraincastError
 from traincast.estimate.memory import chance_of_oom
+from traincast.job.fields import FIELDS, left_open
 from traincast.job.job import Job, JobRequest
 from traincast.planning.doubt import chance_faster
 from traincast.planning.finalists import Finalist, simulated
-from traincast.planning.layout import Layout, said
+from traincast.planning.layout import COLUMNS, Layout, said
 from traincast.planning.options import AXES
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.simulation.job_step import JobStep
@@ -22,17 +22,21 @@ from traincast.units import format_share, format_size
 
 Simulate = Callable[[Layout], tuple[Result, JobStep]]
 
-_GROUPED: Mapping[str, tuple[str, ...]] = {
-    "recompute": ("recompute", "recompute_layers", "recompute_method", "recompute_modules"),
-    "pipeline": ("pp", "vpp", "schedule"),
-    "experts": ("ep", "etp"),
-    "sharding": ("zero", "shard", "reshard_after_forward"),
-}
-"""Fields that are one change."""
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    **_GROUPED,
-    **{name: (name,) for name in AXES if all(name not in group for group in _GROUPED.values())},
-}
+_SEVERAL = ("recompute", "pipeline", "experts", "sharding")
+"""Changes of several fields at once, which are tried first."""
+
+
+def _parts() -> Mapping[str, tuple[str, ...]]:
+    """Return what may change of a layout, each with the fields that change with it."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(_SEVERAL, ())
+    for field in (FIELDS[name] for name in COLUMNS):
+        if field.axis:
+            part = field.change or field.name
+            found[part] = (*found.get(part, ()), field.name)
+    return found
+
+
+_PARTS = _parts()
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "tp": ("shard", "sequence_parallel", "etp", "overlap_tp"),
     "pipeline": ("shard",),
@@ -86,9 +90,7 @@ class Start(Struct, frozen=True, kw_only=True):
 
 def open_request(job: Job, request: JobRequest) -> JobRequest:
     """Return a request that leaves open all that a plan decides, and keeps what is not a matter of layout."""
-    free: dict[str, Any] = dict.fromkeys((*AXES, "recompute_method", "stage_layers", "deduplicated_dispatch"))
-    free |= {"first_stage_layers": None, "last_stage_layers": None, "pipeline_layout": None}
-    return replace(request, **{**free, "precision": job.precision})
+    return replace(request, **{**dict.fromkeys(left_open()), "precision": job.precision})
 
 
 _WORKED_OUT = ("gpus", "etp", "recompute_layers", "recompute_method", "recompute_modules", "moe_dispatcher")
@@ -248,20 +250,5 @@ def _differences(before: Layout, after: Layout) -> list[str]:
 
 def _matters(name: str, layout: Layout) -> bool:
     """Return whether a field of a layout is a choice of its own."""
-    replicas = layout.dp * layout.cp
-    rules = {
-        "recompute_layers": layout.recompute == "full",
-        "recompute_modules": layout.recompute == "selective",
-        "sequence_parallel": layout.tp > 1,
-        "overlap_tp": layout.tp > 1,
-        "cp_kind": layout.cp > 1,
-        "schedule": layout.pp > 1,
-        "etp": layout.moe_dispatcher is not None,
-        "moe_dispatcher": layout.ep > 1,
-        "zero": replicas > 1,
-        "shard": layout.zero > 0 and layout.shard < replicas,
-        "reshard_after_forward": layout.zero == 3,
-        "overlap_grad_reduce": replicas > 1,
-        "overlap_param_gather": replicas > 1 and layout.zero > 0,
-    }
-    return rules.get(name, True)
+    field = FIELDS[name]
+    return field.matters(layout) and (name != "shard" or layout.shard < layout.replicas)

@@ -13,16 +13,17 @@ from traincast.job.job import JOB_FIELDS, SCHEDULES
 from traincast.job.training_run import RunTerms, run_terms
 from traincast.model.recompute import DEFAULT_MODULES, spelled_modules
 from traincast.names import find_name, known_names
+from traincast.planning.layout import in_order
 from traincast.registry import known_name
 from traincast.tables import decoded
 from traincast.units import quoted
 
 SPACES = ("default", "full")
 
-AXES = axes()
+AXES = in_order(axes())
 """Fields of a job that a plan decides."""
 
-LIMITED = limited()
+LIMITED = in_order(limited())
 """Those that may have an upper limit."""
 
 TERA = 1e12

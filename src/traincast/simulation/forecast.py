@@ -7,7 +7,6 @@ MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +21,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.dtypes import PEAK_OF_DTYPE
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import Host, host_of
+from traincast.job.facts import facts_of
 from traincast.job.job import Job
 from traincast.job.optimizer_types import GRADIENT_TYPE, STATE_TYPES
 from traincast.job.pipeline_layout import PipelineLayout
@@ -31,7 +31,7 @@ from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.block_times import block_times
 from traincast.simulation.confidence import interval
 from traincast.simulation.job_step import JobStep, factors_of, placed, run_job
-from traincast.simulation.result import JobFacts, Peak, Result
+from traincast.simulation.result import Peak, Result
 from traincast.simulation.simulate import account
 from traincast.simulation.step import Setting
 from traincast.units import format_share, format_size
@@ -77,7 +77,7 @@ def forecast_step(
         mfu_peak=Peak(dtype=rates.peak_dtype, flops_per_s=rates.peak_flops_per_s),
         mfu_16_bit=rates.mfu_16_bit,
         hfu_16_bit=rates.hfu_16_bit,
-        job=_facts(job, plan),
+        job=facts_of(job, _stages(job, plan)),
         blocks=block_times(done),
     )
     return found, done
@@ -160,23 +160,6 @@ def _memory(stage: StageMemory, usable: float) -> dict[str, int | float]:
     found = {name: getattr(stage, name) for name in names}
     host = {"host": stage.host} if stage.host else {}
     return {**found, **host, "usable": usable, "chance_of_oom": chance_of_oom(stage.peak, usable)}
-
-
-def _facts(job: Job, plan: SchedulePlan) -> JobFacts:
-    """Return what the job is, for readers of the result."""
-    same: dict[str, Any] = {
-        each: getattr(job, each)
-        for each in JobFacts.__struct_fields__
-        if each not in ("model", "framework", "stage_layers", "pipeline_layout", "stages")
-    }
-    return JobFacts(
-        model=job.model.name,
-        framework=job.framework.name,
-        stage_layers=job.layers_Q,
-        pipeline_layout=str(job.layout),
-        stages=_stages(job, plan),
-        **same,
-    )
 
 
 def _stages(job: Job, plan: SchedulePlan) -> tuple[str, ...]:

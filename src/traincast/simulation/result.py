@@ -19,7 +19,7 @@ from traincast.analysis.summary import (
 )
 from traincast.diagnostics import Note
 from traincast.files import InputFile
-from traincast.job.optimizer_types import PLAIN, OptimizerTypes
+from traincast.job.facts import JobFacts
 from traincast.units import counted, format_share, format_time
 
 if TYPE_CHECKING:
@@ -110,52 +110,6 @@ class Peak(Struct, frozen=True, kw_only=True):
 
     dtype: str
     flops_per_s: float
-
-
-class JobFacts(Struct, frozen=True, kw_only=True):
-    """The job of a forecast with everything decided; fields as in `traincast.job.job.Job`.
-
-    Its parallel degrees and its schedule are the key ``parallel`` of the result.
-    """
-
-    model: str
-    """Its name."""
-    framework: str
-    """Name of the framework."""
-    seq_length: int
-    global_batch: int
-    micro_batch: int
-    precision: str
-    task: str
-    recompute: str
-    recompute_layers: int | None
-    attention_kernel: str
-    zero: int
-    shard: int
-    sequence_parallel: bool
-    overlap_grad_reduce: bool
-    overlap_param_gather: bool
-    overlap_tp: bool
-    overlap_p2p: bool
-    cuda_graphs: bool
-    cp_kind: str
-    padded_vocab: int
-    expert_imbalance: float
-    stage_layers: tuple[int, ...]
-    """Layers of each virtual stage, in model order."""
-    pipeline_layout: str = ""
-    """The same with embedding, MTP layers and loss (`traincast.job.pipeline_layout`)."""
-    stages: tuple[str, ...] = ()
-    """What each pipeline stage holds in the same letters, its virtual stages apart by ``|``."""
-    recompute_group: int = 1
-    recomputed_modules: tuple[str, ...] = ()
-    """Parts of each layer that are recomputed, with recompute ``selective``."""
-    optimizer_types: OptimizerTypes = PLAIN
-    offload_optimizer: float = 0.0
-    offload_parameters: bool = False
-    offload_activations: int = 0
-    offload_modules: tuple[str, ...] = ()
-    overlap_offload: bool = True
 
 
 UNWRITTEN = ("program", "timeline")

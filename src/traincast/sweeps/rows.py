@@ -5,7 +5,7 @@ from typing import Any
 
 from traincast.job.draft import Draft
 from traincast.planning.answer import Plan
-from traincast.planning.layout import Layout
+from traincast.planning.layout import COLUMNS as LAYOUT_COLUMNS
 from traincast.simulation.result import Result
 
 Row = dict[str, str | int | float | bool | None]
@@ -23,7 +23,7 @@ COLUMNS = (
 """Columns after those of the keys that vary. ``status``: ``ok``, ``infeasible``, ``refused`` (the job is wrong) or
 ``failed`` (a defect, or its worker died); the last three say why in ``message``."""
 
-_DECIDED = tuple(name for name in Layout.__struct_fields__ if name not in (*COLUMNS, "gpus"))
+_DECIDED = tuple(name for name in LAYOUT_COLUMNS if name not in (*COLUMNS, "gpus"))
 _LAYOUT = ("layout", *_DECIDED)
 PLAN_COLUMNS = (*COLUMNS[:-1], *_LAYOUT, *_CHOICE, "message")
 """The same of points that are plans: the figures of the layout to run, what else of it was decided, how likely it is
@@ -57,18 +57,21 @@ def row_of(result: Result, draft: Draft, prices: Mapping[str, float]) -> Row:
 def row_of_plan(plan: Plan, draft: Draft, prices: Mapping[str, float]) -> Row:
     """Return what a plan says of its point: the layout to run, and how sure it is."""
     best = plan.best[0]
-    layout = {name: getattr(best.layout, name) for name in _DECIDED}
+    layout = {name: _cell(getattr(best.layout, name)) for name in _DECIDED}
     found = {
         **row_of(best.result, draft, prices),
         "layout": best.layout.text,
         **layout,
-        "recompute_modules": " ".join(best.layout.recompute_modules or ()) or None,
         "probability": best.probability,
         "regret": best.regret,
         "ties": plan.ties - 1,
         **{name: getattr(plan, name) for name in ("evaluated", "feasible", "simulated", "screen_error_most")},
     }
     return found | {"peak_memory_bytes": int(best.peak_bytes)}
+
+
+def _cell(value: Any) -> str | int | float | bool | None:  # noqa: ANN401
+    return " ".join(map(str, value)) or None if isinstance(value, tuple) else value
 
 
 def row_without(status: str, message: str) -> Row:

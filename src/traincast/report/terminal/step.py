@@ -6,6 +6,7 @@ from typing import Any
 from traincast.analysis.comparison import compare
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
 from traincast.analysis.summary import OtherLayout, Suggestion
+from traincast.job.facts import JobFacts
 from traincast.report.suggestions import meaning
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.assumptions import parted
@@ -19,7 +20,6 @@ from traincast.simulation.result import (
     BREAKDOWN_KEYS,
     BlockResult,
     CollectiveResult,
-    JobFacts,
     RankResult,
     Result,
     replayed_side,
