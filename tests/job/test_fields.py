@@ -1,6 +1,9 @@
 """The table of what a job may say agrees with `JobRequest`, and everything that lists fields comes from it."""
 
+import json
 import re
+import subprocess
+import sys
 from types import UnionType
 from typing import Union, get_args, get_origin
 
@@ -96,3 +99,47 @@ def test_the_template_says_each_field_in_its_section():
     for section, keys in SECTIONS.items():
         part = text.partition(f"[{section}]")[2].partition("\n[")[0]
         assert re.findall(r"^(?:# )?(\w+) = ", part, re.MULTILINE) == [*keys]
+
+
+MADE_UP = {
+    **{"name": "made_up_layers", "group": "sharding", "section": "Parallel layout", "of": "job"},
+    **{"flags": "--made-up-layers;--megatrons-name", "takes": "count", "least": "1", "axis": "limited"},
+    **{"needs": "pp>1", "line": "{} made up", "since": "0.2", "file": "parallel", "example": "3"},
+    **{"comment": "what nobody has", "help": "Layers that are made up."},
+}
+READ_WITH_IT = """
+import csv, io, json, sys
+from traincast import shipped
+plain, row = shipped.shipped_text, json.loads(sys.argv[1])
+def with_row(path, folder=shipped.SHIPPED):
+    text = plain(path, folder)
+    if path != "job/fields.csv":
+        return text
+    added = io.StringIO()
+    csv.DictWriter(added, text.partition("\\n")[0].split(",")).writerow(row)
+    return text + added.getvalue()
+shipped.shipped_text = with_row
+from click.testing import CliRunner
+from traincast.cli.main import cli
+from traincast.job.fields import FACTS, shown_in
+from traincast.job.job_file import SECTIONS, TEMPLATE
+from traincast.planning.layout import COLUMNS
+from traincast.planning.options import AXES, LIMITED
+from traincast.sweeps.rows import PLAN_COLUMNS
+print(json.dumps({
+    "help": CliRunner().invoke(cli, ["plan", "--help"]).output, "template": TEMPLATE, "file": SECTIONS["parallel"],
+    "axes": AXES, "limited": LIMITED, "plans": COLUMNS, "sweeps": PLAN_COLUMNS, "facts": shown_in(FACTS),
+}))
+"""
+
+
+def test_a_row_of_the_table_is_a_flag_a_key_an_axis_and_a_column():
+    ran = subprocess.run(
+        [sys.executable, "-c", READ_WITH_IT, json.dumps(MADE_UP)], capture_output=True, text=True, check=True
+    )
+    found = json.loads(ran.stdout)
+    assert "--made-up-layers, --megatrons-name N" in " ".join(found["help"].split())
+    assert "--max-made-up-layers N" in found["help"]
+    assert "# made_up_layers = 3           # what nobody has\n" in found["template"]
+    for place in ("file", "axes", "limited", "plans", "sweeps", "facts"):
+        assert MADE_UP["name"] in found[place], place

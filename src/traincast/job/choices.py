@@ -9,13 +9,15 @@ from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, RECOMPUTE_METHODS
 from traincast.job.job import SHARP_GROUPS
 from traincast.job.kept import OFFLOAD_MODULES
 from traincast.job.optimizer_types import MAIN_GRADIENT_TYPES, MAIN_PARAMETER_TYPES, MOMENT_TYPES
-from traincast.job.options import NODE_USES
 from traincast.job.software import FP8_RECIPES, GRAPH_IMPLS
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import TASKS
 from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS
 from traincast.model.recompute import RECOMPUTE, RECOMPUTE_MODULES
 from traincast.model.routing import ROUTINGS
+
+NODE_USES = ("auto", "all")
+"""How many GPUs of a node a job uses, in addition to a number: as its innermost groups need it, or all."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -63,6 +63,8 @@ class Field(Struct, frozen=True, kw_only=True):
     """`PARALLEL`, `PLAN`; an axis is in `PLAN` without it, and what is not in `PARALLEL` in `FACTS`."""
     fact: str = ""
     """Key of these that tells it, where that has another name: what it was decided into."""
+    shortens: str = ""
+    """Kind of work that turning it on shortens, as a what-if names it."""
     line: str = ""
     """What a layout in a line says of it, with ``{}`` for the value; empty: nothing."""
     usual: str = ""

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from traincast.errors import TraincastError
 from traincast.estimate.memory import chance_of_oom
 from traincast.job.fields import FIELDS, left_open
 from traincast.job.job import Job, JobRequest
+from traincast.job.parallel import RESULT_DEGREES
 from traincast.planning.doubt import chance_faster
 from traincast.planning.finalists import Finalist, simulated
 from traincast.planning.layout import COLUMNS, Layout, said
@@ -93,24 +95,15 @@ def open_request(job: Job, request: JobRequest) -> JobRequest:
     return replace(request, **{**dict.fromkeys(left_open()), "precision": job.precision})
 
 
-_WORKED_OUT = ("gpus", "etp", "recompute_layers", "recompute_method", "recompute_modules", "moe_dispatcher")
-
-
 def layout_of(job: Job) -> Layout:
     """Return the layout of a job."""
-    parallel = job.parallel
-    same = {name: getattr(parallel, name) for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "microbatches")}
-    names = set(Layout.__struct_fields__) - set(_WORKED_OUT) - {*same}
-    return Layout(
-        gpus=parallel.world_size,
-        etp=parallel.expert_tp,
-        recompute_layers=job.recompute_group if job.recompute_group > 1 else job.recompute_layers,
-        recompute_method="uniform" if job.recompute_group > 1 else None,
-        recompute_modules=job.recomputed_modules or None,
-        moe_dispatcher=job.moe_dispatcher if job.model.experts else None,
-        **same,
-        **{name: getattr(job, name) for name in names},
-    )
+    parallel, groups = job.parallel, job.recompute_group > 1
+    found: dict[str, Any] = {name: getattr(parallel, name) for name in (*RESULT_DEGREES, "microbatches")}
+    found |= {"gpus": parallel.world_size, "etp": parallel.expert_tp}
+    found |= {"recompute_layers": job.recompute_group if groups else job.recompute_layers}
+    found |= {"recompute_method": "uniform" if groups else None, "recompute_modules": job.recomputed_modules or None}
+    found |= {"moe_dispatcher": job.moe_dispatcher if job.model.experts else None}
+    return Layout(**found, **{name: getattr(job, name) for name in COLUMNS if name not in found})
 
 
 def start_of(screen: Screen, job: Job, forecast: tuple[Result, JobStep], usable: float, simulate: Simulate) -> Start:

@@ -19,7 +19,9 @@ from traincast.analysis.summary import (
 )
 from traincast.diagnostics import Note
 from traincast.files import InputFile
+from traincast.job.changes import EXPOSED
 from traincast.job.facts import JobFacts
+from traincast.job.parallel import RESULT_DEGREES
 from traincast.units import counted, format_share, format_time
 
 if TYPE_CHECKING:
@@ -31,11 +33,8 @@ else:
     # Signatures are asked for, and results read, where nothing is simulated and these need not be loaded.
     Program = Timeline = object
 
-BREAKDOWN_KEYS = ("compute", *(f"exposed_{group}" for group in ("tp", "cp", "ep", "pp", "dp")), "bubble", "other")
+BREAKDOWN_KEYS = ("compute", *(f"exposed_{group}" for group in EXPOSED), "bubble", "other")
 """Owners of an instant of the step, in the order they are shown."""
-
-_DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep")
-"""Of `Result.parallel`, those that a line names."""
 
 MOST_EXPLAINED = 2_000_000
 """Operations of a step up to which it is explained: a second on one core."""
@@ -201,7 +200,7 @@ class Result(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Say what step this is, in a line; all of it is in its fields."""
         of = f"{self.job.model} on {self.cluster.get('name', 'a cluster')}, " if self.job else ""
-        degrees = [f"{name} {self.parallel[name]}" for name in _DEGREES if self.parallel.get(name, 1) != 1]
+        degrees = [f"{name} {self.parallel[name]}" for name in RESULT_DEGREES if self.parallel.get(name, 1) != 1]
         mfu = f", MFU {format_share(self.mfu)}" if self.mfu is not None else ""
         layout = f" ({', '.join(degrees)})" if degrees else ""
         ranks = counted(int(self.parallel["world_size"]), "rank")

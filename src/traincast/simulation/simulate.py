@@ -22,6 +22,7 @@ from traincast.estimate.program import estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.job.changes import PEERS, WorkEdit
+from traincast.job.parallel import RESULT_DEGREES
 from traincast.simulation.causes import causes as find_causes
 from traincast.simulation.edits import edited
 from traincast.simulation.result import BREAKDOWN_KEYS, MOST_EXPLAINED, CollectiveResult, PartResult, RankResult, Result
@@ -95,7 +96,7 @@ def account(step: Step) -> Result:
         last_rank(step.program, step.timeline),
         step.without,
     )
-    degrees = {name: getattr(parallel, name) for name in ("world_size", "dp", "tp", "pp", "vpp", "cp", "ep")}
+    degrees = {name: getattr(parallel, name) for name in ("world_size", *RESULT_DEGREES)}
     return Result(
         iteration_time_s=step.timeline.step_s,
         breakdown_s={key: where.breakdown_s[key] for key in BREAKDOWN_KEYS},

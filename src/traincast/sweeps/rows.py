@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from traincast.job.draft import Draft
+from traincast.job.parallel import RESULT_DEGREES
 from traincast.planning.answer import Plan
 from traincast.planning.layout import COLUMNS as LAYOUT_COLUMNS
 from traincast.simulation.result import Result
@@ -14,10 +15,11 @@ Row = dict[str, str | int | float | bool | None]
 HOUR_S = 3600.0
 TERA = 1e12
 
+_PARALLEL = ("world_size", *RESULT_DEGREES, "microbatches")
 _CHOICE = ("probability", "regret", "ties", "evaluated", "feasible", "simulated", "screen_error_most")
 COLUMNS = (
     *("status", "step_s", "step_low_s", "step_high_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu"),
-    *("peak_memory_bytes", "world_size", "dp", "tp", "pp", "vpp", "cp", "ep", "microbatches"),
+    *("peak_memory_bytes", *_PARALLEL),
     *("gpu_hours_per_1e12_tokens", "cost_per_1e12_tokens", "message"),
 )
 """Columns after those of the keys that vary. ``status``: ``ok``, ``infeasible``, ``refused`` (the job is wrong) or
@@ -37,7 +39,6 @@ def row_of(result: Result, draft: Draft, prices: Mapping[str, float]) -> Row:
     tokens_per_s = result.tokens_per_s_per_gpu
     hours = TERA / tokens_per_s / HOUR_S if tokens_per_s else None
     price = prices.get(str(draft.cluster)) if hours is not None else None
-    degrees = ("world_size", "dp", "tp", "pp", "vpp", "cp", "ep", "microbatches")
     found: dict[str, Any] = {
         "status": "ok",
         "step_s": result.iteration_time_s,
@@ -47,7 +48,7 @@ def row_of(result: Result, draft: Draft, prices: Mapping[str, float]) -> Row:
         "tflops_per_gpu": result.tflops_per_gpu,
         "mfu": result.mfu,
         "peak_memory_bytes": int(max(peaks)) if peaks else None,
-        **{name: result.parallel.get(name) for name in degrees},
+        **{name: result.parallel.get(name) for name in _PARALLEL},
         "gpu_hours_per_1e12_tokens": hours,
         "cost_per_1e12_tokens": None if hours is None or price is None else hours * price,
     }

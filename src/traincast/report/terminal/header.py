@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
+from traincast.job.parallel import DEGREES
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.comparison import utilisation
 from traincast.simulation.memory_risk import memory_risk
 from traincast.simulation.result import Result
 from traincast.units import format_count, format_share, format_time
 
-_DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp")
 _DAY_S = 86_400.0
 
 Fact = tuple[str, str]
@@ -35,7 +35,7 @@ def _layout(result: Result) -> Iterator[Fact]:
     """Ranks, degrees above one, microbatches, schedule, cluster: what the input says of them."""
     layout = result.parallel
     usual = {"etp": layout.get("tp", 1)}
-    degrees = [f"{name} {layout[name]}" for name in _DEGREES if layout.get(name, 1) not in (1, None, usual.get(name))]
+    degrees = [f"{name} {layout[name]}" for name in DEGREES if layout.get(name, 1) not in (1, None, usual.get(name))]
     said = []
     if "world_size" in layout:
         said.append(": ".join(filter(None, (ui.number(int(layout["world_size"]), "rank"), ", ".join(degrees)))))
