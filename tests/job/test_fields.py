@@ -9,6 +9,7 @@ from typing import Union, get_args, get_origin
 
 import pytest
 
+import fields_page
 from traincast.job.facts import JobFacts, facts_of
 from traincast.job.fields import FACTS, FIELDS, GROUPS, JOB, LAYOUT, PARALLEL, PLAN, axes, fields, limited, shown_in
 from traincast.job.job import JOB_FIELDS, Job, JobRequest
@@ -143,3 +144,7 @@ def test_a_row_of_the_table_is_a_flag_a_key_an_axis_and_a_column():
     assert "# made_up_layers = 3           # what nobody has\n" in found["template"]
     for place in ("file", "axes", "limited", "plans", "sweeps", "facts"):
         assert MADE_UP["name"] in found[place], place
+
+
+def test_the_page_about_fields_is_that_of_the_table():
+    assert fields_page.PAGE.read_text(encoding="utf-8") == fields_page.page(), "python benchmarks/fields_page.py"
