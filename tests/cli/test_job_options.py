@@ -64,7 +64,7 @@ def test_what_every_job_needs_is_wrong_usage_where_nothing_gives_it(tmp_path):
 
 
 def test_flags_have_one_owner():
-    names = [name for flag in JOB_FLAGS for name in flag.names]
+    names = [name for flag in JOB_FLAGS for name in flag.flags]
     assert len(names) == len(set(names))
 
 
@@ -105,7 +105,7 @@ def test_help_has_every_option_once_in_the_section_of_its_subject(command, call)
     assert sum(map(len, names)) == sum(isinstance(each, click.Option) for each in params) + 1, "and --help"
     assert len({name for of in names for name in of}) == sum(map(len, names))
     flags = LAYOUT_FLAGS if command == "simulate" else JOB_FLAGS
-    assert all(flag.names[0] in shown[flag.section] for flag in flags)
+    assert all(flag.flags[0] in shown[flag.section] for flag in flags)
 
 
 def test_every_flag_of_a_job_has_a_subject():

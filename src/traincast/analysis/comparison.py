@@ -79,21 +79,6 @@ def measured_side(measured: "MeasuredRun", name: str) -> Side:
     )
 
 
-_CONTRADICTABLE = (
-    "gpus",
-    "global_batch",
-    "seq_length",
-    "micro_batch",
-    "tp",
-    "pp",
-    "vpp",
-    "cp",
-    "ep",
-    "layers",
-    "hidden",
-)
-
-
 def logged_side(log: "TrainingLog", name: str, known: Mapping[str, int]) -> Side:
     """Return the steady step of a training log, under a name for people.
 
@@ -124,8 +109,8 @@ def logged_side(log: "TrainingLog", name: str, known: Mapping[str, int]) -> Side
     facts = facts_of(log)
     warnings = [
         Note("log-contradicts", f"{key} is {facts[key]} in the log and {known[key]} on the other side", log.path)
-        for key in _CONTRADICTABLE
-        if key in facts and key in known and facts[key] != known[key]
+        for key in known
+        if key in facts and facts[key] != known[key]
     ]
     return Side(
         name=name,

@@ -15,7 +15,8 @@ from traincast.dialects import LIKES, likely_framework
 from traincast.dialects.recognise import draft_of_words
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
-from traincast.job.flags import JOB_FLAGS, Flag
+from traincast.job.fields import Field
+from traincast.job.flags import JOB_FLAGS
 from traincast.schedules.schedule import SCHEDULES
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _job_options(*, several: bool) -> list[Callable[[F], F]]:
         *(
             each
             for flag in JOB_FLAGS
-            for each in in_section(flag.section, [(_several if several and flag.field in _SEVERAL else _option)(flag)])
+            for each in in_section(flag.section, [(_several if several and flag.name in _SEVERAL else _option)(flag)])
         ),
     ]
 
@@ -137,7 +138,7 @@ def recorded_job(record: "RunRecord") -> Draft:
 
 def _said(cluster: str | None, values: Mapping[str, Any]) -> Draft:
     """Return what the options say."""
-    given = {flag.field: values[flag.field] for flag in JOB_FLAGS if values.get(flag.field) is not None}
+    given = {flag.name: values[flag.name] for flag in JOB_FLAGS if values.get(flag.name) is not None}
     model = given.pop("model", None)
     return Draft(model=model, cluster=cluster, fields=given)
 
@@ -162,40 +163,40 @@ def _names(context: click.Context, option: click.Parameter, value: str | None, k
     return None if words is None else tuple(known.convert(word, option, context) for word in words)
 
 
-def _several(flag: Flag) -> Callable[[F], F]:
+def _several(flag: Field) -> Callable[[F], F]:
     """Return the flag of a field of which several values are planned at once."""
-    if flag.field == "model":
+    if flag.name == "model":
         return click.option(
-            *flag.names,
-            flag.field,
+            *flag.flags,
+            flag.name,
             multiple=True,
             metavar="NAME|FILE",
             shell_complete=known("model"),
             help=f"{flag.help} Repeatable: all are planned and compared.",
         )
     text = f"{flag.help} Several as 256,512; 256:2048 doubles, 256:2048:256 goes in steps."
-    return click.option(*flag.names, flag.field, type=gpu_counts, metavar="N,N|N:N", help=text)
+    return click.option(*flag.flags, flag.name, type=gpu_counts, metavar="N,N|N:N", help=text)
 
 
-def _option(flag: Flag) -> Callable[[F], F]:
+def _option(flag: Field) -> Callable[[F], F]:
     choices = ", ".join(flag.choices)
-    if flag.field == "schedule":
+    if flag.name == "schedule":
         return schedule_option(Name(SCHEDULES.names()))
-    if flag.kind == "switch":
-        first, *others = flag.names
-        return click.option(f"{first}/--no-{first[2:]}", *others, flag.field, default=None, help=flag.help)
-    if flag.kind == "names":
+    if flag.takes == "switch":
+        first, *others = flag.flags
+        return click.option(f"{first}/--no-{first[2:]}", *others, flag.name, default=None, help=flag.help)
+    if flag.takes == "names":
         split, text = partial(_names, known=Name(flag.choices)), f"{flag.help[:-1]}; known: {choices}."
-        return click.option(*flag.names, flag.field, metavar="A,B", callback=split, help=text)
-    number = in_range(flag.field, flag.least, flag.most)
-    choice = RecomputeName(flag.choices) if flag.field == "recompute" else Name(flag.choices)
+        return click.option(*flag.flags, flag.name, metavar="A,B", callback=split, help=text)
+    number = in_range(flag.name, flag.least, flag.most)
+    choice = RecomputeName(flag.choices) if flag.name == "recompute" else Name(flag.choices)
     types: dict[str, Any] = {"tokens": tokens, "choice": choice, "count": number, "number": number}
-    metavar = {"text": "NAME|FILE", "count": "N", "tokens": "N", "number": "X"}.get(flag.kind)
-    names = known(flag.field) if flag.field in ("model", "framework") else None
+    metavar = {"text": "NAME|FILE", "count": "N", "tokens": "N", "number": "X"}.get(flag.takes)
+    names = known(flag.name) if flag.name in ("model", "framework") else None
     return click.option(
-        *flag.names,
-        flag.field,
-        type=types.get(flag.kind, str),
+        *flag.flags,
+        flag.name,
+        type=types.get(flag.takes, str),
         metavar=metavar,
         shell_complete=names,
         help=flag.help,

@@ -285,7 +285,7 @@ def _many(
     return click.option(flag_of(field), field, multiple=True, type=read, callback=gathered, metavar=metavar, help=text)
 
 
-_LAYOUT = next(flag.section for flag in LAYOUT_FLAGS if flag.field == "tp")
+_LAYOUT = next(flag.section for flag in LAYOUT_FLAGS if flag.name == "tp")
 _STEP_OPTIONS = (
     _many(
         "busbw_bytes_per_s",
@@ -530,7 +530,7 @@ def layout_options(function: F) -> F:
         for flag in LAYOUT_FLAGS
         for each in in_section(
             flag.section,
-            [click.option(*flag.names, flag.field, type=in_range(flag.field, 1), metavar="N", help=flag.help)],
+            [click.option(*flag.flags, flag.name, type=in_range(flag.name, 1), metavar="N", help=flag.help)],
         )
     ]
     return with_options(flags, function)

@@ -13,23 +13,19 @@ from traincast.cli.sections import SectionedCommand
 from traincast.cli.terminal import announced, console, counted, print_document, print_json, print_line, progress
 from traincast.errors import ConfigError
 from traincast.job.draft import Draft
+from traincast.job.fields import FIELDS, limited
 from traincast.job.training_run import run_terms
 
-_LIMITED = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "micro_batch": 1, "shard": 1} | {
-    "zero": 0,
-    "recompute_layers": 0,
-}
-"""Fields that may have an upper limit, with its smallest value."""
 _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
 
 def _limits(function: Any) -> Any:  # noqa: ANN401
     """Add an upper limit for each of some degrees."""
     text = "Try no larger one."
-    flags = [(name, f"--max-{name.replace('_', '-')}") for name in _LIMITED]
+    flags = [(name, f"--max-{name.replace('_', '-')}") for name in limited()]
     return with_options(
         [
-            click.option(flag, f"max_{name}", type=in_range(name, _LIMITED[name]), metavar="N", help=text)
+            click.option(flag, f"max_{name}", type=in_range(name, FIELDS[name].least), metavar="N", help=text)
             for name, flag in flags
         ],
         function,
@@ -91,7 +87,7 @@ def command(
     from traincast.report.plan_files import write_plan
     from traincast.report.terminal.plans import brief_lines, show_plan
 
-    most = {name: values.pop(f"max_{name}") for name in _LIMITED}
+    most = {name: values.pop(f"max_{name}") for name in limited()}
     if start is not None and words:
         raise click.UsageError(f"--from {start} is the job; leave out {' '.join(words[:2])!r}")
     words = words if start is None else (start,)

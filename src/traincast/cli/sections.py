@@ -1,4 +1,4 @@
-"""Help by subject: the options of a command in sections, those of a job as `data/job/flags.csv` has them."""
+"""Help by subject: the options of a command in sections, those of a job as `data/job/fields.csv` has them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar

@@ -33,7 +33,11 @@ KINDS_OF_WORK = ("compute", "host", "copy", "own", "comm")
 """Computations; pauses of the host; copies; the three together; all communication."""
 PHASES = ("forward", "backward", "weight_gradient", "recompute", "step")
 """Computations of one phase."""
-GROUPS = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica", "copy")
+EXPOSED = ("tp", "cp", "ep", "pp", "dp")
+"""Groups whose exposed communication a step is divided into."""
+GROUP_NAMES = (*EXPOSED, "etp", "edp", "emb", "mp", "world", "shard", "replica")
+"""Communication groups as the user names them."""
+GROUPS = (*GROUP_NAMES, "copy")
 WORK = (*KINDS_OF_WORK, *PHASES, *(f"{group}_comm" for group in GROUPS))
 """Names of work whose time can be changed."""
 MOST = 1e6

@@ -33,6 +33,7 @@ from msgspec.structs import replace
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import input_of, read_toml
 from traincast.job.draft import Draft
+from traincast.job.fields import Field, file_sections
 from traincast.job.request import JOB_FIELDS
 from traincast.model.load import find_model, model_over_base
 from traincast.model.model import Model
@@ -41,22 +42,43 @@ from traincast.shipped import shipped_text
 from traincast.tables import decoded, flat
 from traincast.units import quoted
 
-TEMPLATE = shipped_text("job/template.toml")
+_COMMENTS_AT = 31
+"""Column of the comments of the template, where a value leaves room for it."""
+_FRAME = shipped_text("job/template.toml")
+"""The template with its sections, and without the fields of the table."""
+
+
+def template() -> str:
+    """Return a commented job file: its frame with a line for each field, at the end of its section."""
+    fields = file_sections()
+    paragraphs = _FRAME.removesuffix("\n").split("\n\n")
+    return (
+        "\n\n".join("\n".join((each, *map(_template_line, fields.get(_title(each), ())))) for each in paragraphs) + "\n"
+    )
+
+
+def _title(paragraph: str) -> str:
+    named = re.match(r"\[(\w+)\]", paragraph)
+    return named[1] if named else ""
+
+
+def _template_line(field: Field) -> str:
+    said = f"{'' if field.given else '# '}{field.name} = {field.example}"
+    gap = " " if len(said) < _COMMENTS_AT else "  "
+    return f"{said.ljust(_COMMENTS_AT - 1)}{gap}# {field.comment}" if field.comment else said
+
+
+TEMPLATE = template()
 """A commented job file; its open keys are all there are."""
 
 
 def _sections() -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for line in TEMPLATE.splitlines():
-        if title := re.fullmatch(r"\[(\w+)\]", line):
-            found[title[1]] = ()
-        elif key := re.match(r"(?:# )?(\w+) += ", line):
-            *_, last = found
-            found[last] += (key[1],)
-    return found
+    fields = file_sections()
+    own = {_title(each): tuple(re.findall(r"^(\w+) = ", each, re.MULTILINE)) for each in _FRAME.split("\n\n")}
+    return {name: (*keys, *(each.name for each in fields[name])) for name, keys in own.items() if name in fields}
 
 
-SECTIONS: Mapping[str, tuple[str, ...]] = {name: keys for name, keys in _sections().items() if name != "model"}
+SECTIONS: Mapping[str, tuple[str, ...]] = _sections()
 """Keys of each section but ``model``; they are fields of `JobRequest`, save the cluster's name."""
 
 

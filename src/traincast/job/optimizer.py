@@ -15,17 +15,17 @@ from traincast.job.decisions import Decisions
 from traincast.job.parallel import Parallel
 from traincast.job.request import JobRequest
 
-_MOMENT_TYPES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+MOMENT_TYPES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Types of the moments, and their bytes (fp8 is kept as uint8; its scales, one a tensor, do not count)."""
 
-_MAIN_PARAMETER_TYPES: Mapping[str, int] = {"fp32": 4, "fp16": 2}
+MAIN_PARAMETER_TYPES: Mapping[str, int] = {"fp32": 4, "fp16": 2}
 MAIN_GRADIENT_TYPES: Mapping[str, int] = {"fp32": 4, "bf16": 2}
 
 TYPE_CHOICES: Mapping[str, Mapping[str, int]] = {
     "main_grads_dtype": MAIN_GRADIENT_TYPES,
-    "main_params_dtype": _MAIN_PARAMETER_TYPES,
-    "exp_avg_dtype": _MOMENT_TYPES,
-    "exp_avg_sq_dtype": _MOMENT_TYPES,
+    "main_params_dtype": MAIN_PARAMETER_TYPES,
+    "exp_avg_dtype": MOMENT_TYPES,
+    "exp_avg_sq_dtype": MOMENT_TYPES,
 }
 """Field of `JobRequest` to its types, named as Megatron-LM's flags."""
 
@@ -50,7 +50,7 @@ class OptimizerTypes(Struct, frozen=True, kw_only=True):
     @property
     def moment_bytes(self) -> int:
         """Bytes of both moments of a parameter."""
-        return _MOMENT_TYPES[self.exp_avg] + _MOMENT_TYPES[self.exp_avg_sq]
+        return MOMENT_TYPES[self.exp_avg] + MOMENT_TYPES[self.exp_avg_sq]
 
     def fused(self, precision: str) -> bool:
         """Say whether its kernel reads gradients as they were reduced, and keeps the main parameters itself."""
@@ -63,7 +63,7 @@ class OptimizerTypes(Struct, frozen=True, kw_only=True):
         """
         if precision in ("fp32", "tf32"):
             return 0
-        return 2 if self._keeps_remainders(precision, parameter_bytes) else _MAIN_PARAMETER_TYPES[self.main_params]
+        return 2 if self._keeps_remainders(precision, parameter_bytes) else MAIN_PARAMETER_TYPES[self.main_params]
 
     def _keeps_remainders(self, precision: str, parameter_bytes: int) -> bool:
         """Say whether of an fp32 main parameter only the 16 bits are kept that the bf16 one leaves out."""

@@ -13,7 +13,9 @@ from traincast.errors import ConfigError
 from traincast.files import read_text
 from traincast.hardware.cluster import OPERATIONS, Cluster
 from traincast.hardware.dtypes import bytes_per_element
-from traincast.job.changes import parse_change
+from traincast.job.changes import GROUP_NAMES, parse_change
+from traincast.job.choices import NODE_USES
+from traincast.job.fields import LAYOUT, fields
 from traincast.job.training_run import RunTerms
 from traincast.names import find_name, known_names
 from traincast.units import (
@@ -27,17 +29,11 @@ from traincast.units import (
     quoted,
 )
 
-GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
-"""Communication groups as the user names them."""
-
 COMM_SOURCES = ("measured", "model")
 """Where the times of a trace's communication come from."""
 
 NETWORKS = ("auto", "analytical", "flow")
 """How groups that communicate at the same time share links: flows where they can meet, never, or always."""
-
-NODE_USES = ("auto", "all")
-"""How many GPUs of a node a job uses, beside a number: as its innermost groups need it, or all."""
 
 OVERLAP_CLASSES = ("compute", "memory", "small", "unknown", "communication")
 """What an operation that overlaps may be bound by, as the user names it."""
@@ -63,6 +59,9 @@ class StageRoles(StrEnum):
     """Embedding rows on the first virtual stage, final rows on the last."""
     AS_WRITTEN = "as-written"
     """Every row on every stage, in its place."""
+
+
+_COUNTS = tuple(each.name for each in fields(of=LAYOUT))
 
 
 class LayoutOptions(Struct, frozen=True, kw_only=True):
@@ -112,8 +111,7 @@ class LayoutOptions(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse degrees below one, unknown types, and a block that is not two names."""
-        degrees = ("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "layers", "expert_imbalance")
-        check_given(self, degrees, least=1)
+        check_given(self, (*_COUNTS, "expert_imbalance"), least=1)
         if isinstance(self.pp_message_bytes, str):
             force_setattr(self, "pp_message_bytes", parse_size(self.pp_message_bytes))
         check_given(self, ("pp_message_bytes", "step"))

@@ -15,6 +15,12 @@ MAX_SLOTS = 2**17
 """Largest product of stages, virtual stages and microbatches that a schedule is planned for."""
 
 
+DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp")
+"""Degrees of parallelism as people name them, those that share a node first."""
+RESULT_DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep")
+"""Those that every layout has, as the key ``parallel`` of a result has them."""
+
+
 class Parallel(Struct, frozen=True, kw_only=True):
     """Degrees of every kind of parallelism, and the pipeline's shape.
 
@@ -45,7 +51,7 @@ class Parallel(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse degrees below one and layouts that do not divide."""
-        for name in ("tp", "cp", "dp", "pp", "vpp", "ep", "microbatches"):
+        for name in (*RESULT_DEGREES, "microbatches"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"is {getattr(self, name)}; it must be at least 1", f"parallel.{name}")
         if self.etp is not None and self.etp < 1:

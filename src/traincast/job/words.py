@@ -12,7 +12,8 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from traincast.errors import ConfigError
 from traincast.job.draft import Draft
-from traincast.job.flags import JOB_FLAGS, LAYOUT_FLAGS, Flag, flag_of
+from traincast.job.fields import Field
+from traincast.job.flags import JOB_FLAGS, LAYOUT_FLAGS, flag_of
 from traincast.job.options import LayoutOptions, StepOptions
 from traincast.job.request import JOB_FIELDS
 from traincast.job.training_run import RunTerms
@@ -24,10 +25,10 @@ Words = Mapping[str, str]
 """Keyword to the field that it sets."""
 
 
-def _words(names: Iterable[str], flags: Iterable[Flag]) -> Words:
+def _words(names: Iterable[str], flags: Iterable[Field]) -> Words:
     """Return the keywords of some fields."""
     own = {name: name for name in names}
-    typed = {_word(name): flag.field for flag in flags for name in flag.names}
+    typed = {_word(flag): each.name for each in flags for flag in each.flags}
     return MappingProxyType({**typed, **{_word(flag_of(name)): name for name in own}, **own})
 
 

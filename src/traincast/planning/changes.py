@@ -10,11 +10,13 @@ from msgspec.structs import replace
 
 from traincast.errors import TraincastError
 from traincast.estimate.memory import chance_of_oom
+from traincast.job.fields import FIELDS, left_open
 from traincast.job.job import Job
+from traincast.job.parallel import RESULT_DEGREES
 from traincast.job.request import JobRequest
 from traincast.planning.doubt import chance_faster
 from traincast.planning.finalists import Finalist, simulated
-from traincast.planning.layout import Layout, said
+from traincast.planning.layout import COLUMNS, Layout, said
 from traincast.planning.options import AXES
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.simulation.job_step import JobStep
@@ -23,17 +25,21 @@ from traincast.units import format_share, format_size
 
 Simulate = Callable[[Layout], tuple[Result, JobStep]]
 
-_GROUPED: Mapping[str, tuple[str, ...]] = {
-    "recompute": ("recompute", "recompute_layers", "recompute_method", "recompute_modules"),
-    "pipeline": ("pp", "vpp", "schedule"),
-    "experts": ("ep", "etp"),
-    "sharding": ("zero", "shard", "reshard_after_forward"),
-}
-"""Fields that are one change."""
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    **_GROUPED,
-    **{name: (name,) for name in AXES if all(name not in group for group in _GROUPED.values())},
-}
+_SEVERAL = ("recompute", "pipeline", "experts", "sharding")
+"""Changes of several fields at once, which are tried first."""
+
+
+def _parts() -> Mapping[str, tuple[str, ...]]:
+    """Return what may change of a layout, each with the fields that change with it."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(_SEVERAL, ())
+    for field in (FIELDS[name] for name in COLUMNS):
+        if field.axis:
+            part = field.change or field.name
+            found[part] = (*found.get(part, ()), field.name)
+    return found
+
+
+_PARTS = _parts()
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "tp": ("shard", "sequence_parallel", "etp", "overlap_tp"),
     "pipeline": ("shard",),
@@ -87,29 +93,20 @@ class Start(Struct, frozen=True, kw_only=True):
 
 def open_request(job: Job, request: JobRequest) -> JobRequest:
     """Return a request that leaves open all that a plan decides, and keeps what is not a matter of layout."""
-    free: dict[str, Any] = dict.fromkeys((*AXES, "recompute_method", "stage_layers", "deduplicated_dispatch"))
-    free |= {"first_stage_layers": None, "last_stage_layers": None, "pipeline_layout": None}
-    return replace(request, **{**free, "precision": job.precision.dtype})
-
-
-_WORKED_OUT = ("gpus", "etp", "recompute_layers", "recompute_method", "recompute_modules", "moe_dispatcher")
+    return replace(request, **{**dict.fromkeys(left_open()), "precision": job.precision.dtype})
 
 
 def layout_of(job: Job) -> Layout:
     """Return the layout of a job."""
-    parallel = job.parallel
-    same = {name: getattr(parallel, name) for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "microbatches")}
-    names = set(Layout.__struct_fields__) - set(_WORKED_OUT) - {*same}
-    return Layout(
-        gpus=parallel.world_size,
-        etp=parallel.expert_tp,
-        recompute_layers=job.recompute.group if job.recompute.group > 1 else job.recompute.layers,
-        recompute_method="uniform" if job.recompute.group > 1 else None,
-        recompute_modules=job.recompute.recomputed_modules or None,
-        moe_dispatcher=job.experts.dispatcher if job.model.experts else None,
-        **same,
-        **{name: job.decided(name) for name in names},
-    )
+    parallel, recompute = job.parallel, job.recompute
+    groups = recompute.group > 1
+    found: dict[str, Any] = {name: getattr(parallel, name) for name in (*RESULT_DEGREES, "microbatches")}
+    found |= {"gpus": parallel.world_size, "etp": parallel.expert_tp}
+    found |= {"recompute_layers": recompute.group if groups else recompute.layers}
+    found |= {"recompute_method": "uniform" if groups else None}
+    found |= {"recompute_modules": recompute.recomputed_modules or None}
+    found |= {"moe_dispatcher": job.experts.dispatcher if job.model.experts else None}
+    return Layout(**found, **{name: job.decided(name) for name in COLUMNS if name not in found})
 
 
 def start_of(screen: Screen, job: Job, forecast: tuple[Result, JobStep], usable: float, simulate: Simulate) -> Start:
@@ -249,20 +246,5 @@ def _differences(before: Layout, after: Layout) -> list[str]:
 
 def _matters(name: str, layout: Layout) -> bool:
     """Return whether a field of a layout is a choice of its own."""
-    replicas = layout.replicas
-    rules = {
-        "recompute_layers": layout.recompute == "full",
-        "recompute_modules": layout.recompute == "selective",
-        "sequence_parallel": layout.tp > 1,
-        "overlap_tp": layout.tp > 1,
-        "cp_kind": layout.cp > 1,
-        "schedule": layout.pp > 1,
-        "etp": layout.moe_dispatcher is not None,
-        "moe_dispatcher": layout.ep > 1,
-        "zero": replicas > 1,
-        "shard": layout.zero > 0 and layout.shard < replicas,
-        "reshard_after_forward": layout.zero == 3,
-        "overlap_grad_reduce": replicas > 1,
-        "overlap_param_gather": replicas > 1 and layout.zero > 0,
-    }
-    return rules.get(name, True)
+    field = FIELDS[name]
+    return field.matters(layout) and (name != "shard" or layout.shard < layout.replicas)

@@ -1,9 +1,11 @@
 """A layout: everything of a job that is not what is trained, on what, and how much of it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
 
+from traincast.job.fields import FIELDS, GROUPS, JOB, PARALLEL, PLAN, Field, shown_in
 from traincast.units import format_share
 
 
@@ -41,55 +43,42 @@ class Layout(Struct, frozen=True, kw_only=True):
     offload_optimizer: float = 0.0
     offload_activations: int = 0
 
-    def request(self) -> dict[str, Any]:
-        """Return it as fields of a `JobRequest`; what has no effect on this layout is left out."""
-        found = {each: getattr(self, each) for each in self.__struct_fields__ if each not in _FOLLOWS}
-        if self.moe_dispatcher is None:
-            found |= {"ep": None, "etp": None}
-        if self.dp * self.cp == 1:
-            found |= {"zero": None, "shard": None, "overlap_grad_reduce": None}
-        elif self.zero == 0:
-            found["shard"] = None
-        found |= {name: found[name] or None for name in ("offload_optimizer", "offload_activations")}
-        for name, matters in (
-            ("overlap_param_gather", self.zero > 0),
-            ("reshard_after_forward", self.zero == 3),
-            ("overlap_tp", self.tp > 1),
-            ("sequence_parallel", self.tp > 1),
-            ("cp_kind", self.cp > 1),
-            ("moe_dispatcher", self.ep > 1),
-            ("moe_a2a_overlap", self.ep > 1),
-            ("schedule", self.pp > 1),
-        ):
-            if not matters:
-                found[name] = None
-        return found
-
     @property
     def replicas(self) -> int:
-        """Ranks with equal dense parameters: dp x cp."""
+        """Ranks with equal dense parameters."""
         return self.dp * self.cp
+
+    @property
+    def experts(self) -> bool:
+        """Whether the model has experts."""
+        return self.moe_dispatcher is not None
+
+    def request(self) -> dict[str, Any]:
+        """Return it as fields of a `JobRequest`; what has no effect on this layout, and what stays, is left out."""
+        found: dict[str, Any] = {}
+        for field in _FIELDS:
+            value = getattr(self, field.name)
+            found[field.name] = value if field.matters(self) and (value or field.group != "offload") else None
+        return found
 
     @property
     def text(self) -> str:
         """The layout in a line, degrees first, what is usual left out."""
-        degrees = [f"TP{self.tp}", f"PP{self.pp}"]
-        degrees += [f"VPP{self.vpp}"] if self.vpp > 1 else []
-        degrees += [f"CP{self.cp}"] if self.cp > 1 else []
-        degrees += [f"EP{self.ep}"] if self.ep > 1 else []
-        degrees += [f"ETP{self.etp}"] if self.moe_dispatcher is not None and self.etp > 1 else []
-        degrees += [f"DP{self.dp}"]
-        more = [" ".join(degrees), f"micro batch {self.micro_batch}"]
-        more += [self.schedule] if self.pp > 1 else []
-        more += ["exchanges with experts overlapped"] if self.moe_a2a_overlap else []
-        more += [self.recomputed] if self.recompute != "none" else []
-        more += [f"optimizer offloaded {format_share(self.offload_optimizer, None)}"] if self.offload_optimizer else []
-        more += [f"activations of {self.offload_activations} layers offloaded"] if self.offload_activations else []
-        more += [
-            f"ZeRO-{self.zero}" + (f" over {self.shard}" if self.zero > 0 and self.shard < self.dp * self.cp else "")
-        ]
-        more += ["parameters gathered once"] if self.zero == 3 and not self.reshard_after_forward else []
-        return ", ".join(more)
+        # Of sharding it says always whether there is any.
+        matters = [field for field in _LINE if field.matters(self) or field.name == "zero"]
+        told = [field for field in matters if self._value(field) != field.usual]
+        words = [(field in _DEGREES, field.line.replace("{}", self._value(field))) for field in told]
+        degrees = " ".join(word for is_degree, word in words if is_degree)
+        return ", ".join([degrees, *(word for is_degree, word in words if not is_degree)])
+
+    def _value(self, field: Field) -> str:
+        """Return the value of a field as the line has it."""
+        value = getattr(self, field.name)
+        if field.name == "recompute" and value != "none":
+            return self.recomputed
+        if field.name == "zero" and value > 0 and self.shard < self.replicas:
+            return f"{value} over {self.shard}"
+        return format_share(value, None) if isinstance(value, float) and value else said(value)
 
     @property
     def recomputed(self) -> str:
@@ -103,12 +92,24 @@ class Layout(Struct, frozen=True, kw_only=True):
         return "recompute full" + (f", {self.recompute_layers} layers" if self.recompute_layers else "")
 
 
-_FOLLOWS = ("dp", "microbatches")
-"""What the other fields decide."""
-
-
 def said(value: object) -> str:
     """Return a value of a field in words."""
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return "all" if value is None else ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Return fields in the order in which a layout has them, others last."""
+    order = {name: at for at, name in enumerate(Layout.__struct_fields__)}
+    return tuple(sorted(names, key=lambda name: order.get(name, len(order))))
+
+
+COLUMNS = in_order(shown_in(PLAN))
+"""Fields of a layout that tables of plans and sweeps have."""
+
+_FIELDS = tuple(FIELDS[name] for name in COLUMNS if JOB in FIELDS[name].of)
+_TOLD = [FIELDS[name] for name in shown_in(PLAN) if FIELDS[name].line]
+_DEGREES = tuple(field for field in _TOLD if PARALLEL in field.shown and field.takes == "count")
+_OTHERS = sorted((each for each in _TOLD if each not in _DEGREES), key=lambda each: GROUPS.index(each.group))
+_LINE = (*_DEGREES, *_OTHERS)

@@ -8,11 +8,12 @@ from msgspec import Struct, field
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.job.failures import Failures
-from traincast.job.feasible import CHOICES
+from traincast.job.fields import FIELDS, axes, limited
 from traincast.job.request import JOB_FIELDS
 from traincast.job.training_run import RunTerms, run_terms
 from traincast.model.recompute import DEFAULT_MODULES, spelled_modules
 from traincast.names import known_names
+from traincast.planning.layout import in_order
 from traincast.registry import known_name
 from traincast.schedules.schedule import SCHEDULES
 from traincast.tables import decoded
@@ -20,16 +21,10 @@ from traincast.units import quoted
 
 SPACES = ("default", "full")
 
-AXES = (
-    *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "schedule", "sequence_parallel", "zero", "shard"),
-    "reshard_after_forward",
-    *("recompute", "recompute_layers", "recompute_modules", "overlap_grad_reduce", "overlap_param_gather"),
-    *("overlap_tp", "precision", "cp_kind", "moe_dispatcher", "moe_a2a_overlap"),
-    *("offload_optimizer", "offload_activations"),
-)
+AXES = in_order(axes())
 """Fields of a job that a plan decides."""
 
-LIMITED = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "shard", "zero", "recompute_layers")
+LIMITED = in_order(limited())
 """Those that may have an upper limit."""
 
 TERA = 1e12
@@ -154,7 +149,6 @@ def _one(name: str, value: Any) -> Any:  # noqa: ANN401
     return _checked(name, many[0], "explain")
 
 
-_FROM_ZERO = ("zero", "offload_optimizer", "offload_activations")
 _TYPES = {name: each.type for name, each in JOB_FIELDS.items()}
 
 
@@ -167,11 +161,10 @@ def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401
         If it is of another type, out of range, or no choice of the field.
     """
     try:
-        raw = list(value) if isinstance(value, tuple) else value
-        found = decoded(name, _TYPES[name], raw, least=None if name in _FROM_ZERO else 1)
-        if name in CHOICES:
-            kind, known = CHOICES[name]
-            return known_name(kind, str(found), known)
+        raw, known = list(value) if isinstance(value, tuple) else value, FIELDS[name]
+        found = decoded(name, _TYPES[name], raw, least=known.least)
+        if known.takes == "choice":
+            return known_name(known.what, str(found), known.choices)
         if name == "schedule":
             return SCHEDULES.get(found).name
         return spelled_modules(found) if name == "recompute_modules" else found

@@ -19,6 +19,7 @@ from traincast.formats.training_log.grammar import TrainingLog
 from traincast.formats.training_log.job import draft_of_log
 from traincast.job.draft import Draft
 from traincast.job.job_file import read_job_file
+from traincast.job.parallel import RESULT_DEGREES
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
 from traincast.simulation.sides import simulated_side
@@ -117,7 +118,7 @@ def _side(known: Known, name: str, forecast: Result | None) -> Side:
 def _said(forecast: Result) -> dict[str, int]:
     """Return what a result says of its run, in the words of a training log."""
     said = {"gpus": forecast.parallel.world_size}
-    said |= {name: getattr(forecast.parallel, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
+    said |= {name: getattr(forecast.parallel, name) for name in RESULT_DEGREES if name != "dp"}
     if forecast.job is not None:
         said |= {name: getattr(forecast.job, name) for name in ("global_batch", "micro_batch", "seq_length")}
         said["layers"] = sum(forecast.job.stage_layers)

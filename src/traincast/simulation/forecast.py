@@ -7,7 +7,6 @@ MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +21,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.dtypes import PEAK_OF_DTYPE
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import Host, host_of
+from traincast.job.facts import facts_of
 from traincast.job.job import Job
 from traincast.job.optimizer import GRADIENT_TYPE, STATE_TYPES
 from traincast.job.pipeline_layout import PipelineLayout
@@ -31,7 +31,7 @@ from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.block_times import block_times
 from traincast.simulation.confidence import interval
 from traincast.simulation.job_step import JobStep, factors_of, placed, run_job
-from traincast.simulation.result import JobFacts, Result
+from traincast.simulation.result import Result
 from traincast.simulation.result_records import MemoryResult, Peak
 from traincast.simulation.simulate import account
 from traincast.simulation.step import Setting
@@ -91,7 +91,7 @@ def forecast_step(
         mfu_peak=Peak(dtype=rates.peak_dtype, flops_per_s=rates.peak_flops_per_s),
         mfu_16_bit=rates.mfu_16_bit,
         hfu_16_bit=rates.hfu_16_bit,
-        job=_facts(job, plan),
+        job=facts_of(job, _stages(job, plan)),
         blocks=block_times(done),
     )
     return found, done
@@ -180,26 +180,6 @@ def _memory(stage: StageMemory, usable: float) -> MemoryResult:
         host=stage.host or None,
         usable=usable,
         chance_of_oom=chance_of_oom(stage.peak, usable),
-    )
-
-
-def _facts(job: Job, plan: SchedulePlan) -> JobFacts:
-    """Return what the job is, for readers of the result."""
-    same: dict[str, Any] = {
-        each: job.decided(each)
-        for each in JobFacts.__struct_fields__
-        if each not in ("model", "framework", "stage_layers", "pipeline_layout", "stages")
-        and each not in ("optimizer_types", "recomputed_modules")
-    }
-    return JobFacts(
-        model=job.model.name,
-        framework=job.framework.name,
-        stage_layers=job.pipeline.layers_Q,
-        pipeline_layout=str(job.layout),
-        stages=_stages(job, plan),
-        optimizer_types=job.optimizer,
-        recomputed_modules=job.recompute.recomputed_modules,
-        **same,
     )
 
 

@@ -20,7 +20,9 @@ from traincast.analysis.summary import (
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import InputFile
-from traincast.job.optimizer import PLAIN, OptimizerTypes
+from traincast.job.changes import EXPOSED
+from traincast.job.facts import JobFacts
+from traincast.job.parallel import RESULT_DEGREES
 from traincast.simulation.result_records import (
     BlockResult,
     ClusterFacts,
@@ -45,63 +47,14 @@ else:
     # Signatures are asked for, and results read, where nothing is simulated and these need not be loaded.
     TimedProgram = object
 
-BREAKDOWN_KEYS = ("compute", *(f"exposed_{group}" for group in ("tp", "cp", "ep", "pp", "dp")), "bubble", "other")
+BREAKDOWN_KEYS = ("compute", *(f"exposed_{group}" for group in EXPOSED), "bubble", "other")
 """Owners of an instant of the step, in the order they are shown."""
-
-_DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep")
-"""Of `Result.parallel`, those that a line names."""
 
 MOST_EXPLAINED = 2_000_000
 """Operations of a step up to which it is explained: a second on one core."""
 
 MEASURED = "measured"
 """Algorithm of a communication whose time the input gives."""
-
-
-class JobFacts(Struct, frozen=True, kw_only=True):
-    """The job of a forecast with everything decided; fields as in `traincast.job.request.JobRequest`.
-
-    Its parallel degrees and its schedule are the key ``parallel`` of the result.
-    """
-
-    model: str
-    """Its name."""
-    framework: str
-    """Name of the framework."""
-    seq_length: int
-    global_batch: int
-    micro_batch: int
-    precision: str
-    task: str
-    recompute: str
-    recompute_layers: int | None
-    attention_kernel: str
-    zero: int
-    shard: int
-    sequence_parallel: bool
-    overlap_grad_reduce: bool
-    overlap_param_gather: bool
-    overlap_tp: bool
-    overlap_p2p: bool
-    cuda_graphs: bool
-    cp_kind: str
-    padded_vocab: int
-    expert_imbalance: float
-    stage_layers: tuple[int, ...]
-    """Layers of each virtual stage, in model order."""
-    pipeline_layout: str = ""
-    """The same with embedding, MTP layers and loss (`traincast.job.pipeline_layout`)."""
-    stages: tuple[str, ...] = ()
-    """What each pipeline stage holds in the same letters, its virtual stages apart by ``|``."""
-    recompute_group: int = 1
-    recomputed_modules: tuple[str, ...] = ()
-    """Parts of each layer that are recomputed, with recompute ``selective``."""
-    optimizer_types: OptimizerTypes = PLAIN
-    offload_optimizer: float = 0.0
-    offload_parameters: bool = False
-    offload_activations: int = 0
-    offload_modules: tuple[str, ...] = ()
-    overlap_offload: bool = True
 
 
 TABLES = ("operations", "ranks", "collectives", "parts", "stragglers", "causes", "suggestions", "what_if")
@@ -205,7 +158,7 @@ class Result(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Say what step this is, in a line; all of it is in its fields."""
         of = f"{self.job.model} on {self.cluster.name or 'a cluster'}, " if self.job else ""
-        degrees = [f"{name} {degree}" for name in _DEGREES if (degree := getattr(self.parallel, name)) != 1]
+        degrees = [f"{name} {degree}" for name in RESULT_DEGREES if (degree := getattr(self.parallel, name)) != 1]
         mfu = f", MFU {format_share(self.mfu)}" if self.mfu is not None else ""
         layout = f" ({', '.join(degrees)})" if degrees else ""
         ranks = counted(self.parallel.world_size, "rank")

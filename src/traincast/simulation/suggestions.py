@@ -24,6 +24,7 @@ from traincast.errors import TraincastError
 from traincast.estimate.factors import chip_of, factors_on
 from traincast.hardware.cluster import Cluster
 from traincast.job.changes import WorkEdit, parse_change
+from traincast.job.fields import fields
 from traincast.job.job import Job
 from traincast.job.options import LayoutOptions
 from traincast.schedules.schedule import usual_schedule
@@ -46,14 +47,7 @@ _LEAST = 0.001
 _LEAST_SAVED = 0.0002
 _COMPUTE = ("forward", "backward", "weight_gradient", "recompute", "step")
 _NO_COMMUNICATION = (*_COMPUTE, "host", "copy")
-SHORTENS: Mapping[str, str] = {
-    "overlap_grad_reduce": "dp_comm",
-    "overlap_param_gather": "dp_comm",
-    "overlap_tp": "tp_comm",
-    "cuda_graphs": "host",
-    "recompute": "recompute",
-    "vpp": "pp_comm",
-}
+SHORTENS: Mapping[str, str] = {each.name: each.shortens for each in fields() if each.shortens}
 """The work that an option shortens, as a what-if names it; of virtual stages the messages that a stage waits for."""
 _OF_REPLICAS = (Group.DP, Group.EDP, Group.SHARD, Group.REPLICA)
 _LONG_STAGE = 1.1

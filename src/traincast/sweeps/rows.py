@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from traincast.job.draft import Draft
+from traincast.job.parallel import RESULT_DEGREES
 from traincast.planning.answer import Plan
-from traincast.planning.layout import Layout
+from traincast.planning.layout import COLUMNS as LAYOUT_COLUMNS
 from traincast.simulation.result import Result
 
 Row = dict[str, str | int | float | bool | None]
@@ -14,16 +15,17 @@ Row = dict[str, str | int | float | bool | None]
 HOUR_S = 3600.0
 TERA = 1e12
 
+_PARALLEL = ("world_size", *RESULT_DEGREES, "microbatches")
 _CHOICE = ("probability", "regret", "ties", "evaluated", "feasible", "simulated", "screen_error_most")
 COLUMNS = (
     *("status", "step_s", "step_low_s", "step_high_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu"),
-    *("peak_memory_bytes", "world_size", "dp", "tp", "pp", "vpp", "cp", "ep", "microbatches"),
+    *("peak_memory_bytes", *_PARALLEL),
     *("gpu_hours_per_1e12_tokens", "cost_per_1e12_tokens", "message"),
 )
 """Columns after those of the keys that vary. ``status``: ``ok``, ``infeasible``, ``refused`` (the job is wrong) or
 ``failed`` (a defect, or its worker died); the last three say why in ``message``."""
 
-_DECIDED = tuple(name for name in Layout.__struct_fields__ if name not in (*COLUMNS, "gpus"))
+_DECIDED = tuple(name for name in LAYOUT_COLUMNS if name not in (*COLUMNS, "gpus"))
 _LAYOUT = ("layout", *_DECIDED)
 PLAN_COLUMNS = (*COLUMNS[:-1], *_LAYOUT, *_CHOICE, "message")
 """The same of points that are plans: the figures of the layout to run, what else of it was decided, how likely it is
@@ -37,7 +39,6 @@ def row_of(result: Result, draft: Draft, prices: Mapping[str, float]) -> Row:
     tokens_per_s = result.tokens_per_s_per_gpu
     hours = TERA / tokens_per_s / HOUR_S if tokens_per_s else None
     price = prices.get(str(draft.cluster)) if hours is not None else None
-    degrees = ("world_size", "dp", "tp", "pp", "vpp", "cp", "ep", "microbatches")
     found: dict[str, Any] = {
         "status": "ok",
         "step_s": result.iteration_time_s,
@@ -47,7 +48,7 @@ def row_of(result: Result, draft: Draft, prices: Mapping[str, float]) -> Row:
         "tflops_per_gpu": result.tflops_per_gpu,
         "mfu": result.mfu,
         "peak_memory_bytes": int(max(peaks)) if peaks else None,
-        **{name: getattr(result.parallel, name) for name in degrees},
+        **{name: getattr(result.parallel, name) for name in _PARALLEL},
         "gpu_hours_per_1e12_tokens": hours,
         "cost_per_1e12_tokens": None if hours is None or price is None else hours * price,
     }
@@ -57,18 +58,21 @@ def row_of(result: Result, draft: Draft, prices: Mapping[str, float]) -> Row:
 def row_of_plan(plan: Plan, draft: Draft, prices: Mapping[str, float]) -> Row:
     """Return what a plan says of its point: the layout to run, and how sure it is."""
     best = plan.best[0]
-    layout = {name: getattr(best.layout, name) for name in _DECIDED}
+    layout = {name: _cell(getattr(best.layout, name)) for name in _DECIDED}
     found = {
         **row_of(best.result, draft, prices),
         "layout": best.layout.text,
         **layout,
-        "recompute_modules": " ".join(best.layout.recompute_modules or ()) or None,
         "probability": best.probability,
         "regret": best.regret,
         "ties": plan.ties - 1,
         **{name: getattr(plan, name) for name in ("evaluated", "feasible", "simulated", "screen_error_most")},
     }
     return found | {"peak_memory_bytes": int(best.peak_bytes)}
+
+
+def _cell(value: Any) -> str | int | float | bool | None:  # noqa: ANN401
+    return " ".join(map(str, value)) or None if isinstance(value, tuple) else value
 
 
 def row_without(status: str, message: str) -> Row:

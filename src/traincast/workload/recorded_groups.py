@@ -15,7 +15,7 @@ from msgspec import Struct
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.job.options import LayoutOptions
-from traincast.job.parallel import Parallel
+from traincast.job.parallel import DEGREES, Parallel
 from traincast.units import counted
 from traincast.workload.groups import rank_groups
 from traincast.workload.words import Group
@@ -131,7 +131,7 @@ def _supposed(group: Told, world: int) -> Group:
 
 
 def _degrees(options: LayoutOptions) -> dict[str, int | None]:
-    return {name: getattr(options, name) for name in ("tp", "cp", "pp", "ep", "etp", "dp")}
+    return {name: getattr(options, name) for name in DEGREES if name != "vpp"}
 
 
 def _layout(

@@ -44,7 +44,7 @@ class SimaiLayout(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse degrees below one, by which SimAI would divide."""
-        for name in ("gpus", "tp", "ep", "pp", "vpp", "ga"):
+        for name in self.__struct_fields__:
             if getattr(self, name) < 1:
                 raise ConfigError(f"is {getattr(self, name)}; it must be at least 1", name)
 

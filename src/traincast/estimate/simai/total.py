@@ -30,7 +30,7 @@ _US_PER_S = 1_000_000
 _LONGEST_NS = 2**31
 _NOT_IN_BUBBLE = "embedding_layer"
 _SUMMED = ("dp", "dp_ep", "tp", "ep", "compute", "exposed")
-SIMAI_OPTIONS = frozenset({"gpus", "tp", "ep", "pp", "vpp", "microbatches", "pp_message_bytes"})
+SIMAI_OPTIONS = frozenset(SimaiLayout.__struct_fields__) - {"ga"} | {"microbatches", "pp_message_bytes"}
 """Fields of `LayoutOptions` that SimAI has a word for."""
 _FLAGS = {"busbw_bytes_per_s": "busbw", "compute_slowdown": "slow"}
 """Flags that are not named like their fields."""

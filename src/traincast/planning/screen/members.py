@@ -87,7 +87,7 @@ class Members(Struct, dict=True):
     @cached_property
     def columns(self) -> dict[str, IntArray]:
         """Every degree of every share, each [K]."""
-        names = ("tp", "cp", "dp", "ep", "etp")
+        names = [name for name in Degrees.__struct_fields__ if name != "pp"]
         columns = np.array([[getattr(each, name) for name in names] for each in self.degrees]).T
         return dict(zip(names, columns, strict=True))
 

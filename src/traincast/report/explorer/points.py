@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from traincast.job.fields import FIELDS, limited
 from traincast.planning.answer import Choice, Estimate, Plan
+from traincast.planning.layout import COLUMNS
 from traincast.planning.several import Plans
 from traincast.report.explorer.page import points_page
 from traincast.report.plain import Plain, encodable
@@ -15,9 +17,7 @@ from traincast.units import counted
 
 MOST_ROWS = 20_000
 """Most jobs of a page."""
-_DEGREES = ("gpus", "tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "microbatches", "zero", "shard")
-_WAYS = ("schedule", "precision", "cp_kind", "moe_dispatcher", "offload_optimizer", "offload_activations")
-_COLOURS_PLAN = ("model", "cluster", "tp", "pp", "cp", "ep", "zero", "micro_batch")
+_COLOURS_PLAN = ("model", "cluster", *limited())
 _MOST_COLOURS = 12
 _TITLES = {"peak_bytes": "peak memory", "mfu": "MFU", "gpus": "GPUs", "tflops_per_gpu": "TFLOP/s per GPU"}
 _MADE_BY = ("traincast_version", "sweep_sha256")
@@ -59,9 +59,8 @@ class Page(Struct, frozen=True, kw_only=True):
         names = list(dict.fromkeys(name for row in rows for name in row))
         varied = [name for name in names if len({row.get(name) for row in rows}) > 1]
         shown = [name for name in names if name in varied or name in (self.x, self.y, *self.kept)]
-        same = [
-            f"{_title(name)} {_text(rows[0][name])}" for name in names if name not in shown and _said(rows[0], name)
-        ]
+        told = [name for name in names if name not in shown and _said(rows[0], name)]
+        same = [f"{_title(name)} {_text(rows[0][name])}".strip() for name in told]
         few = (name for name in self.colour if name in varied and len({row.get(name) for row in rows}) <= _MOST_COLOURS)
         left = len(self.rows) - len(rows)
         facts = [
@@ -173,13 +172,12 @@ def _simulated_row(choice: Choice, *, pareto: bool) -> dict[str, Cell]:
 def _row(model: str, cluster: str, each: Choice | Estimate) -> dict[str, Cell]:
     """Return what is said of every layout, simulated or not."""
     layout = each.layout
-    degrees = {name: getattr(layout, name) for name in _DEGREES}
+    fields = [name for name in COLUMNS if FIELDS[name].change != "recompute"]
     return {
         **{"model": model, "cluster": cluster, "layout": layout.text},
         **{"step_s": each.step_s, "peak_bytes": each.peak_bytes, "simulated": False, "pareto": False},
-        **degrees,
-        "etp": None if layout.moe_dispatcher is None else layout.etp,
-        **{name: getattr(layout, name) for name in _WAYS},
+        **{name: getattr(layout, name) for name in fields},
+        "etp": layout.etp if layout.experts else None,
         "recompute": layout.recomputed,
     }
 

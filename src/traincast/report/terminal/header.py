@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from traincast.job.parallel import DEGREES
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.comparison import utilisation
 from traincast.simulation.memory_risk import memory_risk
@@ -9,7 +10,6 @@ from traincast.simulation.result import Result
 from traincast.simulation.result_records import ClusterFacts
 from traincast.units import format_count, format_share, format_time
 
-_DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp")
 _DAY_S = 86_400.0
 
 Fact = tuple[str, str]
@@ -36,7 +36,7 @@ def _layout(result: Result) -> Iterator[Fact]:
     """Ranks, degrees above one, microbatches, schedule, cluster: what the input says of them."""
     layout, cluster = result.parallel, result.cluster
     usual = {"etp": layout.tp}
-    degrees = [f"{name} {degree}" for name in _DEGREES if (degree := getattr(layout, name)) not in (1, usual.get(name))]
+    degrees = [f"{name} {degree}" for name in DEGREES if (degree := getattr(layout, name)) not in (1, usual.get(name))]
     ranks = ": ".join(filter(None, (ui.number(layout.world_size, "rank"), ", ".join(degrees))))
     microbatches = ui.number(layout.microbatches, "microbatch", "microbatches")
     yield "layout", f"{ranks}; {microbatches}; schedule {layout.schedule}"

@@ -6,6 +6,7 @@ from typing import Any
 from traincast.analysis.comparison import compare
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
 from traincast.analysis.summary import OtherLayout, Suggestion
+from traincast.job.facts import JobFacts
 from traincast.report.suggestions import meaning
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.assumptions import parted
@@ -15,7 +16,7 @@ from traincast.report.terminal.header import facts
 from traincast.report.terminal.slowdown import slowdown
 from traincast.report.terminal.training_run import training_run
 from traincast.simulation.other_layouts import DEGREES
-from traincast.simulation.result import BREAKDOWN_KEYS, JobFacts, Result
+from traincast.simulation.result import BREAKDOWN_KEYS, Result
 from traincast.simulation.result_records import (
     BlockResult,
     CollectiveResult,
