@@ -24,6 +24,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 from traincast.job.parallel import MAX_SLOTS, MAX_WORLD_SIZE, Parallel
 from traincast.simulation import step as simulation_step
+from traincast.simulation.study import Study
 from traincast.workload.builder import wait_op
 from traincast.workload.ops import Op, table_of
 from traincast.workload.words import Kind, Phase, Stream
@@ -132,7 +133,7 @@ def test_a_program_of_too_many_operations_is_not_laid_out(tmp_path, monkeypatch)
     path = tmp_path / "w.txt"
     write_aicb(path, [row("mlp_layer", forward=1000, input_grad=1000)] * 40)
     monkeypatch.setattr(simulation_step, "MAX_OPS", 50)
-    monkeypatch.setattr(simulation_step, "expand", lambda *_: pytest.fail("it was laid out"))
+    monkeypatch.setattr(Study, "program", lambda *_: pytest.fail("it was laid out"))
     with pytest.raises(InfeasibleError, match="operations, above the limit of 50"):
         api.simulate(path)
 
