@@ -18,8 +18,8 @@ from traincast.lowering.plans import plan_of_job
 from traincast.lowering.work import work_of
 from traincast.model.load import load_model
 from traincast.model.structure import RankParts, layer_kinds
+from traincast.planning.screen.passes import Passes
 from traincast.planning.screen.screen import Screen
-from traincast.planning.screen.steps import Passes
 from traincast.planning.space import Space
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast
@@ -301,10 +301,10 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
                             key = (each.group, each.operation, each.size_bytes)
                             moved[key] = moved.get(key, 0) + count
                     mine = {}
-                    for each in costs.of(blocks).passes[phase].transfers:
-                        if each.size_bytes_K[row]:
-                            key = (each.group, each.operation, int(each.size_bytes_K[row]))
-                            mine[key] = mine.get(key, 0) + each.count
+                    for each, count in costs.of(blocks).passes[phase].exchanges.items():
+                        if each.size_bytes[row]:
+                            key = (each.group, each.operation, int(each.size_bytes[row]))
+                            mine[key] = mine.get(key, 0) + count
                     assert mine == pytest.approx(moved)
                     checked += 1
             plan = plan_of_job(job)

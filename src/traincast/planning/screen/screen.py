@@ -33,7 +33,7 @@ from traincast.job.resolve import resolve_job
 from traincast.job.share import blocks_of_layer, rank_share
 from traincast.lowering.held import table_stages
 from traincast.lowering.offload import on_host
-from traincast.lowering.stage import StageParts, stages_of
+from traincast.lowering.stage import stages_of
 from traincast.lowering.step import NORM_BYTES
 from traincast.model.blocks.part import Elements
 from traincast.model.dispatch import DISPATCHERS
@@ -46,7 +46,7 @@ from traincast.planning.screen.costs import CostTable, Operators
 from traincast.planning.screen.flights import plan_for_memory
 from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.members import Member, Members, ShareKey
-from traincast.planning.screen.pricing import Pricer, inside
+from traincast.planning.screen.moments import MomentEmitter, Rates
 from traincast.planning.screen.shape import Shape, few_microbatches, shape_of
 from traincast.planning.screen.state_times import Sharding, StateSeconds, StateTable
 from traincast.planning.screen.transfers import Links, Places
@@ -55,7 +55,7 @@ from traincast.schedules.schedule import usual_schedule
 from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.ops import FloatArray
-from traincast.workload.words import CostClass, Group, Operation, Phase
+from traincast.workload.words import CostClass, Group, Operation, Phase, Stream
 
 _OF_SHARE = tuple(name for name in ShareKey._fields if name != "overlap_tp")
 """Fields of a share that change what it runs."""
@@ -175,7 +175,8 @@ class Screen:
 def _overlaps_tp(space: Space, parallel: Parallel, ranks_per_node: int) -> tuple[bool, ...]:
     """Return whether tensor parallel exchanges may be overlapped; over nodes nothing of them is, whatever is asked."""
     found = space.overlaps("overlap_tp", able=parallel.tp > 1)
-    return found if inside(parallel, Group.TP, ranks_per_node) else found[-1:]
+    inside = parallel.world_size <= ranks_per_node or ranks_per_node % parallel.tp == 0
+    return found if inside else found[-1:]
 
 
 def parallel_of(degrees: Degrees) -> Parallel:
@@ -203,17 +204,9 @@ class Filled:
         self._messages_s: dict[int, FloatArray] = {}
         self.layers = tuple(blocks_of_layer(self.job, layer) for layer in range(self.job.model.layers))
 
-    def _table(self, costs: CostTable, of_rank: StageParts | None = None) -> ChunkTable:
-        return ChunkTable(
-            self.job,
-            costs,
-            self._pricer,
-            np.array([share.overlap_tp for share in self.family.shares]),
-            _host_factors(self.factors, self.screen.setting.cluster.gpu.host_slowdown),
-            self._held_share,
-            of_rank,
-            link_bytes_per_s=self.host.link_bytes_per_s,
-        )
+    def _table(self, costs: CostTable) -> ChunkTable:
+        overlap_tp = np.array([share.overlap_tp for share in self.family.shares])
+        return ChunkTable(costs, MomentEmitter(self.job, costs.share, self._rates, overlap_tp, {}))
 
     @property
     def _held_share(self) -> float:
@@ -228,8 +221,7 @@ class Filled:
     @cached_property
     def gathering(self) -> ChunkTable:
         """Virtual stages whose weights are gathered, and cast, in every pass."""
-        costs = self._costs(gathers=True)
-        return self._table(costs, StageParts(self.job, self.family.cluster.ranks_per_node, costs.parts))
+        return self._table(self._costs(gathers=True))
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks of the family."""
@@ -262,8 +254,13 @@ class Filled:
 
     def host_s(self, cost_class: CostClass, time_s: float) -> float:
         """Return the seconds of what the host does once in a while."""
+        return time_s * self.host_factor(cost_class, Phase.STEP)
+
+    def host_factor(self, cost_class: CostClass, phase: Phase) -> float:
+        """Return the factor on what the host does in a pass, with that of its processor on its launches."""
         name = host_class(cost_class)
-        return time_s * self.factors.of(name) * self.factors.of(in_pass(name, Phase.STEP))
+        slowdown = self.screen.setting.cluster.gpu.host_slowdown if cost_class is CostClass.HOST_LAYERS else 1.0
+        return slowdown * self.factors.of(name) * self.factors.of(in_pass(name, phase))
 
     def links_of(self, degrees: Degrees) -> Links:
         """Return the communications of a layout with some degrees."""
@@ -402,17 +399,13 @@ class Filled:
         return CostTable(share, len(keys), self.operators)
 
     @cached_property
-    def _pricer(self) -> Pricer:
+    def _rates(self) -> Rates:
         shares = list(self.family.shares)
         degrees = {shares[found.share][:4]: found.degrees for found in chain(*self.family.members.values())}
         sets = {each: number for number, each in enumerate(degrees)}
         which_K = [sets[key[:4]] for key in shares]
         links = tuple(self.links(parallel_of(each)) for each in degrees.values())
-        return Pricer(self.job.framework, links, np.array(which_K))
-
-
-def _host_factors(factors: CostFactors, slowdown: float) -> dict[Phase, float]:
-    """Return the factor on the host's launches in each pass, with that of its processor."""
-    name = host_class(CostClass.HOST_LAYERS)
-    phases = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
-    return {phase: slowdown * factors.of(name) * factors.of(in_pass(name, phase)) for phase in phases}
+        host = self.host
+        copies = dict.fromkeys((Stream.OFFLOAD_OUT, Stream.OFFLOAD_IN), host.link_bytes_per_s)
+        copies[Stream.HOST_MEMORY] = host.adam_bytes_per_s
+        return Rates(self.operators, links, np.array(which_K), self.host_factor, copies, self._held_share)
