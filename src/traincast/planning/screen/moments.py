@@ -36,18 +36,18 @@ class Busy(Struct, frozen=True):
     time_s: Number
     blocking: bool = True
     """Whether what follows waits for it."""
-    compute_s: Number = 0.0
-    """Of that, what is computation."""
-    slowed_s: Number = 0.0
-    """Seconds by which that is longer where all of it is overlapped with communication."""
+    computes: Number = 0.0
+    """The share of it that is computation."""
+    slowdown: Number = 0.0
+    """The share by which it is longer where all of it is overlapped with communication."""
 
     def at(self, rows: IntArray | None) -> "Busy":
         """Return it on some of its layouts."""
         if rows is None:
             return self
-        times = (each if np.ndim(each) == 0 else each[rows] for each in (self.time_s, self.compute_s, self.slowed_s))
-        time_s, compute_s, slowed_s = times
-        return Busy(self.stream, time_s, self.blocking, compute_s, slowed_s)
+        of_rows = (each if np.ndim(each) == 0 else each[rows] for each in (self.time_s, self.computes, self.slowdown))
+        time_s, computes, slowdown = of_rows
+        return Busy(self.stream, time_s, self.blocking, computes, slowdown)
 
 
 class Wait(Struct, frozen=True):
@@ -133,14 +133,14 @@ class MomentEmitter(Emitter):
         if not (isinstance(work, PassCosts) and work.runs and phase in self._phases):
             return []
         time_s = self._at(work.compute_s_K)
-        return [Busy(Stream.COMPUTE, time_s, compute_s=time_s, slowed_s=self._at(work.slowed_s_K))]
+        return [Busy(Stream.COMPUTE, time_s, True, 1.0, _share(self._at(work.slowed_s_K), time_s))]
 
     def kernels(self, name: str, phase: Phase, kernels: Iterable[Kernel]) -> Rows:  # noqa: ARG002
         """Return the seconds of some kernels, whose sizes are numbers or arrays of layouts."""
         if phase not in self._phases:
             return []
         found = [self.rates.operators.on_layouts(each) for each in kernels]
-        return [Busy(Stream.COMPUTE, time_s, compute_s=time_s) for time_s in found]
+        return [Busy(Stream.COMPUTE, time_s, True, 1.0) for time_s in found]
 
     def gap(self, name: str, duration_s: Number, cost_class: CostClass, phase: Phase = Phase.STEP) -> Rows:  # noqa: ARG002
         """Return the seconds for which the GPU waits."""
@@ -205,12 +205,12 @@ class MomentEmitter(Emitter):
     def side_by_side(self, columns: Sequence[tuple[Rows, float]]) -> Rows:
         """Return a share of each of some pieces, one for each recomputation, as one piece."""
         zero = np.zeros((len(self.rates.which_K), 1))
-
-        def column(name: str) -> FloatArray:
-            each = [zero + added(getattr(busy, name) for busy in rows) * share for rows, share in columns]
-            return np.concatenate(each, axis=1)
-
-        return [Busy(Stream.COMPUTE, column("time_s"), True, column("compute_s"), column("slowed_s"))]
+        whole = [rows[0] if rows else Busy(Stream.COMPUTE, 0.0) for rows, _ in columns]
+        time_s = np.concatenate([zero + one.time_s * share for one, (_, share) in zip(whole, columns, strict=True)], 1)
+        computes, slowdown = (
+            np.concatenate([zero + getattr(one, name) for one in whole], axis=1) for name in ("computes", "slowdown")
+        )
+        return [Busy(Stream.COMPUTE, time_s, True, computes, slowdown)]
 
     def run(self, rows: Rows, after: Moment | None = None) -> Moment:
         """Return when a rank and its streams have done something, perhaps after what left streams busy."""
@@ -279,9 +279,12 @@ class MomentEmitter(Emitter):
         """Return some rows as one, as long as they take with all streams free."""
         if not rows:
             return []
-        busy = [each for each in rows if isinstance(each, Busy)]
-        compute_s, slowed_s = added(each.compute_s for each in busy), added(each.slowed_s for each in busy)
-        return [Busy(Stream.COMPUTE, self.seconds(rows), True, compute_s, slowed_s)]
+        busy, time_s = [each for each in rows if isinstance(each, Busy)], self.seconds(rows)
+        computes, slowdown = (
+            _share(added(getattr(each, name) * each.time_s for each in busy), time_s)
+            for name in ("computes", "slowdown")
+        )
+        return [Busy(Stream.COMPUTE, time_s, True, computes, slowdown)]
 
     def _compute(self, each: Busy, moment: Moment) -> None:
         """Let a rank compute; what it exchanges meanwhile slows it down, and the other way round."""
@@ -291,12 +294,15 @@ class MomentEmitter(Emitter):
             if stream not in _NETWORK:
                 continue
             together_s = np.maximum(np.minimum(each.time_s, free_s - begin_s), 0.0)
-            slowed_s = each.slowed_s + (self.rates.held_share * each.compute_s if stream is Stream.EP else 0.0)
-            time_s = np.maximum(each.time_s, 1e-30)
-            longer_s = larger(longer_s, together_s * (slowed_s / time_s))
-            share = each.compute_s / time_s
-            moment.free_s[stream] = free_s + OVERLAP_SLOWDOWN["communication"] * share * together_s
+            held = self.rates.held_share * each.computes if stream is Stream.EP else 0.0
+            longer_s = larger(longer_s, together_s * (each.slowdown + held))
+            moment.free_s[stream] = free_s + together_s * (OVERLAP_SLOWDOWN["communication"] * each.computes)
         moment.now_s = moment.now_s + longer_s
+
+
+def _share(part_s: Number, whole_s: Number) -> Number:
+    """Return a part of some seconds as a share of them; nothing of nothing."""
+    return part_s / larger(whole_s, 1e-30)
 
 
 def _phrases(rows: Rows) -> list[tuple[Rows, Rows, Rows]]:

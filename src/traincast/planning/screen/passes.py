@@ -189,9 +189,13 @@ class Passes:
             self._early[kind] = np.broadcast_to(self.before(self.line, kind), self.pipeline_s.shape)
         return self._early[kind]
 
+    def ends_early(self, kind: StageKind) -> bool:
+        """Return whether a stage ends its passes before the first one does."""
+        return bool(self.schedule.ends_on_first_stage and kind.stage)
+
     def before(self, line: Pipeline, kind: StageKind) -> Number:
         """Return the seconds by which a stage ends its passes before the first one."""
-        if not (self.schedule.ends_on_first_stage and kind.stage):
+        if not self.ends_early(kind):
             return 0.0
         message_s = line.message_s + line.handover_s
         return line.longest([line.passes(BACKWARD, 0, kind.stage) + kind.stage * message_s])

@@ -5,7 +5,7 @@ O choices of overlaps, S kinds of stages, C kinds of virtual stages, L pairs wit
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -128,8 +128,12 @@ class Steps:
             found.reshape(-1, found.shape[-1])[places] = longer_s
             return found
 
+        line = cache(lambda: self._sharded(self.longer_L[first:last]))
+
         def early_s(kind: StageKind) -> FloatArray:
-            longer_s = self.passes.before(self._sharded(self.longer_L[first:last]), kind)
+            if not self.passes.ends_early(kind):
+                return np.zeros(1)
+            longer_s = self.passes.before(line(), kind)
             shape = (last - first, usual_s.shape[-1])
             return replaced(
                 self.passes.early_s(kind)[rows.shares], np.broadcast_to(longer_s, (*shape[:1], 1, shape[1]))[:, 0]
