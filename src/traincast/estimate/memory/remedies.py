@@ -12,7 +12,7 @@ from traincast.estimate.memory.stage import stage_memory
 from traincast.job.degrees import check_model
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
-from traincast.model.recompute import DISCARDING_MODULES, available_modules, known_modules
+from traincast.mechanisms.all import MECHANISMS
 from traincast.schedules.schedule import planned, usual_schedule
 
 CONTEXT_TOKENS = 8192
@@ -34,7 +34,7 @@ def offloads(job: Job, peak_bytes: float, host_bytes: float) -> tuple[tuple[str,
 
     It costs transfers in every step, so that it is proposed where no other change is enough.
     """
-    return _freed(_offloads(job), peak_bytes, host_bytes)
+    return _freed((found for each in MECHANISMS for found in each.host_remedies(job)), peak_bytes, host_bytes)
 
 
 def _freed(
@@ -58,49 +58,12 @@ def _freed(
 def _changes(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
     """Yield the changes that are worth a try, each on as many GPUs and with the same global batch."""
     parallel = job.parallel
-    if job.recompute.granularity == "none" and job.kernels.attention == "unfused":
-        yield "recompute selective", job.with_values(recompute="selective")
-    yield from _modules(job)
-    if not job.recompute.all_layers:
-        yield "recompute full", job.with_values(recompute="full", recompute_layers=None, recompute_group=1)
-    for zero in range(job.sharding.zero + 1, 4):
-        if parallel.replicas > 1 and (zero < 2 or parallel.pp == 1):
-            yield f"zero {zero}", job.with_values(zero=zero)
+    for each in MECHANISMS:
+        yield from each.remedies(job)
     with suppress(TraincastError):
         more = replace(parallel, microbatches=parallel.microbatches * job.batch.micro_batch)
         yield "micro batch 1", replace(job.with_values(micro_batch=1), parallel=more)
     yield from _other_degrees(job, gpus_per_node)
-
-
-def _offloads(job: Job) -> Iterator[tuple[str, Job]]:
-    """Yield what the memory of the host may keep, as far as it does not: optimizer states, activations of all layers.
-
-    Activations that are recomputed whole are small, and stay.
-    """
-    most, changed = job.pipeline.most_layers, {}
-    if job.offload.optimizer < 1:
-        changed["offload_optimizer 1"] = job.with_values(offload_optimizer=1.0)
-    if job.offload.activations < most and job.recompute.granularity != "full":
-        changed[f"offload_activations {most}"] = job.with_values(offload_activations=most)
-    yield from changed.items()
-    if len(changed) > 1:
-        yield " with ".join(changed), job.with_values(offload_optimizer=1.0, offload_activations=most)
-
-
-def _modules(job: Job) -> Iterator[tuple[str, Job]]:
-    """Yield the recomputation of one more module, and of all cheap ones together.
-
-    Only where the framework knows modules and layers are not recomputed whole. Fused attention saves next to nothing
-    that recomputing it would free.
-    """
-    if job.recompute.granularity == "full" or not job.framework.recomputes_modules:
-        return
-    chosen = job.recompute.recomputed_modules
-    more = [name for name in available_modules(job.model) if name not in (*chosen, "core_attn")]
-    cheap = [name for name in more if name in DISCARDING_MODULES]
-    for names in (*([name] for name in more), *([cheap] if len(cheap) > 1 else [])):
-        modules = tuple(each for each in known_modules() if each in (*chosen, *names))
-        yield f"recompute {' '.join(names)}", job.with_values(recompute="selective", recompute_modules=modules)
 
 
 def _other_degrees(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
