@@ -4,12 +4,12 @@ A further one is a file in this room and its place here. The order matters where
 layers that are recomputed do not wait in the memory of the host, and Adam updates what nothing else does.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from traincast.job.job import Job
 from traincast.mechanisms.finetuning import FrozenWeights
 from traincast.mechanisms.gradients import KeptGradients
-from traincast.mechanisms.layers import StageLayers
+from traincast.mechanisms.layers import Spared, StageLayers
 from traincast.mechanisms.mechanism import Lasting, Mechanism, Update
 from traincast.mechanisms.offload import HostMemory
 from traincast.mechanisms.optimizer import Adam
@@ -17,7 +17,7 @@ from traincast.mechanisms.precision import WeightTypes
 from traincast.mechanisms.rank import RankState
 from traincast.mechanisms.recompute import Recomputing
 from traincast.mechanisms.sharding import ShardedParameters
-from traincast.model.blocks.part import Elements
+from traincast.model.blocks.part import Elements, Part
 from traincast.workload.ops import OperatorCall
 
 MECHANISMS: tuple[Mechanism, ...] = (
@@ -32,10 +32,16 @@ MECHANISMS: tuple[Mechanism, ...] = (
 """In the order in which they are asked."""
 
 
-def lasting(rank: RankState) -> Iterable[Lasting]:
+def lasting(rank: RankState) -> Iterator[Lasting]:
     """Yield all that a rank keeps whichever microbatch it works on."""
     for each in MECHANISMS:
         yield from each.lasting(rank)
+
+
+def spared(job: Job, parts: Sequence[Part]) -> Iterator[Spared]:
+    """Yield what of the tensors that the parts of a block save does not stay on the GPU."""
+    for each in MECHANISMS:
+        yield from each.spared(job, parts)
 
 
 def kept(job: Job, stage: StageLayers) -> StageLayers:
@@ -51,3 +57,15 @@ def update_calls(job: Job, weights: Elements, parameters: int) -> Mapping[Operat
     for each in MECHANISMS:
         update = each.update(job, update)
     return update.calls
+
+
+def remedies(job: Job) -> Iterator[tuple[str, Job]]:
+    """Yield changes to single mechanisms that may free memory, by what people call them."""
+    for each in MECHANISMS:
+        yield from each.remedies(job)
+
+
+def host_remedies(job: Job) -> Iterator[tuple[str, Job]]:
+    """Yield such that need the memory of the host."""
+    for each in MECHANISMS:
+        yield from each.host_remedies(job)

@@ -5,7 +5,7 @@ the s b h (34 + 5 a s / h) of Korthikanti et al. 2022, arXiv 2205.05198, equatio
 sequence parallelism (equations 2 to 4) follows from where each tensor is split.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import cache, cached_property
 from itertools import accumulate
 
@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from traincast.job.job import Job
 from traincast.job.share import blocks_of_layer, kept_share, rank_share
-from traincast.mechanisms.all import MECHANISMS
-from traincast.mechanisms.layers import LayerBytes, Spared
-from traincast.model.blocks.part import Part
+from traincast.mechanisms.all import spared
+from traincast.mechanisms.layers import LayerBytes
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, choose, larger
 from traincast.model.structure import MTP_HEAD, MTP_PROJECTION, Blocks, RankParts, last_blocks, mtp_blocks
@@ -91,7 +90,7 @@ class LayerModel:
             parts, again = self.parts.of((block,)), 0.0
             for part in parts:
                 _add(tensors, part.saved.items())
-            for name, size, to_host in self._spared(parts):
+            for name, size, to_host in spared(self.job, parts):
                 _add(away if to_host else dropped, ((name, size),))
                 again = again if to_host else again + size
             recomputed = larger(recomputed, again)
@@ -107,10 +106,6 @@ class LayerModel:
             forward=gathered + forward,
             backward=gathered + backward,
         )
-
-    def _spared(self, parts: Sequence[Part]) -> Iterator[Spared]:
-        for mechanism in MECHANISMS:
-            yield from mechanism.spared(self.job, parts)
 
 
 def _add(total: dict[str, Number], sizes: Iterable[tuple[str, Number]]) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -12,7 +12,7 @@ from traincast.estimate.memory.stage import stage_memory
 from traincast.job.degrees import check_model
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
-from traincast.mechanisms.all import MECHANISMS
+from traincast.mechanisms import all as mechanisms
 from traincast.schedules.schedule import planned, usual_schedule
 
 CONTEXT_TOKENS = 8192
@@ -20,8 +20,11 @@ CONTEXT_TOKENS = 8192
 shorter ones (Llama 3, arXiv 2407.21783, table 4: cp 1 at 8,192 tokens, 8,192 on each rank at 131,072)."""
 
 
-@lru_cache(maxsize=16)
-def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> tuple[tuple[str, float], ...]:
+Remedies: TypeAlias = tuple[tuple[str, float], ...]
+"""Changes by what people call them, with the bytes that each frees on the stage that needs most."""
+
+
+def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> Remedies:
     """Return changes that would free memory on the stage that needs most, with the bytes that each frees, best first.
 
     Each is on as many GPUs and with the same global batch; tensor parallelism stays inside a node.
@@ -29,17 +32,15 @@ def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> tuple[tuple[str
     return _freed(_changes(job, gpus_per_node), peak_bytes)
 
 
-def offloads(job: Job, peak_bytes: float, host_bytes: float) -> tuple[tuple[str, float], ...]:
+def offloads(job: Job, peak_bytes: float, host_bytes: float) -> Remedies:
     """Return what offloading to the host would free likewise, where a rank has so much of its memory.
 
     It costs transfers in every step, so that it is proposed where no other change is enough.
     """
-    return _freed((found for each in MECHANISMS for found in each.host_remedies(job)), peak_bytes, host_bytes)
+    return _freed(mechanisms.host_remedies(job), peak_bytes, host_bytes)
 
 
-def _freed(
-    changes: Iterable[tuple[str, Job]], peak_bytes: float, host_bytes: float = math.inf
-) -> tuple[tuple[str, float], ...]:
+def _freed(changes: Iterable[tuple[str, Job]], peak_bytes: float, host_bytes: float = math.inf) -> Remedies:
     """Return the changes that free memory and need no more of the host, with the bytes that each frees, best first."""
     found = []
     for name, changed in changes:
@@ -58,8 +59,7 @@ def _freed(
 def _changes(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
     """Yield the changes that are worth a try, each on as many GPUs and with the same global batch."""
     parallel = job.parallel
-    for each in MECHANISMS:
-        yield from each.remedies(job)
+    yield from mechanisms.remedies(job)
     with suppress(TraincastError):
         more = replace(parallel, microbatches=parallel.microbatches * job.batch.micro_batch)
         yield "micro batch 1", replace(job.with_values(micro_batch=1), parallel=more)

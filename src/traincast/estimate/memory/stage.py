@@ -8,7 +8,6 @@ from msgspec import Struct
 from traincast.estimate.memory.activations import ChunkBytes, LayerModel, peak_in_flight
 from traincast.estimate.memory.states import held_by, rank_parameters, states
 from traincast.job.job import Job
-from traincast.lowering.plans import plan_of_job
 from traincast.mechanisms.all import kept
 from traincast.mechanisms.layers import StageLayers, kinds, most
 from traincast.mechanisms.mechanism import GRADIENTS, OPTIMIZER, PARAMETERS
@@ -56,11 +55,6 @@ class StageMemory(Struct, frozen=True, kw_only=True):
     def allocated(self) -> float:
         """Bytes in use by tensors (``max_memory_allocated``)."""
         return self.reserved - sum(size for name, size in self.terms if name == SLACK_TERM)
-
-
-def job_memory(job: Job) -> tuple[StageMemory, ...]:
-    """Return the memory of each pipeline stage of a job."""
-    return stage_memory(job, plan_of_job(job))
 
 
 def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
