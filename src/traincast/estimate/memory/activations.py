@@ -37,11 +37,9 @@ class LayerModel:
         self.blocks_at = cache(self._blocks_at)
 
     def of_job(self, job: Job) -> "LayerModel":
-        """Return the same of a job that recomputes something else; layers that it does not change are shared."""
+        """Return the same of a job whose single layers keep as much: what is done to so many of them is not the same."""
         found = LayerModel(job, self.share)
-        found.parts, found.blocks_at = self.parts, self.blocks_at
-        if job.recompute.recomputed_modules == self.job.recompute.recomputed_modules:
-            found.of_blocks = self.of_blocks
+        found.parts, found.blocks_at, found.of_blocks = self.parts, self.blocks_at, self.of_blocks
         return found
 
     @cached_property
