@@ -32,6 +32,7 @@ ROOMS = (
     "job",
     "dialects",
     "workload",
+    "mechanisms",
     "lowering",
     "formats",
     "fabric",
