@@ -9,6 +9,7 @@ from traincast.job.job import Job
 from traincast.job.offload import ADAM_BYTES, GRADIENT_BYTES, PARAMETER_BYTES, offloaded_tensors
 from traincast.job.share import blocks_of_layer, saved_bytes
 from traincast.lowering.emit import Emitter, Rows
+from traincast.mechanisms.offload import on_host
 from traincast.model.numbers import Number, added, anywhere, ceil_div, choose, larger, rounded
 from traincast.model.structure import RankParts
 from traincast.workload.words import Phase, Stream
@@ -82,11 +83,6 @@ def gradients_out(emit: Emitter, parameters: Number, share: float) -> Rows:
 def parameters_in(emit: Emitter, parameters: Number, phase: Phase) -> Rows:
     """Return the way to the GPU of the share that a rank has of sharded parameters, for a gather."""
     return emit.copy("parameters in", phase, Stream.OFFLOAD_IN, PARAMETER_BYTES * parameters)
-
-
-def on_host(job: Job, parameters: Number) -> Number:
-    """Return how many of the parameters that a rank updates its host updates."""
-    return rounded(job.offload.optimizer * parameters)
 
 
 def update_bytes(job: Job, parameters: Number) -> tuple[Number, Number, Number]:

@@ -15,6 +15,7 @@ from traincast.mechanisms.layers import Kept, Spared, StageLayers, kinds, most
 from traincast.mechanisms.mechanism import Lasting, Mechanism, Update
 from traincast.mechanisms.rank import RankState, Where
 from traincast.model.blocks.part import Part
+from traincast.model.numbers import Number, rounded
 
 HELD_BYTES = 16
 """Of host memory for each parameter that is updated there: its fp32 copy, both moments, its gradient."""
@@ -24,9 +25,9 @@ IN_TRAVEL = 2
 pytorch/cpu_offload.py)."""
 
 
-def on_host(job: Job, parameters: int) -> int:
+def on_host(job: Job, parameters: Number) -> Number:
     """Return how many of the parameters that a rank updates its host updates."""
-    return round(job.offload.optimizer * parameters)
+    return rounded(job.offload.optimizer * parameters)
 
 
 class HostMemory(Mechanism):
