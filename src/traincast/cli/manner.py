@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from traincast.cli.complaint import complain
+
 _KEY = "traincast.manner"
 SILENT_ABOUT_ITSELF = ("schema", "completion", "man")
 """Commands whose output is a document for another program."""
@@ -63,8 +65,6 @@ def _timing(how: Manner, begin_s: float) -> Callable[[], None]:
     """Return what says on stderr how long a command took, and how much memory."""
 
     def tell() -> None:
-        from traincast.cli.terminal import complain
-
         if not how.quiet:
             complain(f"took {monotonic() - begin_s:.2f} s{_memory()}")
 

@@ -14,10 +14,13 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from traincast import report
+from traincast.cli.complaint import complain
 from traincast.cli.manner import manner
 from traincast.cli.time_left import TimeLeft
+from traincast.diagnostics import listening
 from traincast.errors import TraincastError
-from traincast.report.plain import printable, shown
+from traincast.report.plain import printable
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
 
 _STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """What JSON may say as it is and a terminal may obey: DEL, C1 controls, marks of the writing direction."""
-_LONGEST_MESSAGE = 6000
-"""Characters; the longest sound messages list some hundred known names."""
 _LEAST_TOLD = 0.1
 """Least share that is told."""
 _EVERY_S = 2.0
@@ -121,10 +122,8 @@ def _text_on(raw: _WholeOutput, encoding: str) -> io.TextIOWrapper:
 
 def console() -> "Console":
     """Return the console for what the user asked for; coloured only on a terminal, and without ``NO_COLOR``."""
-    from traincast.report.terminal.console import console_for
-
     how = manner()
-    return console_for(plain=how.plain, verbose=how.verbose, quiet=how.quiet)
+    return report.console_for(plain=how.plain, verbose=how.verbose, quiet=how.quiet)
 
 
 def print_line(text: str) -> None:
@@ -141,9 +140,7 @@ def print_document(text: str) -> None:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON document to stdout."""
-    from traincast.report.json import encode
-
-    text = encode(document).decode("utf-8")
+    text = report.encode(document).decode("utf-8")
     escaped = _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     sys.stdout.flush()
     # A stream that somebody has put in its place may take text alone.
@@ -165,30 +162,11 @@ def show_result(
 ) -> None:
     """Print a simulated step, as JSON or for people, perhaps with its analysis, and which files were written."""
     if as_json:
-        from traincast.report.json import result_to_dict
-
-        print_json(result_to_dict(result))
+        print_json(report.result_to_dict(result))
     elif not quiet:
-        from traincast.report.terminal.step import print_result
-
-        print_result(console(), result, analysed=analysed, verbose=verbose)
+        report.print_result(console(), result, analysed=analysed, verbose=verbose)
         for path in written:
             print_line(f"wrote {path}")
-
-
-def complain(message: str) -> None:
-    """Write a message to stderr: long values cut short, control characters made visible."""
-    text = shown(message)
-    if len(text) > _LONGEST_MESSAGE:
-        half = _LONGEST_MESSAGE // 2
-        text = f"{text[:half]} [... {len(text) - _LONGEST_MESSAGE:,} characters ...] {text[-half:]}"
-    if sys.stderr is None:
-        return
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        # Nobody can be told; the exit code says it.
-        return
 
 
 @contextmanager
@@ -197,8 +175,6 @@ def announced(*, quiet: bool) -> Iterator[None]:
     if quiet or manner().quiet:
         yield
         return
-    from traincast.diagnostics import listening
-
     last_s = monotonic()
     left, said = TimeLeft(last_s), ""
 
@@ -249,7 +225,6 @@ def progress(what: str, *, quiet: bool) -> Iterator[None]:
         yield
         return
     from traincast.cli.bar import late_bar
-    from traincast.diagnostics import listening
 
     furthest = 0.0
 
@@ -270,7 +245,6 @@ def counted(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | 
         yield None
         return
     from traincast.cli.bar import late_bar
-    from traincast.diagnostics import listening
 
     # What is announced of the whole is what the bar shows.
     with late_bar(what) as tell, listening(lambda _, __: None):
