@@ -45,7 +45,6 @@ def test_nothing_is_loaded_that_starting_does_not_need(code, unwanted, most):
 @pytest.mark.parametrize("code", RATIOS, ids=["help", "import"])
 def test_traincast_starts_about_as_fast_as_numpy(code):
     """Measured in turn, the best of a few, so that what else runs here slows both."""
-    ours_s, numpy_s = (
-        min(times) for times in zip(*((seconds(code), seconds(NUMPY)) for _ in range(TRIES)), strict=True)
-    )
+    times = [(cpu_seconds(code), cpu_seconds(NUMPY)) for _ in range(TRIES)]
+    ours_s, numpy_s = map(min, zip(*times, strict=True))
     assert ours_s < RATIOS[code] * numpy_s
