@@ -10,8 +10,7 @@ from typing import NamedTuple
 import click
 
 from traincast import report
-from traincast.cli.complaint import complain
-from traincast.cli.terminal import OutputError, print_json, whole_output
+from traincast.cli.terminal import OutputError, complain, print_json, whole_output
 from traincast.errors import TraincastError
 
 

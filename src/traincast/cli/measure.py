@@ -6,11 +6,10 @@ from typing import Any
 import click
 
 from traincast import api, report
-from traincast.cli.complaint import complain
 from traincast.cli.job_options import job_of, job_options, naming_unknown_flags
 from traincast.cli.options import in_range
 from traincast.cli.sections import SectionedCommand
-from traincast.cli.terminal import print_line
+from traincast.cli.terminal import complain, print_line
 
 
 @click.command(name="measure", cls=SectionedCommand)

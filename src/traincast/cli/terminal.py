@@ -15,12 +15,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from traincast import report
-from traincast.cli.complaint import complain
 from traincast.cli.manner import manner
 from traincast.cli.time_left import TimeLeft
 from traincast.diagnostics import listening
 from traincast.errors import TraincastError
-from traincast.report.plain import printable
+from traincast.report.plain import printable, shown
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 _STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """What JSON may say as it is and a terminal may obey: DEL, C1 controls, marks of the writing direction."""
+_LONGEST_MESSAGE = 6000
+"""Characters; the longest sound messages list some hundred known names."""
 _LEAST_TOLD = 0.1
 """Least share that is told."""
 _EVERY_S = 2.0
@@ -167,6 +168,21 @@ def show_result(
         report.print_result(console(), result, analysed=analysed, verbose=verbose)
         for path in written:
             print_line(f"wrote {path}")
+
+
+def complain(message: str) -> None:
+    """Write a message to stderr: long values cut short, control characters made visible."""
+    text = shown(message)
+    if len(text) > _LONGEST_MESSAGE:
+        half = _LONGEST_MESSAGE // 2
+        text = f"{text[:half]} [... {len(text) - _LONGEST_MESSAGE:,} characters ...] {text[-half:]}"
+    if sys.stderr is None:
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        # Nobody can be told; the exit code says it.
+        return
 
 
 @contextmanager
