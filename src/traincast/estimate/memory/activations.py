@@ -37,7 +37,7 @@ class LayerModel:
         self.blocks_at = cache(self._blocks_at)
 
     def of_job(self, job: Job) -> "LayerModel":
-        """Return the same of a job whose single layers keep as much, whatever is done to some of them."""
+        """Return the same of a job whose single layers keep as much, and that does other things to so many of them."""
         found = LayerModel(job, self.share)
         found.parts, found.blocks_at, found.of_blocks = self.parts, self.blocks_at, self.of_blocks
         return found
