@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from msgspec import Struct
 
-from traincast.estimate.memory.activations import ChunkBytes, LayerModel, peak_in_flight
+from traincast.estimate.memory.activations import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.states import held_by, rank_parameters, states
 from traincast.job.job import Job
-from traincast.mechanisms.all import kept
-from traincast.mechanisms.layers import StageLayers, kinds, most
+from traincast.mechanisms.activations import LayerModel
+from traincast.mechanisms.layers import kinds, most
 from traincast.mechanisms.mechanism import GRADIENTS, OPTIMIZER, PARAMETERS
 from traincast.mechanisms.rank import RankState
 from traincast.model.numbers import Number, larger
@@ -131,8 +131,7 @@ def _chunk(model: LayerModel, virtual_stage: int) -> tuple[ChunkBytes, dict[str,
     """Return what one microbatch keeps on a virtual stage, and what of it is saved on the GPU, by part."""
     job = model.job
     has_mtp = job.model.mtp_layers > 0 and virtual_stage == job.pipeline.mtp_stage_index
-    layers = tuple(model.layer(index).alone for index in model.layers_Q[virtual_stage])
-    stage = kept(job, StageLayers(layers=layers, extra=(model.mtp_layer().alone,) if has_mtp else ()))
+    stage = model.stage(model.layers_Q[virtual_stage], mtp=has_mtp)
     found = kinds(stage.layers)
     parts: list[Mapping[str, Number]] = [
         {name: size * count for name, size in each.saved.items()} for each, count in found
@@ -151,10 +150,9 @@ def _chunk(model: LayerModel, virtual_stage: int) -> tuple[ChunkBytes, dict[str,
         forward, backward = _with_logits(model, forward, backward)
     saved = _sum_of(parts)
     total = sum(saved.values())
-    host = sum(each.away * count for each, count in found)
     # Weight gradients read the GEMMs' inputs; what only the inputs' gradients need (layernorm inputs, inputs of
     # activation functions, scores) is about half.
-    return ChunkBytes(saved=total, for_weights=total / 2, forward=forward, backward=backward, host=host), saved
+    return ChunkBytes(saved=total, for_weights=total / 2, forward=forward, backward=backward, host=stage.away), saved
 
 
 def _with_logits(model: LayerModel, forward: Number, backward: Number) -> tuple[Number, Number]:
