@@ -1,4 +1,4 @@
-"""What is said to the user beside the numbers: assumptions, warnings, and how far long work is.
+"""What is said to the user in addition to the numbers: assumptions, warnings, and how far long work is.
 
 Long work says how long it is before it begins, and now and then how far it is. Who wants to know listens
 (`listening`); the rooms that work only tell (`announce`, `advanced`).

@@ -69,7 +69,7 @@ def read_head(path: Path, count: int, most: int = MOST_BYTES) -> bytes:
     Raises
     ------
     FormatError
-        If it cannot be opened or read, is no regular file, or is larger than `most` bytes.
+        If it cannot be opened or read, is not a regular file, or is larger than `most` bytes.
     """
     try:
         with os.fdopen(_opened(path, most), "rb") as stream:
@@ -190,9 +190,9 @@ def _inflated(chunks: Iterable[bytes], shown: str, most: int) -> Iterator[bytes]
                 _check_expansion(shown, packed, size, most)
                 yield piece
     except zlib.error as error:
-        raise FormatError(f"is no whole gzip file: {error}", shown) from None
+        raise FormatError(f"is not a complete gzip file: {error}", shown) from None
     if inner:
-        raise FormatError("is no whole gzip file: it ends too early", shown)
+        raise FormatError("is not a complete gzip file: it ends too early", shown)
 
 
 def _check_expansion(shown: str, packed: int, size: int, most: int) -> None:
@@ -236,7 +236,7 @@ def csv_rows(text: str, shown: str) -> Iterator[tuple[int, list[str]]]:
     Raises
     ------
     FormatError
-        If it has too many rows, or one of them is no row of a CSV; with its line.
+        If it has too many rows, or one of them is not a row of a CSV; with its line.
     """
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     check_unpacked(shown, rows=plain.count("\n") - plain.endswith("\n"))
@@ -401,7 +401,7 @@ DESCRIPTIONS = (
     "framework",
     CONSTANTS,
 )
-"""Formats of files that describe a run, beside those that hold a workload."""
+"""Formats of files that describe a run, in addition to those that hold a workload."""
 
 
 def input_of(path: str | Path, form: str, data: bytes | None = None) -> InputFile:
@@ -410,7 +410,7 @@ def input_of(path: str | Path, form: str, data: bytes | None = None) -> InputFil
     Raises
     ------
     FormatError
-        If it cannot be read, is no regular file or too large.
+        If it cannot be read, is not a regular file or too large.
     """
     digest = hashlib.sha256()
     for chunk in _chunks(Path(path), _CHUNK, MOST_TRACE_BYTES) if data is None else (data,):

@@ -1,7 +1,7 @@
 """Tables of TOML and JSON as records: the one check of what a user writes of a cluster, a framework or a job.
 
 The annotation of a field says what may stand there (msgspec decodes it), its name in which unit a text gives it and in
-which range it must be (`traincast.units`). A value may stand beside its source: ``{ value = ..., source = "..." }``.
+which range it must be (`traincast.units`). A value may come with its source: ``{ value = ..., source = "..." }``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +41,7 @@ _NO_CHOICES: Mapping[str, Iterable[str]] = MappingProxyType({})
 
 
 class Value(NamedTuple):
-    """A checked value; where it comes from, or None for what is no number."""
+    """A checked value; where it comes from, or None for what is not a number."""
 
     value: Any
     source: str | None = None
@@ -71,9 +71,9 @@ def read_table(
     prefix : str
         Path of the table with a dot at its end; empty at the top.
     without : iterable of str
-        Fields that are no keys.
+        Fields that are not keys.
     also : iterable of str
-        Keys that are no fields and were read before.
+        Keys that are not fields and were read before.
     choices : mapping
         Field to the names that it may have, in any spelling.
     positive : bool
@@ -162,7 +162,7 @@ def decoded(
 
 
 def _chosen(raw: str | bool | float, choices: Iterable[str]) -> str | bool | float:
-    """Return a name as it is known, in whatever spelling it was given; what is no choice as it is."""
+    """Return a name as it is known, in whatever spelling it was given; what is not a choice as it is."""
     names = list(choices)
     if not names:
         return raw

@@ -142,7 +142,7 @@ def test_messages_carry_the_bytes_of_their_boundary():
     messages = np.isin(program.ops.kind_T[program.row_N], [Kind.SEND, Kind.RECV])
     sizes = program.ops.size_bytes_T[program.row_N[messages]]
     assert (sizes == 100 * (program.virtual_stage_N[messages] + 1)).all()
-    assert sorted(set(sizes.tolist())) == [100, 200], "what leaves the last virtual stage is no message"
+    assert sorted(set(sizes.tolist())) == [100, 200], "what leaves the last virtual stage is not a message"
 
 
 def test_operations_of_one_table_are_shared_by_all_ranks():

@@ -43,7 +43,7 @@ def find_stragglers(program: Program, duration_s_N: FloatArray, load_R: FloatArr
         Seconds of each operation.
     load_R : float array [R], optional
         Tokens of each rank's experts over the mean: ranks of unequal load are not alike, and the
-        busiest is no straggler. None where all are equal.
+        busiest is not a straggler. None where all are equal.
     """
     own_s_R = _own_s(program, duration_s_N)
     found = []

@@ -54,7 +54,7 @@ class CollectiveTable(Struct, frozen=True, kw_only=True):
 def doubling(first_bytes: int, last_bytes: int) -> list[int]:
     """Return sizes from the first, each twice the one before, up to the last; refuse a range that is none."""
     if not 0 < first_bytes <= last_bytes:
-        raise ConfigError(f"from {first_bytes} to {last_bytes} bytes is no range of sizes; write it like 1KiB..8GiB")
+        raise ConfigError(f"from {first_bytes} to {last_bytes} bytes is not a range of sizes; write it like 1KiB..8GiB")
     sizes = [first_bytes]
     while sizes[-1] * 2 <= last_bytes:
         sizes.append(sizes[-1] * 2)

@@ -307,7 +307,7 @@ def _joint_number(*columns_T: IntArray) -> tuple[IntArray, int]:
     """Return a number for each combination of some columns, in their order, and how many there may be."""
     number_T, count = np.zeros(1, dtype=np.int64), 1
     for column_T in columns_T:
-        # -1 is what is no communication, which is not asked for.
+        # -1 stands for what is not communication, and is not asked for.
         known_T, values = np.maximum(column_T.astype(np.int64), 0), int(column_T.max(initial=0)) + 1
         number_T, count = number_T * values + known_T, count * values
     return number_T, count

@@ -31,7 +31,7 @@ def rates(routes_FH: IntArray, capacity_L: FloatArray, engine: str = "auto") -> 
     Parameters
     ----------
     routes_FH : int array [F, H]
-        Links of each flow; -1 is no link.
+        Links of each flow; -1 means no link.
     capacity_L : float array [L]
         Bytes per second of each link.
     engine : {"auto", "reference", "kernel"}

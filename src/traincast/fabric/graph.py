@@ -75,7 +75,7 @@ class FabricGraph(Struct, frozen=True, kw_only=True):
         Returns
         -------
         int array [F * Q, H]
-            The Q parts of a flow follow each other; -1 is no link. A flow from a GPU to
+            The Q parts of a flow follow each other; -1 means no link. A flow from a GPU to
             itself crosses none.
 
         Raises

@@ -98,7 +98,7 @@ class Inspection(Struct, frozen=True, kw_only=True):
     oddities: tuple[Note, ...] = ()
     """Everything unusual, each with its ``file:line``."""
     taken_by: str = ""
-    """Which command takes the file, where it is no workload."""
+    """Which command takes the file, where it is not a workload."""
     recorded: Workload | None = None
     """Of a trace the step that it recorded, for analyses; no part of the document."""
 
@@ -153,7 +153,7 @@ class FileKind(Struct, kw_only=True, eq=False):
     describe: Callable[[Path], Inspection]
     """Describes a file. Raises FormatError with the line of the first thing that cannot be read."""
     instead: str = ""
-    """Of what is no workload: what it is and what to do with it; ``{name!r}`` stands for the file's name."""
+    """Of what is not a workload: what it is and what to do with it; ``{name!r}`` stands for the file's name."""
     most_sure: float = 1.0
     """The most that `looks_like` ever says: where another kind is surer, it need not be asked, nor loaded."""
 

@@ -39,7 +39,7 @@ def check_lines(text: str, path: str, most: int = MOST_LINES) -> None:
 def filled_lines(text: str) -> list[tuple[int, str]]:
     """Return the lines that hold something, with their 1-based numbers.
 
-    A byte-order mark, carriage returns and what pads the end of a file are no part of them.
+    A byte-order mark, carriage returns and what pads the end of a file are not part of them.
     """
     text = text.removeprefix("\ufeff").rstrip("\0 \t\r\n").replace("\r\n", "\n").replace("\r", "\n")
     return [(place, line) for place, line in enumerate(text.split("\n"), 1) if line and not line.isspace()]

@@ -115,7 +115,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     """Version of NCCL whose tuning tables say which algorithms and protocols run; None: the bare
     formula with one protocol, and every algorithm that NCCL has without its switches."""
     algorithms: tuple[str, ...] = ()
-    """Algorithms of collectives to try beside those that its library chooses by itself."""
+    """Algorithms of collectives to try in addition to those that its library chooses by itself."""
     ideal: bool = False
     """Communication takes no time."""
     fabric: FabricSpec | None = None

@@ -275,7 +275,7 @@ def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
     Raises
     ------
     ConfigError
-        If it is no list of tables, one lacks a key, or sizes do not rise or times fall.
+        If it is not a list of tables, one lacks a key, or sizes do not rise or times fall.
     """
     tables = []
     for path, table in _each(MeasuredTable, raw, "measured", shown, {"op": OPERATIONS}):

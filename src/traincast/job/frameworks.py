@@ -1,7 +1,7 @@
 """Frameworks: what the training software of some year does where a job does not say, and what it costs.
 
 A framework is a TOML file of `data/frameworks`, or one of a user's own, with the fields of `Framework`. A file that
-builds on another (``base``) changes only what it says. Its few numbers are physical and stand beside their source::
+builds on another (``base``) changes only what it says. Its few numbers are physical and stand next to their source::
 
     base = "megatron-core-2025"         # everything else is as in this framework
 
@@ -81,7 +81,7 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     fused_loss: bool = False
     """Whether `logit_bytes` has the logits' gradient; else that is made in addition to what was saved."""
     activation_copy: bool = False
-    """Whether a gate's output is kept beside its product with the other half."""
+    """Whether a gate's output is kept in addition to its product with the other half."""
     core_output_copy: bool = False
     """Whether the output projection keeps a transposed copy of the attention's output."""
     expert_output_copy: bool = False

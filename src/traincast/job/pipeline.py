@@ -147,7 +147,7 @@ def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches:
     if not framework.interleave or request.schedule not in (None, usual_schedule(2)):
         why = f"{framework.name} does not interleave by itself"
     elif microbatches % pp:
-        why = f"{microbatches} microbatches are no multiple of pp {pp}"
+        why = f"{microbatches} microbatches are not a multiple of pp {pp}"
     elif ends != (None, None):
         why = "the first or last stage has its own number of layers"
     if why is not None:

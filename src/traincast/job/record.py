@@ -58,7 +58,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         Raises
         ------
         ConfigError
-            If the result is no forecast.
+            If the result is not a forecast.
         """
         if isinstance(self.job, Job):
             return self.job
@@ -77,7 +77,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 
 def record_to_table(record: RunRecord) -> dict[str, object]:
-    """Return a record as a table of plain values; the inputs stand in the result beside it."""
+    """Return a record as a table of plain values; the inputs stand next to it in the result."""
     table: dict[str, object] = {"command": record.command}
     if isinstance(record.job, Job):
         table["decided_job"] = _decided_table(record.job)

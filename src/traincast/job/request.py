@@ -108,7 +108,7 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     task: str = "pretrain"
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] | None = None
-    """Linear layers that adapters stand beside (`traincast.model.blocks.share.LORA_TARGETS`)."""
+    """Linear layers that get adapters (`traincast.model.blocks.share.LORA_TARGETS`)."""
     packed_length: int | None = None
     """Tokens of the sequences that are packed into one and do not attend to each other; None: a sequence is one."""
     expert_imbalance: float = 1.0

@@ -342,7 +342,7 @@ def _softmax(make: Maker, call: Call) -> Launch:
 def _elementwise(make: Maker, call: Call) -> Launch:
     inputs, outputs = (float(call.options.get(name, default)) for name, default in (("inputs", 2), ("outputs", 1)))
     if outputs != 1 or inputs not in (1, 2, 3):
-        raise CannotTimeError(f"{inputs:g} inputs and {outputs:g} outputs are no single kernel of PyTorch")
+        raise CannotTimeError(f"{inputs:g} inputs and {outputs:g} outputs are not a single PyTorch kernel")
     tensors = [make.normal(*call.shape, dtype=call.dtype) for _ in range(int(inputs))]
     out, torch = make.torch.empty_like(tensors[0]), make.torch
     run = {1: torch.neg, 2: torch.add, 3: torch.addcmul}[int(inputs)]

@@ -22,7 +22,7 @@ from traincast.model.recompute import DEFAULT_MODULES, RECOMPUTE
 from traincast.model.structure import FIRST_BLOCKS, Blocks, last_blocks, layer_kinds, mtp_layer, parts_of
 
 TASKS = ("pretrain", "sft", "lora")
-"""What is trained: everything, everything on packed dialogues, or low-rank adapters beside frozen weights."""
+"""What is trained: everything, everything on packed dialogues, or low-rank adapters alongside frozen weights."""
 
 _ENDS = ("embedding", "positions", "final_norm", "head", "other", "mtp_projections")
 """What parts count as that are in no layer; what is neither here nor a field of a layer's counts is `others` there."""

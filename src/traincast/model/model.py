@@ -235,7 +235,7 @@ class Model(Struct, frozen=True, kw_only=True):
         Raises
         ------
         ConfigError
-            If the model does not give one, or it is no whole number from 1.
+            If the model does not give one, or it is not a whole number from 1.
         """
         found = {name: self.setting(f"{prefix}_{name}") for name in names}
         for name, size in found.items():

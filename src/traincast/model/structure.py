@@ -23,7 +23,7 @@ MTP_PROJECTION: Blocks = (MtpProjection(),)
 """What stands before the layer itself where it predicts a further token."""
 
 MTP_HEAD: Blocks = (LmHead(shared_table=True),)
-"""What stands after it, beside the LM head of the model: its norm, GEMM and loss."""
+"""What stands after it, in addition to the LM head of the model: its norm, GEMM and loss."""
 
 EMBEDDING_COPY: Blocks = (EmbeddingCopy(),)
 """What MTP layers read where no other table of the embedding is on their rank."""

@@ -1,6 +1,6 @@
 """What is overlapped with what on a rank, as its times say: computation and transfers, transfers of two kinds.
 
-Waiting for members or for a message is no transfer. All ranks are handled in the same array operations, yet the
+Waiting for members or for a message is not a transfer. All ranks are handled in the same array operations, yet the
 numbers of a rank depend on nothing but its own times, so that a rank has the same ones whichever others are
 simulated. Letters: N operations, T template operations, I spans or operations of a selection, D disjoint spans,
 P pairs, R ranks, W ranks of the world.

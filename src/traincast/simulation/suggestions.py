@@ -115,13 +115,13 @@ def suggestions(
 
 
 def _place_of(change: str) -> tuple[object, ...]:
-    """Return the work that a change is about: what mends a cause is not halved beside it."""
+    """Return the work that a change is about: what mends a cause is not halved in addition."""
     edit = parse_change(change) if change else None
     return (edit.work, edit.ranks, edit.stages) if isinstance(edit, WorkEdit) else (change,)
 
 
 def _shown_from_s(found: Sequence[tuple[_Candidate, float]]) -> float:
-    """Return the saving above which a change is shown beside those that were found: what saves less is not tried."""
+    """Return the saving above which a change is shown in addition to those that were found: what saves less is not tried."""
     return sorted((saving_s for _, saving_s in found), reverse=True)[SHOWN - 1] if len(found) >= SHOWN else -math.inf
 
 

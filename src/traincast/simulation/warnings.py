@@ -1,4 +1,4 @@
-"""What a simulation says beside its numbers: what was assumed of overlap and links, and what looks wrong."""
+"""What a simulation says in addition to its numbers: what was assumed of overlap and links, and what looks wrong."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain

@@ -57,7 +57,7 @@ class Journal:
         ConfigError
             If it is of another sweep, another sweep writes to it now, or it cannot be written.
         FormatError
-            If it is no journal.
+            If it is not a journal.
         """
         self.path, self.rows_of = path, {}
         self._stream = _locked(path)
@@ -112,7 +112,7 @@ class Journal:
                 done = msgspec.json.decode(line, type=_Line)
                 self.rows_of[done.chunk] = done.rows
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise FormatError(f"is no journal of a sweep ({error}); move it away", str(self.path)) from None
+            raise FormatError(f"is not a journal of a sweep ({error}); move it away", str(self.path)) from None
         if found != heading:
             raise ConfigError(_otherwise(found, heading), str(self.path))
 

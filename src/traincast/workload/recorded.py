@@ -78,7 +78,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     queue_L: npt.ArrayLike | None = None
     """In-order queue, any number from 0; -1 for none."""
     key_L: npt.ArrayLike | None = None
-    """What tells communications of one group apart beside their order; -1 for nothing."""
+    """What tells communications of one group apart in addition to their order; -1 for nothing."""
     duration_s_L: npt.ArrayLike | None = None
     """Seconds; NaN where the row says it, or nothing does."""
     start_s_L: npt.ArrayLike | None = None

@@ -199,7 +199,7 @@ def with_times(program: Program, own: Recorded, timeline: Timeline | None, measu
     duration_N = (own if timeline is None else timeline).duration_s_N.copy()
     joined = np.flatnonzero(program.rendezvous_N >= 0)
     if timeline is not None and len(joined):
-        # All end together; what one record rounds off is no shorter transfer.
+        # All end together; what one record rounds off is not a shorter transfer.
         longest_J = np.zeros(int(program.rendezvous_N.max()) + 1)
         np.maximum.at(longest_J, program.rendezvous_N[joined], duration_N[joined])
         duration_N[joined] = longest_J[program.rendezvous_N[joined]]

@@ -18,7 +18,7 @@ from traincast.workload.words import Group
 
 
 class MeasuredRun(Struct, frozen=True):
-    """A measured step, to be shown beside the simulated one."""
+    """A measured step, to be shown next to the simulated one."""
 
     step_s: float
     """From the first start to the last end over all ranks."""

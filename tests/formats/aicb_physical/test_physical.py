@@ -282,7 +282,7 @@ def test_degrees_of_the_user_change_groups_and_are_said_to(tmp_path):
         ("None,None,1\nCommType.epoch", "None,None,0\nCommType.epoch", 4, "column count"),
         (",algbw", ",speed", 2, "unknown column 'speed'"),
         ("msg_size,stage", "stage", 2, "no column msg_size"),
-        ("[rank0 ~ rank7]", "[ranks]", 1, "is no title"),
+        ("[rank0 ~ rank7]", "[ranks]", 1, "is not a title"),
         ("init.model_setup,None", "init.model_setup", 3, "the row has 11 cells, the header 12"),
     ],
 )

@@ -146,7 +146,7 @@ def test_loads_are_taken_from_the_traces_of_a_run(tmp_path):
         simulate(PROFILE, expert_loads=tmp_path / "run", **{**options, "ep": 2})
     with pytest.raises(FormatError, match="no tokens of experts"):
         simulate(PROFILE, expert_loads=PROFILE.parent / "megatron_pp4_tp2", **options)
-    with pytest.raises(FormatError, match="is no rank trace"):
+    with pytest.raises(FormatError, match="is not a rank trace"):
         simulate(PROFILE, expert_loads=PROFILE.parent / "aicb_gpt_405b_1024gpu.txt", **options)
 
 

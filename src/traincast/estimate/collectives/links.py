@@ -48,7 +48,7 @@ ISCA 2023: blocks of 4 x 4 x 4 chips, whose faces are joined by optical switches
 class Shape(Struct, frozen=True, kw_only=True):
     """The form of NCCL's protocols; the defaults are one protocol for everything.
 
-    These are no constants of a GPU: they say how much longer a step becomes once a message leaves the low-latency
+    These are not constants of a GPU: they say how much longer a step becomes once a message leaves the low-latency
     protocol, and from which size on. `Link` has the rest.
     """
 

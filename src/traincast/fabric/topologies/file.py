@@ -74,7 +74,7 @@ def from_file(cluster: Cluster, spec: FabricSpec, world_size: int) -> FabricGrap
 
 
 def _limited(graph: FabricGraph, *, rank_bytes_per_s: float | None, node_bytes_per_s: float | None) -> FabricGraph:
-    """Return a fabric on which what leaves a node also crosses the limits of both ends; None is no limit.
+    """Return a fabric on which what leaves a node also crosses the limits of both ends; None means no limit.
 
     They are links from vertices to themselves, up and down: of the GPUs, for what one sends and receives between
     nodes, and of a vertex for each node in a tier of its own, for what all its GPUs do together.

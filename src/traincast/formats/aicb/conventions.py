@@ -5,7 +5,7 @@ inner width of an MLP, s sequence, b micro batch, t tensor parallel degree, E ex
 experts of a token, A = 2 b s h bytes of an activation.
 
 Source: aliyun/aicb, ``workload_generator/SimAI_training_workload_generator.py`` (until 2025-09
-``AIOB_simAI_workload_generator.py``), ``mocked_model/training/MockedMegatron.py`` and ``MockedDeepSeek.py`` beside it,
+``AIOB_simAI_workload_generator.py``), ``mocked_model/training/MockedMegatron.py`` and ``MockedDeepSeek.py`` next to it,
 and ``utils/utils.py``; the commits are named where they matter.
 """
 

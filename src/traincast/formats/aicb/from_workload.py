@@ -248,7 +248,7 @@ def _lost(workload: Workload, works: Sequence[RankWork], work: RankWork, left_ou
         shown = ", ".join(f"{count} {what}" for what, count in list(left_out.items())[:4])
         yield Note("aicb-no-row", f"without a row: {shown}{' ...' if len(left_out) > 4 else ''}")
     if workload.program is not None:
-        yield Note("aicb-streams", "what ran beside each other runs one after the other; gradients alone overlap")
+        yield Note("aicb-streams", "what overlapped runs one after the other; gradients alone overlap")
     if workload.expert_load_W is not None and float(np.ptp(workload.expert_load_W)) > _ALIKE:
         yield Note(
             "aicb-imbalance", "experts of other ranks get other numbers of tokens; here all get those of this one"

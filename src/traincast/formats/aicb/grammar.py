@@ -63,7 +63,7 @@ class Cell(Struct, frozen=True):
     """Group that the token names; None where column and row decide (`traincast.formats.aicb.meaning.group_of`)."""
     size_bytes: int
     """Payload of the whole group: the gathered tensor of an all-gather, the tensor of an all-reduce, what leaves one
-    rank in an all-to-all. May be non-zero beside NONE."""
+    rank in an all-to-all. May be non-zero with NONE."""
 
 
 class Row(Struct, frozen=True):

@@ -85,7 +85,7 @@ class HeaderReader:
 
     def __init__(self, path: str, line: int, text: str, remarks: Remarks) -> None:
         if len(text) > _LONGEST_HEADER:
-            raise FormatError(f"the header line has {len(text)} characters; this is no AICB file", path, line)
+            raise FormatError(f"the header line has {len(text)} characters; this is not an AICB file", path, line)
         self.path, self.line, self.remarks = path, line, remarks
         self.words = text.replace(":", " : ").split()
         self.position = 1

@@ -50,7 +50,7 @@ def rewritten(run: Run, vpp: str = "") -> Written:
     FormatError
         If the file is no longer what it was, or the workload is another one in more than times.
     ConfigError
-        If `vpp` is no number.
+        If `vpp` is not a number.
     """
     workload = run.workload
     (source,) = workload.inputs
@@ -61,7 +61,7 @@ def rewritten(run: Run, vpp: str = "") -> Written:
 
 
 def said_vpp(said: str) -> int:
-    """Return virtual stages as an option says them; ConfigError where that is no number from 1."""
+    """Return virtual stages as an option says them; ConfigError where that is not a number from 1."""
     try:
         return whole(said, least=1)
     except ValueError as problem:

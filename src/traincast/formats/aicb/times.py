@@ -139,7 +139,7 @@ def read_aiob(path: Path) -> dict[str, float]:
     Raises
     ------
     FormatError
-        If it cannot be read, or has no times; with the line of what is no time.
+        If it cannot be read, or has no times; with the line of the entry that is not a time.
     """
     times: dict[str, float] = {}
     section = ""

@@ -247,7 +247,7 @@ def _say(steps: Steps, layout: _Layout, lowering: _Lowering, notes: Notebook) ->
     if before:
         total = sum(row.size_bytes * row.count for row in before)
         text = f"{counted(len(before), 'communication')} of the initialisation ({format_size(total)} on a rank)"
-        notes.assume("initialisation-left-out", f"{text} are no part of a step and do not run", before[0].line)
+        notes.assume("initialisation-left-out", f"{text} are not part of a step and do not run", before[0].line)
     if steps.held > 1:
         which = "the first" if steps.measured_s is None else f"number {steps.chosen + 1}, which took the median time,"
         notes.assume("step-chosen", f"the file holds {steps.held} steps; {which} is simulated")

@@ -51,7 +51,7 @@ class Passes(Struct):
 
 
 class Steps(Struct, frozen=True):
-    """The step that is simulated, stage by stage, and what the file holds beside it."""
+    """The step that is simulated, stage by stage, and what else the file holds."""
 
     passes: tuple[Passes, ...]
     """One for each section."""

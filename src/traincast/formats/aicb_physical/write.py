@@ -191,7 +191,7 @@ def write(run: Run, options: Mapping[str, str]) -> Written:  # noqa: ARG001 it h
     """Return the workload of every stage."""
     workload = run.workload
     if workload.program is not None:
-        raise _refused(run.name, "its operations were recorded one by one, and are no pipeline's")
+        raise _refused(run.name, "its operations were recorded one by one, and not by a pipeline")
     writer = _StageWriter(workload, run.name)
     writer.check()
     pieces = (

@@ -34,7 +34,7 @@ _FIXED = {Wire.FIXED64: 8, Wire.FIXED32: 4}
 
 
 class DamagedError(Exception):
-    """Bytes that are no message; `at` is the first of them, counted from the beginning of the data."""
+    """Bytes that are not a message; `at` is the first of them, counted from the beginning of the data."""
 
     def __init__(self, what: str, at: int) -> None:
         self.what, self.at = what, at
@@ -115,7 +115,7 @@ def fields(data: bytes, at: int, end: int, until: tuple[int, ...] = ()) -> Itera
     Raises
     ------
     DamagedError
-        If the bytes are no message.
+        If the bytes are not a message.
     """
     while at < end:
         begin = at

@@ -1,7 +1,7 @@
 """Read the lines of a rank trace: ``rank:0:forward_step(key=value,...,sub_operations=[...])``.
 
 Values are unquoted and may hold commas. A key starts at the beginning or after a comma outside square brackets,
-so the commas of a shape and of a description are no separators.
+so the commas of a shape and of a description are not separators.
 
 Source: fwyc0573/Megatron-LM, the tracer's commands (the writer).
 """

@@ -4,7 +4,7 @@ Lines and the collectives in them run one after the other, as the tracer waits f
 is computation. Messages, asynchronous collectives and gradient buckets have queues of their own: each is launched when
 what stands before it in the file has ended, and the first operation after it that began once it had ended waits for it.
 
-What the file says of each line and collective is kept beside (`Recorded.said`), so that it can be written again.
+What the file says of each line and collective is kept separately (`Recorded.said`), so that it can be written again.
 """
 
 import math
@@ -107,7 +107,7 @@ class _Rank(Struct):
     """Last operation of the main queue."""
     free_s: dict[int, float] = field(default_factory=dict)
     """When each queue is free."""
-    beside: list[tuple[int, float]] = field(default_factory=list)
+    overlapped: list[tuple[int, float]] = field(default_factory=list)
     """Operations of other queues that nothing waits for yet, and when they end."""
 
     def record(self, file: int) -> RankRecord:
@@ -200,9 +200,9 @@ class _Rank(Struct):
         """Add an operation, after what it must follow."""
         index, start_s = len(self.found), max(span.start_s, self.free_s.get(queue, 0.0))
         if queue == _MAIN:
-            for other, end_s in [each for each in self.beside if each[1] <= start_s + self.rounding_s]:
+            for other, end_s in [each for each in self.overlapped if each[1] <= start_s + self.rounding_s]:
                 self.edges.append((other, index))
-                self.beside.remove((other, end_s))
+                self.overlapped.remove((other, end_s))
                 start_s = max(start_s, end_s)
             self.last = index
         elif self.last >= 0 and self.free_s.get(_MAIN, 0.0) <= start_s + self.rounding_s:
@@ -211,7 +211,7 @@ class _Rank(Struct):
         end_s = max(start_s, span.end_s)
         self.free_s[queue] = end_s
         if queue != _MAIN:
-            self.beside.append((index, end_s))
+            self.overlapped.append((index, end_s))
         none = {"said_L": -1, "span_s_L": math.nan, "clock_s_L": math.nan}
         self.found.append(
             {

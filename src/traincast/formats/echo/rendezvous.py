@@ -181,7 +181,7 @@ class Rendezvous(Struct):
         return max(0.0, met.spans[rank].end_s - met.extremes_s[1])
 
     def wait_s(self, op: TraceOp, rank: int) -> float:
-        """Return what a rank waited for others in an operation that is no message, in seconds."""
+        """Return what a rank waited for others in an operation that is not a message, in seconds."""
         wait_s, span = 0.0, self._met(op, rank).spans.get(rank)
         if span is not None and op.op != OPTIMIZER:
             wait_s = max(0.0, span.duration_s - self.transfer_s(op, rank))

@@ -167,7 +167,7 @@ def world_size(document: Document) -> int:
 
 
 def _described(document: Document) -> dict[str, dict[str, Any]]:
-    """Return the groups that a trace lists beside its events, by name."""
+    """Return the groups that a trace lists in addition to its events, by name."""
     listed = (document.distributed or {}).get("pg_config")
     listed = listed if isinstance(listed, list) else []
     return {str(each.get("pg_name")): each for each in listed if isinstance(each, dict)}

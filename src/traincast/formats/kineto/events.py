@@ -137,7 +137,7 @@ def decode_events(text: bytes) -> list[Any]:
     Raises
     ------
     msgspec.DecodeError
-        If it is no JSON, or an event is none.
+        If it is not JSON, or an entry is not an event.
     """
     try:
         return _ALL.decode(text)

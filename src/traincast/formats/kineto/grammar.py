@@ -69,7 +69,7 @@ class Shapes(NamedTuple):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trace says beside its events."""
+    """What a trace says in addition to its events."""
 
     schema_version: Loose = msgspec.field(name="schemaVersion", default=None)
     devices: list[dict[str, Any]] = msgspec.field(name="deviceProperties", default_factory=list)
@@ -296,7 +296,7 @@ def read_trace(path: Path) -> Trace:
     Raises
     ------
     FormatError
-        If it cannot be read, is no trace, ends too early, or an event that counts has no time or a negative one.
+        If it cannot be read, is not a trace, ends too early, or an event that counts has no time or a negative one.
     """
     reader, events = _Reader(), 0
     stream = EventStream(path, decode_events)
@@ -334,7 +334,7 @@ def _document(path: Path, outside: Sequence[tuple[int, bytes]]) -> Document:
         except RecursionError:
             raise too_deep(path, offset) from None
         except msgspec.ValidationError as error:
-            raise FormatError(f"the object beside its events is none of a profiler: {error}", str(path)) from None
+            raise FormatError(f"the object around its events is not one of a profiler: {error}", str(path)) from None
         except msgspec.DecodeError as error:
             raise malformed(error, path, offset) from None
         except UnicodeDecodeError:

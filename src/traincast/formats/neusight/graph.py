@@ -23,7 +23,7 @@ Calls = Mapping[OperatorCall, float]
 """Operator calls, each as often as it is said."""
 
 COMM_SUFFIX = "_comm"
-"""Ends the name of a row that communicates over tp for the node beside it."""
+"""Ends the name of a row that communicates over tp for the node next to it."""
 
 
 class Node(Struct, frozen=True, kw_only=True):

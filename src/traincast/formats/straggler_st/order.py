@@ -5,9 +5,9 @@
 * A computation waits for the receive of its own; a send follows its computation.
 * What begins when another operation of its rank has just ended waited for that one: messages are launched after
   whatever the framework let them wait for (in 1F1B a receive of the forward pass after a backward computation), and the
-  time until then is no pause of the host, for it passes sooner where a peer is faster. The study instead lets a receive
+  time until then is not a pause of the host, because it passes sooner where a peer is faster. The study instead lets a receive
   be launched by the computation of its pass before its own, and what is left becomes a pause.
-* The first forward computation of a model chunk waits for its parameters. Where gradients are reduced beside the
+* The first forward computation of a model chunk waits for its parameters. Where gradients are reduced alongside the
   backward pass, each reduce-scatter follows the last backward computation of its chunk; else it follows that pass.
 * After the last computation: garbage collection, gradients of layernorms, of the embeddings (first and last stage),
   gradients that are not reduced before, the norm of all gradients (all ranks meet there), the optimizer.
@@ -159,9 +159,9 @@ class _Rank:
         compute = self.of(*COMPUTE)
         last = int(compute[np.argmax(self.end_s_L[compute])])
         reduced, after = self.of("grads-reduce-scatter").tolist(), self.of(*AFTER)
-        beside = len(self.of("separate-grads-all-reduce")) > 0
+        overlapped = len(self.of("separate-grads-all-reduce")) > 0
         chain = after.tolist()
-        if beside:
+        if overlapped:
             chunk_L = self.rows.columns["mc"]
             for op in reduced:
                 own = [each for each in self.passes["backward"].tolist() if chunk_L[each] == chunk_L[op]]
@@ -174,7 +174,7 @@ class _Rank:
         waits = TYPES.index("layernorm-grads-all-reduce")
         for op in chain:
             self.edge(before, op)
-            if beside and reduced and self.rows.optype_N[op] == waits:
+            if overlapped and reduced and self.rows.optype_N[op] == waits:
                 self.edge(reduced[-1], op)
             before = op
 

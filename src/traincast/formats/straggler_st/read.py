@@ -87,7 +87,7 @@ def inspect_file(path: Path) -> Inspection:
 
 
 def layout_of(table: Table, meta: Path | None) -> tuple[Parallel, list[Note]]:
-    """Return the layout that a trace and the description beside it say, and what was assumed.
+    """Return the layout that a trace and the description next to it say, and what was assumed.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def layout_of(table: Table, meta: Path | None) -> tuple[Parallel, list[Note]]:
     notes: list[Note] = []
     sizes = {} if meta is None else read_meta(meta)
     if meta is None:
-        text = "there is no meta.yaml beside it; degrees are what the rows show, ranks between those recorded tp"
+        text = "there is no meta.yaml next to it; degrees are what the rows show, ranks between those recorded tp"
         notes.append(Note("layout-from-rows", text, table.path))
     pp, dp = sizes.get("pp_size", int(stage_N.max()) + 1), sizes.get("dp_size", int(dp_N.max()) + 1)
     ranks = np.unique(rank_N)
@@ -115,7 +115,7 @@ def layout_of(table: Table, meta: Path | None) -> tuple[Parallel, list[Note]]:
         at = int(wrong[0])
         text = (
             f"rank {rank_N[at]} is of stage {stage_N[at]} and dp_rank {dp_N[at]}; with tp {tp}, dsp {cp}, dp {dp} and "
-            f"pp {pp} that is rank {expected_N[at]} (is the meta.yaml beside it of this trace?)"
+            f"pp {pp} that is rank {expected_N[at]} (does the meta.yaml next to it belong to this trace?)"
         )
         raise FormatError(text, table.path, int(table.line_N[at]))
     if len(ranks) < parallel.world_size:

@@ -322,7 +322,7 @@ def _facts_of(text: str) -> dict[str, int | str]:
 
 
 def _with_world(told: dict[str, Any]) -> dict[str, int | str]:
-    """Return facts with the GPUs that torchtitan's degrees make; ep is no dimension of its own."""
+    """Return facts with the GPUs that torchtitan's degrees make; ep is not a dimension of its own."""
     if "dp_shard" not in told:
         return told
     replicas = told.pop("dp_replicate") * told.pop("dp_shard")

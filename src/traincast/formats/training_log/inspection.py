@@ -37,5 +37,5 @@ def describe(log: TrainingLog) -> Inspection:
         counts=counts,
         layout=layout,
         oddities=(*(steady.notes if steady else ()), *log.oddities),
-        taken_by="traincast compare JOB LOG puts it beside a forecast; validate and calibrate take it with --job JOB",
+        taken_by="traincast compare JOB LOG compares it with a forecast; validate and calibrate take it with --job JOB",
     )

@@ -94,7 +94,7 @@ def output_gate(share: Share, gates: Number) -> tuple[Part, ...]:
 def output_projection(share: Share, inputs: Number) -> Part:
     """Return the output projection, of whose inputs a rank has some and sums up what it makes of them."""
     model, exchanged, execution = share.model, around(share), share.execution
-    # Attention keeps its output for its own backward pass, in 16 bits. The projection keeps its 8-bit input beside it
+    # Attention keeps its output for its own backward pass, in 16 bits. The projection keeps its 8-bit input in addition
     # with delayed scaling alone: in other recipes it reads attention's (Megatron-LM, megatron/core/transformer/
     # attention.py, set_save_original_input).
     copied = execution.precision == DELAYED_SCALING and execution.eight_bit_inputs and share.trains_weights

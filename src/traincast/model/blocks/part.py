@@ -45,7 +45,7 @@ class Gemm(Struct, frozen=True, kw_only=True):
     """What tensor parallel ranks have a part of, and gather the tokens of all for: ``outputs``, whose inputs are split
     along the sequence before they are gathered, or ``inputs``, with the gradients of its outputs; empty: neither."""
     fused_casts: tuple[str, ...] = ()
-    """What a kernel beside it casts as it writes it, so that nothing casts it again: ``inputs``, ``gradients`` of its
+    """What an adjacent kernel casts as it writes it, so that nothing casts it again: ``inputs``, ``gradients`` of its
     outputs, or both."""
     sums_gradients: bool = True
     """Whether the product that makes the weight's gradient adds it to those of earlier microbatches, in fp32."""
@@ -64,7 +64,7 @@ class Gemm(Struct, frozen=True, kw_only=True):
 
 
 class Kernel(Struct, frozen=True, kw_only=True):
-    """Work of a part that is no product with a weight: attention's core, norms, pointwise work."""
+    """Work of a part that is not a GEMM with a weight: attention's core, norms, pointwise work."""
 
     family: str
     """Name of the operator model, with the meaning of `shape` that it documents (`traincast.estimate.operators`)."""
@@ -142,7 +142,7 @@ class Part(Struct, frozen=True, kw_only=True):
     """``experts``: it runs between the exchanges that bring tokens to their experts and back; ``with dispatch`` and
     ``with combine``: it needs neither, so that it can run while these are on their way; empty for all else."""
     adapter: bool = False
-    """Whether it is a low-rank adapter, trained beside frozen weights."""
+    """Whether it is a low-rank adapter, trained alongside frozen weights."""
 
     @property
     def elements(self) -> Number:
@@ -171,7 +171,7 @@ class BlockKind(Struct, frozen=True):
     settings: tuple[str, ...] = ()
     """Numbers that it reads of `Model.settings`."""
     modules: tuple[str, ...] = ()
-    """Modules of its own that can be recomputed by themselves, beside those of Megatron Core."""
+    """Its modules that can be recomputed by themselves, in addition to those of Megatron Core."""
 
 
 BLOCKS: Registry[BlockKind] = Registry("block", "traincast.model.blocks")

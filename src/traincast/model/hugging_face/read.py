@@ -42,7 +42,7 @@ def read_config(path: Path) -> Model:
     Raises
     ------
     FormatError
-        If the file cannot be read or is no JSON object.
+        If the file cannot be read or is not a JSON object.
     ConfigError
         If a key is missing or has a wrong value, or the model is of a kind that is not described.
     """
@@ -77,7 +77,7 @@ def _in_words_of_the_file(error: ConfigError, table: dict[str, Any], config: Con
 def _parse(path: Path) -> dict[str, Any]:
     document = read_json(path)
     if not isinstance(document, dict):
-        raise FormatError("is no JSON object; give the config.json of a model", str(path))
+        raise FormatError("is not a JSON object; give the config.json of a model", str(path))
     return document
 
 

@@ -302,8 +302,8 @@ def _falcon(config: Config, _: Family) -> Table:
     heads = config.whole("num_attention_heads", "n_head")
     many = config.whole("num_kv_heads", "n_head_kv", default=heads)
     one = not new and config.flag("multi_query", default=True)
-    beside = not new and config.flag("parallel_attn", default=True)
-    norms = config.whole("num_ln_in_parallel_attn", default=2) if new else 1 if beside else 2
+    parallel = not new and config.flag("parallel_attn", default=True)
+    norms = config.whole("num_ln_in_parallel_attn", default=2) if new else 1 if parallel else 2
     bias = config.flag("bias", default=False)
     return {
         "norms_per_layer": norms,
