@@ -32,7 +32,7 @@ def holds_eager_runs(columns: Sequence[str]) -> bool:
 
 
 def predict(table: Table, request: Request) -> Predictions:
-    """Return measured models with the sums of their kernels' prices.
+    """Return measured models with the sums of their kernels' estimates.
 
     Parameters
     ----------

@@ -270,7 +270,7 @@ def _damages(data: bytes):
 _PLACED = re.compile(
     r"entry \[\d+\]|column \w+|the list '\w+'|the object |at byte \d+|event \d+|the file (?:is|has|holds|lists|speaks) "
 )
-"""How a message speaks of a place that is not a line: an entry or column of JSON, a list, what is missing as a whole."""
+"""How a message names a place that is not a line: an entry or column of JSON, a list, what is missing as a whole."""
 
 
 def _judge(error: TraincastError, path: Path, lines: int, case: str) -> None:

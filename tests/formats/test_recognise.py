@@ -1,4 +1,4 @@
-"""What is not a workload is named in one line with the command that takes it, and nothing is taken for another thing."""
+"""What is not a workload is named in one line with the command that takes it; nothing is taken for another thing."""
 
 import gzip
 import json

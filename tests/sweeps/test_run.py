@@ -100,7 +100,7 @@ def test_a_line_that_was_cut_off_is_run_again(tmp_path):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (Heading(fingerprint="that", version="1", points=6, chunk=2), "is of another sweep; --restart"),
+        (Heading(fingerprint="that", version="1", points=6, chunk=2), "belongs to another sweep; --restart"),
         (Heading(fingerprint="this", version="2", points=6, chunk=2), "by traincast 1, and this is 2; --restart"),
         (Heading(fingerprint="this", version="1", points=6, chunk=3), "chunks of 2 points, not of 3"),
     ],

@@ -183,7 +183,9 @@ def test_a_rank_outside_the_group_cannot_communicate():
     made = HandMade(Parallel(pp=3)).template(
         forward=[compute(1)], end=[collective(1, Group.EMB, name="embedding_grads")]
     )
-    with pytest.raises(ProgramError, match="'embedding_grads' communicates over emb, but its rank is in no such group"):
+    with pytest.raises(
+        ProgramError, match="'embedding_grads' communicates over emb, but its rank is not in such a group"
+    ):
         expanded(made.workload())
 
 

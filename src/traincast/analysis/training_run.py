@@ -85,7 +85,7 @@ def _power_w(terms: RunTerms, tdp_w: float | None) -> float | None:
     power_w = terms.gpu_power_w or tdp_w
     if power_w is None and (terms.grid_intensity is not None or terms.pue is not None):
         name = "grid_intensity" if terms.grid_intensity is not None else "pue"
-        raise ConfigError("is of energy, and the power of the GPU is not known; give gpu_power", name)
+        raise ConfigError("is about energy, and the power of the GPU is not known; give gpu_power", name)
     return power_w
 
 

@@ -137,12 +137,12 @@ def _last_members(program: Program, timeline: Timeline) -> IntArray:
     last_N = np.arange(len(program))
     joined = np.flatnonzero(program.rendezvous_N >= 0)
     if len(joined):
-        meeting_J = program.rendezvous_N[joined]
-        order = np.lexsort((-joined, timeline.ready_s_N[joined], meeting_J))
-        final = np.flatnonzero(np.append(np.diff(meeting_J[order]) != 0, True))
-        last_of = np.zeros(int(meeting_J.max()) + 1, dtype=np.int64)
-        last_of[meeting_J[order][final]] = joined[order][final]
-        last_N[joined] = last_of[meeting_J]
+        rendezvous_J = program.rendezvous_N[joined]
+        order = np.lexsort((-joined, timeline.ready_s_N[joined], rendezvous_J))
+        final = np.flatnonzero(np.append(np.diff(rendezvous_J[order]) != 0, True))
+        last_of = np.zeros(int(rendezvous_J.max()) + 1, dtype=np.int64)
+        last_of[rendezvous_J[order][final]] = joined[order][final]
+        last_N[joined] = last_of[rendezvous_J]
     return last_N
 
 

@@ -1,8 +1,8 @@
 """Where a whole step went, told so that what-ifs confirm it.
 
 The breakdown of one rank (`traincast.analysis.breakdown`) says what that rank did; what it waits for is another rank's
-work, and what it exchanges may overlap with what takes as long. Of the whole step, communication over a kind of group has
-what the step would be shorter by without it. ``compute`` is what the rank that
+work, and what it exchanges may overlap with what takes as long. Of the whole step, communication over a kind of group
+has what the step would be shorter by without it. ``compute`` is what the rank that
 computes longest computes. What is left is waiting for work of other ranks: ``bubble`` in a pipeline, and in other jobs
 the communications that nothing overlaps with though the step is as long without one of them.
 
@@ -77,7 +77,7 @@ def whole_step(
 
 
 def competing(where: WholeStep, step_s: float) -> tuple[Note, ...]:
-    """Return a note for each large part without which the step is hardly shorter, with what takes as long in parallel."""
+    """Return a note for each large part without which the step is hardly shorter: what takes as long in parallel."""
     found = []
     for name in EXPOSED:
         part_s, saved_s = where.breakdown_s[name], where.saved_s[name]
@@ -86,7 +86,8 @@ def competing(where: WholeStep, step_s: float) -> tuple[Note, ...]:
             other = max(others, key=others.__getitem__).replace("_", " ")
             shown = name.replace("_", " ")
             text = (
-                f"without its {shown} the step is only {format_time(saved_s)} shorter: {other} takes as long in parallel"
+                f"without its {shown} the step is only {format_time(saved_s)} shorter: "
+                f"{other} takes as long in parallel"
             )
             found.append(Note("competing-path", text))
     return tuple(found)

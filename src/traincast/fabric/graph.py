@@ -87,7 +87,7 @@ class FabricGraph(Struct, frozen=True, kw_only=True):
         ids = np.arange(len(source)) if flow_ids_F is None else np.asarray(flow_ids_F, dtype=np.int64)
         ends = np.concatenate([source, target])
         if len(ends) and not 0 <= ends.min() <= ends.max() < self.network.gpus:
-            raise ProgramError(f"a flow ends at a GPU that is none of the {self.network.gpus} of the fabric")
+            raise ProgramError(f"a flow ends at a GPU that is not one of the {self.network.gpus} of the fabric")
         source, target, ids = (np.repeat(each, self.queue_pairs) for each in (source, target, ids))
         part = np.arange(len(ids)) % self.queue_pairs
         number = np.full(len(ids), self.seed if seed is None else seed)

@@ -278,5 +278,5 @@ def read_again(workload: Workload) -> Workload:
     """
     form = FORMATS.get(workload.inputs[0].format)
     if not isinstance(form, Format):
-        raise FormatError(f"is {form.title}, and no workload", workload.inputs[0].path)
+        raise FormatError(f"is {form.title}, not a workload", workload.inputs[0].path)
     return form.read([Path(each.path) for each in workload.inputs], workload.layout)

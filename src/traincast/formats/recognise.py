@@ -148,7 +148,7 @@ def described(path: Path, further: Sequence[Teller] = ()) -> Inspection | None:
 
 
 def workload_format(paths: Sequence[Path], given: Sequence[Path], further: Sequence[Teller] = ()) -> Format:
-    """Return the format of a run's files (`identify_run`); of a file that is not a workload the error says what it is."""
+    """Return the format of a run's files (`identify_run`); the error says what a file is that is not a workload."""
     try:
         return identify_run(paths, given)
     except FormatError:

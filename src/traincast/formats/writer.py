@@ -138,7 +138,9 @@ class Writer(Struct, kw_only=True, eq=False):
             choices = known[found].choices
             meant = find_name(value, choices) if choices else value
             if meant is None:
-                raise ConfigError(f"{value!r} is not a value of {found}; {known_names(value, choices)}", f"option {found}")
+                raise ConfigError(
+                    f"{value!r} is not a value of {found}; {known_names(value, choices)}", f"option {found}"
+                )
             values[found] = meant
         return values
 

@@ -29,7 +29,7 @@ _ALWAYS = frozenset({"kind", "file", "routing", "queue_pairs", "seed"})
 
 
 class FabricKind(Struct, frozen=True):
-    """A topology: which fields of `FabricSpec` mean something to it in addition to those of routing, and what builds it."""
+    """A topology: which fields of `FabricSpec` have a meaning for it besides those of routing, and what builds it."""
 
     reads: frozenset[str]
     needs: tuple[str, ...]

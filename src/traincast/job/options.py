@@ -1,4 +1,4 @@
-"""What the user may ask of a simulation in addition to the file: layout, schedule, costs; of SimAI's sum, its shares."""
+"""What the user may ask of a simulation besides the file: layout, schedule, costs; of SimAI's sum, its shares."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -226,7 +226,7 @@ class StepOptions(RunTerms, frozen=True, kw_only=True):
             return
         RANGES["training tokens"].checked(self.tokens_per_step, "tokens_per_step")
         if self.tokens is None:
-            raise ConfigError("is of a whole run; give its tokens too, such as 15T", "tokens_per_step")
+            raise ConfigError("belongs to a whole run; give its tokens too, such as 15T", "tokens_per_step")
 
     def _check_overlap(self) -> None:
         if not isinstance(self.overlap_slowdown, Mapping):
@@ -285,7 +285,7 @@ def _spell(options: Struct, name: str, known: Iterable[str]) -> None:
 
 
 def check_gpus_used(value: object, most: int | None = None, node_of: str = "") -> None:
-    """Refuse what is not a number of GPUs of a node (where it is known, of at most `most`) and not one of `NODE_USES`."""
+    """Refuse what is neither a number of GPUs of a node (at most `most`, where known) nor one of `NODE_USES`."""
     if value is None or value in NODE_USES:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

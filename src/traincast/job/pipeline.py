@@ -164,7 +164,7 @@ def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches:
                 brief=f"vpp is not given: {vpp} ({found[1]})",
             )
             return vpp
-    decided.note("assumed-vpp", f"vpp is not given: 1, as the layers divide into no smaller pieces over pp {pp}")
+    decided.note("assumed-vpp", f"vpp is not given: 1, as the layers do not divide into smaller pieces over pp {pp}")
     return 1
 
 

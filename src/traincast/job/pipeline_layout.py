@@ -157,7 +157,7 @@ def _misplaced(layout: PipelineLayout, pp: int) -> Iterator[str]:
     written = "".join(layout.stages)
     for letter, place, stage in (("E", "first", layout.stages[0][:1]), ("L", "last", layout.stages[-1][-1:])):
         if written.count(letter) != 1:
-            yield f"it has {written.count(letter)} times {letter} ({LETTERS[letter]}), not once"
+            yield f"it has {letter} ({LETTERS[letter]}) {written.count(letter)} times, not once"
         elif stage != letter:
             yield f"{letter} ({LETTERS[letter]}) must be the {place} of the {place} virtual stage"
     if "mt" in written:

@@ -63,7 +63,9 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         if isinstance(self.job, Job):
             return self.job
         if self.job is None:
-            raise ConfigError("is the result of a file, which says no job; run traincast simulate on it", "run.command")
+            raise ConfigError(
+                "is the result of a file, which does not describe a job; run traincast simulate on it", "run.command"
+            )
         return Draft(
             model=self.job.model,
             cluster=self.cluster,

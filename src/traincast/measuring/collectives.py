@@ -158,7 +158,7 @@ class TorchCollectives:
         if op == "send_recv":
             message, ends = buffer(elements), members[:2]
             return lambda: (dist.send if self.rank == ends[0] else dist.recv)(message, ends[self.rank == ends[0]])
-        raise CannotTimeError(f"torch.distributed is not asked for {op} here")
+        raise CannotTimeError(f"{op} is not timed with torch.distributed")
 
     def _synchronize(self) -> None:
         if self.device == "cuda":

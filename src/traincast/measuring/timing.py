@@ -140,7 +140,7 @@ class Summary:
         if self.host_s:
             found.append(f"the host launches an operator in {_median(self.host_s) * 1e6:.3g} us (median)")
         if self.left:
-            found.append("the time is over; the same command goes on where it ended (--minutes gives it more)")
+            found.append("the time is up; the same command continues where it stopped (--minutes gives it more)")
         if self.done or self.known:
             found.append(f"{min(self.share, 1.0):.0%} of the expected time is in {out}")
         return found
@@ -300,7 +300,7 @@ class Rows:
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise MeasureError(f"{self.path} cannot be continued: {error}; give another --out") from None
         if columns != self.columns or any(None in line.values() or None in line for line in lines):
-            raise MeasureError(f"{self.path} is not a file of these columns; give another --out, or move it away")
+            raise MeasureError(f"{self.path} does not have these columns; give another --out, or move it away")
         for line in lines:
             if line["gpu"] != self.about["gpu"]:
                 raise MeasureError(

@@ -93,11 +93,13 @@ def check_blocks(model: Model) -> None:
     used = {variant for _, variant in kinds}
     unused = [name for name, _ in model.variants if name not in used]
     if unused:
-        raise ConfigError(f"is a variant of no block of {model.name}; name it behind a colon", f"variants.{unused[0]}")
+        raise ConfigError(
+            f"is not a variant of any block of {model.name}; name it behind a colon", f"variants.{unused[0]}"
+        )
     unread = [name for name, _ in model.settings if name not in read]
     if unread:
         known = ", ".join(sorted(read)) or "nothing"
-        raise ConfigError(f"is read by no block of {model.name}; its blocks read {known}", f"settings.{unread[0]}")
+        raise ConfigError(f"is not read by any block of {model.name}; its blocks read {known}", f"settings.{unread[0]}")
 
 
 def last_blocks(model: Model, *, with_embedding: bool) -> Blocks:

@@ -119,7 +119,7 @@ def _models() -> Shape:
 
 
 def _simai() -> Shape:
-    from traincast.estimate.simai.price import SimaiLayout
+    from traincast.estimate.simai.cost import SimaiLayout
     from traincast.estimate.simai.total import SimaiReport
     from traincast.files import InputFile
     from traincast.simulation.result_records import ParallelFacts

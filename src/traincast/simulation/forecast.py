@@ -163,9 +163,9 @@ def _own_factors(job: Job, cluster: Cluster) -> Iterator[Note]:
     mine = [f"{each.cost_class} x {each.factor:g}" for each in cluster.run_factors if each.framework == name]
     others = sorted({each.framework for each in cluster.run_factors} - {name})
     if mine:
-        yield Note("run-factors", f"as runs of {name} on {cluster.name} taught: {', '.join(mine)}")
+        yield Note("run-factors", f"as learned from runs of {name} on {cluster.name}: {', '.join(mine)}")
     elif others:
-        text = f"runs on {cluster.name} were of {', '.join(others)}, and say nothing of a job of {name}"
+        text = f"runs on {cluster.name} used {', '.join(others)}, and say nothing about a job of {name}"
         yield Note("run-factors-unused", text)
 
 

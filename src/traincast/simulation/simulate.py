@@ -201,7 +201,7 @@ def _stragglers(step: Step) -> tuple[tuple[StragglerResult, ...], tuple[Note, ..
                 cost_s=step.timeline.step_s - float(end_N.max()),
             )
         )
-    text = f"{len(all_of_them):,} ranks compute well longer than their like; the {len(found)} slowest are listed"
+    text = f"{len(all_of_them):,} ranks compute much longer than their peers; the {len(found)} slowest are listed"
     return tuple(found), (Note("stragglers-unlisted", text),) if len(found) < len(all_of_them) else ()
 
 

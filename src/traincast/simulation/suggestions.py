@@ -121,7 +121,7 @@ def _place_of(change: str) -> tuple[object, ...]:
 
 
 def _shown_from_s(found: Sequence[tuple[_Candidate, float]]) -> float:
-    """Return the saving above which a change is shown in addition to those that were found: what saves less is not tried."""
+    """Return the saving above which a change is shown besides those that were found: what saves less is not tried."""
     return sorted((saving_s for _, saving_s in found), reverse=True)[SHOWN - 1] if len(found) >= SHOWN else -math.inf
 
 
@@ -198,8 +198,8 @@ def spread_of_files(result: Result, cluster: Cluster) -> Spread:
     estimated: set[str] = set()
     if program is not None:
         ops = program.ops
-        priced = np.flatnonzero(ops.provenance_T == Provenance.PRICED)
-        for kind, group in set(zip(ops.kind_T[priced].tolist(), ops.group_T[priced].tolist(), strict=True)):
+        estimated_T = np.flatnonzero(ops.provenance_T == Provenance.PRICED)
+        for kind, group in set(zip(ops.kind_T[estimated_T].tolist(), ops.group_T[estimated_T].tolist(), strict=True)):
             estimated.add("compute" if kind == Kind.COMPUTE else Group(group).name.lower())
     return lambda what: deviation if what in estimated else 0.0
 

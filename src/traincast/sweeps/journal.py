@@ -55,7 +55,7 @@ class Journal:
         Raises
         ------
         ConfigError
-            If it is of another sweep, another sweep writes to it now, or it cannot be written.
+            If it belongs to another sweep, another sweep writes to it now, or it cannot be written.
         FormatError
             If it is not a journal.
         """
@@ -119,12 +119,12 @@ class Journal:
 
 def _otherwise(found: Heading, heading: Heading) -> str:
     if found.fingerprint != heading.fingerprint:
-        what = "is of another sweep"
+        what = "belongs to another sweep"
     elif found.version != heading.version:
         what = f"was written by traincast {found.version}, and this is {heading.version}"
     else:
         what = f"has chunks of {found.chunk} points, not of {heading.chunk}"
-    return f"{what}; --restart begins anew"
+    return f"{what}; --restart starts over"
 
 
 def _locked(path: Path) -> BinaryIO:

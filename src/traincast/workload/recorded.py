@@ -259,7 +259,7 @@ class Recorder(Struct):
         if len(bad):
             raise self._wrong(found, int(bad[0]), f"takes {found.duration_s_L[bad[0]]:g} s")
         if (found.start_s_L is None) != (found.end_s_L is None):
-            raise ProgramError(f"{self._shown(found.file)}rank {found.rank} has begins or ends, and not both")
+            raise ProgramError(f"{self._shown(found.file)}rank {found.rank} has start times or end times, but not both")
         if found.start_s_L is None or found.end_s_L is None:
             return
         bad = np.flatnonzero(~(np.isfinite(found.end_s_L) & (found.end_s_L >= found.start_s_L)))
@@ -378,14 +378,14 @@ class Recorder(Struct):
                 None,
             )
         joined = np.flatnonzero(program.rendezvous_N >= 0)
-        meeting, first, count = np.unique(program.rendezvous_N[joined], return_index=True, return_counts=True)
+        rendezvous, first, count = np.unique(program.rendezvous_N[joined], return_index=True, return_counts=True)
         cut = np.flatnonzero(count < members_G[program.group_N[joined[first]]])
         if len(cut):
             at = int(joined[first[cut[0]]])
             self.notes.warn(
                 "members-missing",
-                f"{counted(len(cut), 'collective')} of {len(meeting)} communications lack recorded members, the first "
-                f"{program.ops.name_T[program.row_N[at]]!r}{program.place_of(at)}; those meet that have them (are the "
-                "records cut at different places?)",
+                f"{counted(len(cut), 'collective')} of {len(rendezvous)} communications lack recorded members, the "
+                f"first {program.ops.name_T[program.row_N[at]]!r}{program.place_of(at)}; "
+                "only the recorded members rendezvous (are the records cut at different places?)",
                 None,
             )

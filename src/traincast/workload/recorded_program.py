@@ -104,7 +104,9 @@ def program_of(
     wrong = np.flatnonzero(kind_N != ops.group_T[row_N])
     if len(wrong):
         at = int(wrong[0])
-        raise ProgramError(f"{ops.name_T[row_N[at]]!r}{program.place_of(at)} has another kind of group than its row")
+        raise ProgramError(
+            f"{ops.name_T[row_N[at]]!r}{program.place_of(at)} has a different kind of group than its row"
+        )
     order_E = np.argsort(program.edge_src_E, kind="stable")
     return replace(program, edge_src_E=program.edge_src_E[order_E], edge_dst_E=program.edge_dst_E[order_E])
 
@@ -151,11 +153,11 @@ def rendezvous_of(program: Program, key_N: IntArray) -> IntArray:
             continue
         _check_members(program, at)
         named_J = keys(program.group_N[at], key_N[at])
-        meeting_J = keys(named_J, occurrences(keys(program.rank_N[at], named_J)))
+        rendezvous_J = keys(named_J, occurrences(keys(program.rank_N[at], named_J)))
         if message_N[at[0]]:
-            found_J = join_messages(program, at, meeting_J)
+            found_J = join_messages(program, at, rendezvous_J)
         else:
-            found_J = join_collectives(program, at, meeting_J, members_G, cut=bool((key_N[at] >= 0).all()))
+            found_J = join_collectives(program, at, rendezvous_J, members_G, cut=bool((key_N[at] >= 0).all()))
         rendezvous_N[at] = found_J + used
         used += int(found_J.max()) + 1
     return rendezvous_N

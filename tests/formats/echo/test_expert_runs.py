@@ -248,4 +248,4 @@ def test_the_slowest_stragglers_are_listed_where_there_are_many(tmp_path, monkey
     run = MoeRun(dp=8, ep=2, tokens=lambda *_: 2048, slow={2: 1.5, 3: 2.0})
     result = simulate(run.write(tmp_path / "run"))
     assert [each.rank for each in result.stragglers] == [3]
-    assert "2 ranks compute well longer than their like; the 1 slowest" in "".join(n.text for n in result.warnings)
+    assert "2 ranks compute much longer than their peers; the 1 slowest" in "".join(n.text for n in result.warnings)

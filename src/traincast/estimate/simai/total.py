@@ -7,18 +7,18 @@ from msgspec import Struct, field
 
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import ConfigError
-from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, single
-from traincast.estimate.simai.price import (
+from traincast.estimate.simai.cost import (
     RAISES_SMALL,
-    Price,
+    CellCost,
     SimaiLayout,
     bus_factor,
+    cell_cost,
     counted_bytes,
     group_of,
     layout_of,
     message_bytes,
-    price,
 )
+from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, single
 from traincast.formats.aicb.grammar import AicbFile, Cell, Column, Row
 from traincast.job.flags import flag_of
 from traincast.job.options import LayoutOptions, SimaiOverlap, SimulateOptions
@@ -84,10 +84,10 @@ def refuse_beside_simai(options: SimulateOptions) -> None:
     """Refuse, with a `ConfigError`, the first option that the user set and SimAI has no word for."""
     layout = [each for each in LayoutOptions.__struct_fields__ if each not in SIMAI_OPTIONS]
     given = [name for name in layout if getattr(options.layout, name) != getattr(LayoutOptions(), name)]
-    pricing = [each for each in SimulateOptions.__struct_fields__ if each not in ("layout", "cluster", "suggest")]
-    given += [_FLAGS.get(name, name) for name in pricing if getattr(options, name) != getattr(SimulateOptions(), name)]
+    of_costs = [each for each in SimulateOptions.__struct_fields__ if each not in ("layout", "cluster", "suggest")]
+    given += [_FLAGS.get(name, name) for name in of_costs if getattr(options, name) != getattr(SimulateOptions(), name)]
     if given:
-        raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's sum")
+        raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's total")
 
 
 def simai_sum(
@@ -111,11 +111,11 @@ def simai_sum(
     """
     chosen, shares, remarks = options or LayoutOptions(), overlap or SimaiOverlap(), Remarks(file.path)
     layout = layout_of(file, chosen, remarks)
-    pricer = _Pricer(layout, machine, file.header.policy == RAISES_SMALL, remarks)
+    costs = _CellCosts(layout, machine, file.header.policy == RAISES_SMALL, remarks)
     sums = _Sums(shares)
     for row in _rows_read(file, remarks):
-        comm_ns = [pricer.comm_ns(row, column) for column in Column]
-        sums.add(row, comm_ns, [pricer.compute_ns(row, column) for column in Column], pricer.bandwidths(row))
+        comm_ns = [costs.comm_ns(row, column) for column in Column]
+        sums.add(row, comm_ns, [costs.compute_ns(row, column) for column in Column], costs.bandwidths(row))
     # The base is in the file GA times, as many as it has microbatches of its one stage.
     bubble_us = sums.us["base"] * ((layout.pp - 1) / (layout.ga * layout.vpp))
     messages_us = _messages_us(message_bytes(file, chosen), layout, shares.pp)
@@ -161,18 +161,18 @@ class _Size(NamedTuple):
     bus_factor: float
 
 
-class _Pricer(Struct):
-    """Prices rows and collects what SimAI passes over; equal cells, of which files are full, once."""
+class _CellCosts(Struct):
+    """Estimates rows and collects what SimAI passes over; equal cells, of which files are full, once."""
 
     layout: SimaiLayout
     machine: SimaiMachine
     raise_small: bool
     remarks: Remarks
-    known: dict[tuple[Column, Cell], Price] = field(default_factory=dict)
+    known: dict[tuple[Column, Cell], CellCost] = field(default_factory=dict)
 
     def comm_ns(self, row: Row, column: Column) -> int:
         key = column, row.cell(column)
-        found = self.known.get(key) or price(*key, self.layout, self.machine, self.raise_small)
+        found = self.known.get(key) or cell_cost(*key, self.layout, self.machine, self.raise_small)
         self.known[key] = found
         if found.doubt:
             self.remarks.add(*found.doubt, row.line)

@@ -87,8 +87,8 @@ def _times(file: AicbFile, index: int, conventions: Conventions, layer: Blocks, 
     share = rank_share(conventions.job)
     known = {row_of(part.name, conventions, layer) for part in parts_of(layer, share)}
     if row.name not in known:
-        said = f"{row.name!r} stands for nothing of {conventions.job.model.name}"
-        text = f"{said}, whose rows are {', '.join(sorted(known))}; give the model or job that the file is of"
+        said = f"{row.name!r} does not correspond to any part of {conventions.job.model.name}"
+        text = f"{said}, whose rows are {', '.join(sorted(known))}; give the model or job that the file describes"
         raise FormatError(text, file.path, row.line)
     return times.of(row.name, layer)
 

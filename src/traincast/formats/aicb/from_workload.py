@@ -240,7 +240,9 @@ def _lost(workload: Workload, works: Sequence[RankWork], work: RankWork, left_ou
     timed = sum(1 for item in items if not item.computes and not math.isnan(item.time_s))
     if timed:
         what = counted(timed, "communication has a time", "communications have a time")
-        yield Note("aicb-communication-times", f"{what}; rows have sizes alone, and who reads them prices them")
+        yield Note(
+            "aicb-communication-times", f"{what}; rows have sizes alone, and whoever reads them estimates their cost"
+        )
     gaps_s = sum(item.time_s for item in items if item.kind is Kind.GAP)
     if gaps_s:
         yield Note("aicb-host", f"pauses of the host, {format_time(gaps_s)} of the rank, are written as computation")

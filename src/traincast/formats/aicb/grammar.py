@@ -99,7 +99,7 @@ class AicbFile(Struct, frozen=True, kw_only=True, dict=True):
     """The declared rows, or those that are there where they are fewer or none is declared."""
     left_out: int | None = None
     """Line of the first row beyond the declared ones, where there are more; it and those after it are not read."""
-    oddities: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
     """What is unusual but readable, each with its ``file:line``."""
 
     @cached_property
@@ -152,7 +152,7 @@ def parse(path: str, text: str) -> AicbFile:
             raise FormatError(message, path, lines[0][0])
     _check_placeholders(header, rows, remarks)
     return AicbFile(
-        path=path, header=header, declared_rows=declared, rows=rows, left_out=left_out, oddities=remarks.notes()
+        path=path, header=header, declared_rows=declared, rows=rows, left_out=left_out, warnings=remarks.notes()
     )
 
 
@@ -247,7 +247,7 @@ _PARTS = ("forward", "input-gradient", "weight-gradient")
 _OF_PART = ("compute time", "communication", "size")
 _NAMES = ("name", "dependency", *(f"{part} {what}" for part in _PARTS for what in _OF_PART), "process time", "policy")
 FIRST_FIELD = {Column.FORWARD: 2, Column.INPUT_GRAD: 5, Column.WEIGHT_GRAD: 8}
-_ODDITIES = {
+_WARNINGS = {
     "token-case": "{token} is not in upper case",
     "size-beside-none": "NONE has a size, which is not used",
     "zero-size": "{token} of 0 bytes",
@@ -286,11 +286,11 @@ class _RowReader:
             meaning = self._value(_token, line, fields, start + 1)
             size = self._value(size_bytes, line, fields, start + 2)
             cell = Cell(compute_s, key[1], meaning.operation, meaning.suffix, size)
-            known = self.cells[key] = cell, _oddities(cell)
-        cell, oddities = known
-        for code in oddities:
+            known = self.cells[key] = cell, _warnings(cell)
+        cell, codes = known
+        for code in codes:
             kind = f"{cell.token.upper()} {column}"
-            text = f"{_ODDITIES[code].format(token=cell.token)} (column {column}, row {shown(fields[0])})"
+            text = f"{_WARNINGS[code].format(token=cell.token)} (column {column}, row {shown(fields[0])})"
             self.remarks.add(code, text, line, kind)
         return cell
 
@@ -298,7 +298,7 @@ class _RowReader:
         return read_cell(read, fields[index], f"{index + 1} ({_NAMES[index]})", self.path, line)
 
 
-def _oddities(cell: Cell) -> tuple[str, ...]:
+def _warnings(cell: Cell) -> tuple[str, ...]:
     communicates = cell.operation is not Operation.NONE
     found = {
         "token-case": cell.token != cell.token.upper(),

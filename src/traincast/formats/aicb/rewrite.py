@@ -130,7 +130,7 @@ def _changed_times(file: AicbFile, workload: Workload) -> dict[tuple[int, Column
     again = read_again(workload)
     was, now = again.ops, workload.ops
     if len(was) != len(now) or not np.array_equal(was.line_T, now.line_T):
-        raise FormatError("its operations are others than those of the file; only times can be written back", file.path)
+        raise FormatError("its operations differ from those of the file; only times can be written back", file.path)
     row_of = {row.line: row for row in file.rows}
     computes_T = (was.kind_T == Kind.COMPUTE) & (was.line_T > 0)
     other_T = computes_T & (np.abs(now.duration_s_T - was.duration_s_T) > _SAME * was.duration_s_T)
@@ -170,7 +170,9 @@ def _with_blocks(
 def _lost(workload: Workload) -> Iterator[Note]:
     """Say what was asked for and has no place in the file."""
     asked = workload.layout
-    yield Note("aicb-cluster", "a file names no cluster: compute times are kept, and who reads it says where it runs")
+    yield Note(
+        "aicb-cluster", "a file names no cluster: compute times are kept, and whoever reads it says where it runs"
+    )
     for name, flag in (
         ("cp", "--cp"),
         ("etp", "--etp"),

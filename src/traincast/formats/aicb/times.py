@@ -149,7 +149,7 @@ def read_aiob(path: Path) -> dict[str, float]:
         elif found := _TIME.match(text):
             _take(times, section, found[1], found[2], (str(path), line))
     if not times:
-        raise FormatError("has no times of AIOB's, such as 'Emb:' and below it 'time_gpu_avg: 799'", str(path), 1)
+        raise FormatError("has no AIOB times, such as 'Emb:' and below it 'time_gpu_avg: 799'", str(path), 1)
     return times
 
 

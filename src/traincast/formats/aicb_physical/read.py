@@ -104,7 +104,7 @@ def _stages(file: PhysicalFile, steps: Steps, options: LayoutOptions, sizes: dic
     written = sizes.get(Group.PP, 1)
     if sends and max(written, options.pp or 1) == 1:
         row = steps.passes[0].messages[0]
-        text = "sends messages to another stage, and nothing says how many stages there are; give pp=..."
+        text = "sends messages to another stage, and does not say how many stages there are; give pp=..."
         raise FormatError(text, file.path, row.line).typed(pp="--pp")
     if written == 1 and options.pp is not None:
         return options.pp
@@ -208,7 +208,7 @@ class _Lowering(Struct):
 
 
 def _takes_times(file: PhysicalFile, steps: Steps, options: LayoutOptions) -> bool:
-    """Decide whether the times of the file are taken: those of a log are, unless the user wants prices."""
+    """Decide whether the times of the file are taken: those of a log are, unless the user wants estimates."""
     rows = [row for passes in steps.passes for row in passes.rows()]
     known = bool(rows) and all(row.time_s is not None for row in rows)
     if options.comm == "measured" and not known:

@@ -168,7 +168,7 @@ def _check(run: Run, program: Program) -> None:
         members = sorted(group.members.tolist())
         if group.kind is not Group.PP and (group.kind, *members) not in known:
             shown = f"{members[:8]}{'...' if len(members) > 8 else ''}"
-            text = f"has a {group.kind.name.lower()} group of ranks {shown}, which is none of its layout"
+            text = f"has a {group.kind.name.lower()} group of ranks {shown}, which its layout does not have"
             raise FormatError(f"{text}; a trace names groups by the layout alone", run.name)
 
 

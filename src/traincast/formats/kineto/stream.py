@@ -178,7 +178,9 @@ class EventStream(Generic[E]):
         while not self._begins():
             size = len(self._buffer)
             if size > MOST_EVENT_BYTES or not self._fill(2 * max(PIECE_BYTES, size)):
-                raise self._error("is not a profiler trace: it has no list 'traceEvents'; the text ends", self.size_bytes)
+                raise self._error(
+                    "is not a profiler trace: it has no list 'traceEvents'; the text ends", self.size_bytes
+                )
 
     def _begins(self) -> bool:
         """Look for the list in the buffer, and drop what is before it where it is there."""

@@ -115,7 +115,7 @@ class NeusightFile(Struct, frozen=True, kw_only=True):
     form: Form = Form.FORECAST
     entries: bool
     """Whether it is the JSON form, whose rows have no lines."""
-    oddities: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
 
     @property
     def has_backward(self) -> bool:
@@ -164,7 +164,7 @@ def parse(path: str, text: str) -> NeusightFile:
     reader = _RowReader(path, entries, remarks)
     rows = tuple(reader.row(number, record) for number, record in records)
     check_stages(rows, reader.error)
-    return NeusightFile(path=path, rows=rows, entries=entries, oddities=remarks.notes())
+    return NeusightFile(path=path, rows=rows, entries=entries, warnings=remarks.notes())
 
 
 # --- rows of text
@@ -361,7 +361,7 @@ class _RowReader:
 
 def check_stages(rows: tuple[Row, ...], error: Callable[[int, str], FormatError]) -> None:
     """Refuse a stage without rows, by the error of a row's number: SENDRECV separates two stages."""
-    text = "SENDRECV separates two stages, but no rows of a stage stand"
+    text = "SENDRECV separates two stages, but no rows of a stage come"
     before = True
     for row in rows:
         if row.sends and before and not any(cell.computes for cell in row.cells):

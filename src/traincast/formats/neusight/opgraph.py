@@ -94,7 +94,7 @@ def parse(path: str, text: str) -> NeusightFile:
         raise FormatError("the file ends after its header; the nodes are missing", path, first)
     check_stages(rows, lambda line, text: FormatError(text, path, line))
     form = Form.PREDICTION if reader.timed else Form.GRAPH
-    return NeusightFile(path=path, rows=rows, form=form, entries=False, oddities=remarks.notes())
+    return NeusightFile(path=path, rows=rows, form=form, entries=False, warnings=remarks.notes())
 
 
 def _check_header(names: Sequence[str], path: str, line: int) -> None:

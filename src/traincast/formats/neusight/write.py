@@ -153,7 +153,9 @@ def _lost(job: Job, listed: int, *, traced: bool, alone: bool) -> Iterator[Note]
     if job.recompute.granularity != "none":
         yield Note("neusight-recompute", f"recomputation ({job.recompute.granularity}) has no rows")
     if traced and parallel.dp > 1:
-        yield Note("neusight-bias", "lm_head_grad counts a bias that the model has not, as NeuSight's exporter does")
+        yield Note(
+            "neusight-bias", "lm_head_grad counts a bias that the model does not have, as NeuSight's exporter does"
+        )
 
 
 WRITERS.register("neusight")(

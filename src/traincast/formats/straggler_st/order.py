@@ -5,8 +5,8 @@
 * A computation waits for the receive of its own; a send follows its computation.
 * What begins when another operation of its rank has just ended waited for that one: messages are launched after
   whatever the framework let them wait for (in 1F1B a receive of the forward pass after a backward computation), and the
-  time until then is not a pause of the host, because it passes sooner where a peer is faster. The study instead lets a receive
-  be launched by the computation of its pass before its own, and what is left becomes a pause.
+  time until then is not a pause of the host, because it passes sooner where a peer is faster. The study instead lets a
+  receive be launched by the computation of its pass before its own, and what is left becomes a pause.
 * The first forward computation of a model chunk waits for its parameters. Where gradients are reduced alongside the
   backward pass, each reduce-scatter follows the last backward computation of its chunk; else it follows that pass.
 * After the last computation: garbage collection, gradients of layernorms, of the embeddings (first and last stage),

@@ -94,7 +94,7 @@ class TrainingLog(Struct, frozen=True, kw_only=True):
     """Steps that the run was to have."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Arguments that Megatron-LM lists before its first step, as they stand."""
-    oddities: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
 
     @property
     def starts(self) -> int:
@@ -249,7 +249,7 @@ def parse(path: str, text: str) -> TrainingLog:
         ranks=max(1, len(reader.streams)),
         planned=reader.planned,
         settings=reader.settings,
-        oddities=reader.remarks.notes(),
+        warnings=reader.remarks.notes(),
     )
 
 

@@ -122,8 +122,8 @@ def gradient_sums(share: Share, elements: Number) -> tuple[Kernel, ...]:
 def adapters(share: Share, parts: tuple[Part, ...], saved: str) -> tuple[Part, ...]:
     """Return the low-rank adapters alongside the GEMMs of some parts, if a job has them and they are among its targets.
 
-    Two GEMMs of rank r alongside each frozen one, in 16 bits, and the sum of both results; in the backward pass the sum of
-    both gradients of the input. The operation fuser leaves these sums to GEMMs, which read what they add to. The
+    Two GEMMs of rank r alongside each frozen one, in 16 bits, and the sum of both results; in the backward pass the sum
+    of both gradients of the input. The operation fuser leaves these sums to GEMMs, which read what they add to. The
     matrices are fused as those of the model are. What the second one reads is kept under the name `saved`. Sources: Hu
     et al. 2021, arXiv 2106.09685, sections 4.1 and 4.2; NVIDIA NeMo, nemo/collections/llm/peft/lora.py
     (TEFusedLoRALinear).
