@@ -127,7 +127,7 @@ def read_text(path: Path, most: int = MOST_DOCUMENT_BYTES, *, encoding: str = "u
 
 
 def decoded(data: bytes, shown: str, *, encoding: str = "utf-8") -> str:
-    """Return bytes as text, or raise FormatError with the byte that is none."""
+    """Return bytes as text, or raise FormatError with the byte that is not text."""
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -135,7 +135,7 @@ def decoded(data: bytes, shown: str, *, encoding: str = "utf-8") -> str:
 
 
 def unpacked(data: bytes, shown: str, most: int = MOST_BYTES) -> bytes:
-    """Return the content of a gzip file; what is none comes back as it is.
+    """Return the content of a gzip file; anything else comes back as it is.
 
     Raises
     ------
@@ -250,7 +250,7 @@ def csv_rows(text: str, shown: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def unpacked_head(data: bytes, most: int) -> bytes:
-    """Return at most so many bytes of what the beginning of a gzip file holds; what is none comes back as it is.
+    """Return at most so many bytes of what the beginning of a gzip file holds; anything else comes back as it is.
 
     Nothing comes back where it is damaged.
     """
@@ -263,7 +263,7 @@ def unpacked_head(data: bytes, most: int) -> bytes:
 
 
 def _finite(text: str) -> float:
-    """Read a number of a TOML file; one that is too large for a float is refused, ``inf`` is left to who reads it."""
+    """Read a number of a TOML file; one that is too large for a float is refused, ``inf`` is left to the caller."""
     value = float(text)
     if math.isinf(value) and "inf" not in text:
         raise ValueError(f"{text} is too large")

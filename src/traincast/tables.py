@@ -209,7 +209,7 @@ def _fields(kind: type) -> tuple[FieldInfo, ...]:
 
 
 def from_row(row: Mapping[str, str], kind: type[T]) -> T:
-    """Return the record that a row of a table describes; an empty cell is not said, lists are parted by ``;``."""
+    """Return the record that a row of a table describes; an empty cell is unspecified, lists are separated by ``;``."""
     lists = {each.name for each in _fields(kind) if get_origin(each.type) is tuple}  # type: ignore[arg-type]
     said: dict[str, Any] = {
         column: tuple(cell.split(";")) if column in lists else cell for column, cell in row.items() if cell
@@ -219,7 +219,7 @@ def from_row(row: Mapping[str, str], kind: type[T]) -> T:
 
 
 def as_table(value: Any, leave_out: Iterable[str] = ()) -> Any:  # noqa: ANN401
-    """Return a value as JSON and TOML can say it; of a record the fields that are not as their default."""
+    """Return a value in the types of JSON and TOML; of a record only the fields that differ from their default."""
     if isinstance(value, Struct):
         known = [each for each in _fields(type(value)) if each.name not in leave_out and is_said(value, each)]
         return {each.name: as_table(getattr(value, each.name)) for each in known}
@@ -233,7 +233,7 @@ def as_table(value: Any, leave_out: Iterable[str] = ()) -> Any:  # noqa: ANN401
 
 
 def is_said(owner: object, each: FieldInfo) -> bool:
-    """Say whether a field of a record is not as its default."""
+    """Say whether a field of a record differs from its default."""
     usual = each.default_factory() if callable(each.default_factory) else each.default
     return bool(getattr(owner, each.name) != usual)
 

@@ -91,7 +91,7 @@ class Range(Struct, frozen=True):
 
 
 def is_number(text: str) -> bool:
-    """Say whether a text is a decimal number of a length that numbers have; a NaN is none."""
+    """Say whether a text is a decimal number of a length that numbers have; NaN is not one."""
     # float() and int() also take underscores, the digits of other scripts, and any length.
     if len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
         return False
@@ -107,7 +107,7 @@ def plain_number(text: str) -> int | float:
 
 
 def count_of(text: str) -> int | None:
-    """Return the whole number of at least 1 that a text is; None where it is none."""
+    """Return the whole number of at least 1 that a text is; None where it is not one."""
     return int(text) if is_number(text) and text.isdecimal() and int(text) >= 1 else None
 
 
@@ -166,7 +166,7 @@ def range_of(name: str) -> Range | None:
 
 
 def checked_field(name: str, raw: object, path: str | None = None, *, least: float | None = None) -> float:
-    """Return a number in the range of the field of that name (`Range.checked`); of no quantity it must be a `figure`.
+    """Return a number in the range of the field of that name (`Range.checked`); else it must be a `figure`.
 
     Raises
     ------

@@ -57,7 +57,7 @@ def waiting(step: TimedProgram) -> Waiting:
     last_N = _last_members(program, timeline)
     index_N = np.repeat(np.arange(len(program.rank_R)), np.diff(program.op_ptr_R1))
     awaited_R = [_awaited(step, index, index_N[last_N]) for index in range(len(program.rank_R))]
-    stretches = [_Stretches.of(index, *awaited) for index, awaited in enumerate(awaited_R)]
+    stretches = [_Stretches.from_borders(index, *awaited) for index, awaited in enumerate(awaited_R)]
     direct = _Stretches.joined(stretches) if stretches else _Stretches.none()
     return Waiting(direct.pairs(program.rank_R), _followed(direct, awaited_R).pairs(program.rank_R))
 
@@ -75,7 +75,7 @@ class _Stretches(Struct, frozen=True):
         return cls(*(np.zeros(0, dtype=np.int64),) * 2, *(np.zeros(0),) * 2)
 
     @classmethod
-    def of(cls, index: int, border_B: FloatArray, other_B: IntArray) -> "_Stretches":
+    def from_borders(cls, index: int, border_B: FloatArray, other_B: IntArray) -> "_Stretches":
         """Return those of one rank."""
         at = np.flatnonzero(other_B >= 0)
         return cls(np.full(len(at), index), other_B[at], border_B[at], border_B[at + 1])

@@ -77,7 +77,7 @@ def prior_deviation(key: Key) -> float:
 
 
 def own_deviation(cost_class: str) -> float:
-    """Return how far one cluster's own time of a class of work may be from that of its like, before a run is seen."""
+    """Return how far one cluster's own time of a class of work may be from that of others, before a run is seen."""
     return _class_of(cost_class).own
 
 

@@ -202,7 +202,7 @@ class Uncosted(Struct, frozen=True):
     """Distinct communications whose times the input gives."""
 
     @classmethod
-    def of(cls, program: Program, location_LW: IntArray) -> "Uncosted":
+    def from_program(cls, program: Program, location_LW: IntArray) -> "Uncosted":
         """Tell the communications of a program apart; `location_LW` says where every rank sits.
 
         Raises

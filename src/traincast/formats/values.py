@@ -84,7 +84,7 @@ def number(text: str) -> int | float:
 def whole(
     text: str, kind: str = "degree", *, least: int | None = None, most: int | None = None, rounded: bool = False
 ) -> int:
-    """Read a whole number, written as ``8``, ``8.0`` or ``8e0``; raise ValueError where it is none, or out of range.
+    """Read a whole number, written as ``8``, ``8.0`` or ``8e0``; raise ValueError where it is not one, or out of range.
 
     The range is that of a kind of `RANGES`, or `least` and `most`; a fraction may be rounded instead of refused.
     """

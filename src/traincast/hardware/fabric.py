@@ -49,7 +49,7 @@ _NUMBERS = (
 
 
 class FabricSpec(Struct, frozen=True, kw_only=True):
-    """One network between nodes; None is "not said", and the kind has a default for it."""
+    """One network between nodes; None is "not specified", and the kind has a default for it."""
 
     kind: str
     """A name in `TOPOLOGIES`."""

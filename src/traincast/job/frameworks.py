@@ -81,7 +81,7 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     fused_loss: bool = False
     """Whether `logit_bytes` has the logits' gradient; else that is made in addition to what was saved."""
     activation_copy: bool = False
-    """Whether a gate's output is kept in addition to its product with the other half."""
+    """Whether a gate's output is kept in addition to its multiplication by the other half."""
     core_output_copy: bool = False
     """Whether the output projection keeps a transposed copy of the attention's output."""
     expert_output_copy: bool = False

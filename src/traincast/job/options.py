@@ -1,4 +1,4 @@
-"""What the user may ask of a simulation besides the file: layout, schedule, costs; of SimAI's sum, its shares."""
+"""What the user may ask of a simulation besides the file: layout, schedule, costs; of SimAI's total, its shares."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -133,7 +133,7 @@ class LayoutOptions(Struct, frozen=True, kw_only=True):
 
 
 def _checked_loads(loads: Iterable[float] | str | Path, imbalance: float | None) -> tuple[float, ...] | Path:
-    """Refuse loads that are none, that are all zero, or that are given together with a single factor."""
+    """Refuse loads that are empty, that are all zero, or that are given together with a single factor."""
     if imbalance is not None:
         raise ConfigError("cannot be combined with expert_imbalance; give one of the two", "expert_loads")
     if isinstance(loads, str | Path):
@@ -274,7 +274,7 @@ def _checked_rate(typed: str, rate: float) -> tuple[str, float]:
 
 
 def _spell(options: Struct, name: str, known: Iterable[str]) -> None:
-    """Give a field that holds a name its one spelling; refuse a name that is none of the known ones."""
+    """Give a field that holds a name its one spelling; refuse a name that is not one of the known ones."""
     said, names = getattr(options, name), list(known)
     if said is None:
         return

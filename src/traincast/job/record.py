@@ -155,7 +155,7 @@ _WRITTEN_AS: dict[str, Any] = {"expert_loads": tuple[float, ...] | str}
 
 
 def _fields_said(job: JobRequest) -> dict[str, Any]:
-    """Return the fields of a job, but the model, that are not as their default."""
+    """Return the fields of a job, except the model, that differ from their default."""
     return {name: getattr(job, name) for name, each in JOB_FIELDS.items() if name != "model" and is_said(job, each)}
 
 

@@ -63,7 +63,7 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """Whether weight gradients of experts hide the way of their inputs' gradients back, where exchanges overlap."""
     recompute: str | None = None
     recompute_layers: int | None = None
-    """Layers per virtual stage that are computed again whole, with recompute ``full``; None: all."""
+    """Layers per virtual stage that are recomputed whole, with recompute ``full``; None: all."""
     recompute_method: str | None = None
     """With recompute ``full`` what `recompute_layers` counts: ``block``, as above, or ``uniform``, the layers of each
     group that keeps its first input alone, all of them recomputed."""

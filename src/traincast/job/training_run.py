@@ -62,7 +62,7 @@ def run_terms(values: dict[str, Any]) -> RunTerms:
     Raises
     ------
     ConfigError
-        If a keyword is none of them, a value is not allowed, or failures are given and no tokens.
+        If a keyword is not one of them, a value is not allowed, or failures are given and no tokens.
     """
     known = [*RunTerms.__struct_fields__]
     unknown = next((name for name in sorted(values) if name not in known), None)

@@ -91,7 +91,7 @@ class TorchCollectives:
         return [float(each) for each in slowest.tolist()]
 
     def host_s(self, launch: object) -> float | None:  # noqa: ARG002
-        """Return None: ranks that wait for each other say nothing of the host."""
+        """Return None: ranks that wait for each other say nothing about the host."""
         return None
 
     def release(self) -> None:

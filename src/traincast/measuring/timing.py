@@ -185,7 +185,7 @@ def measure(
     """
     start_s, about = clock(), dict(backend.about())
     ordered = sorted(tasks, key=lambda task: -task.share)
-    rows = Rows(out, tuple(ordered[0].cells), about, read_text) if ordered and backend.writes else None
+    rows = TimesFile(out, tuple(ordered[0].cells), about, read_text) if ordered and backend.writes else None
     known = backend.agreed(None if rows is None else {key for key, row in rows.found.items() if row["time_s"]}) or set()
     total = sum(task.share for task in ordered) or 1.0
     found = Summary(writes=backend.writes)
@@ -264,7 +264,7 @@ def _cells(timing: Timing) -> dict[str, str]:
     }
 
 
-class Rows:
+class TimesFile:
     """The CSV file: read once, written whole after each row, so that it is never half a row."""
 
     def __init__(

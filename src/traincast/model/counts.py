@@ -122,7 +122,7 @@ class TokenFlops(Summed, frozen=True, kw_only=True):
 
     @property
     def core(self) -> float:
-        """What has no parameters: attention's products and scans."""
+        """What has no parameters: attention's GEMMs and scans."""
         return self.attention_core + self.scan
 
     @property

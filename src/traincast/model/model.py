@@ -180,7 +180,7 @@ class Model(Struct, frozen=True, kw_only=True):
     """What had to be taken for granted when the description was read."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that are none."""
+        """Refuse impossible shapes."""
         parts = {"attention": self.attention, "latent": self.attention.latent, "experts": self.experts, "": self}
         for part, names, least in _NUMBERS:
             if parts[part] is not None:

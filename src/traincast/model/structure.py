@@ -1,4 +1,4 @@
-"""A model as a list of blocks: embedding, the blocks of every layer, head, and layers that predict further tokens."""
+"""A model as a list of blocks: embedding, the blocks of every layer, head, and MTP layers."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ FIRST_BLOCKS: Blocks = (Embedding(),)
 """What stands before the first layer."""
 
 MTP_PROJECTION: Blocks = (MtpProjection(),)
-"""What stands before the layer itself where it predicts a further token."""
+"""What stands before the layer itself in an MTP layer."""
 
 MTP_HEAD: Blocks = (LmHead(shared_table=True),)
 """What stands after it, in addition to the LM head of the model: its norm, GEMM and loss."""
@@ -112,12 +112,12 @@ def last_blocks(model: Model, *, with_embedding: bool) -> Blocks:
 
 
 def mtp_layer(model: Model) -> Blocks:
-    """Return the blocks of one layer that predicts a further token, with what joins it to the model, and its head."""
+    """Return the blocks of one MTP layer, with what joins it to the model, and its head."""
     return (*mtp_body(model), *MTP_HEAD)
 
 
 def mtp_body(model: Model) -> Blocks:
-    """Return the blocks of one layer that predicts a further token, without its head."""
+    """Return the blocks of one MTP layer, without its head."""
     return (*MTP_PROJECTION, *mtp_blocks(model))
 
 
@@ -149,7 +149,7 @@ class RankParts(Struct, frozen=True, eq=False):
     def elements(self, blocks: Blocks) -> Elements:
         """Return the parameters of some blocks."""
         if blocks not in self._elements:
-            self._elements[blocks] = Elements.of(self.of(blocks), trains_weights=self.share.trains_weights)
+            self._elements[blocks] = Elements.from_parts(self.of(blocks), trains_weights=self.share.trains_weights)
         return self._elements[blocks]
 
 

@@ -1,4 +1,4 @@
-"""Changes to how long the work of a step takes, for what-ifs: some operations faster, or as on like ranks.
+"""Changes to how long the work of a step takes, for what-ifs: some operations faster, or as on similar ranks.
 
 Own work of a rank is what it does without others: computations, gaps of the host, copies. `PEERS` gives it the time
 that it takes on the other ranks of its stage, in the median; where a stage has one rank, on like stages: those in the

@@ -192,7 +192,7 @@ def _stages(job: Job, plan: SchedulePlan) -> tuple[str, ...]:
     )
 
 
-class Rates(Struct, frozen=True, kw_only=True):
+class StepRates(Struct, frozen=True, kw_only=True):
     """Rates of one step per GPU."""
 
     tokens_per_s: float
@@ -231,7 +231,7 @@ class Rates(Struct, frozen=True, kw_only=True):
         return self.hardware_flops_per_s / self.peak_16_bit_flops_per_s
 
 
-def rates_of(done: JobStep) -> Rates:
+def rates_of(done: JobStep) -> StepRates:
     """Return the rates of a simulated job.
 
     Raises
@@ -243,7 +243,7 @@ def rates_of(done: JobStep) -> Rates:
     recompute, share = _recomputed(job)
     tokens = job.batch.tokens_per_step / done.step_s / world
     dtype, half = _peak_dtype(job.precision.dtype, done.gpu), _half(done.gpu)
-    return Rates(
+    return StepRates(
         tokens_per_s=tokens,
         flops_per_s=tokens * model_flops_per_token(job.model, attended, job.finetuning.task),
         hardware_flops_per_s=tokens
@@ -255,7 +255,7 @@ def rates_of(done: JobStep) -> Rates:
     )
 
 
-def above_peak(rates: Rates) -> tuple[Note, ...]:
+def above_peak(rates: StepRates) -> tuple[Note, ...]:
     """Return a warning for each peak that a rate is above, so that no share beyond 100 % is shown in silence."""
     found = []
     if max(rates.mfu, rates.hfu) > 1:

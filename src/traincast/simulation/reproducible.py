@@ -89,13 +89,13 @@ def choose(
     if options.constants is not None and not any(each.format == CONSTANTS for each in files):
         files += named_file(options.constants.name, (), CONSTANTS)
     if isinstance(cluster, Cluster):
-        return Chosen(Setting.of(options, cluster, engine), cluster_assumed, tuple(files))
+        return Chosen(Setting.from_options(options, cluster, engine), cluster_assumed, tuple(files))
     found = load_cluster(DEFAULT_CLUSTER if cluster is None else cluster)
     if cluster is not None:
         files += named_file(fspath(cluster), cluster_names(), "cluster")
     if found.fabric is not None and found.fabric.file is not None:
         files += named_file(found.fabric.file, (), "topology")
-    return Chosen(Setting.of(options, found, engine), cluster_assumed or cluster is None, tuple(files))
+    return Chosen(Setting.from_options(options, found, engine), cluster_assumed or cluster is None, tuple(files))
 
 
 _SHARE_OF_STEP = 0.6

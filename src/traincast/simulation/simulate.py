@@ -42,7 +42,7 @@ from traincast.workload.ops import FloatArray
 from traincast.workload.parts import Spent, step_parts
 from traincast.workload.program import Program
 from traincast.workload.words import Kind
-from traincast.workload.workload import MeasuredRun, Workload
+from traincast.workload.workload import MeasuredStep, Workload
 
 MOST_STRAGGLERS = 64
 """Stragglers whose cost is worked out."""
@@ -126,7 +126,7 @@ def account(step: Step) -> Result:
     )
 
 
-def _parts(step: Step, measured: MeasuredRun | None) -> tuple[PartResult, ...]:
+def _parts(step: Step, measured: MeasuredStep | None) -> tuple[PartResult, ...]:
     """Return the parts of every simulated rank's step, and what was measured of it."""
     results = []
     parts = step_parts(step.program, step.timeline)

@@ -5,7 +5,7 @@ so how much a change of it can save at most. The likeliest changes by that are t
 for another chain may be nearly as long. A change is written as ``--what-if`` takes it.
 
 Half of a communication is what twice the bandwidth would give, a tenth of the computation what better kernels might;
-a rank or stage that takes longer than its like is brought to them; options that are off are turned on. Of a measured
+a rank or stage that takes longer than its peers is brought to them; options that are off are turned on. Of a measured
 step what mends its causes comes first.
 """
 
@@ -191,7 +191,7 @@ def _long_stage(result: Result) -> Iterator[_Candidate]:
 
 
 def spread_of_files(result: Result, cluster: Cluster) -> Spread:
-    """Return how sure the times of a file's step are: what it measured is, what was estimated as well as links are."""
+    """Return the uncertainty of the times of a file's step: none for measured ones, that of links for estimates."""
     seen = any(key[0] == "chip" and key[1] == chip_of(cluster.gpu) for key in factors_on(cluster).factors)
     deviation = TRANSFERS["seen" if seen else "unseen"]
     program = result.program

@@ -1,4 +1,4 @@
-"""What of a sweep is done, on disk: a line for each finished chunk, so that a killed sweep goes on where it was.
+"""What is done of a sweep, on disk: a line for each finished chunk, so that a killed sweep goes on where it was.
 
 The first line says of which sweep, and how it is cut into chunks; each other one has the number of a chunk and its
 rows. A line is whole or, at the end of a journal whose writer was killed, cut off and left out.
@@ -78,7 +78,7 @@ class Journal:
         self.rows_of[chunk] = list(rows)
 
     def close(self, *, remove: bool = False) -> None:
-        """Close it; take it away where what it held is elsewhere."""
+        """Close it; delete it where what it held is stored elsewhere."""
         with suppress(OSError):
             if remove and _is_of(self.path, self._stream):
                 self.path.unlink(missing_ok=True)

@@ -214,7 +214,7 @@ def _value(key: str, raw: Any, path: Path) -> Value:  # noqa: ANN401
 
 
 def over(base: Mapping[str, Any], said: Mapping[str, Value]) -> Mapping[str, Any]:
-    """Return the tables of a job with some keys said otherwise."""
+    """Return the tables of a job with other values for some keys."""
     document = {name: dict(table) if isinstance(table, Mapping) else table for name, table in base.items()}
     for key, value in said.items():
         section, _, name = key.partition(".")

@@ -38,7 +38,7 @@ from traincast.workload.words import (
     Provenance,
     Stream,
 )
-from traincast.workload.workload import MeasuredRun, Template, Workload
+from traincast.workload.workload import MeasuredStep, Template, Workload
 
 Rows = list[int]
 """Rows of the table of operations, in program order."""
@@ -307,7 +307,7 @@ class WorkloadBuilder(Struct):
         *,
         forward_only: bool = False,
         template_W: IntArray | None = None,
-        measured: MeasuredRun | None = None,
+        measured: MeasuredStep | None = None,
         expert_load_W: FloatArray | None = None,
         compute_is_in_situ: bool = False,
         table_stages: tuple[int, ...] = (),

@@ -84,7 +84,7 @@ class Ends(Struct, frozen=True):
         return cls(both)
 
     def __or__(self, better: "Ends") -> "Ends":
-        """Return what either tells; of two ranks of which both tell, what `better` does."""
+        """Return what either tells; where both tell of two ranks, what `better` tells."""
         return Ends({**self.apart_s, **better.apart_s})
 
 

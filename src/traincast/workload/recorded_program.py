@@ -20,10 +20,10 @@ from traincast.workload.parts import step_parts
 from traincast.workload.program import GroupInstance, Program, Recorded, Said, Timeline
 from traincast.workload.rendezvous import join_collectives, join_messages, keys, occurrences
 from traincast.workload.words import Group, Kind, Provenance
-from traincast.workload.workload import MeasuredRun
+from traincast.workload.workload import MeasuredStep
 
 
-class Columns(Struct, frozen=True):
+class RecordColumns(Struct, frozen=True):
     """A record, checked."""
 
     rank: int
@@ -64,12 +64,12 @@ def recorded_tables(program: Program, world_size: int) -> dict[Group, GroupTable
             rows_GK = np.full((len(groups), max(map(len, groups))), -1, dtype=np.int32)
             for row, ranks in enumerate(groups):
                 rows_GK[row, : len(ranks)] = ranks
-            tables[kind] = GroupTable.of(kind, rows_GK, world_size, ordered=kind is Group.PP)
+            tables[kind] = GroupTable.from_members(kind, rows_GK, world_size, ordered=kind is Group.PP)
     return tables
 
 
 def program_of(
-    records: Sequence[Columns],
+    records: Sequence[RecordColumns],
     own: Recorded,
     ops: OpTable,
     groups: tuple[GroupInstance, ...],
@@ -111,7 +111,7 @@ def program_of(
     return replace(program, edge_src_E=program.edge_src_E[order_E], edge_dst_E=program.edge_dst_E[order_E])
 
 
-def own_columns(records: Sequence[Columns], said: tuple[Said, ...]) -> Recorded:
+def own_columns(records: Sequence[RecordColumns], said: tuple[Said, ...]) -> Recorded:
     """Return what every operation of some records has of its own."""
     return Recorded(
         queue_N=column(records, "queue_L"),
@@ -125,7 +125,7 @@ def own_columns(records: Sequence[Columns], said: tuple[Said, ...]) -> Recorded:
     )
 
 
-def column(records: Sequence[Columns], name: str) -> Any:  # noqa: ANN401
+def column(records: Sequence[RecordColumns], name: str) -> Any:  # noqa: ANN401
     """Return a column of some records, one after the other."""
     return np.concatenate([getattr(record, name) for record in records])
 
@@ -180,7 +180,7 @@ def _check_members(program: Program, at: IntArray) -> None:
             )
 
 
-def measured_times(program: Program, records: Sequence[Columns]) -> Timeline:
+def measured_times(program: Program, records: Sequence[RecordColumns]) -> Timeline:
     """Return when everything ran; a communication starts when its last recorded member has begun."""
     begin_N = np.concatenate([record.start_s_L for record in records if record.start_s_L is not None])
     end_N = np.concatenate([record.end_s_L for record in records if record.end_s_L is not None])
@@ -222,14 +222,14 @@ def with_times(program: Program, own: Recorded, timeline: Timeline | None, measu
     return replace(program, ops=ops, row_N=row_N, recorded=replace(own, duration_s_N=duration_N))
 
 
-def measured_run(program: Program, timeline: Timeline) -> MeasuredRun:
+def measured_run(program: Program, timeline: Timeline) -> MeasuredStep:
     """Return what a timeline means for each rank: its end, its parts, and what of them is waiting."""
     ends = {
         rank: float(timeline.end_s_N[program.rank_slice(index)].max(initial=0.0))
         for index, rank in enumerate(program.rank_R.tolist())
     }
     parts = dict(zip(ends, step_parts(program, timeline), strict=True))
-    return MeasuredRun(
+    return MeasuredStep(
         step_s=timeline.step_s,
         end_s=ends,
         part_s={rank: {name: spent.time_s for name, spent in of.items()} for rank, of in parts.items()},

@@ -17,7 +17,7 @@ from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group
 
 
-class MeasuredRun(Struct, frozen=True):
+class MeasuredStep(Struct, frozen=True):
     """A measured step, to be shown next to the simulated one."""
 
     step_s: float
@@ -68,7 +68,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     inputs: tuple[InputFile, ...]
     assumptions: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
-    measured: "MeasuredRun | None" = None
+    measured: "MeasuredStep | None" = None
     """What the input measured, where it is a measured run."""
     expert_load_W: FloatArray | None = None
     """Tokens of each rank's experts over the mean (`traincast.workload.experts`); None where they are balanced."""

@@ -62,7 +62,7 @@ class OperatorCost(Struct, frozen=True, kw_only=True):
     """Name of the accelerator."""
     cost: OperatorTime
     assumptions: tuple[Note, ...] = ()
-    """What was not said."""
+    """What was not specified."""
 
     def __repr__(self) -> str:
         """Say what it costs, in a line."""
@@ -216,7 +216,7 @@ def machine_for(gpu: Gpu, dtype: str, work: Work) -> Machine:
 
 
 def _check_products(dtype: str, gpu: Gpu) -> None:
-    """Refuse products of a type by the rule that jobs are refused by: a peak of 8 bits takes no scales of blocks."""
+    """Refuse GEMMs of a type by the rule that jobs are refused by: a peak of 8 bits takes no scales of blocks."""
     if gpu.has_peak(dtype):
         why = _refusal(dtype, gpu)
         if why:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from traincast.diagnostics import Remarks
+from traincast.diagnostics import FileWarnings
 from traincast.errors import ConfigError
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, bus_bandwidth, efficiency, single, spread
 from traincast.formats.aicb.grammar import AicbFile, Cell, Column
@@ -54,11 +54,11 @@ class SimaiLayout(Struct, frozen=True, kw_only=True):
         return self.gpus // (self.tp * self.pp)
 
 
-def layout_of(file: AicbFile, options: LayoutOptions, remarks: Remarks) -> SimaiLayout:
+def layout_of(file: AicbFile, options: LayoutOptions, warnings: FileWarnings) -> SimaiLayout:
     """Return the degrees: the user's, else those of the header where SimAI reads them.
 
-    Remarks take what would make SimAI's total NaN; it is a `ConfigError` if it would divide by a degree that it has not
-    read.
+    FileWarnings take what would make SimAI's total NaN; it is a `ConfigError` if it would divide by a degree that it
+    has not read.
     """
     header = file.header
     read = header.policy in _READS_DEGREES
@@ -80,13 +80,13 @@ def layout_of(file: AicbFile, options: LayoutOptions, remarks: Remarks) -> Simai
         tp=known["tp"] or 1,
         ep=known["ep"] or 1,
         pp=known["pp"] or 1,
-        vpp=options.vpp or _or_nan("vpp", header.vpp if read else None, 1, remarks),
-        ga=options.microbatches or _or_nan("ga", header.ga if read else None, len(structure(file).blocks), remarks),
+        vpp=options.vpp or _or_nan("vpp", header.vpp if read else None, 1, warnings),
+        ga=options.microbatches or _or_nan("ga", header.ga if read else None, len(structure(file).blocks), warnings),
     )
     if gpus % (layout.tp * layout.pp):
         are = counted(gpus, "GPU is", "GPUs are")
         text = f"{are} not a multiple of tp {layout.tp} x pp {layout.pp}; SimAI takes dp {layout.dp}"
-        remarks.add("simai-dp", text, 1)
+        warnings.add("simai-dp", text, 1)
     return layout
 
 
@@ -101,13 +101,13 @@ def message_bytes(file: AicbFile, options: LayoutOptions) -> int:
     return size
 
 
-def _or_nan(key: str, value: int | None, default: int, remarks: Remarks) -> int:
+def _or_nan(key: str, value: int | None, default: int, warnings: FileWarnings) -> int:
     if value:
         return value
     flag = "--microbatches" if key == "ga" else f"--{key}"
     taken = max(1, default)
     text = f"the header does not give {key}, so SimAI's bubble and total are NaN; taken as {taken} ({flag})"
-    remarks.add(f"simai-{key}", text, 1)
+    warnings.add(f"simai-{key}", text, 1)
     return taken
 
 

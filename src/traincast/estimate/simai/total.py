@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from traincast.diagnostics import Note, Remarks
+from traincast.diagnostics import FileWarnings, Note
 from traincast.errors import ConfigError
 from traincast.estimate.simai.cost import (
     RAISES_SMALL,
@@ -109,11 +109,11 @@ def simai_sum(
     InfeasibleError
         If a communication is above the 16 GiB where SimAI's tables end.
     """
-    chosen, shares, remarks = options or LayoutOptions(), overlap or SimaiOverlap(), Remarks(file.path)
-    layout = layout_of(file, chosen, remarks)
-    costs = _CellCosts(layout, machine, file.header.policy == RAISES_SMALL, remarks)
+    chosen, shares, warnings = options or LayoutOptions(), overlap or SimaiOverlap(), FileWarnings(file.path)
+    layout = layout_of(file, chosen, warnings)
+    costs = _CellCosts(layout, machine, file.header.policy == RAISES_SMALL, warnings)
     sums = _Sums(shares)
-    for row in _rows_read(file, remarks):
+    for row in _rows_read(file, warnings):
         comm_ns = [costs.comm_ns(row, column) for column in Column]
         sums.add(row, comm_ns, [costs.compute_ns(row, column) for column in Column], costs.bandwidths(row))
     # The base is in the file GA times, as many as it has microbatches of its one stage.
@@ -128,17 +128,17 @@ def simai_sum(
         machine=machine,
         layout=layout,
         overlap=shares,
-        warnings=remarks.notes(),
+        warnings=warnings.notes(),
     )
 
 
-def _rows_read(file: AicbFile, remarks: Remarks) -> tuple[Row, ...]:
+def _rows_read(file: AicbFile, warnings: FileWarnings) -> tuple[Row, ...]:
     """Return the rows that SimAI reads: as many as are declared."""
     if file.left_out is not None:
         text = f"{counted(len(file.rows), 'row is', 'rows are')} declared; SimAI leaves out what is after them"
-        remarks.add("simai-rows", text, file.left_out)
+        warnings.add("simai-rows", text, file.left_out)
     if file.declared_rows == 0:
-        remarks.add("simai-rows", "no row is declared; SimAI leaves out all that are there", file.rows[0].line)
+        warnings.add("simai-rows", "no row is declared; SimAI leaves out all that are there", file.rows[0].line)
         return ()
     return file.rows
 
@@ -167,7 +167,7 @@ class _CellCosts(Struct):
     layout: SimaiLayout
     machine: SimaiMachine
     raise_small: bool
-    remarks: Remarks
+    warnings: FileWarnings
     known: dict[tuple[Column, Cell], CellCost] = field(default_factory=dict)
 
     def comm_ns(self, row: Row, column: Column) -> int:
@@ -175,7 +175,7 @@ class _CellCosts(Struct):
         found = self.known.get(key) or cell_cost(*key, self.layout, self.machine, self.raise_small)
         self.known[key] = found
         if found.doubt:
-            self.remarks.add(*found.doubt, row.line)
+            self.warnings.add(*found.doubt, row.line)
         return found.time_ns
 
     def bandwidths(self, row: Row) -> list[_Size]:
@@ -192,7 +192,7 @@ class _CellCosts(Struct):
             text = (
                 "SimAI keeps compute times in 32 bits and ends without a result above 2.147 s; added as it is written"
             )
-            self.remarks.add("simai-long-compute", text, row.line)
+            self.warnings.add("simai-long-compute", text, row.line)
         return time_ns
 
 

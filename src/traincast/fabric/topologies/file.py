@@ -127,7 +127,7 @@ class _ShortestPaths(Struct, frozen=True, kw_only=True):
     """Hops between switches."""
 
     @classmethod
-    def of(cls, network: Network) -> "_ShortestPaths":
+    def from_network(cls, network: Network) -> "_ShortestPaths":
         """Work the tables out; refuse those that would be too large."""
         gpus, source, target = network.gpus, network.source_L, network.target_L
         last = (source >= gpus) & (target < gpus)
@@ -189,7 +189,7 @@ def _shortest_fabric(network: Network, *, queue_pairs: int, seed: int, descripti
     outside = (network.source_L < network.gpus) & (network.tier_V[network.target_L] != 1)
     rate_W = np.bincount(network.source_L[outside], network.capacity_L[outside], minlength=network.gpus)
     connected = rate_W[rate_W > 0]
-    paths = _ShortestPaths.of(network)
+    paths = _ShortestPaths.from_network(network)
     apart = paths.hops_SS[paths.hops_SS < _FAR]
     return FabricGraph(
         description=description,

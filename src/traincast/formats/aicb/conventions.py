@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.job.job import Job
-from traincast.model.blocks.attention import Attention
+from traincast.model.blocks.attention import AttentionBlock
 from traincast.model.blocks.experts import MoeMlp
 from traincast.model.blocks.latent_attention import LatentAttention
 from traincast.model.blocks.mlp import Mlp
@@ -90,7 +90,7 @@ class Conventions(Struct, frozen=True, dict=True):
 
     @property
     def activation_bytes(self) -> int:
-        """A."""
+        """Bytes of an activation (A in AICB's formulas)."""
         return ACTIVATION_BYTES * self.job.batch.micro_batch * self.job.batch.seq_length * self.job.model.hidden
 
     @property
@@ -203,5 +203,5 @@ def has_experts(layer: Blocks) -> bool:
 
 def is_transformer(layer: Blocks) -> bool:
     """Tell whether a layer is attention and then an MLP or experts, all that AICB has rows for."""
-    kinds = [type(block) in (Attention, LatentAttention) for block in layer]
+    kinds = [type(block) in (AttentionBlock, LatentAttention) for block in layer]
     return kinds == [True, False] and isinstance(layer[1], (Mlp, MoeMlp))

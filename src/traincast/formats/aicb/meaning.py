@@ -84,7 +84,7 @@ class Positions(Struct, frozen=True):
     gradient: Group = Group.DP
     """In the weight-gradient column."""
 
-    def of(self, column: Column) -> Group:
+    def group(self, column: Column) -> Group:
         """Return the group of a column."""
         return self.gradient if column is Column.WEIGHT_GRAD else self.activation
 
@@ -172,7 +172,7 @@ def group_of(row_name: str, column: Column, cell: Cell, positions: Positions = U
         return Group.EDP
     if row_name in _GROUP_OF_ROW:
         return _GROUP_OF_ROW[row_name]
-    return (USUAL if is_once(row_name) else positions).of(column)
+    return (USUAL if is_once(row_name) else positions).group(column)
 
 
 def runs(file: AicbFile, row: Row, column: Column) -> bool:

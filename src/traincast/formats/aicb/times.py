@@ -57,7 +57,7 @@ class Times(NamedTuple):
 class ComputeTimes(Protocol):
     """Who knows the times of rows."""
 
-    def of(self, row: str, layer: Blocks) -> Times:
+    def row_times(self, row: str, layer: Blocks) -> Times:
         """Return those of a row of a layer, or of the LM head."""
         ...
 
@@ -83,7 +83,7 @@ class MeasuredTimes(Struct, frozen=True):
     place: str
     """Where they stand, for messages."""
 
-    def of(self, row: str, layer: Blocks) -> Times:  # noqa: ARG002 all layers of AICB's are alike
+    def row_times(self, row: str, layer: Blocks) -> Times:  # noqa: ARG002 all layers of AICB's are alike
         """Return half of a sum where a half of the layer has two rows; recomputed attention runs twice forward."""
         whole = self._exact(row) or self._sum("mlp" if row.startswith("mlp") else "atten")
         if not self.conventions.sequence_parallel:
@@ -96,7 +96,7 @@ class MeasuredTimes(Struct, frozen=True):
 
     def embedding(self, before: str | None) -> Times:
         """Return the lookup; in the last column AICB leaves what it wrote before: an input gradient, or the update."""
-        left = self._ns("param_time") if before is None else self.of(before, ()).input_grad
+        left = self._ns("param_time") if before is None else self.row_times(before, ()).input_grad
         return Times(self._ns("Emb"), PLACEHOLDER_NS, left)
 
     def update_ns(self) -> int:
@@ -186,7 +186,7 @@ class EstimatedTimes(Struct, frozen=True, eq=False):
     ranks_per_node: int
     _known: dict[tuple[str, Blocks], Times] = field(default_factory=dict)
 
-    def of(self, row: str, layer: Blocks) -> Times:
+    def row_times(self, row: str, layer: Blocks) -> Times:
         """Return the times of the parts that a row stands for; of the LM head all, which nothing recomputes."""
         key = row, layer
         if key not in self._known:

@@ -26,7 +26,7 @@ from traincast.units import counted, format_size, format_time
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group, Operation, OverlapClass, Phase
-from traincast.workload.workload import MeasuredRun, Workload
+from traincast.workload.workload import MeasuredStep, Workload
 
 _DTYPE = "bf16"
 """Type of the GEMMs: AICB counts two bytes an element."""
@@ -46,7 +46,7 @@ def build(file: PhysicalFile, options: LayoutOptions, source: Source) -> Workloa
     return builder.workload(
         message_bytes,
         forward_only=bool(steps.passes[0].forward) and not steps.passes[0].backward,
-        measured=MeasuredRun(step_s, {0: step_s}, {}) if step_s else None,
+        measured=MeasuredStep(step_s, {0: step_s}, {}) if step_s else None,
     )
 
 

@@ -126,7 +126,7 @@ class Body(Struct, frozen=True, eq=False):
 
     @property
     def peer(self) -> int | None:
-        """Rank at the other end of a send or receive; None where it is not said."""
+        """Rank at the other end of a send or receive; None where it is not specified."""
         return self.number("comm_dst" if self.type == NodeType.COMM_SEND else "comm_src")
 
     @property

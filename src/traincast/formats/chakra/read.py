@@ -93,7 +93,7 @@ def _world(run: Run) -> int:
 
 
 def _pair(rank: int, body: Body) -> str | None:
-    """Return a name for the pair of a message, None where its other end is not said."""
+    """Return a name for the pair of a message, None where its other end is not specified."""
     peer = body.peer
     if peer is None:
         return None

@@ -229,7 +229,7 @@ def _sub_operations(text: str | None) -> tuple[SubOp, ...]:
         for piece in pieces:
             duration, _, rest = piece.partition(",timestamp=")
             stamp, _, rest = rest.partition(",")
-            call, before = _joint(before, rest)
+            call, before = _both_ends(before, rest)
             duration_ms, end_ms = float(duration), float(stamp)
             # within the limits of `_time_s`
             if not 0.0 <= duration_ms <= end_ms <= _MAX_MS or "_" in duration or "_" in stamp:
@@ -244,7 +244,7 @@ def _sub_operations(text: str | None) -> tuple[SubOp, ...]:
 
 
 @lru_cache(_MAX_CALLS)
-def _joint(before: str | None, rest: str) -> tuple[Call, str | None]:
+def _both_ends(before: str | None, rest: str) -> tuple[Call, str | None]:
     """Return a call from the texts before and after its times, and the text before the times of the next, if any."""
     after, comma, following = rest.partition("', '")
     if not comma:

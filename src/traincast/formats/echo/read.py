@@ -41,7 +41,7 @@ from traincast.workload.experts import ExpertLoads, describe, expert_loads, expe
 from traincast.workload.groups import rank_groups
 from traincast.workload.ops import FloatArray, IntArray, Op
 from traincast.workload.words import Group
-from traincast.workload.workload import MeasuredRun, Workload
+from traincast.workload.workload import MeasuredStep, Workload
 
 _CHANGES_THE_FORECAST = frozenset({"unknown-operation", "unknown-group", "unknown-communication"})
 """What is unusual in a trace and worth a warning of its simulation."""
@@ -240,7 +240,7 @@ class _Replay(Struct):
         self.notes.assume("message-size", text, None, brief=brief)
         return size
 
-    def _measured_run(self) -> MeasuredRun | None:
+    def _measured_run(self) -> MeasuredStep | None:
         """Return what was measured, if the run to simulate is the one that was traced."""
         if self.run.is_profile:
             return None

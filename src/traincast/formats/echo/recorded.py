@@ -68,7 +68,7 @@ class _Groups(Struct):
     alone: bool
     _known: dict[tuple[Group, int], int] = field(default_factory=dict)
 
-    def of(self, kind: Group | None, rank: int) -> int:
+    def group(self, kind: Group | None, rank: int) -> int:
         """Return the group of a rank, -1 where it has none with others."""
         table = None if kind is None else self.tables.get(kind)
         number = -1 if table is None else int(table.group_of_rank_W[rank])
@@ -133,7 +133,7 @@ class _Rank(Struct):
         elif op.op in COLLECTIVES and not op.sub_ops:
             kind, operation = COLLECTIVES[op.op]
             kind = kind if op.op != BUCKET or op.group_kind is None else op.group_kind
-            group = self.groups.of(kind, op.rank)
+            group = self.groups.group(kind, op.rank)
             if group >= 0:
                 what = (op.op, Phase.STEP, kind, operation, op.moved_bytes)
                 row = self._row(what, lambda: collective_op(*what, part=op.op))
@@ -161,7 +161,7 @@ class _Rank(Struct):
 
     def _collective(self, op: TraceOp, call: Call, span: _Span) -> None:
         """Add a collective inside a line; what it does not know, or does alone, is computation."""
-        group = self.groups.of(call.group, op.rank)
+        group = self.groups.group(call.group, op.rank)
         name, phase, queue = call.func_name or call.source, PHASES.get(op.op, Phase.STEP), _MAIN
         if group < 0 or call.group is None or call.comm is Operation.NONE:
             group, row = -1, self._row((op.op, name), lambda: replace(_compute(op.op), name=name))

@@ -22,7 +22,7 @@ from traincast.formats.echo.lines import COLLECTIVES, MESSAGES, Call, TraceOp, f
 from traincast.workload.groups import GroupTable
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import Group
-from traincast.workload.workload import MeasuredRun
+from traincast.workload.workload import MeasuredStep
 
 OPTIMIZER = "optimizer_step"
 """Operation that begins with the norm over tp x pp."""
@@ -253,7 +253,7 @@ class Messages(Struct):
         return max(0.0, min(waits_s)) if not np.isnan(waits_s).any() else 0.0
 
 
-def measured_run(run: Run, rendezvous: Rendezvous, messages: Messages) -> MeasuredRun | None:
+def measured_run(run: Run, rendezvous: Rendezvous, messages: Messages) -> MeasuredStep | None:
     """Return the measured step, ends and parts of a run; None where no operation has a time.
 
     Times are seconds from the first start of any rank; of a fused exchange the second line says
@@ -284,4 +284,4 @@ def measured_run(run: Run, rendezvous: Rendezvous, messages: Messages) -> Measur
         return None
     first_s = min(starts)
     ends_s = {rank: end - first_s for rank, end in end_s.items()}
-    return MeasuredRun(max(end_s.values()) - first_s, ends_s, part_s, wait_s)
+    return MeasuredStep(max(end_s.values()) - first_s, ends_s, part_s, wait_s)

@@ -109,7 +109,7 @@ class Communication(Struct, frozen=True):
     """As `Operation` counts it; None where the trace does not say it."""
     dtype: str | None = None
     group: GroupOfRanks | None = None
-    """None where its members are not said."""
+    """None where its members are not specified."""
     source: int | None = None
     """Of a message, where it is known."""
     target: int | None = None

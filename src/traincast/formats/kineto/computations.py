@@ -138,7 +138,7 @@ def call_of(name: str, shapes: Shapes, phase: Phase, *, tf32: bool = False) -> O
         backward = phase is Phase.BACKWARD
         way = "dgrad" if backward else "forward"
         *first, m, n, k = shape if family == "gemm" else shape[:3]
-        # The gradient of the input of a layer of n outputs and k inputs is a product of m x k over n.
+        # The gradient of the input of a layer of n outputs and k inputs is a GEMM of m x k over n.
         sizes = (m, k, n) if backward else (m, n, k)
         shape = (*first, *sizes) if family == "gemm" else (*sizes, shape[3])
     else:

@@ -62,7 +62,7 @@ _COMMUNICATED = attrgetter(*Communicated._fields)
 
 
 class Shapes(NamedTuple):
-    """What an operator was given, as JSON: the dimensions of its inputs, and their types; empty where not said."""
+    """What an operator was given, as JSON: the dimensions of its inputs, and their types; empty where not specified."""
 
     dims: bytes
     types: bytes
@@ -95,13 +95,13 @@ class GpuWork(Struct, frozen=True, kw_only=True):
     external_G: IntArray
     """Number of the operator of the host that launched it; 0 for none."""
     size_bytes_G: IntArray
-    """Of copies and sets; -1 where it is not said."""
+    """Of copies and sets; -1 where it is not specified."""
     communicated_G: IntArray
     """Index into `Trace.communicated`; -1 for none."""
     sequence_G: IntArray
-    """Number of the collective in its group; -1 where it is not said."""
+    """Number of the collective in its group; -1 where it is not specified."""
     comms_G: IntArray
-    """Index into `Trace.comms_ids`; -1 where it is not said."""
+    """Index into `Trace.comms_ids`; -1 where it is not specified."""
     event_G: IntArray
     """Index in the list of events."""
 

@@ -215,7 +215,7 @@ class EventStream(Generic[E]):
         self.outside.append((self._offset + len(self._buffer) - len(after) - 1, b"{" + after))
 
     def _wrong(self, error: msgspec.ValidationError, first: int) -> FormatError:
-        """Return the error of an event that is none, with its index."""
+        """Return the error of an entry that is not an event, with its index."""
         text = str(error)
         found = _PATH.search(text)
         if found is None:

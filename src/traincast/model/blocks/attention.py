@@ -24,7 +24,7 @@ _RING_CHUNKS = 2
 """Keys and values of two other ranks, one in use and one on its way (Liu et al. 2023, arXiv 2310.01889)."""
 
 
-class Attention(Struct, frozen=True):
+class AttentionBlock(Struct, frozen=True):
     """The attention block of a layer.
 
     Heads are split over tp: the fused projection by its outputs, the output projection by its inputs. Source:
@@ -70,8 +70,8 @@ class Attention(Struct, frozen=True):
 
 
 @block("attention")
-def _attention(model: Model, layer: int) -> Attention:
-    return Attention(model.window_of(layer))
+def _attention(model: Model, layer: int) -> AttentionBlock:
+    return AttentionBlock(model.window_of(layer))
 
 
 def attention_norms(share: Share, modules: tuple[str, ...] = ()) -> tuple[Part, ...]:

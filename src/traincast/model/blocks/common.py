@@ -52,7 +52,7 @@ def norm_kernel(share: Share, rows: Number, width: Number) -> Kernel:
 
 
 def _norm_casts(share: Share) -> tuple[Kernel, ...]:
-    """Return what a norm moves more that reads fp32, cast from 16 bits, and that is computed again for its gradient.
+    """Return the extra traffic of a norm that reads fp32, cast from 16 bits, and is recomputed for its gradient.
 
     The cast reads 2 bytes of an element and writes 4, and the norm reads 2 more. In the backward pass both are done
     again, the norm reads and writes 2 bytes more of each fp32 tensor, and its gradient is cast back. Source:

@@ -61,7 +61,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     """What adds the weight gradients of a microbatch to those of the step: ``gemm``, ``kernel``, ``cast`` or
     ``autograd`` (`traincast.job.frameworks.GRADIENT_SUMS`)."""
     recasts_norms: bool = False
-    """Whether norms read fp32 that is cast for them, and are computed again in the backward pass."""
+    """Whether norms read fp32 that is cast for them, and are recomputed in the backward pass."""
     moe_dispatcher: str = "alltoall"
     """How tokens get to their experts, one of `traincast.model.dispatch.DISPATCHERS`."""
     moe_dispatch_dtype: str = "bf16"

@@ -1,4 +1,4 @@
-"""Scans of layers that keep a state in place of all keys and values, most in chunks of tokens as matrix products.
+"""Scans of layers that keep a state in place of all keys and values, most in chunks of tokens as GEMMs.
 
 ``state_space``: (tokens, heads, head_dim, state, groups), Mamba-2's. With H heads of P channels and states of width N,
 G groups that share B and C, and chunks of L tokens, a token takes in FLOP: the scores of its chunk 2 L N G, these times
