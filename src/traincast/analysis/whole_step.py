@@ -67,11 +67,11 @@ def whole_step(
     if waits_s <= _NEGLIGIBLE * step_s:
         compute_s, waits_s = left_s, 0.0
     shares_s = {name: max(own[name] - saved_s[name], 0.0) for name in EXPOSED}
-    beside_s = sum(shares_s.values())
+    shares_sum_s = sum(shares_s.values())
     pipelined = any(rank.breakdown_s["bubble"] > _NEGLIGIBLE * step_s for rank in ranks.values())
     parts_s = dict(saved_s)
-    if not pipelined and beside_s > 0:
-        parts_s = {name: saved_s[name] + waits_s * shares_s[name] / beside_s for name in EXPOSED}
+    if not pipelined and shares_sum_s > 0:
+        parts_s = {name: saved_s[name] + waits_s * shares_s[name] / shares_sum_s for name in EXPOSED}
         waits_s = 0.0
     return WholeStep({"compute": compute_s, **parts_s, "bubble": waits_s, "other": other_s}, saved_s)
 

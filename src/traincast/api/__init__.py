@@ -237,11 +237,11 @@ def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOv
     True
     """
     from traincast.estimate.simai.machine import simai_machine
-    from traincast.estimate.simai.total import refuse_beside_simai, simai_sum
+    from traincast.estimate.simai.total import refuse_with_simai, simai_sum
     from traincast.formats.aicb.grammar import load
 
     chosen = options or SimulateOptions()
-    refuse_beside_simai(chosen)
+    refuse_with_simai(chosen)
     path, *others = expand(files)
     form = identify(path)
     if others or form.name != "aicb":

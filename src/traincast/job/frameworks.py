@@ -126,7 +126,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     step_fixed_s: float
     """Per step: data loading, clip, logging, synchronisation."""
     unhidden_tp: float
-    """Share of a tensor parallel transfer that cannot be hidden behind its matrix product (1: not overlapped)."""
+    """Share of a tensor parallel transfer that cannot be hidden behind its GEMM (1: not overlapped)."""
     unhidden_cp: float
     unhidden_fsdp: float
     p2p_handover_s: float
@@ -143,7 +143,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     gradient_sum: str = "gemm"
     """One of `GRADIENT_SUMS`."""
     recasts_norms: bool = False
-    """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are computed again in
+    """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are recomputed in
     the backward pass rather than keep it."""
     state_by_tensor: bool = False
     """Whether gradients and parameters are exchanged over the replicas tensor by tensor, and not in large buffers."""
@@ -197,7 +197,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     vocab_multiple: int = 1
     """The vocabulary is padded to a multiple of this times tp; 1: only so that tp divides it."""
     selective_share: float = 0.0
-    """Share of each layer's work that ``selective`` computes again, where it is more than the attention core."""
+    """Share of each layer's work that ``selective`` recomputes, where it is more than the attention core."""
     recomputes_modules: bool = False
     """Whether it can recompute single modules of a layer, so that doing so is proposed where memory lacks."""
     recomputes_some_layers: bool = True

@@ -59,7 +59,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     """Of each `window_period` layers, how many use the window."""
     window_period: int = 1
     chunked: bool = False
-    """Whether the window begins anew every so many tokens, so that sequences fall into chunks (Llama 4)."""
+    """Whether the window starts again every so many tokens, so that sequences fall into chunks (Llama 4)."""
     causal: bool = True
     qkv_bias: bool = False
     qk_norm: bool = False

@@ -97,7 +97,7 @@ class Points {
     byId("panel").replaceChildren(this.table());
   }
 
-  named(value) { const column = this.column.get(this.colour); return this.text({ [column.at]: value }, column) || (value === false ? "no" : "not said"); }
+  named(value) { const column = this.column.get(this.colour); return this.text({ [column.at]: value }, column) || (value === false ? "no" : "not specified"); }
   hue(row) { return this.colour ? this.hues.get(this.cell(row, this.colour)) : "var(--compute)"; }
 
   chart() {

@@ -80,7 +80,7 @@ class SimaiReport(Struct, frozen=True, kw_only=True):
     """Where SimAI would crash, print NaN, or take no time in silence."""
 
 
-def refuse_beside_simai(options: SimulateOptions) -> None:
+def refuse_with_simai(options: SimulateOptions) -> None:
     """Refuse, with a `ConfigError`, the first option that the user set and SimAI has no word for."""
     layout = [each for each in LayoutOptions.__struct_fields__ if each not in SIMAI_OPTIONS]
     given = [name for name in layout if getattr(options.layout, name) != getattr(LayoutOptions(), name)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from traincast.diagnostics import Note, FileWarnings
+from traincast.diagnostics import FileWarnings, Note
 from traincast.errors import FormatError
 from traincast.formats.contract import Inspection, Sniff, Total
 from traincast.formats.echo.experts import experts_of

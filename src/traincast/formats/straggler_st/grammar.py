@@ -174,7 +174,7 @@ def _types(raw: Sequence[Any], shown: str, line_N: IntArray) -> IntArray:
     return np.array(found, dtype=np.int64)
 
 
-def meta_beside(path: Path) -> Path | None:
+def meta_next_to(path: Path) -> Path | None:
     """Return the description of a job: ``meta.yaml`` next to its trace, or ``meta-ST.yaml``."""
     names = (f"{path.stem.replace('trace', 'meta', 1)}.yaml", f"{path.stem}.yaml", "meta.yaml")
     return next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)

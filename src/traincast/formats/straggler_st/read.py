@@ -14,7 +14,7 @@ from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
 from traincast.files import InputFile, input_of
 from traincast.formats.contract import Counted, Inspection, totals_of
-from traincast.formats.straggler_st.grammar import COMPUTE, MESSAGES, TYPES, Table, meta_beside, read_meta
+from traincast.formats.straggler_st.grammar import COMPUTE, MESSAGES, TYPES, Table, meta_next_to, read_meta
 from traincast.formats.straggler_st.grammar import read_table as read_rows
 from traincast.formats.straggler_st.order import RankOrder, order_of
 from traincast.job.options import LayoutOptions
@@ -41,7 +41,7 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
     """Read the trace of a run (see `traincast.formats.contract.Format.read`)."""
     if len(paths) != 1:
         raise FormatError("a straggler trace is one table for all ranks; give one file", str(paths[1]))
-    path, meta = paths[0], meta_beside(paths[0])
+    path, meta = paths[0], meta_next_to(paths[0])
     table = read_rows(path)
     inputs = (input_of(path, name), *([] if meta is None else [input_of(meta, "straggler-st-meta")]))
     parallel, notes = layout_of(table, meta)
@@ -59,7 +59,7 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
 
 def inspect_file(path: Path) -> Inspection:
     """Describe a trace."""
-    table, meta = read_rows(path), meta_beside(path)
+    table, meta = read_rows(path), meta_next_to(path)
     parallel, notes = layout_of(table, meta)
     counts = {
         "rows": len(table),
