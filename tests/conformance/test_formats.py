@@ -97,7 +97,7 @@ def test_every_folder_of_samples_is_of_a_format():
 def test_a_file_is_told_by_its_own_format_and_no_other(form, path, tmp_path):
     data = unpacked_head(path.read_bytes(), 65536)
     head = data.decode(errors="replace")
-    # Of bytes that are no text neither ends of lines nor what stands before them may change.
+    # Of bytes that are not text neither ends of lines nor what stands before them may change.
     is_text = "\0" not in head and "\ufffd" not in head
     for text in (head, head.replace("\n", "\r\n"), "\n" + head) if is_text else (head,):
         sure = {each.name: each.looks_like(text) for each in FORMATS.entries()}

@@ -125,7 +125,7 @@ def test_forms():
         ("compute*-1", "no factor"),
         ("compute*nan", "no factor"),
         ("communication*2", "does not name any work"),
-        ("compute=peers", "own work of some ranks or stages"),
+        ("compute=peers", "only work of some ranks or stages"),
         ("compute=usual", "communication, such as comm=usual"),
         ("tp_comm=even", "own work, such as compute=even"),
         ("rank0,9999.compute=even", "no rank 9999"),

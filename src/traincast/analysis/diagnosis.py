@@ -64,7 +64,7 @@ class Suspect(Struct, frozen=True, kw_only=True):
     """What mends it, as ``--what-if`` takes it."""
     evidence: str
     ranks: tuple[int, ...] = ()
-    """Whom it is, where it is of some ranks."""
+    """The ranks that it concerns, where it is about some of them."""
     stages: tuple[int, ...] = ()
     includes: str = ""
     """Change of another suspect that this one mends, too."""

@@ -29,7 +29,7 @@ _WORTH_SAYING = 0.03
 """Share of the step from which a part is held to what it saves."""
 
 StepWithout = Callable[[BoolArray], float]
-"""From the transfers that take no time, [N], to the step in seconds."""
+"""Returns the step in seconds if some transfers, [N], take no time."""
 
 
 class WholeStep(NamedTuple):

@@ -91,7 +91,7 @@ class SharedNetwork(Struct):
     network: str = "auto"
     """Whether flows are solved: where they can be shared (``auto``), never (``analytical``), or always (``flow``)."""
     seed: int | None = None
-    """Of the fabric's hash, instead of its own."""
+    """Seed of the fabric's hash, instead of its own."""
     answers: NetworkAnswers = field(default_factory=NetworkAnswers)
     """What is known of networks from other steps."""
     _own: dict[Group, Contention] = field(default_factory=dict)

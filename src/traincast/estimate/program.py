@@ -264,7 +264,7 @@ class _Distinct(NamedTuple):
     placements: list[Placement]
     placement_at: IntArray
     size_at: IntArray
-    """Of members that move unequal amounts, what the busiest sends or receives."""
+    """What the busiest member sends or receives, where members move unequal amounts."""
     first_U: IntArray
     """An operation of each, by its place."""
     which_at: IntArray

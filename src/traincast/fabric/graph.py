@@ -44,7 +44,7 @@ class FabricGraph(Struct, frozen=True, kw_only=True):
     queue_pairs: int = 1
     seed: int = 0
     dimensions: tuple[Dimension, ...] = ()
-    """Of a network that is their product; its weakest one says the bisection."""
+    """Dimensions of a network that is their product; the weakest one sets the bisection."""
 
     @property
     def gpus_per_node(self) -> int:

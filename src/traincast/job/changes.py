@@ -52,9 +52,9 @@ class WorkEdit(Struct, frozen=True, kw_only=True):
     work: str
     """One of `WORK`, or `OPERATION` and the name of an operation."""
     ranks: tuple[int, ...] = ()
-    """Of these ranks alone; of their communications those with others too. Empty: of all."""
+    """The ranks whose work changes, including their communication with others; empty: all ranks."""
     stages: tuple[int, ...] = ()
-    """Of these stages alone. Empty: of all."""
+    """The stages whose work changes; empty: all stages."""
     factor: float = 1.0
     """What its time is multiplied with."""
     like: str = ""

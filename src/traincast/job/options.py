@@ -338,7 +338,7 @@ class SimaiOverlap(Struct, frozen=True, kw_only=True):
     ep: float = 0.0
     """Hidden share; `dp` is that of DP_EP, too."""
     pp: float = 1.0
-    """Hidden share of the messages between stages. SimAI divides their size by it, as if it were their bandwidth in
+    """Hidden share of pipeline P2P. SimAI divides their size by it, as if it were their bandwidth in
     GiB/s; with its default of 1 they take no time."""
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ class Pipeline(Struct, frozen=True, kw_only=True):
     layers_Q: tuple[int, ...]
     """Layers of each virtual stage, in model order."""
     overlap_p2p: bool
-    """Whether messages between stages are overlapped with computation."""
+    """Whether pipeline P2P is overlapped with computation."""
     mtp_stage: int | None = None
     """Virtual stage of the MTP layers, in model order; None: the last."""
 
@@ -91,7 +91,7 @@ def _check_one_layout(request: JobRequest) -> None:
 
 
 def decide_pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> Pipeline:
-    """Decide schedule, layers and place of MTP layers; whether messages are overlapped is decided with other overlaps.
+    """Decide schedule, layers and place of MTP layers; whether P2P is overlapped is decided with other overlaps.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches:
 
 
 def decide_overlap_p2p(request: JobRequest, decided: Decisions, parallel: Parallel) -> bool:
-    """Decide whether messages between stages are overlapped with computation."""
+    """Decide whether pipeline P2P is overlapped with computation."""
     default = decided.framework.overlap_p2p
     return decided.overlap("overlap_p2p", request.overlap_p2p, default, matters=parallel.pp > 1)
 

@@ -39,7 +39,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     cluster_assumed: bool = False
     """Whether nobody named it."""
     options: SimulateOptions
-    """Of the simulation; its cluster is left out."""
+    """Options of the simulation, without its cluster."""
     job: JobRequest | Job | None = None
     """What was forecast: as it was said, or with everything decided; None for a workload."""
     notes: tuple[Note, ...] = ()

@@ -118,7 +118,7 @@ class Summary:
     left: int = 0
     """Not reached within the time limit."""
     share: float = 0.0
-    """Of the expected time of all tasks, those that are in the file now."""
+    """Share of the expected time of all tasks that is in the file now."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """Tasks that could not be timed, and why."""
     host_s: list[float] = field(default_factory=list)

@@ -104,7 +104,7 @@ class TokenFlops(Summed, frozen=True, kw_only=True):
     attention_core: float = 0.0
     """Queries times keys, and weights times values."""
     scan: float = 0.0
-    """Of state-space layers: their states, over the sequence."""
+    """Scans of state-space layers: their states, over the sequence."""
     mlp: float = 0.0
     router: float = 0.0
     experts: float = 0.0
@@ -182,7 +182,7 @@ class FurtherBlocks(Struct, frozen=True):
     kind: str
     """What their parts count as."""
     parameters: int
-    """Of all layers, without MTP layers."""
+    """Parameters in all layers, without MTP layers."""
     forward_flops: float
     """For one token, with MTP layers."""
 

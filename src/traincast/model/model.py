@@ -56,7 +56,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     window: int = 0
     """Tokens a query sees back; 0: all."""
     window_layers: int = 0
-    """Of each `window_period` layers, how many use the window."""
+    """How many of each `window_period` layers use the window."""
     window_period: int = 1
     chunked: bool = False
     """Whether the window starts again every so many tokens, so that sequences fall into chunks (Llama 4)."""

@@ -66,12 +66,12 @@ class Pipeline(Struct, frozen=True, eq=False, dict=True):
     forward_s_C: Sequence["FloatArray"]
     """Seconds of a forward pass of each kind, [K, Z, 1] or with R."""
     backward_s_C: "FloatArray"
-    """Of a backward pass: both gradients, or that of the inputs alone where the schedule runs the other later, [C, K,
-    Z, R]."""
+    """Seconds of a backward pass: both gradients, or that of the inputs alone where the schedule runs the
+    other later, [C, K, Z, R]."""
     weight_s_C: Sequence["FloatArray"]
-    """Of the gradient of the weights alone, [K, 1, 1]."""
+    """Seconds of the gradient of the weights alone, [K, 1, 1]."""
     message_s: Number
-    """Of a message to the next stage."""
+    """Seconds of a P2P send to the next stage."""
     handover_s: Number
     """What the host adds where messages hold the stage back."""
     splits_backward: bool = False

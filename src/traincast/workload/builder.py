@@ -10,7 +10,7 @@ A workload is made from the inside out:
    and `WorkloadBuilder.drained` waits for whatever some rows leave running.
 3. **segments**: rows in program order, the pieces that are repeated (`WorkloadBuilder.segment`).
 4. **templates**: which segment a rank runs at each virtual stage and microbatch (`WorkloadBuilder.template`);
-   messages between stages come with the pipeline schedule and need their sizes alone.
+   pipeline P2P comes with the schedule and needs its sizes alone.
 5. **the workload** with all that was assumed (`WorkloadBuilder.workload`).
 
 Letters: P stages, Q virtual stages in model order, M microbatches, D directions, W ranks.

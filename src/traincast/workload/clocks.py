@@ -48,7 +48,7 @@ _Apart = Mapping[_Pair, list[float]]
 
 
 class Ends(Struct, frozen=True):
-    """By how much the two ends of what pairs of ranks did together differ."""
+    """How much the two ends of what pairs of ranks did together differ."""
 
     apart_s: _Apart = field(default_factory=dict)
     """By two ranks: the end at the second less the end at the first, in seconds, of each message from the first to

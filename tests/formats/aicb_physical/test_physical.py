@@ -137,7 +137,7 @@ def test_one_stage_stands_for_all_that_the_pp_group_counts(tmp_path):
     assert "one-stage" in codes(result)
     assert counted(result) == counted(sections)
     assert result.iteration_time_s == sections.iteration_time_s
-    with pytest.raises(FormatError, match="nothing says how many stages there are; give pp="):
+    with pytest.raises(FormatError, match="does not say how many stages there are; give pp="):
         run(written(tmp_path, text_of([*INIT, *pipeline(0, 3, 4), END])))
     assert run(written(tmp_path, text_of([*INIT, *pipeline(0, 3, 4), END])), pp=3).parallel.pp == 3
 

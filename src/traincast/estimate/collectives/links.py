@@ -36,7 +36,7 @@ from traincast.workload.ops import FloatArray
 STRAIGHT = ("mesh", "torus")
 """Kinds of links that lead from rank to rank without a switch."""
 _TORUS_LINKS = 6
-"""Of a chip in a torus of three dimensions."""
+"""Links of a chip in a torus of three dimensions."""
 _CLOSED = 4
 """Chips in a row from which on its ends are joined.
 

@@ -91,7 +91,7 @@ def layout_of(file: AicbFile, options: LayoutOptions, warnings: FileWarnings) ->
 
 
 def message_bytes(file: AicbFile, options: LayoutOptions) -> int:
-    """Return the size of a message between stages: the user's, else the header's; a `ConfigError` if it stops SimAI."""
+    """Return the size of a pipeline send/recv: the user's, else the header's; a `ConfigError` if it stops SimAI."""
     size = options.pp_message_bytes
     size = (file.header.pp_message_bytes or 0) if size is None else size
     if size > _LARGEST_MESSAGE:

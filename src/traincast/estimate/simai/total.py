@@ -50,7 +50,7 @@ class SimaiRow(Struct, frozen=True):
     exposed_s: tuple[float, float, float]
     """What is left of these after the shares that SimAI is told to leave out: forward, input and weight gradient."""
     size_bytes: tuple[int, int, int]
-    """Of the same communications."""
+    """Sizes of the same communications."""
     bus_factor: tuple[float, float, float]
     """Their bus over their algorithm bandwidth."""
 

@@ -25,7 +25,7 @@ from traincast.model.model import Experts, Latent
 from traincast.model.structure import Blocks
 
 ACTIVATION_BYTES = 2
-"""Of an element, whatever the precision."""
+"""Bytes of an element, whatever the precision."""
 GRADIENT_BYTES, PARAMETER_BYTES = 4, 2
 FP8_SHARE = (1 + 4 / 128) / 2
 """Bytes of a dispatched element with its scales over two (``FP8_FACTOR`` in ``MockedDeepSeek.py``, after DeepEP)."""

@@ -210,7 +210,7 @@ def _closing(work: RankWork) -> Iterator[Line]:
 
 
 def _message_bytes(workload: Workload) -> int:
-    """Return the bytes of a message between stages, the largest."""
+    """Return the bytes of the largest pipeline send/recv."""
     if workload.parallel.pp == 1:
         return 0
     if workload.program is None:

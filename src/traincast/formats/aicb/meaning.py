@@ -33,7 +33,7 @@ _CLOSING_PREFIXES = ("cross_entropy", "optimizer")
 _ONCE_PREFIXES = ("moe_grad_norm", *_CLOSING_PREFIXES)
 _EXPERT_WORDS = ("moe", "expert")
 _EVEN_WORDS = ("rout", "shared", "norm")
-"""Of an expert layer: what every rank does for its own tokens, however they are routed."""
+"""Words of an expert layer's rows for what every rank does for its own tokens, however they are routed."""
 _GEMM_PREFIXES = ("attention", "mlp", "final", "dense")
 
 

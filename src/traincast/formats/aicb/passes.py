@@ -21,7 +21,7 @@ class Item(Struct, frozen=True):
     name: str
     kind: Kind
     time_s: float
-    """Of a communication what is known of it, NaN for nothing."""
+    """What is known of a communication's time; NaN where nothing is."""
     group: Group
     operation: Operation
     size_bytes: int

@@ -204,7 +204,7 @@ def _say_what_is_not_forward(file: AicbFile, steps: StepRows, notes: Notebook) -
 
 
 def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: LayoutOptions, notes: Notebook) -> int:
-    """Return the bytes of one activation message between stages."""
+    """Return the bytes of one activation that a stage sends to the next."""
     known = known_message_bytes(options, layout.parallel.pp, file.header.pp_message_bytes, notes)
     if known is not None:
         return known

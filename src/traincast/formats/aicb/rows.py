@@ -24,7 +24,7 @@ _PROCESS_NS = 100
 _NONE = "NONE"
 _NOTHING = (_NONE, 0)
 _FLAG_BYTES = 4
-"""Of what the optimizer's ranks agree on, and of each token in the loss."""
+"""Bytes of what the optimizer's ranks agree on, and of each token in the loss."""
 
 Communication = tuple[str, int]
 """Token and bytes."""

@@ -35,7 +35,7 @@ class PhysicalRow(Struct, frozen=True):
     size_bytes: int
     """Payload of the whole group as `Operation` counts it; bytes of a message."""
     gemm: tuple[int, int, int, int] | None
-    """Of a computation: batch, m, n, k."""
+    """Batch, m, n, k of a computation."""
     stage: str
     """Where in the step: ``forward.MegatronRowLinear``."""
     time_s: float | None

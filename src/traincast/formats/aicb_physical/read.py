@@ -218,7 +218,7 @@ def _takes_times(file: PhysicalFile, steps: Steps, options: LayoutOptions) -> bo
 
 
 def _message_bytes(steps: Steps, layout: _Layout, options: LayoutOptions, notes: Notebook) -> int:
-    """Return the bytes of one message between stages: the commonest in the file."""
+    """Return the bytes of one pipeline send/recv: the commonest in the file."""
     known = known_message_bytes(options, layout.parallel.pp, None, notes)
     if known is not None:
         return known

@@ -70,7 +70,7 @@ class _StageWriter(Struct, dict=True):
     workload: Workload
     name: str
     _texts: dict[tuple[tuple[int, ...], str | None], str] = field(default_factory=dict)
-    """Of passes, which repeat from microbatch to microbatch."""
+    """Texts of passes, which repeat from microbatch to microbatch."""
 
     @cached_property
     def sizes(self) -> dict[Group, int]:

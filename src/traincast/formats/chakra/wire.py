@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 MOST_VARINT_BYTES = 10
-"""Of 64 bits, seven in a byte."""
+"""Bytes of a varint of 64 bits, seven in a byte."""
 _ALL_BITS = 2**64 - 1
 _MOST_FIELDS = 2**29
 

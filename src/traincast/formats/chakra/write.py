@@ -158,7 +158,7 @@ class _Sequence(Struct):
     collective_K: IntArray
     """Operations that are collectives."""
     heads: list[tuple[bytes, bytes]]
-    """Of each communication its fields before the attributes of group or peers, and after them."""
+    """Fields of each communication before the attributes of group or peers, and after them."""
     row_K: list[int]
     """Template row of each communication."""
     kinds: list[NodeType]

@@ -227,7 +227,7 @@ class _Replay(Struct):
         return np.array([load_of[rank] or 0.0 for rank in sources], dtype=np.float64)
 
     def _message_bytes(self) -> int:
-        """Return the bytes of a message between stages: as traced, else the largest exchange inside a forward."""
+        """Return the bytes of a pipeline send/recv: as traced, else the largest exchange inside a forward."""
         if self.options.pp_message_bytes is not None or self.layouts.target.pp == 1:
             return self.options.pp_message_bytes or 0
         traced = [op.size_bytes for op in self.run.ops if op.op in MESSAGES and op.size_bytes]

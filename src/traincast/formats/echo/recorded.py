@@ -32,7 +32,7 @@ LINE = "line"
 """Name under which what a line says begins, with its operation as written; what a collective inside says does not."""
 
 _ROUNDING_S, _ROUNDING_OF_FORECAST_S = 20e-6, 2e-9
-"""By how much times of the tracer, which it rounds to 0.01 ms, may contradict each other, and those of a forecast."""
+"""How much times of the tracer, which it rounds to 0.01 ms, may contradict each other, and those of a forecast."""
 
 _MAIN = 0
 

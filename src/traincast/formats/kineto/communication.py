@@ -111,7 +111,7 @@ class Communication(Struct, frozen=True):
     group: GroupOfRanks | None = None
     """None where its members are not specified."""
     source: int | None = None
-    """Of a message, where it is known."""
+    """Sender of a message, where it is known."""
     target: int | None = None
     kind: Group = Group.NONE
     """For whom it is, where only the kernel's library tells that."""

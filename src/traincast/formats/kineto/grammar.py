@@ -95,7 +95,7 @@ class GpuWork(Struct, frozen=True, kw_only=True):
     external_G: IntArray
     """Number of the operator of the host that launched it; 0 for none."""
     size_bytes_G: IntArray
-    """Of copies and sets; -1 where it is not specified."""
+    """Bytes of copies and sets; -1 where it is not specified."""
     communicated_G: IntArray
     """Index into `Trace.communicated`; -1 for none."""
     sequence_G: IntArray
@@ -143,7 +143,7 @@ class StreamWaits(Struct, frozen=True, kw_only=True):
     stream_W: IntArray
     for_stream_W: IntArray
     correlation_W: IntArray
-    """Of the call that made it wait."""
+    """Correlation of the call that made it wait."""
     recorded_by_W: IntArray
     """Correlation of the call that recorded the event."""
     event_W: IntArray
@@ -156,7 +156,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     document: Document
     events: int
     size_bytes: int
-    """Of its text, unpacked."""
+    """Bytes of its text, unpacked."""
     gpu: GpuWork
     calls: RuntimeCalls
     host: HostOperators

@@ -205,7 +205,7 @@ class _Lowering(Struct):
         return self.typed[id(calls)]
 
     def _communicate(self, row: Row, cell: Cell, phase: Phase, layer: int) -> Rows:
-        """Add the collective of a cell; messages between stages come with the pipeline schedule."""
+        """Add the collective of a cell; pipeline P2P comes with the schedule."""
         if cell.group in (Group.NONE, Group.PP) or cell.elements == 0:
             return []
         added = self.builder.add(

@@ -59,7 +59,7 @@ class Step(Struct, frozen=True, kw_only=True):
     line: int
     """1-based line of the first of them."""
     number: int
-    """Of the step, over all epochs."""
+    """Number of the step, over all epochs."""
     start: int
     """Which start of the run it belongs to, from 0."""
     steps: int | None
@@ -87,7 +87,7 @@ class TrainingLog(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     """In the order of starts and numbers."""
     facts: Mapping[str, int | str]
-    """Of the run, by the keys of `FACTS`; ``tokens`` of a step and ``gpu`` besides."""
+    """Facts of the run, by the keys of `FACTS`, and ``tokens`` of a step and ``gpu``."""
     ranks: int
     """Ranks that printed steps."""
     planned: int | None

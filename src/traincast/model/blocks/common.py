@@ -15,10 +15,10 @@ from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div, rounded
 
 MASK_BYTES = 1
-"""Of an element of a dropout mask."""
+"""Bytes of an element of a dropout mask."""
 
 _KINDS_OF_WEIGHTS = 3
-"""Of a hyper-connection: before the block, behind it, and between the streams."""
+"""Kinds of weights of a hyper-connection: before the block, behind it, and between the streams."""
 
 MLP_AND_ATTENTION = 2
 """Norms of a layer with one before each of its blocks."""

@@ -199,7 +199,7 @@ class Elements(Summed, frozen=True, kw_only=True):
     trained_dense: Number = 0
     trained_experts: Number = 0
     matrices: Number = 0
-    """Of the dense ones, those that the layers' GEMMs read: without embedding, LM head and norms."""
+    """The dense ones that the layers' GEMMs read: without embedding, LM head and norms."""
     tensors: Number = 0
     """Dense weights of GEMMs, and tables: those that are not small."""
 

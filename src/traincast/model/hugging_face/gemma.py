@@ -5,7 +5,7 @@ from traincast.model.hugging_face.readers import ConfigFamily, Table, reader
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 _PERIOD = 6
-"""Of so many layers the last sees all tokens, where a config does not say."""
+"""Layers in a period, the last of which sees all tokens, where a config does not say."""
 
 
 @reader
