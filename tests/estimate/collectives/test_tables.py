@@ -131,7 +131,7 @@ RAW = {"op": "all_reduce", "ranks": 8, "nodes": 1, "size_bytes": [8, 16], "time_
         ({"op": 3}, r"measured\[0\].op: is 3; it must be a text"),
         ({"ranks": 0}, r"measured\[0\].ranks: is 0; it must be"),
         ({"nodes": 9}, "cannot sit on 9 nodes"),
-        ({"size_bytes": [16, 8]}, "sizes that rise"),
+        ({"size_bytes": [16, 8]}, "rising sizes"),
         ({"time_s": [2e-6, 1e-6]}, "times that never fall"),
         ({"time_s": [1e-6]}, "one time for each size"),
         ({"time_s": [float("nan"), 1.0]}, "is nan; it must be a number"),
