@@ -19,7 +19,7 @@ from traincast.units import counted, format_share, format_time
 
 if TYPE_CHECKING:
     from traincast.formats.training_log.grammar import TrainingLog
-    from traincast.workload.workload import MeasuredRun
+    from traincast.workload.workload import MeasuredStep
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class Side(Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"rank {rank} has parts, but no end", self.name)
 
 
-def measured_side(measured: "MeasuredRun", name: str) -> Side:
+def measured_side(measured: "MeasuredStep", name: str) -> Side:
     """Return a measured run, under a name for people."""
     timed = {rank: parts for rank, parts in measured.part_s.items() if parts}
     return Side(
@@ -101,7 +101,7 @@ def logged_side(log: "TrainingLog", name: str, known: Mapping[str, int]) -> Side
     steady = steady_step(log, known)
     if steady is None:
         raise FormatError(
-            "says tokens per second and GPU, but not of how many tokens and GPUs a step is; compare it with a job or "
+            "gives tokens per second and GPU, but not how many tokens and GPUs a step has; compare it with a job or "
             "the result of a forecast",
             log.path,
             log.steps[0].line,
