@@ -1,6 +1,6 @@
 """Memory of every stage of a job: what lasts, what is in flight, what runs beside it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -8,6 +8,7 @@ from msgspec import Struct
 from traincast.estimate.memory.activations import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.states import held_by, rank_parameters, states
 from traincast.job.job import Job
+from traincast.lowering.held import Held, held_by_stages
 from traincast.mechanisms.activations import LayerModel
 from traincast.mechanisms.layers import kinds, most
 from traincast.mechanisms.mechanism import GRADIENTS, OPTIMIZER, PARAMETERS
@@ -59,8 +60,8 @@ class StageMemory(Struct, frozen=True, kw_only=True):
 
 def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
     """Return the memory of each pipeline stage; the plan says in which order it runs, and so what is in flight."""
-    model = LayerModel(job)
-    return tuple(_stage(model, plan, stage) for stage in range(len(plan.slots)))
+    model, held_Q = LayerModel(job), held_by_stages(job, plan)
+    return tuple(_stage(model, plan, stage, held_Q) for stage in range(len(plan.slots)))
 
 
 def saved_activations(job: Job, plan: SchedulePlan) -> dict[int, ChunkBytes]:
@@ -75,8 +76,9 @@ def chunk_bytes(model: LayerModel, virtual_stage: int) -> ChunkBytes:
     return _chunk(model, virtual_stage)[0]
 
 
-def _stage(model: LayerModel, plan: SchedulePlan, stage: int) -> StageMemory:
-    state = states(RankState.alone(model.job, rank_parameters(model.job, plan, stage, model.parts)))
+def _stage(model: LayerModel, plan: SchedulePlan, stage: int, held_Q: Sequence[Held]) -> StageMemory:
+    own = [held_Q[virtual_stage] for _, virtual_stage in held_by(plan, stage)]
+    state = states(RankState.alone(model.job, rank_parameters(model.job.model, own, model.parts)))
     activations, host = _activations(model, plan, stage)
     lasting = {name: state.gpu.pop(name, 0.0) for name in (PARAMETERS, GRADIENTS, OPTIMIZER)}
     other = _other(model, plan) | state.gpu

@@ -102,6 +102,8 @@ class ChunkSizes(Struct, frozen=True):
     forward_bytes: FloatArray
     backward_bytes: FloatArray
     """What passes while each pass runs, [K, R]."""
+    host_bytes: FloatArray
+    """What the memory of the host keeps, [K, R]."""
 
     def rows(self, rows: IntArray) -> "ChunkSizes":
         """Return it on some of the shares."""
@@ -348,7 +350,7 @@ class ChunkTable(Struct):
             f"{name}_bytes": np.stack(
                 [np.broadcast_to(getattr(each, name), self.costs.shares) for each in found], axis=1
             )
-            for name in ("saved", "forward", "backward")
+            for name in ("saved", "forward", "backward", "host")
         }
 
     def _model(self, job: Job, recompute: Recompute) -> LayerModel:
