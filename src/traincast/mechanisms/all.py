@@ -4,7 +4,7 @@ A further one is a file in this room and its place here. The order matters where
 layers that are recomputed do not wait in the memory of the host, and Adam updates what nothing else does.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from traincast.job.job import Job
 from traincast.mechanisms.finetuning import FrozenWeights
@@ -17,8 +17,8 @@ from traincast.mechanisms.precision import WeightTypes
 from traincast.mechanisms.rank import RankState
 from traincast.mechanisms.recompute import Recomputing
 from traincast.mechanisms.sharding import ShardedParameters
-from traincast.model.blocks.part import Elements, Part
-from traincast.workload.ops import OperatorCall
+from traincast.model.blocks.part import Elements, Kernel, Part
+from traincast.model.numbers import Number
 
 MECHANISMS: tuple[Mechanism, ...] = (
     WeightTypes(),
@@ -51,12 +51,12 @@ def kept(job: Job, stage: StageLayers) -> StageLayers:
     return stage
 
 
-def update_calls(job: Job, weights: Elements, parameters: int) -> Mapping[OperatorCall, float]:
+def update_kernels(job: Job, weights: Elements, parameters: Number) -> tuple[Kernel, ...]:
     """Return what the GPU of a rank runs to update so many parameters, its share of some weights."""
     update = Update(weights=weights, parameters=parameters)
     for each in MECHANISMS:
         update = each.update(job, update)
-    return update.calls
+    return update.kernels
 
 
 def remedies(job: Job) -> Iterator[tuple[str, Job]]:

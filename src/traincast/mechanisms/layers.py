@@ -90,6 +90,13 @@ class StageLayers(Struct, frozen=True, kw_only=True):
     """MTP layers, which no number of layers counts."""
     moving: Number = 0.0
     """Bytes on their way between GPU and host, in each pass."""
+    pieces: int = 0
+    """In how many pieces, one after another, what is for the host leaves."""
+
+    @property
+    def away(self) -> Number:
+        """What the host keeps of them."""
+        return sum(each.away * count for each, count in kinds(self.layers))
 
 
 def kinds(kept: Iterable[Kept]) -> Sequence[tuple[Kept, int]]:

@@ -6,17 +6,16 @@ whoever sums memory or makes an update asks all of them (`traincast.mechanisms.a
 
 # ruff: noqa: ARG002 - what a mechanism is asked it need not have an answer to
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from traincast.job.job import Job
 from traincast.mechanisms.layers import Spared, StageLayers
 from traincast.mechanisms.rank import RankState, Where
-from traincast.model.blocks.part import Elements, Part
+from traincast.model.blocks.part import Elements, Kernel, Part
 from traincast.model.numbers import Number
-from traincast.workload.ops import OperatorCall
 
 PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer"
 """Terms that every result has; what a rank keeps under any other name is of no kind of its own."""
@@ -37,10 +36,10 @@ class Update(Struct, frozen=True, kw_only=True):
 
     weights: Elements
     """What its virtual stages hold, whole."""
-    parameters: int
+    parameters: Number
     """Parameters of its share of them that are still to update."""
-    calls: Mapping[OperatorCall, float] = field(default_factory=dict)
-    """What its GPU runs for those that are, and how often."""
+    kernels: tuple[Kernel, ...] = ()
+    """What its GPU runs for those that are."""
 
 
 class Mechanism:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from traincast.job.job import Job
 from traincast.mechanisms.mechanism import OPTIMIZER, Lasting, Mechanism, Update
 from traincast.mechanisms.rank import RankState
-from traincast.workload.ops import OperatorCall
+from traincast.model.blocks.part import Kernel
 
 
 class Adam(Mechanism):
@@ -26,11 +26,9 @@ class Adam(Mechanism):
 
     def update(self, job: Job, update: Update) -> Update:
         """Return the update with the kernel over all that is left; other types than fp32 move other bytes."""
-        if not update.parameters:
-            return update
-        call, types = OperatorCall(family="optimizer", shape=(update.parameters,), dtype="bf16"), job.optimizer
+        kernel, types = Kernel(family="optimizer", shape=(update.parameters,), dtype="bf16"), job.optimizer
         if types.precision_aware:
             reduced, gathered = job.framework.grad_reduce_bytes, job.sharding.param_gather_bytes
             moved = types.step_bytes(job.precision.dtype, reduced, gathered)
-            call = replace(call, options=(("bytes_per_parameter", str(moved)),))
-        return replace(update, parameters=0, calls={**update.calls, call: 1.0})
+            kernel = replace(kernel, options=(("bytes_per_parameter", str(moved)),))
+        return replace(update, parameters=0, kernels=(*update.kernels, kernel))

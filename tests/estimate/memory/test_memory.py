@@ -7,12 +7,13 @@ from msgspec.structs import replace
 
 from model_counts import adapter_parameters
 from traincast.estimate.memory import JobMemory, chance_of_oom, fits, stage_memory, usable_bytes
-from traincast.estimate.memory.activations import ChunkBytes, LayerModel, peak_in_flight
+from traincast.estimate.memory.activations import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.fits import memory_deviation
 from traincast.job.frameworks import load_framework
 from traincast.job.job import Job
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.mechanisms.activations import LayerModel
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
 from traincast.schedules.plan import SchedulePlan

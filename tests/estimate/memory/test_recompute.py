@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from job_parts import TINY, TINY_ALL, job_of
 from traincast.estimate.memory import JobMemory, fits, stage_memory
-from traincast.estimate.memory.activations import LayerModel
 from traincast.lowering.plans import plan_of_job
+from traincast.mechanisms.activations import LayerModel
 from traincast.model.recompute import RECOMPUTE_MODULES
 
 LAYOUT = {"gpus": 8, "tp": 2, "ep": 2, "etp": 1, "sequence_parallel": True, "pp": 2}

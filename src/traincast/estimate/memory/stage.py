@@ -1,15 +1,16 @@
 """Memory of every stage of a job: what lasts, what is in flight, what runs beside it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
 
-from traincast.estimate.memory.activations import ChunkBytes, LayerModel, peak_in_flight
+from traincast.estimate.memory.activations import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.states import held_by, rank_parameters, states
 from traincast.job.job import Job
-from traincast.mechanisms.all import kept
-from traincast.mechanisms.layers import StageLayers, kinds, most
+from traincast.lowering.held import Held, held_by_stages
+from traincast.mechanisms.activations import LayerModel
+from traincast.mechanisms.layers import kinds, most
 from traincast.mechanisms.mechanism import GRADIENTS, OPTIMIZER, PARAMETERS
 from traincast.mechanisms.rank import RankState
 from traincast.model.numbers import Number, larger
@@ -59,8 +60,8 @@ class StageMemory(Struct, frozen=True, kw_only=True):
 
 def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
     """Return the memory of each pipeline stage; the plan says in which order it runs, and so what is in flight."""
-    model = LayerModel(job)
-    return tuple(_stage(model, plan, stage) for stage in range(len(plan.slots)))
+    model, held_Q = LayerModel(job), held_by_stages(job, plan)
+    return tuple(_stage(model, plan, stage, held_Q) for stage in range(len(plan.slots)))
 
 
 def saved_activations(job: Job, plan: SchedulePlan) -> dict[int, ChunkBytes]:
@@ -75,8 +76,9 @@ def chunk_bytes(model: LayerModel, virtual_stage: int) -> ChunkBytes:
     return _chunk(model, virtual_stage)[0]
 
 
-def _stage(model: LayerModel, plan: SchedulePlan, stage: int) -> StageMemory:
-    state = states(RankState.alone(model.job, rank_parameters(model.job, plan, stage, model.parts)))
+def _stage(model: LayerModel, plan: SchedulePlan, stage: int, held_Q: Sequence[Held]) -> StageMemory:
+    own = [held_Q[virtual_stage] for _, virtual_stage in held_by(plan, stage)]
+    state = states(RankState.alone(model.job, rank_parameters(model.job.model, own, model.parts)))
     activations, host = _activations(model, plan, stage)
     lasting = {name: state.gpu.pop(name, 0.0) for name in (PARAMETERS, GRADIENTS, OPTIMIZER)}
     other = _other(model, plan) | state.gpu
@@ -131,8 +133,7 @@ def _chunk(model: LayerModel, virtual_stage: int) -> tuple[ChunkBytes, dict[str,
     """Return what one microbatch keeps on a virtual stage, and what of it is saved on the GPU, by part."""
     job = model.job
     has_mtp = job.model.mtp_layers > 0 and virtual_stage == job.pipeline.mtp_stage_index
-    layers = tuple(model.layer(index).alone for index in model.layers_Q[virtual_stage])
-    stage = kept(job, StageLayers(layers=layers, extra=(model.mtp_layer().alone,) if has_mtp else ()))
+    stage = model.stage(model.layers_Q[virtual_stage], mtp=has_mtp)
     found = kinds(stage.layers)
     parts: list[Mapping[str, Number]] = [
         {name: size * count for name, size in each.saved.items()} for each, count in found
@@ -151,10 +152,9 @@ def _chunk(model: LayerModel, virtual_stage: int) -> tuple[ChunkBytes, dict[str,
         forward, backward = _with_logits(model, forward, backward)
     saved = _sum_of(parts)
     total = sum(saved.values())
-    host = sum(each.away * count for each, count in found)
     # Weight gradients read the GEMMs' inputs; what only the inputs' gradients need (layernorm inputs, inputs of
     # activation functions, scores) is about half.
-    return ChunkBytes(saved=total, for_weights=total / 2, forward=forward, backward=backward, host=host), saved
+    return ChunkBytes(saved=total, for_weights=total / 2, forward=forward, backward=backward, host=stage.away), saved
 
 
 def _with_logits(model: LayerModel, forward: Number, backward: Number) -> tuple[Number, Number]:

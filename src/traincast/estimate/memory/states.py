@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traincast.job.job import Job
-from traincast.lowering.held import held_by_stages
+from traincast.lowering.held import Held
 from traincast.mechanisms.all import lasting
 from traincast.mechanisms.layers import most
 from traincast.mechanisms.rank import RankParameters, RankState, Where
 from traincast.model.blocks.part import Elements
+from traincast.model.model import Model
 from traincast.model.numbers import Number
 from traincast.model.structure import Blocks, RankParts
 from traincast.schedules.plan import SchedulePlan
@@ -24,27 +24,28 @@ def held_by(plan: SchedulePlan, stage: int) -> Iterator[tuple[int, int]]:
                 yield copy, virtual_stage
 
 
-def rank_parameters(job: Job, plan: SchedulePlan, stage: int, parts: RankParts) -> RankParameters:
-    """Return the elements on one rank of a stage: sums over the parts of its blocks, each split as its block says.
+def rank_parameters(model: Model, held: Iterable[Held], parts: RankParts) -> RankParameters:
+    """Return the elements on one rank that holds some virtual stages: sums over the parts of their blocks.
 
-    A tied head on another stage than the embedding is a copy of it. Source: Shoeybi et al. 2019, arXiv 1909.08053,
-    section 3.
+    Each part is split as its block says. A tied head on another stage than the embedding is a copy of it. Source:
+    Shoeybi et al. 2019, arXiv 1909.08053, section 3.
     """
-    total = ends = Elements()
-    layers, found = [], dict[Blocks, Elements]()
-    for blocks, count, is_end in blocks_of_stage(job, plan, stage):
-        each = found[blocks] = parts.elements(blocks)
-        total += each * count
-        if is_end:
+    layers, ends, kinds = Elements(), Elements(), dict[Blocks, Elements]()
+    of_layers: list[Elements] = []
+    for virtual_stage in held:
+        for blocks, count in virtual_stage.kinds(model):
+            each = kinds[blocks] = parts.elements(blocks)
+            layers += each * count
+            of_layers.append(each)
+        for blocks, count in virtual_stage.ends(model).items():
+            each = kinds[blocks] = parts.elements(blocks)
             ends += each * count
-        else:
-            layers.append(each)
     return RankParameters(
-        total=total,
+        total=layers + ends,
         ends=ends,
-        largest_layer=most(layer.total for layer in layers),
-        largest_trained=most(layer.trained for layer in layers),
-        distinct=one_of_each_matrix(found, parts),
+        largest_layer=most(each.total for each in of_layers),
+        largest_trained=most(each.trained for each in of_layers),
+        distinct=one_of_each_matrix(kinds, parts),
     )
 
 
@@ -61,15 +62,6 @@ def one_of_each_matrix(kinds: Iterable[Blocks], parts: RankParts) -> Number:
             first = first & ((n != n_before) | (k != k_before))
         total = total + n * k * first
     return total
-
-
-def blocks_of_stage(job: Job, plan: SchedulePlan, stage: int) -> Iterator[tuple[Blocks, int, bool]]:
-    """Yield the blocks that a stage holds, how often, and whether they are ends of the model, not layers."""
-    stages = held_by_stages(job, plan)
-    for _, virtual_stage in held_by(plan, stage):
-        held = stages[virtual_stage]
-        yield from ((blocks, count, False) for blocks, count in held.kinds(job.model))
-        yield from ((blocks, count, True) for blocks, count in held.ends(job.model).items())
 
 
 class States(NamedTuple):

@@ -40,16 +40,15 @@ class Held:
         sent: Number = self._column(block.filled.costs.share.residual_bytes) if job.parallel.pp > 1 else 0.0
         self.other_K = job.memory_policy.buffer_bytes + 4 * sent + np.zeros(len(block.members))
         self.activations = [each * (1.0 + SLACK) for each in _activations(block)]
-        offloads = bool(job.offload.modules) or any(each.offloaded for each in block.recomputes)
-        self.host = _offloaded(block) if offloads else None
+        self.host = _on_host(block)
         """Activations in the memory of the host, of each kind of stage, [S] of [K, R]; None: there are none."""
 
     def parameters(self, kind: StageKind) -> RankParameters:
         """Return the parameters of a kind of stage, of arrays [K]."""
 
         def made() -> RankParameters:
-            job, plan, parts = self.block.job, self.block.shape.plan, self.block.filled.costs.parts
-            return rank_parameters(job, plan, kind.stage, parts).changed(self._column)
+            held = (self.block.shape.chunks[each].stage.held for each in kind.held)
+            return rank_parameters(self.block.job.model, held, self.block.filled.costs.parts).changed(self._column)
 
         return self.block.kept("parameters", kind.held, made)
 
@@ -144,10 +143,11 @@ def _activations(block: "Block") -> list[FloatArray]:
     return _in_flight(block, saved_CKR, np.stack(passing))
 
 
-def _offloaded(block: "Block") -> list[FloatArray]:
-    """Return the activations of each kind of stage in the memory of the host at their peak, likewise."""
-    table, recomputes = block.filled.chunks, block.recomputes
-    saved_CKR = np.stack([table.host_bytes(each, recomputes)[block.rows_K] for each in block.shape.chunks])
+def _on_host(block: "Block") -> list[FloatArray] | None:
+    """Return the activations of each kind of stage in the memory of the host at their peak, likewise; None: none."""
+    saved_CKR = np.stack([each.host_bytes for each in block.sizes_C])
+    if not saved_CKR.any():
+        return None
     return _in_flight(block, saved_CKR, np.zeros((3 * len(saved_CKR), *saved_CKR.shape[1:])))
 
 
