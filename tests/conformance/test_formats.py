@@ -358,7 +358,7 @@ def step_table(monkeypatch, tmp_path):
     FORMATS.names()  # What comes with traincast is there before it.
     monkeypatch.setattr(FORMATS, "_entries", dict(FORMATS._entries))
     monkeypatch.setattr(FORMATS, "_loaded", False)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     yield FORMATS.get("step-table")
     del sys.modules["step_table"]
 
