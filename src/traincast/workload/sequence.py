@@ -1,7 +1,7 @@
 """The program of one rank: its template, laid out in the order of a pipeline schedule.
 
 A sequence is a list of pieces, and a piece is a segment of template operations at one virtual
-stage and microbatch. Messages between stages are pieces too:
+stage and microbatch. Pipeline sends and receives are pieces too:
 
 * blocking (1F1B): receive, work, send, one after the other; a send and a following receive with
   the same neighbour are posted together, as Megatron's fused calls do;

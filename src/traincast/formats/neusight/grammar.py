@@ -361,7 +361,7 @@ class _RowReader:
 
 def check_stages(rows: tuple[Row, ...], error: Callable[[int, str], FormatError]) -> None:
     """Refuse a stage without rows, by the error of a row's number: SENDRECV separates two stages."""
-    text = "SENDRECV separates two stages, but no rows of a stage come"
+    text = "SENDRECV separates two stages, but no rows of a stage stand"
     before = True
     for row in rows:
         if row.sends and before and not any(cell.computes for cell in row.cells):

@@ -21,7 +21,7 @@ from traincast.workload.ops import FloatArray, IntArray
 COMPUTE = {"forward-compute": "forward", "backward-compute": "backward"}
 """Types of computations of a microbatch, and their pass."""
 MESSAGES = ("forward-send", "forward-recv", "backward-send", "backward-recv")
-"""Messages between stages."""
+"""Pipeline sends and receives."""
 SHARDED = ("params-all-gather", "grads-reduce-scatter")
 """Collectives of the data parallel ranks of a stage, of each model chunk."""
 AFTER = (
