@@ -33,6 +33,7 @@ ROOMS = (
     "job",
     "dialects",
     "workload",
+    "mechanisms",
     "lowering",
     "formats",
     "fabric",

@@ -46,7 +46,8 @@ def update_s(job: Job, host: Host, parameters: int, pieces: int, gpu_s: float) -
     first, last = -(-out // apart), -(-back // apart)
     link = host.link_bytes_per_s
     meanwhile = max(gpu_s, through / host.adam_bytes_per_s, (out - first) / link, (back - last) / link)
-    return first / link + meanwhile + last / link
+    found: float = first / link + meanwhile + last / link
+    return found
 
 
 def offload_notes(job: Job, gpu: Gpu, ranks_per_node: int) -> Iterator[Note]:

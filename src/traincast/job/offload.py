@@ -40,9 +40,6 @@ ADAM_BYTES = 30
 """Of host memory that Adam there reads and writes for each parameter: two fp32 moments and the fp32 parameter both ways
 (24), the fp32 gradient (4), the 16-bit parameter (2)."""
 
-HELD_BYTES = 16
-"""Of host memory for each parameter that is updated there: its fp32 copy, both moments, its gradient."""
-
 OFFLOAD_MODULES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "attn_norm": ("attention", "layernorm inputs"),

@@ -7,10 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from traincast.errors import TraincastError
-from traincast.estimate.memory.fits import fits
+from traincast.estimate.memory import JobMemory, fits
 from traincast.hardware.host import host_of
 from traincast.job.resolve import resolve_job
-from traincast.lowering.plans import plan_of_job
 from traincast.planning.answer import Choice, Explanation
 from traincast.planning.finalists import Finalist, simulated
 from traincast.planning.layout import Layout, said
@@ -84,7 +83,7 @@ def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: S
     gpu = screen.setting.cluster.gpu
     room = host_of(gpu, min(screen.setting.cluster.ranks_per_node, job.parallel.world_size)).memory_bytes
     gpus_per_node = screen.setting.cluster.gpus_per_node
-    remedies = fits(job, plan_of_job(job), gpu.memory_bytes, gpus_per_node, host_bytes=room).remedies
+    remedies = fits(JobMemory(job), gpu.memory_bytes, gpus_per_node, room).remedies
     helps = [f"{name} frees {format_size(size)}" for name, size in remedies[:_SHOWN]]
     text = (
         f"{shown}: the smallest such layout, {layout.text}, needs {format_size(peak)}, "

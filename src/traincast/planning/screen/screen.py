@@ -31,10 +31,10 @@ from traincast.job.job import Job
 from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
 from traincast.job.share import blocks_of_layer, rank_share
-from traincast.lowering.build import NORM_BYTES
 from traincast.lowering.held import table_stages
 from traincast.lowering.offload import on_host
 from traincast.lowering.stage import StageParts, stages_of
+from traincast.lowering.step import NORM_BYTES
 from traincast.model.blocks.part import Elements
 from traincast.model.dispatch import DISPATCHERS
 from traincast.model.numbers import ceil_div
