@@ -140,7 +140,7 @@ def test_a_log_is_a_measured_side_and_what_the_other_side_contradicts_is_said():
 
 def test_a_log_of_rates_alone_needs_the_job():
     log = log_of(*(torchtitan_line(step, 6000) for step in range(1, 31)))
-    with pytest.raises(FormatError, match=r"^run\.log:1: says tokens per second and GPU, but not of how many"):
+    with pytest.raises(FormatError, match=r"^run\.log:1: gives tokens per second and GPU, but not how many"):
         logged_side(log, "mine", {})
     side = logged_side(log, "mine", {"global_batch": 64, "seq_length": 8192, "gpus": 64})
     assert side.step_s == pytest.approx(64 * 8192 / 64 / 6000)

@@ -15,7 +15,7 @@ from traincast.analysis.summary import Interval, TrainingRun
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.units import format_share, format_time
-from traincast.workload.workload import MeasuredRun
+from traincast.workload.workload import MeasuredStep
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Side(Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"rank {rank} has parts, but no end", self.name)
 
 
-def measured_side(measured: MeasuredRun, name: str) -> Side:
+def measured_side(measured: MeasuredStep, name: str) -> Side:
     """Return a measured run, under a name for people."""
     timed = {rank: parts for rank, parts in measured.part_s.items() if parts}
     return Side(

@@ -30,7 +30,7 @@ def logged_side(log: TrainingLog, name: str, known: Mapping[str, int]) -> Side:
     steady = steady_step(log, known)
     if steady is None:
         raise FormatError(
-            "says tokens per second and GPU, but not of how many tokens and GPUs a step is; compare it with a job or "
+            "gives tokens per second and GPU, but not how many tokens and GPUs a step has; compare it with a job or "
             "the result of a forecast",
             log.path,
             log.steps[0].line,

@@ -8,7 +8,7 @@ from traincast.api.files import Files, StrPath, expand
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.estimate.simai.machine import simai_machine
-from traincast.estimate.simai.total import SimaiReport, refuse_beside_simai, simai_sum
+from traincast.estimate.simai.total import SimaiReport, refuse_with_simai, simai_sum
 from traincast.formats.aicb.grammar import load
 from traincast.formats.open import identify
 from traincast.hardware.cluster import Cluster
@@ -36,7 +36,7 @@ def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOv
     True
     """
     chosen = options or SimulateOptions()
-    refuse_beside_simai(chosen)
+    refuse_with_simai(chosen)
     path, *others = expand(files)
     form = identify(path)
     if others or form.name != "aicb":

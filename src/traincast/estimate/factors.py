@@ -1,6 +1,6 @@
 """What end-to-end runs teach beyond single kernels: factors on classes of work.
 
-A kernel measured alone runs with nothing beside it; in a training step caches are shared and libraries pick other
+A kernel measured alone runs with nothing alongside it; in a training step caches are shared and libraries pick other
 kernels. A factor scales one class of work, and is the product of what is common to all GPUs or frameworks, and of what
 an architecture or a framework adds: of a GPU that no run was measured on, what is known of its kind still holds. A
 factor is 1 where nothing was measured. What chips of an architecture differ in is the clock that their power limit
@@ -77,7 +77,7 @@ def prior_deviation(key: Key) -> float:
 
 
 def own_deviation(cost_class: str) -> float:
-    """Return how far one cluster's own time of a class of work may be from that of its like, before a run is seen."""
+    """Return how far one cluster's own time of a class of work may be from that of others, before a run is seen."""
     return _class_of(cost_class).own
 
 

@@ -99,9 +99,9 @@ class Inspection(Struct, frozen=True, kw_only=True):
     oddities: tuple[Note, ...] = ()
     """Everything unusual, each with its ``file:line``."""
     taken_by: str = ""
-    """Which command takes the file, where it is no workload."""
+    """Which command takes the file, where it is not a workload."""
     recorded: Workload | None = None
-    """Of a trace the step that it recorded, for analyses; no part of the document."""
+    """The step that a trace recorded, for analyses; not part of the document."""
 
     def __eq__(self, other: object) -> bool:
         """Tell whether another inspection says the same; the recorded step is not looked at."""
@@ -151,14 +151,14 @@ class Reader(Struct, frozen=True, kw_only=True, eq=False):
     read_run: Callable[[Sequence[Path], str, LayoutOptions], Workload] | None = None
     """Of a `Format`: reads the files of a run, given the name of their format and what to override of their layout."""
     open_run: Callable[[Sequence[Path], str], Callable[[LayoutOptions], Workload]] | None = None
-    """Of files that are read once for all layouts: reads them, and returns what builds the workload in a layout."""
+    """Reads files that are read once for all layouts, and returns what builds the workload in a layout."""
     recorded: Callable[[Sequence[Path], str, LayoutOptions], Workload] | None = None
-    """Of traces that are read into templates: reads a run as a recorded program with its measured times instead, unless
+    """Reads traces not into templates but as a recorded program with its measured times, unless
     the layout asks for another run."""
     expert_loads: Callable[[Sequence[Path], int | None], tuple[ExpertLoads, Note]] | None = None
-    """Of traces: the tokens that each expert rank of a run got, over the mean, and what is to be said of them."""
+    """Returns the tokens that each expert rank of a traced run got, over the mean, and a note on them."""
     computations: Callable[[Sequence[Path]], MeasuredComputations] | None = None
-    """Of traces: what each traced rank computed, for a calibration of its job's operators."""
+    """Returns what each traced rank computed, for a calibration of its job's operators."""
 
 
 class FileKind(Struct, kw_only=True, eq=False):
@@ -172,7 +172,7 @@ class FileKind(Struct, kw_only=True, eq=False):
     reader: Reader | str
     """What reads such files; or the module that has it, which is imported when the first of them is read."""
     instead: str = ""
-    """Of what is no workload: what it is and what to do with it; ``{name!r}`` stands for the file's name."""
+    """What a file that is not a workload is, and what to do with it; ``{name!r}`` stands for the file's name."""
     most_sure: float = 1.0
     """The most that `looks_like` ever says: where another kind is surer, it need not be asked."""
 
@@ -298,5 +298,5 @@ def read_again(workload: Workload) -> Workload:
     """
     form = FORMATS.get(workload.inputs[0].format)
     if not isinstance(form, Format):
-        raise FormatError(f"is {form.title}, and no workload", workload.inputs[0].path)
+        raise FormatError(f"is {form.title}, not a workload", workload.inputs[0].path)
     return form.read([Path(each.path) for each in workload.inputs], workload.layout)

@@ -57,7 +57,7 @@ def _files_in(folder: Path) -> list[Path]:
     files = sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith("."))
     if not files:
         raise FormatError("is a folder without files", str(folder))
-    # A table of a whole run is a run in itself; what stands beside it describes it.
+    # A table of a whole run is a run in itself; what stands next to it describes it.
     return [each for each in files if each.suffix == ".parquet"] or files
 
 
@@ -128,7 +128,7 @@ def _advice(path: Path, given: Sequence[Path]) -> str:
     """Return what to do about a stray file, where it stands in a folder that was given."""
     if path in given or path.parent not in given:
         return ""
-    return f"; if it is no part of the run, give a pattern such as {str(path.parent / _pattern(path))!r}"
+    return f"; if it is not part of the run, give a pattern such as {str(path.parent / _pattern(path))!r}"
 
 
 def _pattern(stray: Path) -> str:
@@ -186,7 +186,7 @@ def _loads_of(traces: Path, layout: LayoutOptions) -> tuple[ExpertLoads, Note, t
     form = identify_run(files, [traces])
     expert_loads = form.loaded().expert_loads
     if expert_loads is None:
-        raise FormatError(f"is no rank trace, but of format {form.name}; it shows no loads of experts", str(traces))
+        raise FormatError(f"is not a rank trace, but of format {form.name}; it shows no loads of experts", str(traces))
     loads, note = expert_loads(files, layout.ep)
     return loads, note, tuple(input_of(path, LOADS) for path in files)
 

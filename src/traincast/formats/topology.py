@@ -60,7 +60,7 @@ def read_topology(path: Path) -> Network | tuple[Dimension, ...]:
 
 
 def network_layout(network: Network) -> dict[str, int | str | None]:
-    """Return what is to be said of a network beside its counts: size of a node, bisection, oversubscription."""
+    """Return what is said of a network in addition to its counts: size of a node, bisection, oversubscription."""
     ratios = network.oversubscription.items()
     return {
         "gpus_per_node": network.gpus_per_node,
@@ -219,7 +219,7 @@ def _lists(path: Path, text: str) -> dict[str, list[_Item]]:
         if not opened and not rest.startswith("-"):
             key, colon, rest = (part.strip() for part in rest.partition(":"))
             if not colon or key in found:
-                message = f"{shown(raw.strip())} is no key with a list, or its key stands twice"
+                message = f"{shown(raw.strip())} is not a key with a list, or its key stands twice"
                 raise FormatError(message, str(path), line)
             found[key] = []
         opened = (opened or "[" in rest) and "]" not in rest

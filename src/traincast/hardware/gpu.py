@@ -231,7 +231,7 @@ def load_gpu(name: str) -> Gpu:
 
 
 def said_of(gpu: Gpu) -> dict[str, Any]:
-    """Return the fields of a GPU that are not as their default."""
+    """Return the fields of a GPU that differ from their default."""
     return {each.name: getattr(gpu, each.name) for each in fields(Gpu) if getattr(gpu, each.name) != each.default}
 
 

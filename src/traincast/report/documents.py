@@ -14,7 +14,7 @@ from traincast.diagnostics import Note
 from traincast.errors import UnknownNameError
 from traincast.estimate.collective_table import CollectiveTable
 from traincast.estimate.operators.cost import OperatorTime
-from traincast.estimate.simai.price import SimaiLayout
+from traincast.estimate.simai.cost import SimaiLayout
 from traincast.estimate.simai.total import SimaiReport
 from traincast.files import InputFile
 from traincast.formats.contract import Inspection

@@ -162,9 +162,9 @@ def _own_factors(job: Job, cluster: Cluster) -> Iterator[Note]:
     mine = [f"{each.cost_class} x {each.factor:g}" for each in cluster.run_factors if each.framework == name]
     others = sorted({each.framework for each in cluster.run_factors} - {name})
     if mine:
-        yield Note("run-factors", f"as runs of {name} on {cluster.name} taught: {', '.join(mine)}")
+        yield Note("run-factors", f"as learned from runs of {name} on {cluster.name}: {', '.join(mine)}")
     elif others:
-        text = f"runs on {cluster.name} were of {', '.join(others)}, and say nothing of a job of {name}"
+        text = f"runs on {cluster.name} used {', '.join(others)}, and say nothing about a job of {name}"
         yield Note("run-factors-unused", text)
 
 
@@ -191,7 +191,7 @@ def _stages(job: Job, plan: SchedulePlan) -> tuple[str, ...]:
     )
 
 
-class Rates(Struct, frozen=True, kw_only=True):
+class StepRates(Struct, frozen=True, kw_only=True):
     """Rates of one step per GPU."""
 
     tokens_per_s: float
@@ -230,7 +230,7 @@ class Rates(Struct, frozen=True, kw_only=True):
         return self.hardware_flops_per_s / self.peak_16_bit_flops_per_s
 
 
-def rates_of(done: JobStep) -> Rates:
+def rates_of(done: JobStep) -> StepRates:
     """Return the rates of a simulated job.
 
     Raises
@@ -242,7 +242,7 @@ def rates_of(done: JobStep) -> Rates:
     recompute, share = _recomputed(job)
     tokens = job.batch.tokens_per_step / done.step_s / world
     dtype, half = _peak_dtype(job.precision.dtype, done.gpu), _half(done.gpu)
-    return Rates(
+    return StepRates(
         tokens_per_s=tokens,
         flops_per_s=tokens * model_flops_per_token(job.model, attended, job.finetuning.task),
         hardware_flops_per_s=tokens
@@ -254,7 +254,7 @@ def rates_of(done: JobStep) -> Rates:
     )
 
 
-def above_peak(rates: Rates) -> tuple[Note, ...]:
+def above_peak(rates: StepRates) -> tuple[Note, ...]:
     """Return a warning for each peak that a rate is above, so that no share beyond 100 % is shown in silence."""
     found = []
     if max(rates.mfu, rates.hfu) > 1:

@@ -88,7 +88,7 @@ class SequenceBuilder:
         if self.workload.forward_only:
             slots = slots.where(slots.kind_S == SlotKind.F)
         if id(template) not in self._keys:
-            self._keys[id(template)] = Keys.of(template)
+            self._keys[id(template)] = Keys.from_template(template)
         keys = self._keys[id(template)]
         arrange = self._overlapped if self.plan.overlapped_p2p else self._blocking
         start, end = int(template.start_P[stage]), int(template.end_P[stage])

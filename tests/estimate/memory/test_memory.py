@@ -380,7 +380,7 @@ def test_a_gpu_of_80_gb_shows_79_gib():
     "framework", ["megatron-core-2025", "megatron-2021", "megatron-deepspeed-2022", "torchtitan-2025", "nanotron-2024"]
 )
 def test_sharding_more_never_needs_more(framework, precision):
-    """What ZeRO shards is no part of the loss: stage 3 peaks nowhere above 2, 2 above 1, 1 above 0."""
+    """What ZeRO shards is not part of the loss: stage 3 peaks nowhere above 2, 2 above 1, 1 above 0."""
     # Under a pipeline torchtitan keeps gathered parameters and their gradients whole.
     layout = {"tp": 2, "pp": 1 if "torchtitan" in framework else 2, "seq_length": 8192, "global_batch": 128}
     peaks = [peak_of(job_of(framework=framework, zero=zero, precision=precision, **layout)) for zero in range(4)]

@@ -49,7 +49,7 @@ def describe(file: AicbFile) -> Inspection:
             **header.extra,
         },
         totals=tuple(totals_of(_parts(file, once))),
-        oddities=(*file.oddities, *structural_oddities(file, parts)),
+        oddities=(*file.warnings, *structural_warnings(file, parts)),
     )
 
 
@@ -171,27 +171,27 @@ def _moe_rows(file: AicbFile) -> int:
 
 # --- what is odd about the structure
 
-_Oddity = tuple[str, str, int]
+_Warning = tuple[str, str, int]
 """Code, text, and row."""
 
 
-def structural_oddities(file: AicbFile, parts: Structure) -> tuple[Note, ...]:
+def structural_warnings(file: AicbFile, parts: Structure) -> tuple[Note, ...]:
     """List what is odd about the structure of a file, each with its ``file:line``; `AicbFile` has what is in values."""
     found = [*_odd_counts(file, parts), *_unequal_blocks(file, parts), *_lonely_groups(file)]
     return tuple(Note(code, text, f"{file.path}:{file.rows[row].line}") for code, text, row in found)
 
 
-def _odd_counts(file: AicbFile, parts: Structure) -> Iterator[_Oddity]:
+def _odd_counts(file: AicbFile, parts: Structure) -> Iterator[_Warning]:
     written, blocks, norms = file.header.ga, len(parts.blocks), len(parts.embedding_norm)
     if written is not None and written != blocks:
         held = counted(blocks, "microbatch", "microbatches")
         yield "microbatches-mismatch", f"the header says ga {written}, but the rows hold {held}", 0
     if norms > 1:
-        text = f"embedding_norm stands {norms} times; tied embeddings are reduced once per step"
+        text = f"embedding_norm appears {norms} times; tied embeddings are reduced once per step"
         yield "embedding-norm-repeated", f"{text}, so the first one counts", parts.embedding_norm[0]
 
 
-def _unequal_blocks(file: AicbFile, parts: Structure) -> Iterator[_Oddity]:
+def _unequal_blocks(file: AicbFile, parts: Structure) -> Iterator[_Warning]:
     """Report each kind of microbatch that differs from the last one, which is the steady state."""
     if not parts.blocks:
         return
@@ -210,7 +210,7 @@ def _signature(file: AicbFile, block: Block) -> list[tuple[str, Cell, Cell, Cell
     return [(row.name, row.forward, row.input_grad, row.weight_grad) for row in rows]
 
 
-def _lonely_groups(file: AicbFile) -> Iterator[_Oddity]:
+def _lonely_groups(file: AicbFile) -> Iterator[_Warning]:
     """Report communications in a group that the header says has one member: they would cost nothing."""
     positions = positions_as_written(file)
     for group, degree in ((Group.TP, file.header.tp), (Group.EP, file.header.ep)):

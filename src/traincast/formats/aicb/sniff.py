@@ -19,8 +19,10 @@ def looks_like(head: str) -> Sniff:
     first, rest = lines[0], lines[1:]
     if first[0] not in POLICIES:
         if "model_parallel_NPU_group:" in first:
-            return Sniff(0.3, f"the header has model_parallel_NPU_group, but {shown(first[0])} is no policy of SimAI")
-        return Sniff(0.0, "the first word is no policy of SimAI")
+            return Sniff(
+                0.3, f"the header has model_parallel_NPU_group, but {shown(first[0])} is not a policy of SimAI"
+            )
+        return Sniff(0.0, "the first word is not a policy of SimAI")
     has_count = bool(rest) and len(rest[0]) == 1 and _is_whole(rest[0][0])
     if any(len(fields) in (FIELDS, FIELDS + 1) and _is_whole(fields[1]) for fields in rest):
         return Sniff(0.98 if has_count else 0.9, f"policy {first[0]} and rows of 12 or 13 fields")

@@ -35,7 +35,7 @@ class PhysicalRow(Struct, frozen=True):
     size_bytes: int
     """Payload of the whole group as `Operation` counts it; bytes of a message."""
     gemm: tuple[int, int, int, int] | None
-    """Of a computation: batch, m, n, k."""
+    """Batch, m, n, k of a computation."""
     stage: str
     """Where in the step: ``forward.MegatronRowLinear``."""
     time_s: float | None
@@ -161,7 +161,7 @@ class _Reader:
     def _title(self, line: int, content: str) -> None:
         ranks = list(map(int, _RANK.findall(content)))
         if not ranks or not content.endswith("]"):
-            text = f"{shown(content)} is no title such as [rank0 ~ rank7] or [ pp_stage0: [rank0, rank1] ]"
+            text = f"{shown(content)} is not a title such as [rank0 ~ rank7] or [ pp_stage0: [rank0, rank1] ]"
             raise FormatError(text, self.path, line)
         stage = _STAGE.search(content)
         count = max(ranks) - min(ranks) + 1 if "~" in content else len(set(ranks))

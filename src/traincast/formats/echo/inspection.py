@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from traincast.diagnostics import Note, Remarks
+from traincast.diagnostics import FileWarnings, Note
 from traincast.formats.contract import Inspection, Total
 from traincast.formats.echo.experts import experts_of
 from traincast.formats.echo.files import FileName, read_trace
@@ -177,7 +177,7 @@ def _collective_of(op: TraceOp) -> tuple[Group, Operation] | None:
 
 def trace_warnings(path: str, ops: Sequence[TraceOp]) -> tuple[Note, ...]:
     """List what is unusual in the operations of a file in the order of lines, each kind once with its first line."""
-    found = Remarks(path)
+    found = FileWarnings(path)
     for op in ops:
         _of_operation(op, found)
         for sub in op.sub_ops:
@@ -203,7 +203,7 @@ def trace_warnings(path: str, ops: Sequence[TraceOp]) -> tuple[Note, ...]:
     return found.notes()
 
 
-def _of_operation(op: TraceOp, found: Remarks) -> None:
+def _of_operation(op: TraceOp, found: FileWarnings) -> None:
     if op.duration_s is not None and op.is_placeholder:
         found.add("placeholder", f"{op.op} has no time: duration and timestamp are 0, to be estimated", op.line)
     if op.op not in PHASES and op.op not in MESSAGES and op.op not in COLLECTIVES:
@@ -220,7 +220,7 @@ def _of_operation(op: TraceOp, found: Remarks) -> None:
         found.add("bucket-launch-only", text, op.line)
 
 
-def _of_call(call: Call, line: int, found: Remarks) -> None:
+def _of_call(call: Call, line: int, found: FileWarnings) -> None:
     if call.group is None:
         found.add("unknown-group", f"group {shown(str(call.group_name))} of a sub-operation is not known", line)
     if call.comm_name not in COMMUNICATIONS:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from traincast.diagnostics import Note, Remarks
+from traincast.diagnostics import FileWarnings, Note
 from traincast.errors import FormatError
 from traincast.formats import values
 from traincast.formats.neusight.sniff import COLUMNS, is_json
@@ -106,7 +106,7 @@ class NeusightFile(Struct, frozen=True, kw_only=True):
     form: Form = Form.FORECAST
     entries: bool
     """Whether it is the JSON form, whose rows have no lines."""
-    oddities: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
 
     @property
     def has_backward(self) -> bool:
@@ -134,11 +134,11 @@ def parse(path: str, text: str) -> NeusightFile:
     check_lines(text, path)
     entries = is_json(text)
     records = _entries(path, text) if entries else _lines(path, text)
-    remarks = Remarks(path, entries=entries)
-    reader = _RowReader(path, entries, remarks)
+    warnings = FileWarnings(path, entries=entries)
+    reader = _RowReader(path, entries, warnings)
     rows = tuple(reader.row(number, record) for number, record in records)
     check_stages(rows, reader.error)
-    return NeusightFile(path=path, rows=rows, entries=entries, oddities=remarks.notes())
+    return NeusightFile(path=path, rows=rows, entries=entries, warnings=warnings.notes())
 
 
 # --- rows of text
@@ -276,8 +276,8 @@ _HINT: dict[Callable[[str], object], str] = {
 class _RowReader:
     """Reads the values of rows."""
 
-    def __init__(self, path: str, entries: bool, remarks: Remarks) -> None:
-        self.path, self.entries, self.remarks = path, entries, remarks
+    def __init__(self, path: str, entries: bool, warnings: FileWarnings) -> None:
+        self.path, self.entries, self.warnings = path, entries, warnings
         self.names: set[str] = set()
 
     def error(self, number: int, message: str) -> FormatError:
@@ -293,7 +293,7 @@ class _RowReader:
             raise self.error(number, "column name is empty; write the name of the operator")
         if name in self.names:
             text = f"the name {shown(name)} stands twice; traced nodes have one each"
-            self.remarks.add("name-repeated", text, number)
+            self.warnings.add("name-repeated", text, number)
         self.names.add(name)
         forward, backward, weight_grad = (self._cell(number, record, part) for part in PHASES)
         process_s = self._value(number, record, "process_time", _time_s)
@@ -301,7 +301,7 @@ class _RowReader:
             text = (
                 "process_time is not 0 (its exporter never fills it); taken as ms after each communication of the row"
             )
-            self.remarks.add("process-time", text, number)
+            self.warnings.add("process-time", text, number)
         return Row(number, name, forward, backward, weight_grad, process_s)
 
     def _cell(self, number: int, record: dict[str, str], part: str) -> Cell:
@@ -317,9 +317,9 @@ class _RowReader:
             raise self.error(number, f"column {part}_comm_type: {text}")
         if group is Group.NONE and elements:
             text = f"None has a size in column {part}_comm_size, which is not used"
-            self.remarks.add("size-beside-none", text, number)
+            self.warnings.add("size-beside-none", text, number)
         elif group is not Group.NONE and not elements:
-            self.remarks.add("zero-size", f"column {part}_comm_size: a communication of 0 elements", number)
+            self.warnings.add("zero-size", f"column {part}_comm_size: a communication of 0 elements", number)
         return Cell(compute_s, kind.operation, kind.asynchronous, elements, group)
 
     def _value(self, number: int, record: dict[str, str], column: str, read: Callable[[str], T]) -> T:
@@ -331,7 +331,7 @@ class _RowReader:
 
 def check_stages(rows: tuple[Row, ...], error: Callable[[int, str], FormatError]) -> None:
     """Refuse a stage without rows, by the error of a row's number: SENDRECV separates two stages."""
-    text = "SENDRECV separates two stages, but no rows of a stage stand"
+    text = "SENDRECV separates two stages, but no rows of a stage come"
     before = True
     for row in rows:
         if row.sends and before and not any(cell.computes for cell in row.cells):

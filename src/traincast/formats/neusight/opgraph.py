@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import fsum, isclose, prod
 from typing import Any
 
-from traincast.diagnostics import Remarks
+from traincast.diagnostics import FileWarnings
 from traincast.errors import FormatError
 from traincast.formats import values
 from traincast.formats.neusight.grammar import (
@@ -74,14 +74,14 @@ def parse(path: str, text: str) -> NeusightFile:
     first, header = lines[0]
     names = [name.strip() for name in header.split(",")]
     _check_header(names, path, first)
-    remarks = Remarks(path)
-    reader = _NodeReader(path, names, remarks)
+    warnings = FileWarnings(path)
+    reader = _NodeReader(path, names, warnings)
     rows = tuple(reader.row(line, content) for line, content in lines[1:])
     if not rows:
         raise FormatError("the file ends after its header; the nodes are missing", path, first)
     check_stages(rows, lambda line, text: FormatError(text, path, line))
     form = Form.PREDICTION if reader.timed else Form.GRAPH
-    return NeusightFile(path=path, rows=rows, form=form, entries=False, oddities=remarks.notes())
+    return NeusightFile(path=path, rows=rows, form=form, entries=False, warnings=warnings.notes())
 
 
 def _check_header(names: Sequence[str], path: str, line: int) -> None:
@@ -105,8 +105,8 @@ def _check_header(names: Sequence[str], path: str, line: int) -> None:
 class _NodeReader:
     """Reads the rows of a graph."""
 
-    def __init__(self, path: str, names: Sequence[str], remarks: Remarks) -> None:
-        self.path, self.columns, self.remarks = path, names, remarks
+    def __init__(self, path: str, names: Sequence[str], warnings: FileWarnings) -> None:
+        self.path, self.columns, self.warnings = path, names, warnings
         self.names: set[str] = set()
         self.timed = TIMES[0] in names
 
@@ -118,7 +118,7 @@ class _NodeReader:
             raise FormatError("column Name is empty; write the name of the node", self.path, line)
         if name in self.names:
             text = f"the name {shown(name)} stands twice; traced nodes have one each"
-            self.remarks.add("name-repeated", text, line)
+            self.warnings.add("name-repeated", text, line)
         self.names.add(name)
         try:
             return self._row(line, name, record)
@@ -155,7 +155,7 @@ class _NodeReader:
             near_s = _NEAR_MS / MILLISECONDS_PER_SECOND
             if not isclose(said, fsum(parts), rel_tol=1e-6, abs_tol=near_s):
                 text = f"column {column} is not the sum of the times that it stands for, which are taken"
-                self.remarks.add("sum-differs", text, line)
+                self.warnings.add("sum-differs", text, line)
         return [*times]
 
 
