@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast import predict
-from traincast.analysis.comparison import Difference, Side, Unmatched, compare, logged_side
+from traincast.analysis.comparison import Difference, Side, Unmatched, compare
+from traincast.analysis.logged import logged_side
 from traincast.analysis.part_words import PASSES, common_part
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.training_log.grammar import parse

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.files import MOST_BYTES, read_text
-from traincast.formats.contract import FORMATS, FileKind, Inspection, Sniff
+from traincast.formats.contract import FORMATS, FileKind, Inspection, Reader, Sniff
 from traincast.formats.values import number, shown
 from traincast.hardware.network import SHAPES, Dimension, Network, bisection_bytes_per_s
 from traincast.units import RANGES, format_rate, parse_rate
@@ -264,7 +264,7 @@ for _name, _title, _looks_like, _describe in (
             name=_name,
             title=_title,
             looks_like=_looks_like,
-            describe=_describe,
+            reader=Reader(describe=_describe),
             instead="a network, not a workload; name it in a cluster file ([fabric] with file = {name!r}) and give "
             "that with --cluster",
         )

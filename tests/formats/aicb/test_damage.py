@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from traincast.errors import FormatError
 from traincast.formats.aicb.grammar import parse
-from traincast.formats.aicb.inspection import generation, looks_like, structural_warnings
+from traincast.formats.aicb.inspection import generation, structural_warnings
 from traincast.formats.aicb.meaning import structure
+from traincast.formats.aicb.sniff import looks_like
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SAMPLES = [

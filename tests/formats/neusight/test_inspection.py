@@ -17,8 +17,9 @@ from neusight_files import (
 )
 from traincast import api
 from traincast.errors import FormatError
-from traincast.formats.neusight.grammar import COLUMNS, looks_like, parse
+from traincast.formats.neusight.grammar import COLUMNS, parse
 from traincast.formats.neusight.inspection import structural_warnings
+from traincast.formats.neusight.sniff import looks_like
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 import pytest
 
 from traincast.errors import FormatError
-from traincast.formats.training_log.grammar import looks_like, parse
+from traincast.formats.training_log.grammar import parse
+from traincast.formats.training_log.sniff import looks_like
 from training_logs import (
     bridge_lines,
     deepspeed_line,

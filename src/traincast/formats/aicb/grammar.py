@@ -16,6 +16,7 @@ from traincast.diagnostics import FileWarnings, Note
 from traincast.errors import FormatError
 from traincast.files import read_unpacked
 from traincast.formats.aicb.header import COUNTED, Header, HeaderReader, policy, size_bytes
+from traincast.formats.aicb.sniff import FIELDS
 from traincast.formats.values import (
     COLLECTIVES,
     check_lines,
@@ -29,8 +30,6 @@ from traincast.formats.values import (
 from traincast.units import GIGA, counted
 from traincast.workload.words import Group, Operation, Phase
 
-FIELDS = 12
-"""Fields of a row; files of ``HYBRID_CUSTOMIZED`` have a policy as one more."""
 PLACEHOLDER_S = 1 / GIGA
 """AICB writes 1 ns where nothing was measured."""
 T = TypeVar("T")

@@ -9,44 +9,15 @@ from itertools import groupby
 from typing import NamedTuple
 
 from traincast.diagnostics import Note
-from traincast.formats.aicb.grammar import FIELDS, PHASES, AicbFile, Cell
+from traincast.formats.aicb.grammar import PHASES, AicbFile, Cell
 from traincast.formats.aicb.header import Header
 from traincast.formats.aicb.meaning import Block, Structure, group_of, positions_as_written, structure
-from traincast.formats.aicb.policies import POLICIES
-from traincast.formats.contract import Counted, Inspection, Sniff, totals_of
-from traincast.formats.values import shown
+from traincast.formats.contract import Counted, Inspection, totals_of
 from traincast.units import counted
 from traincast.workload.words import Group, Operation, Phase
 
 _V1_0 = "AICB v1.0 (2024-07 to 2024-08)"
 _UNKNOWN_WRITER = "SimAI workload of an unknown writer"
-
-
-def looks_like(head: str) -> Sniff:
-    """Tell from the beginning of a file, whose last line may be cut.
-
-    It is near 1 with a known policy, a number of rows and a row of 12 or 13 fields.
-    """
-    lines = [line.split() for line in head[: 1 << 16].removeprefix("\ufeff").splitlines() if line.strip()][:3]
-    if not lines:
-        return Sniff(0.0, "the file is empty")
-    first, rest = lines[0], lines[1:]
-    if first[0] not in POLICIES:
-        if "model_parallel_NPU_group:" in first:
-            return Sniff(
-                0.3, f"the header has model_parallel_NPU_group, but {shown(first[0])} is not a policy of SimAI"
-            )
-        return Sniff(0.0, "the first word is not a policy of SimAI")
-    has_count = bool(rest) and len(rest[0]) == 1 and _is_whole(rest[0][0])
-    if any(len(fields) in (FIELDS, FIELDS + 1) and _is_whole(fields[1]) for fields in rest):
-        return Sniff(0.98 if has_count else 0.9, f"policy {first[0]} and rows of 12 or 13 fields")
-    if has_count or "model_parallel_NPU_group:" in first:
-        return Sniff(0.7, f"policy {first[0]} and the number of rows or the TP size")
-    return Sniff(0.2, f"the first word is the policy {first[0]}")
-
-
-def _is_whole(word: str) -> bool:
-    return word.removeprefix("-").isdecimal()
 
 
 def describe(file: AicbFile) -> Inspection:

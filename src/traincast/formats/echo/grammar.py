@@ -29,12 +29,10 @@ from traincast.formats.echo.lines import (
     SubOp,
     TraceOp,
 )
+from traincast.formats.echo.sniff import HEAD
 from traincast.formats.values import MOST_LINES, check_lines, shown
 from traincast.units import LARGEST_WHOLE
 from traincast.workload.words import Group, Operation
-
-HEAD = re.compile(r"(rank|stage):(0|[1-9][0-9]{0,8}):([A-Za-z_][A-Za-z0-9_]{0,63})\(", re.ASCII)
-"""How a line starts."""
 
 _AFTER_DESCRIPTION = FIELDS | {"cmd_uid", "op_semantics", "finalize_base_duration_ms"} | frozenset(ALIASES)
 """Fields that end a description; any other ``word=`` in one belongs to its text."""

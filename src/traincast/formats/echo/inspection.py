@@ -7,11 +7,9 @@ from itertools import chain
 from pathlib import Path
 
 from traincast.diagnostics import FileWarnings, Note
-from traincast.errors import FormatError
-from traincast.formats.contract import Inspection, Sniff, Total
+from traincast.formats.contract import Inspection, Total
 from traincast.formats.echo.experts import experts_of
 from traincast.formats.echo.files import FileName, read_trace
-from traincast.formats.echo.grammar import HEAD, parse_line
 from traincast.formats.echo.lines import (
     COLLECTIVES,
     COMMUNICATIONS,
@@ -45,20 +43,6 @@ _LAYOUT = (
 """What the shapes, which were really there, or else the name say of a run."""
 
 _Sizes = dict[str, int | str | None]
-
-
-def looks_like(head: str) -> Sniff:
-    """Tell how sure it is that a text begins a rank trace or a scheduling plan."""
-    line, _, more = head.removeprefix("\ufeff").lstrip().partition("\n")
-    if HEAD.match(line) is None:
-        return Sniff(0.0, "the first line does not begin like rank:0:forward_step(")
-    try:
-        parse_line(line, "", 1)
-    except FormatError as problem:
-        if not more and "duration=" in line:
-            return Sniff(0.8, "begins like a rank trace; its first line goes on beyond the text seen")
-        return Sniff(0.5, f"begins like a rank trace, but the first line cannot be read{problem}")
-    return Sniff(0.98, "the first line is an operation of a rank trace")
 
 
 def inspect_file(path: Path) -> Inspection:

@@ -88,7 +88,7 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
 
 
 def read_recorded(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
-    """Read the traces of one run as they are (see `traincast.formats.contract.Format.recorded`)."""
+    """Read the traces of one run as they are (see `traincast.formats.contract.Reader.recorded`)."""
     opened = _opened(paths, name, options)
     changes = (options.comm == "model", options.expert_imbalance is not None, options.expert_loads is not None)
     if opened.run.is_forecast or not (opened.is_another_run or any(changes)):

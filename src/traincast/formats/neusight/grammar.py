@@ -6,7 +6,6 @@ exported with the row fields of AICB (``Work_Item`` of aliyun/aicb); the sizes s
 """
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import lru_cache
@@ -17,7 +16,7 @@ from msgspec import Struct
 from traincast.diagnostics import FileWarnings, Note
 from traincast.errors import FormatError
 from traincast.formats import values
-from traincast.formats.contract import Sniff
+from traincast.formats.neusight.sniff import COLUMNS, is_json
 from traincast.formats.values import COLLECTIVES, check_lines, check_width, filled_lines, shown
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group, Operation, Phase
@@ -32,16 +31,8 @@ MAX_ELEMENTS = 2**50 - 1
 
 PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "weight_grad": Phase.WEIGHT_GRADIENT}
 """Parts of a row. The backward one has the kernels of both gradients, the last the accumulation of the weight's."""
-COLUMNS = (
-    "name",
-    *(f"{part}_{what}" for part in PHASES for what in ("compute_time", "comm_type", "comm_size")),
-    "process_time",
-)
-
 _COLLECTIVES = {name: each for name, each in COLLECTIVES.items() if each is not Operation.REDUCE}
 _ASYNC = "_ASYNC"
-_COLUMN_OBJECT = re.compile(r'\{\s*"name"\s*:\s*[\[{]')
-
 T = TypeVar("T")
 
 
@@ -132,23 +123,6 @@ class NeusightFile(Struct, frozen=True, kw_only=True):
         return f"{self.path}[{number}]" if self.entries else f"{self.path}:{number}"
 
 
-def looks_like(head: str) -> Sniff:
-    """Tell from the names of the columns, in the beginning of a file, whose last line may be cut."""
-    if _is_json(head):
-        there = sum(f'"{name}"' in head for name in COLUMNS)
-        if there == 1 and _COLUMN_OBJECT.match(head.lstrip("\ufeff \t\r\n")):
-            return Sniff(0.3, "a JSON object that begins with a list of names")
-    else:
-        # A BOM and empty lines may come first.
-        header = head.removeprefix("\ufeff").lstrip().split("\n", 1)[0].split()
-        there = sum(name in header for name in COLUMNS)
-    if there == len(COLUMNS):
-        return Sniff(0.95, "all columns of a NeuSight operator forecast")
-    if "forward_compute_time" in head and there > 1:
-        return Sniff(0.6, f"{there} of the {len(COLUMNS)} columns of a NeuSight operator forecast")
-    return Sniff(0.0, f"the columns are not {COLUMNS[0]}, {COLUMNS[1]} ...")
-
-
 def parse(path: str, text: str) -> NeusightFile:
     """Read the text of a file; `path` is where it came from, for messages.
 
@@ -158,7 +132,7 @@ def parse(path: str, text: str) -> NeusightFile:
         With the line (JSON: the entry), and the column and value, of the first thing that cannot be read.
     """
     check_lines(text, path)
-    entries = _is_json(text)
+    entries = is_json(text)
     records = _entries(path, text) if entries else _lines(path, text)
     warnings = FileWarnings(path, entries=entries)
     reader = _RowReader(path, entries, warnings)
@@ -171,10 +145,6 @@ def parse(path: str, text: str) -> NeusightFile:
 
 _Records = list[tuple[int, dict[str, str]]]
 """The number of each row (see `Row.number`) and its values by column, as text."""
-
-
-def _is_json(text: str) -> bool:
-    return text.lstrip("\ufeff \t\r\n")[:1] in ("[", "{")
 
 
 def _lines(path: str, text: str) -> _Records:

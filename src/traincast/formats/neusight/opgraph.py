@@ -19,7 +19,6 @@ from typing import Any
 from traincast.diagnostics import FileWarnings
 from traincast.errors import FormatError
 from traincast.formats import values
-from traincast.formats.contract import Sniff
 from traincast.formats.neusight.grammar import (
     MAX_ELEMENTS,
     MILLISECONDS_PER_SECOND,
@@ -40,15 +39,15 @@ from traincast.formats.neusight.kernels import (
     input_gradient_calls,
     weight_gradient_calls,
 )
+from traincast.formats.neusight.sniff import GRAPH_COLUMNS
 from traincast.formats.values import check_lines, check_width, filled_lines, shown
 from traincast.workload.words import Group, Operation
 
-COLUMNS = ("Name", "OpName", "FwOps", "BwOps", "AccOps", "Prev", "Next", "InputShapes", "OutputShape")
 TIMES = ("fw_latency", "bw_latency", "acc_latency")
 """Columns of a prediction: forward, both gradients, their accumulation; in milliseconds."""
 SUMS = ("bwall_latency", "e2e_latency")
 """Sums of the last two of `TIMES`, and of all."""
-_LISTS = COLUMNS[2:5]
+_LISTS = GRAPH_COLUMNS[2:5]
 _SIZES = {"Linear": 3, "BMM": 4} | dict.fromkeys(ATTENTION, 7)
 _COMMUNICATIONS = {
     "ALLREDUCE": (Operation.ALL_REDUCE, Group.TP, False),
@@ -58,18 +57,6 @@ _COMMUNICATIONS = {
 """Operation, who takes part, and whether what follows goes on meanwhile."""
 _OPERATORS = f"{', '.join(_SIZES)}, {VECTOR}..., MEM, {', '.join(_COMMUNICATIONS)}"
 _NEAR_MS = 1e-6
-
-
-def looks_like(head: str) -> Sniff:
-    """Tell from the names of the columns, in the beginning of a file."""
-    header = head.removeprefix("\ufeff").lstrip().split("\n", 1)[0]
-    names = {name.strip() for name in header.split(",")}
-    there = sum(name in names for name in COLUMNS)
-    if there == len(COLUMNS):
-        return Sniff(0.97, "all columns of a NeuSight operator graph")
-    if {"FwOps", "BwOps"} & names and there > 1:
-        return Sniff(0.6, f"{there} of the {len(COLUMNS)} columns of a NeuSight operator graph")
-    return Sniff(0.0, f"the columns are not {', '.join(COLUMNS[:3])} ...")
 
 
 def parse(path: str, text: str) -> NeusightFile:
@@ -98,13 +85,13 @@ def parse(path: str, text: str) -> NeusightFile:
 
 
 def _check_header(names: Sequence[str], path: str, line: int) -> None:
-    known = (*COLUMNS, *TIMES, *SUMS)
-    missing = [name for name in COLUMNS if name not in names]
+    known = (*GRAPH_COLUMNS, *TIMES, *SUMS)
+    missing = [name for name in GRAPH_COLUMNS if name not in names]
     timed = [name for name in TIMES if name in names]
     unknown = [name for name in names if name not in known]
     problem = ""
     if missing:
-        problem = f"lacks {', '.join(missing)}; an operator graph needs {', '.join(COLUMNS)}"
+        problem = f"lacks {', '.join(missing)}; an operator graph needs {', '.join(GRAPH_COLUMNS)}"
     elif unknown:
         problem = f"has the unknown {shown(unknown[0])}; known: {', '.join(known)}"
     elif len(set(names)) != len(names):

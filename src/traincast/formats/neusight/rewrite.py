@@ -9,7 +9,8 @@ from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.files import read_unpacked
 from traincast.formats.contract import read_again
-from traincast.formats.neusight.grammar import COLUMNS, MILLISECONDS_PER_SECOND
+from traincast.formats.neusight.grammar import MILLISECONDS_PER_SECOND
+from traincast.formats.neusight.sniff import COLUMNS
 from traincast.formats.writer import Run, Written
 from traincast.workload.words import Kind, Phase
 from traincast.workload.workload import Workload

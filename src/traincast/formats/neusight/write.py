@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.neusight.gpt2 import gpt2_nodes, is_gpt2
-from traincast.formats.neusight.grammar import COLUMNS, GRADIENT_SUFFIX, MILLISECONDS_PER_SECOND
+from traincast.formats.neusight.grammar import GRADIENT_SUFFIX, MILLISECONDS_PER_SECOND
 from traincast.formats.neusight.graph import Calls, Node, module_nodes
 from traincast.formats.neusight.rewrite import FORMATS_OF_NEUSIGHT, rewritten
+from traincast.formats.neusight.sniff import COLUMNS
 from traincast.formats.writer import WRITERS, Run, Writer, WriterOption, Written
 from traincast.job.job import Job
 from traincast.job.share import rank_share

@@ -8,7 +8,7 @@ Source: ByteDance-Seed/StragglerAnalysis (readme.md, analyzer/metatypes.py); Lin
 Large Model Training Using What-if Analysis, OSDI 2025, arXiv 2505.05713.
 """
 
-from traincast.formats.contract import FORMATS, Format, Sniff, later
+from traincast.formats.contract import FORMATS, Format, Sniff
 
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id")
 """Columns that every trace has; ``gmc``, the number of the model chunk in the model, follows from the others."""
@@ -30,7 +30,6 @@ FORMATS.register("straggler-st")(
         title="straggler trace",
         options=frozenset({"step"}),
         looks_like=looks_like,
-        describe=later("traincast.formats.straggler_st.read:inspect_file"),
-        read_run=later("traincast.formats.straggler_st.read:read_workload"),
+        reader="traincast.formats.straggler_st.reader",
     )
 )

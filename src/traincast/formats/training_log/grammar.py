@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from traincast.diagnostics import FileWarnings, Note
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.contract import Sniff
 from traincast.formats.training_log.frameworks import (
     BRIDGE,
     FACTS,
@@ -28,17 +27,16 @@ from traincast.formats.training_log.frameworks import (
     INTERRUPTION,
     MEGATRON,
     MESH,
-    PREAMBLE,
     SENTENCES,
     Framework,
 )
+from traincast.formats.training_log.sniff import COLOURS
 from traincast.formats.values import check_lines, shown
 from traincast.units import RANGES, is_number, plain_number
 
 MOST_LINES = 2**22
 """Lines of a log: some ten seconds of reading."""
 
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAG = re.compile(r"\s*(\[(?:rank|default)\d+\]:|\d+:(?=\s)|\[\d+,\d+\]<\w+>:?|\[[\w.-]+-\d+\]|[\w.-]+/\d+(?=\s))")
 """How launchers mark the rank of a line: torchrun, srun --label, mpirun --tag-output, Kubernetes, NeMo-Run."""
 _STARTS = re.compile(r"Training starts at step|before the start of training step|(?<!-)-{10,}+ arguments -{10,}")
@@ -100,17 +98,6 @@ class TrainingLog(Struct, frozen=True, kw_only=True):
     def starts(self) -> int:
         """How often the run was started."""
         return 1 + max(step.start for step in self.steps)
-
-
-def looks_like(head: str) -> Sniff:
-    """Tell a log by the lines of its steps, or by what frameworks print before the first of them."""
-    plain = _COLOURS.sub("", head)
-    for framework in FRAMEWORKS:
-        if framework.mark in plain and framework.head.search(plain):
-            return Sniff(0.95, f"lines of steps as {framework.title} prints them")
-    if PREAMBLE.search(plain):
-        return Sniff(0.6, "what a training framework prints before the first step")
-    return Sniff(0.0, "no line of a step as a training framework prints it")
 
 
 class _Utilisation(NamedTuple):
@@ -231,7 +218,7 @@ def parse(path: str, text: str) -> TrainingLog:
     """
     check_lines(text, path, MOST_LINES)
     reader = _Reader(path, FileWarnings(path))
-    for number, line in enumerate(_COLOURS.sub("", text).removeprefix("\ufeff").split("\n"), 1):
+    for number, line in enumerate(COLOURS.sub("", text).removeprefix("\ufeff").split("\n"), 1):
         for part in line.split("\r"):
             if part and len(part) <= _LONGEST_LINE:
                 reader.take(number, part)
