@@ -9,8 +9,6 @@ the other stage is draining it (``bubble``).
 Letters: N operations of a rank, B borders between instants, O owners.
 """
 
-from itertools import pairwise
-
 import numpy as np
 from msgspec import Struct
 
@@ -92,46 +90,28 @@ def rank_owners(step: TimedProgram, index: int) -> RankOwners:
     """Return what a rank's operations claim, transferring and waiting, and who owns the instants between borders."""
     if index in step.owners:
         return step.owners[index]
-    if len(step.program) > MOST_KEPT:
-        return _owned(step.program, step.timeline, index, index + 1)[0]
-    for first, last in step.program.rank_blocks():
-        step.owners.update(enumerate(_owned(step.program, step.timeline, first, last), first))
-    return step.owners[index]
+    found = _owned_of_rank(step.program, step.timeline, index)
+    if len(step.program) <= MOST_KEPT:
+        step.owners[index] = found
+    return found
 
 
-def _owned(program: Program, timeline: Timeline, first: int, last: int) -> list[RankOwners]:
-    """Return who owns the instants of each simulated rank from one index to another."""
-    ptr_R1 = (program.op_ptr_R1[first : last + 1] - program.op_ptr_R1[first]).tolist()
-    mine = slice(int(program.op_ptr_R1[first]), int(program.op_ptr_R1[last]))
+def _owned_of_rank(program: Program, timeline: Timeline, index: int) -> RankOwners:
+    mine = program.rank_slice(index)
     ready_N, start_N, end_N = timeline.ready_s_N[mine], timeline.start_s_N[mine], timeline.end_s_N[mine]
     transfer_N, wait_N = _owners(program, program.row_N[mine])
-    place_3N = np.empty((3, len(ready_N)), dtype=np.int64)
-    borders, count, count_R1 = [], 0, [0]
-    for begin, end in pairwise(ptr_R1):
-        times = np.concatenate([ready_N[begin:end], start_N[begin:end], end_N[begin:end], [0.0, timeline.step_s]])
-        # Times of a stream rise, which a stable sort makes use of and that of `np.unique` does not.
-        order = np.argsort(times, kind="stable")
-        rising = times[order]
-        new = np.concatenate([[True], rising[1:] != rising[:-1]])
-        place = np.empty(len(times), dtype=np.int64)
-        place[order] = np.cumsum(new) + (count - 1)
-        place_3N[:, begin:end] = place[:-2].reshape(3, -1)
-        borders.append(rising[new])
-        count += len(borders[-1])
-        count_R1.append(count)
-    ready_at_N, start_at_N, end_at_N = place_3N
+    claims = (transfer_N, start_N, end_N), (wait_N, ready_N, start_N)
+    times = np.concatenate([ready_N, start_N, end_N, [0.0, timeline.step_s]])
+    # Times of a stream rise, which a stable sort makes use of and that of `np.unique` does not.
+    order = np.argsort(times, kind="stable")
+    rising = times[order]
+    new = np.concatenate([[True], rising[1:] != rising[:-1]])
+    border_B, place = rising[new], np.empty(len(times), dtype=np.int64)
+    place[order] = np.cumsum(new) - 1
+    ready_at_N, start_at_N, end_at_N = place[:-2].reshape(3, -1)
     owner_N = np.concatenate([transfer_N, wait_N])
     begin_N, until_N = np.concatenate([start_at_N, ready_at_N]), np.concatenate([end_at_N, start_at_N])
-    owner_B = _first_owners(count, owner_N, begin_N, until_N)
-    found = []
-    for (begin, end), (low, high), border_B in zip(pairwise(ptr_R1), pairwise(count_R1), borders, strict=True):
-        of_rank = slice(begin, end)
-        claims = (
-            (transfer_N[of_rank], start_N[of_rank], end_N[of_rank]),
-            (wait_N[of_rank], ready_N[of_rank], start_N[of_rank]),
-        )
-        found.append(RankOwners(claims, border_B, owner_B[low : high - 1]))
-    return found
+    return RankOwners(claims, border_B, _first_owners(len(border_B), owner_N, begin_N, until_N))
 
 
 def is_waiting(owner_B: IntArray) -> BoolArray:

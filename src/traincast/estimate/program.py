@@ -22,7 +22,7 @@ from traincast.estimate.collectives.cost import CollectiveCost, estimate_collect
 from traincast.estimate.factors import CostFactors, is_throttled
 from traincast.estimate.measured import cost_class, measured_class
 from traincast.estimate.operators.cost import OperatorTime, estimate_operator
-from traincast.fabric.placement import Placement, placement_of
+from traincast.fabric.placement import Placement, ends_of, placement_of
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.workload.ops import FloatArray, IntArray, OperatorCall, OpTable, numbered
@@ -471,6 +471,9 @@ def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[
     for key in key_at[first_K].tolist():
         group, stage, peer = key // stages**2, key // stages % stages - 1, key % stages - 1
         members = program.groups[group].members
-        placement = placement_of(members if peer < 0 else members[[stage, peer]], location_LW)
+        if peer < 0:
+            placement = placement_of(members, location_LW)
+        else:
+            placement = ends_of(int(members[stage]), int(members[peer]), location_LW)
         of_key.append(numbers.setdefault(placement, len(numbers)))
     return list(numbers), np.array(of_key, dtype=np.int64)[inverse_at]
