@@ -58,7 +58,8 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """Return the entry of that name (errors as `known_name`)."""
         self._load()
-        return self._entries[known_name(self.kind, name, self.names())]
+        known = self._entries
+        return known[name] if name in known else known[known_name(self.kind, name, self.names())]
 
     def names(self) -> list[str]:
         """Every known name and alias, sorted."""

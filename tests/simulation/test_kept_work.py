@@ -26,6 +26,8 @@ RUNS = [
     (job(), Setting(cluster=H100, unfold=True)),
     (job(schedule="zb_h1"), Setting(cluster=H100)),
     (job(zero=1), Setting(cluster=H100)),
+    (job(seq_length=1024), Setting(cluster=H100)),
+    (job(seq_length=4096, sequence_parallel=False), Setting(cluster=A100)),
     (job().with_values(recompute="full"), Setting(cluster=A100)),
     (job(), Setting(cluster=H100)),
 ]
@@ -44,7 +46,7 @@ def test_a_forecast_is_the_same_whatever_ran_before():
     assert [forecast_of(run, study) for run in reversed(RUNS)] == alone[::-1]
 
 
-def test_the_work_of_a_job_is_built_once_for_several_clusters(monkeypatch):
+def counted_calls(monkeypatch):
     built = []
     for name in ("build_workload", "expansion", "graph_of"):
         genuine = getattr(studies, name)
@@ -54,7 +56,20 @@ def test_the_work_of_a_job_is_built_once_for_several_clusters(monkeypatch):
             return genuine(*given)
 
         monkeypatch.setattr(studies, name, counted)
-    study = Study()
+    return built
+
+
+def test_jobs_that_differ_in_sizes_alone_are_laid_out_once(monkeypatch):
+    built, study = counted_calls(monkeypatch), Study()
+    for length in (1024, 2048, 4096):
+        forecast(job(seq_length=length), RUNS[0][1], study=study)
+    assert sorted(built) == [*["build_workload"] * 3, "expansion", "graph_of"]
+    forecast(job(vpp=2), RUNS[0][1], study=study)
+    assert built.count("expansion") == 2, "another order is another program"
+
+
+def test_the_work_of_a_job_is_built_once_for_several_clusters(monkeypatch):
+    built, study = counted_calls(monkeypatch), Study()
     for run in RUNS[:2]:
         forecast(*run, study=study)
     assert sorted(built) == ["build_workload", "expansion", "graph_of"]

@@ -227,7 +227,7 @@ def _fitted_as(done: "JobStep") -> str:
 
 def _fitted_to(level: str, name: str, table: FactorTable) -> bool:
     """Say whether a run of a GPU's chip, or of a framework, was in the fit."""
-    return any(key[:2] == (level, name) and each.rows > 0 for key, each in table.factors.items())
+    return (level, name) in table.seen
 
 
 def _assumed(done: "JobStep", notes: Iterable[Note]) -> float:

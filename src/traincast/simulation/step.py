@@ -3,7 +3,7 @@
 Letters: R simulated ranks, W ranks, L levels of location.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from importlib.util import find_spec
 
 import numpy as np
@@ -198,12 +198,17 @@ def time_layout(layout: ProgramLayout, seed: int | None = None) -> Step:
     work = Uncosted.from_program(program, layout.location_LW)
     own, alone = {kind: each.cluster for kind, each in contention.items()}, network.alone
 
-    def cost(contended: Mapping[Group, Cluster]) -> ProgramCosts:
+    def cost(contended: Mapping[Group, Cluster], kinds: Container[Group] | None = None) -> ProgramCosts:
         seen = {**own, **contended}
         for group in workload.in_network:
             seen[group] = replace(seen.get(group, alone), in_network_reduction=True)
         rates = setting.busbw_bytes_per_s
-        return work.costs(alone, rates, seen, workload.transfer_factor)
+        return work.costs(alone, rates, seen, workload.transfer_factor, kinds)
+
+    def contended_s(contended: Mapping[Group, Cluster]) -> FloatArray:
+        if setting.edits:
+            return edited(program, cost(contended).duration_s_N, setting.edits)
+        return cost(contended, contended).duration_s_N
 
     costs = cost({})
     slowdown_T = slowdowns(program, workload.compute_is_in_situ, setting.overlap_slowdown)
@@ -219,7 +224,7 @@ def time_layout(layout: ProgramLayout, seed: int | None = None) -> Step:
         held_N=lambda at_I: held_T[program.row_N[at_I]],
         kinds=KindsOfTransfers.from_program(program, layout.location_LW) if network.shared else None,
         network=network,
-        cost=lambda contended: edited(program, cost(contended).duration_s_N, setting.edits),
+        cost=contended_s,
     )
     advanced(0.5)
     try:

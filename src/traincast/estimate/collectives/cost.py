@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from traincast.errors import ConfigError, ProgramError
 from traincast.estimate.collectives.algorithms import ALGORITHMS, Algorithm, Traffic
-from traincast.estimate.collectives.links import Curve, curve, evaluate, latency_s
+from traincast.estimate.collectives.links import Curve, curve, evaluate, latency_s, seconds
 from traincast.estimate.collectives.tuning import protocol_of
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster, MeasuredTable
@@ -102,7 +102,7 @@ def estimate_collective(
     if busbw_bytes_per_s is None:
         if cluster.ideal:
             return NOTHING
-        times_s = [float(evaluate(curve(traffic, cluster), size_bytes)) for _, traffic in found]
+        times_s = [seconds(curve(traffic, cluster), float(size_bytes)) for _, traffic in found]
     else:  # it includes the latency of each algorithm, but no time is shorter than that
         wire_s = size_bytes * bus_factor(operation, placement.ranks) / busbw_bytes_per_s
         times_s = [wire_s if cluster.ideal else max(wire_s, latency_s(traffic, cluster)) for _, traffic in found]
@@ -175,7 +175,7 @@ def candidates(
     """
     asked = list(map(ALGORITHMS.get, cluster.algorithms if algorithm is None else (algorithm,)))
     for each in ALGORITHMS.entries() if algorithm is None else asked:
-        if (each in asked or each.is_chosen(placement, cluster)) and each.can_do(operation, placement):
+        if each.can_do(operation, placement) and (each in asked or each.is_chosen(placement, cluster)):
             yield each, each.traffic(operation, placement)
 
 

@@ -151,6 +151,19 @@ def evaluate(cost: Curve, size_bytes: npt.ArrayLike) -> FloatArray:
     return np.where(size > cost.most_bytes, inf, time_s) if np.min(cost.most_bytes) < inf else time_s
 
 
+def seconds(cost: Curve, size_bytes: float) -> float:
+    """Return the seconds of a curve at one size, as `evaluate` does."""
+    if not size_bytes > 0:
+        return 0.0
+    if size_bytes > cost.most_bytes:
+        return inf
+    at_least_one = max(size_bytes, 1.0)
+    step = cost.step_s / (1.0 + cost.step_bytes / at_least_one)
+    fill = cost.fill_s / (1.0 + cost.fill_bytes / at_least_one)
+    wire = size_bytes * cost.seconds_per_byte
+    return cost.latency_s + step + fill + min(cost.switch_s, wire) + wire
+
+
 def latency_s(traffic: Traffic, cluster: Cluster) -> float:
     """Return what a communication costs at any size: its start and its steps, in seconds."""
     link = cluster.inter if traffic.inter_hops else cluster.intra
