@@ -211,9 +211,9 @@ class KindsOfTransfers(Struct, frozen=True):
         spans = {kind: each.spans(start_s_N, end_s_N) for kind, each in self.of_kind.items()}
         covered = {kind: union(each) for kind, each in spans.items()} if len(spans) > 1 and self.asynchronous else {}
         pairs = [pair for pair in combinations(covered, 2) if not self.asynchronous.isdisjoint(pair)]
-        meeting = {pair for pair in pairs if meet(covered[pair[0]], covered[pair[1]])}
+        overlapping = {pair for pair in pairs if meet(covered[pair[0]], covered[pair[1]])}
         for one, two in permutations(covered, 2):
-            if (one, two) not in meeting and (two, one) not in meeting:
+            if (one, two) not in overlapping and (two, one) not in meeting:
                 continue
             overlap_s_I = overlaps(spans[one], covered[two]).per_span(spans[one])
             if overlap_s_I.any():
