@@ -213,7 +213,7 @@ class KindsOfTransfers(Struct, frozen=True):
         pairs = [pair for pair in combinations(covered, 2) if not self.asynchronous.isdisjoint(pair)]
         overlapping = {pair for pair in pairs if meet(covered[pair[0]], covered[pair[1]])}
         for one, two in permutations(covered, 2):
-            if (one, two) not in overlapping and (two, one) not in meeting:
+            if (one, two) not in overlapping and (two, one) not in overlapping:
                 continue
             overlap_s_I = overlaps(spans[one], covered[two]).per_span(spans[one])
             if overlap_s_I.any():
