@@ -68,7 +68,19 @@ def test_no_column_of_the_sweep_crashes(dropped, tmp_path):
     found = predict(read_table(sweep(tmp_path, lines)), Request())
     assert len(found.ids) + len(found.skipped) == len(ROWS)
     assert all(row.reason for row in found.skipped)
-    needed = {"model", "base_model", "layers", "hidden", "ffn_hidden", "heads", "seq_len", "gpu", "num_gpus", "tp", "pp"}
+    needed = {
+        "model",
+        "base_model",
+        "layers",
+        "hidden",
+        "ffn_hidden",
+        "heads",
+        "seq_len",
+        "gpu",
+        "num_gpus",
+        "tp",
+        "pp",
+    }
     kept = set() if dropped in needed | {"micro_batch", "global_batch", "peak_memory_gib"} else {"a", "d"}
     assert kept <= set(found.ids) or dropped in ("id", "step_time_s")
 
