@@ -2,7 +2,7 @@
 
     python studies/boards.py [--write]
 
-Prints every board beside its limit. Ends with 1 where one is worse by more than `TOLERANCE`. ``--write`` makes what
+Prints every board with its limit. Ends with 1 where one is worse by more than `TOLERANCE`. ``--write`` makes what
 stands on the page, and what the sample gives now, the limits: to be used where a board got better, or where the
 changelog says why it got worse. The page itself is held to what commands print by
 ``python studies/accuracy.py --check``.

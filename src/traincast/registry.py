@@ -6,25 +6,15 @@ entry point of another distribution in the group of the same name.
 
 import importlib
 import importlib.util
-import os
 import pkgutil
-import sys
 from collections.abc import Callable, Iterable
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
 
-from traincast.errors import FormatError, UnknownNameError
-from traincast.files import read_bytes
+from traincast.errors import UnknownNameError
 from traincast.names import find_name
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
 T = TypeVar("T")
-
-_OURS = b"[traincast."
-"""How a group of entry points for a registry begins in the file of a distribution."""
 
 
 def known_name(kind: str, name: str, known: Iterable[str]) -> str:
@@ -40,34 +30,6 @@ def known_name(kind: str, name: str, known: Iterable[str]) -> str:
     if found is None:
         raise UnknownNameError(kind, name, names)
     return found
-
-
-def _plugins(group: str) -> "list[EntryPoint]":
-    """Return the entry points of a group, by name."""
-    if not _has_plugins(tuple(sys.path)):
-        return []
-    # Loading this takes longer than all that registries do.
-    from importlib.metadata import entry_points
-
-    return sorted(entry_points(group=group), key=lambda found: found.name)
-
-
-@cache
-def _has_plugins(places: tuple[str, ...]) -> bool:
-    """Return whether a distribution in some places (`sys.path`) has entry points for us, or may have: an archive."""
-    return any(_has_plugin(Path(place)) for place in places)
-
-
-def _has_plugin(place: Path) -> bool:
-    if not place.is_dir():
-        return place.exists()
-    try:
-        # `Path.iterdir` makes a path of every package.
-        names = [name for name in os.listdir(place) if name.lower().endswith("-info")]  # noqa: PTH208
-        tables = [place / name / "entry_points.txt" for name in names]
-        return any(_OURS in read_bytes(table) for table in tables if table.is_file())
-    except (OSError, FormatError):
-        return True
 
 
 class Registry(Generic[T]):
@@ -96,7 +58,8 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """Return the entry of that name (errors as `known_name`)."""
         self._load()
-        return self._entries[known_name(self.kind, name, self.names())]
+        known = self._entries
+        return known[name] if name in known else known[known_name(self.kind, name, self.names())]
 
     def names(self) -> list[str]:
         """Every known name and alias, sorted."""
@@ -119,5 +82,5 @@ class Registry(Generic[T]):
                 importlib.import_module(name)
             elif module.ispkg and importlib.util.find_spec(f"{name}.{self.inner}"):
                 importlib.import_module(f"{name}.{self.inner}")
-        for point in _plugins(self.group):
+        for point in sorted(entry_points(group=self.group), key=lambda found: found.name):
             self.register(point.name)(point.load())

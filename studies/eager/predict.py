@@ -32,7 +32,7 @@ def holds_eager_runs(columns: Sequence[str]) -> bool:
 
 
 def predict(table: Table, request: Request) -> Predictions:
-    """Return measured models with the sums of their kernels' prices.
+    """Return measured models with the sums of their kernels' estimates.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def _misfit(row: Row) -> str | None:
     parallel = layout_named(option)
     world = 1 if parallel is None else parallel.world_size
     if row.cells.get("gpus", "1") != str(world):
-        return f"the option {option!r} is no layout of {row.cells.get('gpus', '1')} GPUs, such as dp4, tp4 or pp4_1"
+        return f"the option {option!r} is not a layout of {row.cells.get('gpus', '1')} GPUs, such as dp4, tp4 or pp4_1"
     if parallel is None:
         known = ("",) if model in SWITCH_MODELS else _OPTIONS
         return None if option in known else f"the option {option!r} is not known for {model}"

@@ -65,7 +65,7 @@ def test_the_name_of_the_file_helps_where_the_log_is_silent(tmp_path):
         ("all_reduce_1n.log", "all_reduce"),
         ("allreduce.log", "all_reduce"),
         ("reduce-scatter.log", "reduce_scatter"),
-        ("reduced_sizes.log", "all_reduce"),  # by its figures: that is no word of the name
+        ("reduced_sizes.log", "all_reduce"),  # by its figures: the name does not say it
     ],
 )
 def test_the_name_of_a_file_tells_reduce_from_what_holds_the_word(tmp_path, name, op):

@@ -109,7 +109,7 @@ def test_a_packed_table_is_read_too(tmp_path):
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert traincast.validate(packed).total == traincast.validate(path).total
     packed.write_bytes(packed.read_bytes()[:-20])
-    with pytest.raises(FormatError, match="is no whole gzip file"):
+    with pytest.raises(FormatError, match="is not a complete gzip file"):
         traincast.validate(packed)
 
 

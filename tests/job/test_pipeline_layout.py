@@ -67,7 +67,7 @@ def test_layers_and_their_layout_say_the_same(layers, mtp, data):
     ("text", "words"),
     [
         ("", "write it like"),
-        ("ExtL", "'x' is no letter"),
+        ("ExtL", "'x' is not a letter"),
         ("E(t|L", "write it like"),
         ("E(t|)L", "a group needs its number"),
         ("E((t|)*2)*2L", "groups cannot be nested"),

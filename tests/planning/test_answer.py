@@ -44,7 +44,7 @@ def test_the_files_are_read_again(plan, tmp_path):
 
 
 def test_the_job_file_says_all_that_was_asked_for(tmp_path):
-    """Files, too, wherever it is read; and what is no matter of layout."""
+    """Files, too, wherever it is read; and what has nothing to do with the layout."""
     (tmp_path / "ours.toml").write_text('base = "h100"\n[inter]\nbandwidth_bytes_per_s = "24GB/s"\n')
     (tmp_path / "short.toml").write_text('name = "short"\nbase = "llama3-8b"\nlayers = 8\n')
     (tmp_path / "trainer.toml").write_text(

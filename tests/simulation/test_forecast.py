@@ -17,7 +17,7 @@ from traincast.job.request import JobRequest
 from traincast.model.counts import model_flops_per_token, token_flops
 from traincast.model.load import load_model
 from traincast.report.json import result_to_dict
-from traincast.simulation.forecast import Rates, above_peak
+from traincast.simulation.forecast import StepRates, above_peak
 from traincast.units import format_size
 
 H100 = load_cluster("h100")
@@ -73,7 +73,7 @@ def test_mfu_is_of_the_peak_of_the_jobs_precision(precision, cluster, dtype):
 
 
 def rates(flops_per_s, hardware, precision="fp8", peak=2e15):
-    return Rates(
+    return StepRates(
         tokens_per_s=1.0,
         flops_per_s=flops_per_s,
         hardware_flops_per_s=hardware,

@@ -18,6 +18,7 @@ from traincast.job.request import JobRequest
 from traincast.job.words import SIMULATE_WORDS, sorted_out, takes
 from traincast.model.load import load_model
 from traincast.report.files import refuse_existing, write_files, write_whole
+from traincast.simulation.convert import run_of_job, run_of_workload
 from traincast.simulation.reproducible import choose, unchanged_files
 from traincast.workload.workload import Workload
 
@@ -121,8 +122,6 @@ def _run_for(
     writer: Writer, source: Files | Workload | Job | JobRequest | Draft, options: SimulateOptions, engine: str
 ) -> Run:
     """Return the run of what is to be converted."""
-    from traincast.simulation.convert import run_of_job, run_of_workload
-
     if isinstance(source, (str, PathLike)) and is_result(source):
         record = load_record(source)
         chosen = choose(options, record.cluster if options.cluster is None else options.cluster, engine)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from traincast.api import StrPath
+from traincast.api.files import StrPath
 from traincast.calibration.ranking import Ranking, rank_layouts
 from traincast.hardware.cluster import Cluster
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, overload
 
 from traincast import __version__
-from traincast.api import StrPath
+from traincast.api.files import StrPath
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.words import JOB_WORDS, takes
 from traincast.report.sweep_table import check_table, column_names, sweep_rows, write_sweep

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from traincast.analysis.comparison import logged_side
+from traincast.analysis.logged import logged_side
 from traincast.calibration.kind import ClusterLike
 from traincast.calibration.runs import MeasuredRun, groups_of, job_of_run
 from traincast.calibration.tables import LOG_COLUMN, Row, Skipped, Table
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
-from traincast.formats.training_log import read_log
 from traincast.formats.training_log.job import draft_of_log
+from traincast.formats.training_log.reader import read_log
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.job import Job

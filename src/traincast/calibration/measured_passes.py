@@ -70,8 +70,9 @@ def computations_of(paths: Sequence[Path]) -> MeasuredComputations:
         If the files are of no trace, or cannot be read.
     """
     form = identify_run(paths, paths)
-    if form.computations is not None:
-        found = form.computations(paths)
+    computed = form.loaded().computations
+    if computed is not None:
+        found = computed(paths)
     else:
         workload = form.read(paths, LayoutOptions())
         files = tuple(each.path for each in workload.inputs)

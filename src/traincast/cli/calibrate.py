@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from traincast import api, report
 from traincast.cli.completion import known
 from traincast.cli.terminal import announced, console, print_json, print_line, progress
 
@@ -54,34 +55,28 @@ def command(
         raise click.UsageError(
             "say --cluster (measured collectives, training runs), --job (training logs) or --gpu (measured operators)"
         )
-    from traincast import api
-
     of_runs = ("training-runs", "training-logs", "traces")
     runs = gpu is None and (job is not None or api.kind_of_measurements(files[0]) in of_runs)
     if table and (gpu is not None or runs):
         raise click.UsageError(f"--table is for collectives and cannot be combined with {'runs' if runs else '--gpu'}")
-    from traincast.report import json
-    from traincast.report.files import write_whole
-    from traincast.report.terminal.accuracy import print_calibration, print_operator_calibration, print_run_calibration
-
     with announced(quiet=False), progress("fitting", quiet=as_json):
         if runs:
             fitted = api.calibrate_runs(files, cluster, job)
-            profile, document = fitted.profile(), json.run_calibration_to_dict(fitted)
-            show, use = partial(print_run_calibration, console(), fitted), "--cluster"
+            profile, document = fitted.profile(), report.run_calibration_to_dict(fitted)
+            show, use = partial(report.print_run_calibration, console(), fitted), "--cluster"
         elif cluster is not None:
             collectives = api.calibrate(files, cluster, table=table)
-            profile, document = collectives.profile(), json.calibration_to_dict(collectives)
-            show, use = partial(print_calibration, console(), collectives), "--cluster"
+            profile, document = collectives.profile(), report.calibration_to_dict(collectives)
+            show, use = partial(report.print_calibration, console(), collectives), "--cluster"
         elif gpu is not None:
             operators = api.calibrate_operators(files, gpu)
-            profile, document = operators.profile(), json.operator_calibration_to_dict(operators)
+            profile, document = operators.profile(), report.operator_calibration_to_dict(operators)
             show, use = (
-                partial(print_operator_calibration, console(), operators),
+                partial(report.print_operator_calibration, console(), operators),
                 "--constants (predict, operator)",
             )
     if out is not None:
-        write_whole(out, profile.encode())
+        report.write_whole(out, profile.encode())
     if as_json:
         print_json(document)
         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from traincast import api
 from traincast.cli.cases import gpu_counts
 from traincast.cli.completion import known
 from traincast.cli.options import Name, RecomputeName, in_range, schedule_option, tokens, with_options
@@ -152,9 +153,7 @@ def _found(words: Sequence[str], like: str | None, *, strict: bool) -> Draft:
         raise click.UsageError(f"{' '.join(words[:3])!r} is not one job file; for pasted flags give --like {like}")
     if not words:
         return Draft()
-    from traincast.api import described
-
-    return described(words[0])
+    return api.described(words[0])
 
 
 def _names(context: click.Context, option: click.Parameter, value: str | None, known: Name) -> tuple[str, ...] | None:

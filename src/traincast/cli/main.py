@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 from traincast import __version__
 from traincast.cli import shells
 from traincast.cli.ending import StoppedError, end, is_stop
-from traincast.cli.manner import SILENT_ABOUT_ITSELF, with_manner
+from traincast.cli.manner_options import SILENT_ABOUT_ITSELF, with_manner
 from traincast.cli.terminal import whole_output
 from traincast.names import find_name, known_names
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from traincast import api
+from traincast import api, report
 from traincast.api.estimates import SIZE_ALIASES
 from traincast.cli.completion import known, one_of
 from traincast.cli.options import in_range, with_options
@@ -88,13 +88,9 @@ def command(
         **given,
     )
     if as_json:
-        from traincast.report.json import operator_to_dict
-
-        print_json(operator_to_dict(cost))
+        print_json(report.operator_to_dict(cost))
         return
-    from traincast.report.terminal.estimates import print_operator
-
-    print_operator(console(), cost)
+    report.print_operator(console(), cost)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from traincast import api, report
 from traincast.cli.cases import runs_options
 from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags
 from traincast.cli.options import in_range, run_fields, with_options, wrong_usage
@@ -83,10 +84,6 @@ def command(
     --global-batch 1024. A job whose layout is given already, with --from or as pasted flags (--like), is planned anew.
     Several models, clusters and numbers of GPUs are compared in one table.
     """
-    from traincast.report.json import plan_to_dict
-    from traincast.report.plan_files import write_plan
-    from traincast.report.terminal.plans import brief_lines, show_plan
-
     most = {name: values.pop(f"max_{name}") for name in limited()}
     if start is not None and words:
         raise click.UsageError(f"--from {start} is the job; leave out {' '.join(words[:2])!r}")
@@ -108,22 +105,20 @@ def command(
     had = start is not None or like is not None
     with naming_unknown_flags(draft), announced(quiet=quiet):
         found = _planned(draft, many, {**options, "start": had}, quiet=quiet or as_json)
-        written = write_plan(found, out) if out else []
+        written = report.write_plan(found, out) if out else []
     if as_json:
-        print_json(plan_to_dict(found))
+        print_json(report.plan_to_dict(found))
     elif quiet:
-        for line in brief_lines(found):
+        for line in report.brief_lines(found):
             print_document(line)
     else:
-        show_plan(console(), found)
+        report.show_plan(console(), found)
         for path in written:
             print_line(f"wrote {path}")
 
 
 def _planned(draft: Draft, many: Mapping[str, Any], options: Mapping[str, Any], *, quiet: bool) -> Any:  # noqa: ANN401
     """Return the plan, or those of several cases."""
-    from traincast import api
-
     if any(len(each) > 1 for each in many.values()):
         with counted("planning", quiet=quiet) as tell:
             return api.plans(draft, tell=tell, **many, **options)

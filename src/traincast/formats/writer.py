@@ -134,11 +134,13 @@ class Writer(Struct, kw_only=True, eq=False):
             found = find_name(name, known)
             if found is None:
                 hint = known_names(name, known) if known else "it has none"
-                raise ConfigError(f"{name!r} is no option of {self.title}; {hint}", "option")
+                raise ConfigError(f"{name!r} is not an option of {self.title}; {hint}", "option")
             choices = known[found].choices
             meant = find_name(value, choices) if choices else value
             if meant is None:
-                raise ConfigError(f"{value!r} is no value of {found}; {known_names(value, choices)}", f"option {found}")
+                raise ConfigError(
+                    f"{value!r} is not a value of {found}; {known_names(value, choices)}", f"option {found}"
+                )
             values[found] = meant
         return values
 

@@ -12,7 +12,6 @@ Letters: N operations, R simulated ranks, T template operations, G groups.
 
 import gzip
 from collections.abc import Iterable, Iterator
-from heapq import heappush, heapreplace
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
@@ -21,13 +20,13 @@ import msgspec
 from traincast.report.files import file_report
 from traincast.report.operations import Choice, Described, choose_ranks, described, pieces, simulated
 from traincast.report.plain import Plain, encodable, plain
+from traincast.report.threads import Threads
 from traincast.report.trace_links import counters, flows
 from traincast.simulation.result import Result
 from traincast.units import GIGA
-from traincast.workload.words import Stream
 
 if TYPE_CHECKING:
-    from traincast.workload.ops import FloatArray, IntArray
+    from traincast.workload.ops import FloatArray
     from traincast.workload.program import Program, Timeline
 
 T = TypeVar("T")
@@ -126,7 +125,7 @@ def _slice_count(timeline: "Timeline", part: slice) -> int:
 
 
 def _slices(
-    program: "Program", timeline: "Timeline", index: int, described_T: list[Described], threads: "Threads"
+    program: "Program", timeline: "Timeline", index: int, described_T: list[Described], threads: Threads
 ) -> Iterator[list[_Slice]]:
     """Yield the slices of a simulated rank in program order, in pieces that fit in memory."""
     rank, first = int(program.rank_R[index]), program.rank_slice(index).start
@@ -158,53 +157,6 @@ def _slices(
                 found.append(_Slice(own.name, own.phase, rank, thread, start_us, run_us, args))
         if found:
             yield found
-
-
-class Threads(NamedTuple):
-    """The thread of each operation of a rank, and their names; never 0, which viewers take for the idle thread."""
-
-    thread_N: "IntArray"
-    names: dict[int, str]
-
-    @classmethod
-    def of(cls, program: "Program", timeline: "Timeline", index: int) -> "Threads":
-        """Return a thread for each stream; of a recorded program for each of its queues.
-
-        What is in no queue shares the threads of its stream so that its slices never overlap.
-        """
-        import numpy as np
-
-        mine = program.rank_slice(index)
-        stream_N = program.ops.stream_T[program.row_N[mine]].astype(np.int64)
-        if program.recorded is None:
-            streams = sorted(set(stream_N.tolist()))
-            return cls(stream_N + 1, {stream + 1: _words(stream) for stream in streams})
-        queue_N = program.recorded.queue_N[mine]
-        lane_N = queue_N.copy()
-        loose = np.flatnonzero(queue_N < 0)
-        free: dict[int, list[tuple[float, int]]] = {}
-        lanes = int(queue_N.max(initial=-1)) + 1
-        begin_N, end_N = timeline.ready_s_N[mine], timeline.end_s_N[mine]
-        for op in loose[np.argsort(begin_N[loose], kind="stable")].tolist():
-            known = free.setdefault(int(stream_N[op]), [])
-            if known and known[0][0] <= begin_N[op]:
-                lane_N[op] = known[0][1]
-                heapreplace(known, (float(end_N[op]), int(lane_N[op])))
-            else:
-                lane_N[op] = lanes
-                heappush(known, (float(end_N[op]), lanes))
-                lanes += 1
-        _, first, thread_N = np.unique(lane_N, return_index=True, return_inverse=True)
-        found = [_words(int(stream)) for stream in stream_N[first]]
-        names = {
-            at + 1: name if found.count(name) == 1 else f"{name} {found[: at + 1].count(name)}"
-            for at, name in enumerate(found)
-        }
-        return cls(thread_N + 1, names)
-
-
-def _words(stream: int) -> str:
-    return Stream(stream).name.lower().replace("_", " ")
 
 
 def _names(result: Result, program: "Program", choice: Choice, threads: dict[int, Threads]) -> list[Plain]:

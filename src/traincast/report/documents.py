@@ -2,27 +2,46 @@
 
 from collections.abc import Callable, Mapping
 
+from traincast.analysis.comparison import Side
+from traincast.analysis.gpu_time import GpuTime
+from traincast.calibration.cluster_calibration import Calibration
+from traincast.calibration.collective_comparison import CollectiveComparison, MeasuredPair
+from traincast.calibration.operator_calibration import OperatorCalibration
+from traincast.calibration.ranking import RankedGroup, Ranking
+from traincast.calibration.run_calibration import RunCalibration
+from traincast.calibration.validate import GroupFigures, HeldOut, Statistics, Validation
+from traincast.diagnostics import Note
 from traincast.errors import UnknownNameError
+from traincast.estimate.collective_table import CollectiveTable
+from traincast.estimate.operators.cost import OperatorTime
+from traincast.estimate.simai.cost import SimaiLayout
+from traincast.estimate.simai.total import SimaiReport
+from traincast.files import InputFile
+from traincast.formats.contract import Inspection
+from traincast.formats.writer import Conversion
+from traincast.hardware.cluster import Cluster, RunFactor
+from traincast.model.counts import Parameters, TokenFlops
+from traincast.model.model import Model
+from traincast.planning.answer import Choice, Plan
+from traincast.planning.changes import Start
+from traincast.planning.several import Refusal
+from traincast.report.failure import Failure
 from traincast.report.json_schema import Shape, fields_of, schema_of
 from traincast.report.plain import Plain
+from traincast.simulation.result import UNWRITTEN, Result
+from traincast.simulation.result_records import ParallelFacts
+from traincast.workload.ops import OperatorCall
 
 _EITHER = float | None
 _DIFFERENCE = Shape(more=dict.fromkeys(("a", "b", "difference", "relative"), _EITHER))
 
 
 def _result() -> Shape:
-    from traincast.simulation.result import UNWRITTEN, Result
-
     return Shape((Result,), UNWRITTEN)
 
 
 def _plan() -> Shape:
     """Of several plans keys that differ are null, and each plan is a document of its own."""
-    from traincast.diagnostics import Note
-    from traincast.planning.answer import Choice, Plan
-    from traincast.planning.changes import Start
-    from traincast.planning.several import Refusal
-
     lists, result = ("best", "pareto"), _result()
     choice = Shape(
         (Choice,),
@@ -54,8 +73,6 @@ def _plan() -> Shape:
 
 
 def _comparison() -> Shape:
-    from traincast.analysis.comparison import Side
-
     unwritten = ("step_s", "end_s", "part_s", "wait_s", "breakdown_s", "gpu_tdp_w")
     side, by_name = Shape((Side,), unwritten), Shape(values=_DIFFERENCE)
     parts = [Shape(more={"rank": int, "part": str, "time_s": _EITHER})]
@@ -76,17 +93,12 @@ def _comparison() -> Shape:
 
 
 def _collective_comparison() -> Shape:
-    from traincast.calibration.collective_comparison import CollectiveComparison, MeasuredPair
-
     both = Shape(more={"a": float, "b": float})
     pair = Shape((MeasuredPair,), ("a_s", "b_s"), {"time_s": _DIFFERENCE, "busbw_bytes_per_s": both})
     return Shape((CollectiveComparison,), more={"median_relative": float, "pairs": [pair]})
 
 
 def _inspection() -> Shape:
-    from traincast.analysis.gpu_time import GpuTime
-    from traincast.formats.contract import Inspection
-
     return Shape((Inspection,), ("recorded",), {"gpu_time": tuple[GpuTime, ...]})
 
 
@@ -96,22 +108,15 @@ def _inspections() -> Shape:
 
 
 def _conversion() -> Shape:
-    from traincast.formats.writer import Conversion
-
     return Shape((Conversion,))
 
 
 def _clusters() -> Shape:
-    from traincast.hardware.cluster import Cluster
-
     source = Shape(more={"number": str, "source": str})
     return Shape(more={"clusters": [Shape((Cluster,), more={"sources": [source]})]})
 
 
 def _models() -> Shape:
-    from traincast.model.counts import Parameters, TokenFlops
-    from traincast.model.model import Model
-
     totals = Shape((Parameters,), more=dict.fromkeys(("total", "active", "computed", "trained"), int))
     training = dict.fromkeys(("training_per_token", "lora_per_token"), float)
     flops = Shape(more={"seq_length": int, **training, "forward_per_token": TokenFlops})
@@ -119,11 +124,6 @@ def _models() -> Shape:
 
 
 def _simai() -> Shape:
-    from traincast.estimate.simai.price import SimaiLayout
-    from traincast.estimate.simai.total import SimaiReport
-    from traincast.files import InputFile
-    from traincast.simulation.result_records import ParallelFacts
-
     step = {"iteration_time_s": float, "breakdown_s": dict[str, float], "parallel": ParallelFacts}
     simulated = Shape(more={**step, "cluster": str | None})
     layout = Shape((SimaiLayout,), more={"dp": int})
@@ -134,23 +134,15 @@ def _simai() -> Shape:
 
 
 def _collective() -> Shape:
-    from traincast.estimate.collective_table import CollectiveTable
-
     return Shape((CollectiveTable,))
 
 
 def _operator() -> Shape:
-    from traincast.diagnostics import Note
-    from traincast.estimate.operators.cost import OperatorTime
-    from traincast.workload.ops import OperatorCall
-
     more = {"options": dict[str, object], "terms": dict[str, float], "bytes": float}
     return Shape((OperatorCall, OperatorTime), ("bytes_moved",), {**more, "gpu": str, "assumptions": tuple[Note, ...]})
 
 
 def _validation() -> Shape:
-    from traincast.calibration.validate import GroupFigures, HeldOut, Statistics, Validation
-
     figures, own = fields_of(HeldOut), fields_of(Validation)
     group = Shape((GroupFigures, Statistics), ("figures",))
     totals = {"skipped": figures["skipped"], "groups": [group], "counted_once": figures["counted_once"]}
@@ -160,33 +152,22 @@ def _validation() -> Shape:
 
 
 def _ranking() -> Shape:
-    from traincast.calibration.ranking import RankedGroup, Ranking
-
     return Shape((Ranking,), ("path",), {"file": str, "groups": [Shape((RankedGroup,), more={"regret": float})]})
 
 
 def _calibration() -> Shape:
-    from traincast.calibration.cluster_calibration import Calibration
-
     return Shape((Calibration,), more={"base": str})
 
 
 def _run_calibration() -> Shape:
-    from traincast.calibration.run_calibration import RunCalibration
-    from traincast.hardware.cluster import RunFactor
-
     return Shape((RunCalibration,), ("of_passes",), {"base": str, "factors": tuple[RunFactor, ...]})
 
 
 def _operator_calibration() -> Shape:
-    from traincast.calibration.operator_calibration import OperatorCalibration
-
     return Shape((OperatorCalibration,), more={"gpu": str})
 
 
 def _error() -> Shape:
-    from traincast.report.failure import Failure
-
     return Shape((Failure,))
 
 

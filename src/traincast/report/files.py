@@ -2,6 +2,8 @@
 
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -130,9 +132,6 @@ def _made(out: Path) -> Iterator[None]:
 @contextmanager
 def _staging(out: Path) -> Iterator[Path]:
     """Make a temporary directory inside `out`, and take it away in any case."""
-    import shutil
-    import tempfile
-
     try:
         staging = Path(tempfile.mkdtemp(prefix=".traincast-", dir=out))
     except OSError as error:
@@ -175,8 +174,6 @@ def _publish(staged: Sequence[Path], targets: Sequence[Path], staging: Path) -> 
 
 def _keep(path: Path, kept: Path) -> None:
     """Keep a file under another name, too, without copying it where the file system can."""
-    import shutil
-
     try:
         kept.hardlink_to(path)
     except OSError:

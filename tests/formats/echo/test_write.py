@@ -248,9 +248,9 @@ def test_a_run_of_another_format_is_written_with_its_times(tmp_path):
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        ({"group": (0, 3)}, r"has a tp group of ranks \[0, 3\], which is none of its layout"),
-        ({"peer": 1}, "is no message between neighbours of a pipeline"),
-        ({"peer": 3}, "is no message between neighbours of a pipeline"),
+        ({"group": (0, 3)}, r"has a tp group of ranks \[0, 3\], which its layout does not have"),
+        ({"peer": 1}, "is not a message between neighbours of a pipeline"),
+        ({"peer": 3}, "is not a message between neighbours of a pipeline"),
     ],
 )
 def test_what_a_trace_cannot_name_is_refused(run, words, tmp_path):

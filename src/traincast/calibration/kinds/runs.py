@@ -37,7 +37,7 @@ from traincast.calibration.tables import Skipped, Table
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.factors import FactorTable, factors_on, shipped_factors
-from traincast.estimate.memory import StageMemory, fits, stage_memory
+from traincast.estimate.memory import JobMemory, StageMemory, fits
 from traincast.estimate.memory.fits import REFUSED_ABOVE
 from traincast.schedules.schedule import planned
 from traincast.simulation.confidence import Z
@@ -235,9 +235,10 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
         return RunMemory(None, run.memory_kind, False, True, str(error))
     parallel = job.parallel
     plan = planned(job.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
-    stages = stage_memory(job, plan)
+    memory = JobMemory(job, plan)
+    stages = memory.stages
     printed = stages[0] if run.first_stage_memory else max(stages, key=lambda stage: stage.peak)
-    verdict = fits(job, plan, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)
+    verdict = fits(memory, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)
     return RunMemory(printed, run.memory_kind, verdict.fits, verdict.refused, "" if verdict.fits else verdict.text)
 
 

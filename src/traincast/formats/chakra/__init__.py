@@ -8,7 +8,7 @@ Source: mlcommons/chakra, schema/protobuf/et_def.proto; ASTRA-sim, astra-sim/wor
 """
 
 from traincast.formats.chakra.sniff import looks_like
-from traincast.formats.contract import FORMATS, Format, later
+from traincast.formats.contract import FORMATS, Format
 
 FORMATS.register("chakra")(
     Format(
@@ -16,7 +16,6 @@ FORMATS.register("chakra")(
         title="Chakra execution trace",
         options=frozenset({"gpus", "tp", "cp", "dp", "pp", "ep", "etp", "comm"}),
         looks_like=looks_like,
-        describe=later("traincast.formats.chakra.inspection:inspect_file"),
-        read_run=later("traincast.formats.chakra.read:read_workload"),
+        reader="traincast.formats.chakra.reader",
     )
 )

@@ -7,7 +7,8 @@ to simulate; `read` makes the workload of them, and `inspection` describes a fil
 Source: fwyc0573/Megatron-LM (tracer of NetX-lab/Echo).
 """
 
-from traincast.formats.contract import FORMATS, Format, later
+from traincast.formats.contract import FORMATS, Format
+from traincast.formats.echo.sniff import looks_like
 
 FORMATS.register("echo")(
     Format(
@@ -19,12 +20,8 @@ FORMATS.register("echo")(
                 *("expert_imbalance", "expert_loads"),
             }
         ),
-        looks_like=later("traincast.formats.echo.inspection:looks_like"),
+        looks_like=looks_like,
         most_sure=0.98,
-        describe=later("traincast.formats.echo.inspection:inspect_file"),
-        read_run=later("traincast.formats.echo.read:read_workload"),
-        recorded=later("traincast.formats.echo.read:read_recorded"),
-        expert_loads=later("traincast.formats.echo.read:traced_loads"),
-        computations=later("traincast.formats.echo.computations:computations"),
+        reader="traincast.formats.echo.reader",
     )
 )

@@ -8,7 +8,7 @@ and in which order; `match` and `times` what ranks did together and when; `read`
 Source: pytorch/kineto, libkineto/src/output_json.cpp.
 """
 
-from traincast.formats.contract import FORMATS, Format, later
+from traincast.formats.contract import FORMATS, Format
 from traincast.formats.kineto.sniff import looks_like
 
 FORMATS.register("kineto")(
@@ -17,8 +17,6 @@ FORMATS.register("kineto")(
         title="PyTorch profiler trace",
         options=frozenset({"gpus", "tp", "cp", "dp", "pp", "ep", "etp", "comm", "step"}),
         looks_like=looks_like,
-        describe=later("traincast.formats.kineto.inspection:inspect_file"),
-        read_run=later("traincast.formats.kineto.read:read_workload"),
-        computations=later("traincast.formats.kineto.computations:computations"),
+        reader="traincast.formats.kineto.reader",
     )
 )

@@ -173,7 +173,7 @@ class _Writer:
     def _row(
         self, name: str, task: Task, phase: Phase, what: Communication | None, rank: int, met: bool
     ) -> tuple[int, Group]:
-        """Return the row of what a kernel or copy has in common with its like, and the kind of its group."""
+        """Return the row of what a kernel or copy has in common with others like it, and the kind of its group."""
         key = name, task, phase, what, met, what is not None and what.source == rank
         if key not in self.rows:
             kind = Group.NONE if what is None else self._kind(what)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traincast.job.offload import GRADIENT_BYTES, PARAMETER_BYTES
+from traincast.mechanisms.offload import GRADIENT_BYTES, PARAMETER_BYTES
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, added
 from traincast.planning.screen.chunks import Chunk, ChunkArrays

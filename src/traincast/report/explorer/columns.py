@@ -14,11 +14,11 @@ import numpy as np
 
 from traincast.analysis.causes import causes
 from traincast.analysis.waiting import waiting
-from traincast.report.chrome_trace import Threads
 from traincast.report.explorer.advice import advice
 from traincast.report.json import result_to_dict
 from traincast.report.operations import choose_ranks, described, simulated
 from traincast.report.plain import Plain, encodable
+from traincast.report.threads import Threads
 from traincast.simulation.reproducible import memory_of
 from traincast.simulation.result import Result
 
