@@ -7,15 +7,17 @@ narrower than a quarter of a unit is drawn with its neighbours of one colour, or
 
 from collections.abc import Collection, Iterable, Iterator
 from html import escape
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
+import numpy as np
+
+from traincast.analysis.breakdown import rank_owners
+from traincast.analysis.timed_program import TimedProgram
 from traincast.report.files import file_report
 from traincast.report.operations import choose_ranks, simulated
 from traincast.simulation.result import Result
 from traincast.units import format_time
-
-if TYPE_CHECKING:
-    from traincast.analysis.timed_program import TimedProgram
+from traincast.workload.words import Kind
 
 MOST_RANKS = 64
 """Rows of a picture; of more ranks those that matter are shown."""
@@ -114,13 +116,8 @@ def _row(label: str, spans: Iterable[tuple[str, float, float]], scale: float, y:
             yield f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{_ROW}" fill="{theme.of(name)}"/>'
 
 
-def _spans(step: "TimedProgram", index: int) -> Iterator[tuple[str, float, float]]:
+def _spans(step: TimedProgram, index: int) -> Iterator[tuple[str, float, float]]:
     """Yield what a rank did from when to when; neighbours that are alike are one."""
-    import numpy as np
-
-    from traincast.analysis.breakdown import rank_owners
-    from traincast.workload.words import Kind
-
     program, timeline = step.program, step.timeline
     _, border_B, owner_B = rank_owners(step, index)
     mine = program.rank_slice(index)
