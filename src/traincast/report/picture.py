@@ -44,7 +44,7 @@ class _Theme(NamedTuple):
     ink: str
     line: str
 
-    def of(self, name: str) -> str:
+    def colour(self, name: str) -> str:
         """Return the colour of what a rank does."""
         return _COLOURS[name][self.dark]
 
@@ -82,7 +82,7 @@ def _draw(result: Result, stream: BinaryIO, theme: _Theme) -> None:
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 10} {height}" role="img" '
         f'font-family="sans-serif" font-size="11" fill="{theme.ink}"><title>{escape(said)}</title>'
-        f'<rect width="100%" height="100%" fill="{theme.of("other")}"/>'
+        f'<rect width="100%" height="100%" fill="{theme.colour("other")}"/>'
         f'<text x="4" y="14" font-size="13">{escape(said)}</text>'
     )
     stream.write(head.encode())
@@ -103,7 +103,7 @@ def _legend(shown: Collection[str], theme: _Theme) -> Iterator[str]:
         wide = 22 + 6.4 * len(name)
         if x + wide > _LEFT + _WIDTH:
             x, y = 4.0, y + 14
-        yield f'<rect x="{x:.0f}" y="{y}" width="10" height="10" fill="{theme.of(name)}"/>'
+        yield f'<rect x="{x:.0f}" y="{y}" width="10" height="10" fill="{theme.colour(name)}"/>'
         yield f'<text x="{x + 14:.0f}" y="{y + 9}">{escape(name)}</text>'
         x += wide
 
@@ -113,7 +113,7 @@ def _row(label: str, spans: Iterable[tuple[str, float, float]], scale: float, y:
     for name, begin_s, end_s in spans:
         x, wide = _LEFT + begin_s * scale, (end_s - begin_s) * scale
         if name != "other" and wide >= _NARROWEST:
-            yield f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{_ROW}" fill="{theme.of(name)}"/>'
+            yield f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{_ROW}" fill="{theme.colour(name)}"/>'
 
 
 def _spans(step: TimedProgram, index: int) -> Iterator[tuple[str, float, float]]:
