@@ -23,11 +23,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from datafiles import DATA, table_path
+from published.reading import read_published
 from traincast.calibration.kinds.runs import BOARD, labels_of
-from traincast.calibration.published import read_measurements
 from traincast.calibration.run_factors import Forecast, factors_of, forecast_runs, representatives, sample_of
 from traincast.calibration.runs import MeasuredRun, is_fitted, read_runs
-from traincast.calibration.tables import Table, read_table
+from traincast.calibration.tables import Table
 from traincast.estimate.factors import shipped_factors
 from traincast.hardware.dtypes import EIGHT_BIT
 
@@ -262,7 +262,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the table into docs/ACCURACY.md")
     given = parser.parse_args()
     path, recipes = (table_path(name, given.data) for name in ("measured_training_runs.csv", "recipe_settings.csv"))
-    tables = {True: read_measurements(path, read_table(recipes)), False: read_measurements(path)}
+    tables = {True: read_published(path, recipes), False: read_published(path)}
     figures: dict[str, dict[str, tuple[int, float, float]]] = {}
     moved: dict[str, tuple[tuple[int, float, float], tuple[int, float, float]]] = {}
     as_is: dict[str, Forecast] = {}

@@ -80,11 +80,11 @@ def test_a_case_without_a_layout_does_not_stop_the_others(call):
         (("--gpus", "8:x"), 2, "8:x"),
         (("--gpus", "1:100000000:1"), 2, "larger steps"),
         (("--gpus", "0"), 2, "0"),
-        (("--gpus", "8", "--gpu-hour-price", "h200=2"), 1, "'h200' is no cluster of this plan"),
+        (("--gpus", "8", "--gpu-hour-price", "h200=2"), 1, "'h200' is not a cluster of this plan"),
         (("--gpus", "8", "--gpu-hour-price", "cheap"), 2, "no price"),
         (("--gpus", "8", "--cluster", "a100", "--gpu-hour-price", "h100=2"), 1, "a100 has none"),
         (("--gpus", "8", "--currency", "EUR"), 2, "price"),
-        (("--gpus", "8", "--gpu-hour-price", "2", "--gpu-hour-price", "3"), 2, "of a cluster each"),
+        (("--gpus", "8", "--gpu-hour-price", "2", "--gpu-hour-price", "3"), 2, "need a cluster each"),
         (("--gpus", "8", "--gpu-hour-price", "-1"), 2, "-1"),
     ],
 )

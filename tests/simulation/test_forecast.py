@@ -250,7 +250,7 @@ def test_a_refusal_for_memory_carries_its_numbers():
 
 def test_what_says_the_layout_of_files_is_refused_beside_a_job():
     job, options = job_of(), StepOptions(compute_slowdown={0: 1.5})
-    with pytest.raises(ConfigError, match="layout: is of files; a job says its degrees and its schedule itself"):
+    with pytest.raises(ConfigError, match="layout: applies to files; a job says its degrees and its schedule itself"):
         api.predict(job, H100, options=SimulateOptions(layout=LayoutOptions(tp=2)))
     given = [api.predict(job, H100, options=each) for each in (options, SimulateOptions(compute_slowdown={0: 1.5}))]
     assert given[0].iteration_time_s == given[1].iteration_time_s > api.predict(job, H100).iteration_time_s

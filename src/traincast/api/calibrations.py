@@ -62,7 +62,7 @@ def calibrate(
     True
     """
     if gpu is not None and (cluster is not None or job is not None):
-        raise ConfigError("is of measured operators and cannot be combined with cluster or job", "gpu")
+        raise ConfigError("applies to measured operators and cannot be combined with cluster or job", "gpu")
     if table and (gpu is not None or job is not None):
         raise ConfigError("is for collectives and cannot be combined with gpu or job", "table")
     if gpu is not None:

@@ -131,7 +131,7 @@ def _run_for(
         return run_of_workload(read(unchanged_files(record.inputs), layout), chosen, writer)
     if isinstance(source, (Job, JobRequest, Draft)):
         if options.layout != LayoutOptions():
-            raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
+            raise ConfigError("applies to files; a job says its degrees and its schedule itself", "layout")
         said = source.cluster if isinstance(source, Draft) else None
         return run_of_job(source, choose(options, said if options.cluster is None else options.cluster, engine), writer)
     workload = source if isinstance(source, Workload) else read(source, options.layout, recorded=writer.as_traced)

@@ -1,4 +1,4 @@
-"""What a user gave in place of a job or of files: a result, and options beside keywords."""
+"""What a user gave in place of a job or of files: a result, and options together with keywords."""
 
 from collections.abc import Mapping
 from os import PathLike
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def refuse_both(options: StepOptions | None, said: Mapping[str, Any]) -> None:
-    """Refuse options beside keywords."""
+    """Refuse options together with keywords."""
     if options is not None and said:
         raise ConfigError(f"give options or keywords, not both ({', '.join(sorted(said))})")
 

@@ -166,7 +166,7 @@ def job_under(
     """
     if like is not None:
         if not isinstance(job, str):
-            raise ConfigError("is of pasted flags; give their text as the job", "like")
+            raise ConfigError("applies to pasted flags; give their text as the job", "like")
         draft = draft_like(like, [job], strict=strict).under(said)
         wrong = [note.text for note in draft.warnings if note.code == "gpus-of-launcher"] if strict else []
         if wrong:

@@ -199,7 +199,9 @@ def _check_prices(prices: float | Mapping[str, float] | None, clusters: Sequence
         return
     for name in prices:
         if name not in clusters:
-            raise ConfigError(f"{name!r} is no cluster of this plan; {known_names(name, clusters)}", "gpu_hour_price")
+            raise ConfigError(
+                f"{name!r} is not a cluster of this plan; {known_names(name, clusters)}", "gpu_hour_price"
+            )
     unpriced = next((name for name in clusters if name not in prices), None)
     if unpriced is not None:
-        raise ConfigError(f"{unpriced} has none; give a price for every cluster, or for none", "gpu_hour_price")
+        raise ConfigError(f"{unpriced} has no price; give one for every cluster, or for none", "gpu_hour_price")

@@ -79,7 +79,7 @@ def predict(
     if isinstance(chosen, SimulateOptions):
         by_options = chosen.cluster
         if chosen.layout != LayoutOptions():
-            raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
+            raise ConfigError("applies to files; a job says its degrees and its schedule itself", "layout")
     found = job_under(source, said_of_job(of_job), like, strict=strict)
     said = found.cluster if isinstance(found, Draft) else None
     named = next((each for each in (cluster, said, by_options) if each is not None), None)

@@ -38,5 +38,5 @@ def rank(
     >>> traincast.rank("examples/training_runs.csv").total.groups
     2
     """
-    listed, beside = (None if each is None else Path(each) for each in (leave_out, recipes))
-    return rank_layouts(path, cluster, leave_out=listed, recipes=beside, progress=progress)
+    listed, settings = (None if each is None else Path(each) for each in (leave_out, recipes))
+    return rank_layouts(path, cluster, leave_out=listed, recipes=settings, progress=progress)

@@ -25,7 +25,7 @@ def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOv
     Raises
     ------
     ConfigError
-        If the file is no AICB/SimAI workload, an option means nothing to SimAI, or SimAI would
+        If the file is not an AICB/SimAI workload, an option means nothing to SimAI, or SimAI would
         crash on the file.
 
     Examples

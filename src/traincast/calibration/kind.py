@@ -10,7 +10,6 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from traincast.calibration.nccl_logs import is_nccl_log
-from traincast.calibration.published import in_common_schema
 from traincast.calibration.tables import Skipped, Table, head_of, is_training_log, read_table
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
@@ -154,7 +153,7 @@ def _kind_of_table(head: str) -> MeasurementKind | None:
     except FormatError:
         return None
     columns = tuple(name.strip().lower() for name in first)
-    return kind_of(in_common_schema(Table("", columns, ())).columns)
+    return kind_of(columns)
 
 
 def _table(path: Path, head: str) -> Known | None:

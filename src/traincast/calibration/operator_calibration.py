@@ -27,8 +27,7 @@ from traincast.calibration.operator_fit import (
     samples_of,
 )
 from traincast.calibration.operators import operators_of
-from traincast.calibration.published import read_measurements
-from traincast.calibration.tables import Skipped
+from traincast.calibration.tables import Skipped, read_table
 from traincast.calibration.validate import Statistics, statistics
 from traincast.diagnostics import advanced, announce
 from traincast.errors import CalibrationError
@@ -116,7 +115,7 @@ def calibrate_operators(
     residuals: list[FamilyResiduals] = []
     skipped: list[Skipped] = []
     for path in paths:
-        table = read_measurements(Path(path))
+        table = read_table(Path(path))
         every = operators_of(table, gpu)
         own = [row for row, ran_on in enumerate(every.gpu) if ran_on.name == gpu.name]
         others = [(every.ids[row], ran_on.name) for row, ran_on in enumerate(every.gpu) if ran_on.name != gpu.name]

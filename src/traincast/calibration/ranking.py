@@ -19,12 +19,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.calibration.columns import read_measurements
 from traincast.calibration.kind import ClusterLike, FloatArray
 from traincast.calibration.kinds.runs import memory_of_run
-from traincast.calibration.published import read_measurements
 from traincast.calibration.run_factors import Forecast, forecast_runs
 from traincast.calibration.runs import HARD, MeasuredRun, precision_class, read_runs
-from traincast.calibration.tables import Row, Skipped, Table, read_table
+from traincast.calibration.tables import Row, Skipped, Table
 from traincast.calibration.validate import spearman
 from traincast.errors import CalibrationError, FormatError, TraincastError
 from traincast.estimate.factors import factors_on
@@ -152,7 +152,7 @@ def rank_layouts(
     CalibrationError
         If no two rows are alternatives.
     """
-    table = read_measurements(Path(path), None if recipes is None else read_table(recipes))
+    table = read_measurements(Path(path), recipes)
     table, left_out = _without(table, leave_out)
     read, skipped = read_runs(table, cluster)
     # What makes them slow stands in no column, so they are no repeats of what has the same columns.

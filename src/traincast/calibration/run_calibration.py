@@ -20,10 +20,9 @@ from msgspec.structs import replace
 
 from traincast.calibration.cluster_calibration import cluster_toml
 from traincast.calibration.log_runs import read_log_runs
-from traincast.calibration.published import read_measurements
 from traincast.calibration.run_factors import NOISE, Forecast, Solution, forecast_runs, solve
 from traincast.calibration.runs import MeasuredRun, read_runs
-from traincast.calibration.tables import LOG_COLUMN, Skipped
+from traincast.calibration.tables import LOG_COLUMN, Skipped, read_table
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError
 from traincast.estimate.factors import factors_on, keys_of, own_deviation, prior_deviation
@@ -114,7 +113,7 @@ def calibrate_runs(
     runs: list[MeasuredRun] = []
     skipped: list[Skipped] = []
     for path in paths:
-        table = read_measurements(Path(path))
+        table = read_table(Path(path))
         found, left_out = read_log_runs(table, job, base) if LOG_COLUMN in table.columns else read_runs(table, base)
         runs += [run for run in found if run.measured_s is not None]
         skipped += left_out

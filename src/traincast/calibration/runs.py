@@ -13,8 +13,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.calibration.columns import ALIASES, under_common_names
 from traincast.calibration.kind import ClusterLike
-from traincast.calibration.published import ALIASES, in_common_schema, under_common_names
 from traincast.calibration.run_jobs import ASSUMED_FRAMEWORK, model_from_columns, nic_bytes_per_s, request_of
 from traincast.calibration.tables import Row, Skipped, Table
 from traincast.diagnostics import Note
@@ -107,11 +107,10 @@ def read_runs(table: Table, cluster: ClusterLike | None = None) -> Runs:
     Parameters
     ----------
     table : Table
-        With columns of the common schema, or of a public table that rules bring to it.
+        With columns of the common schema (docs/data-files.md).
     cluster : str, path or Cluster, optional
         Where all rows ran; rows of another GPU are skipped. By default each row's own.
     """
-    table = in_common_schema(table)
     timed = holds_steps(table.columns)
     ran_on = None if cluster is None else load_cluster(cluster)
     kept, skipped = table.read(lambda row: run_of(row, timed=timed, ran_on=ran_on))

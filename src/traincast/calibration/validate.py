@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
+from traincast.calibration.columns import read_measurements
 from traincast.calibration.kind import KINDS, ClusterLike, FloatArray, MeasurementKind, Predictions, Request, kind_of
-from traincast.calibration.published import read_measurements
-from traincast.calibration.tables import Skipped, Table, read_table
+from traincast.calibration.tables import Skipped, Table
 from traincast.calibration.worst import WorstGroup, WorstRow, worst_groups, worst_rows
 from traincast.diagnostics import Note, announce
 from traincast.errors import CalibrationError, ConfigError, FormatError
@@ -194,8 +194,8 @@ def _counted_once(found: Predictions, kind: MeasurementKind) -> CountedOnce | No
 
 def _together(paths: Sequence[str | PathLike[str]], recipes: str | PathLike[str] | None) -> Table:
     """Return the rows of several files of one kind as one table, with the recipes of some."""
-    joined = None if recipes is None else read_table(Path(recipes))
-    tables = [read_measurements(Path(path), joined) for path in paths]
+    beside = None if recipes is None else Path(recipes)
+    tables = [read_measurements(Path(path), beside) for path in paths]
     first, *others = tables
     for other in others:
         if kind_of(other.columns) is not kind_of(first.columns):

@@ -16,22 +16,22 @@ from traincast.cli.terminal import announced, console, print_json, print_line, p
     "--cluster",
     metavar="NAME|FILE",
     shell_complete=known("cluster", "gpu"),
-    help="Of collectives and runs: preset, GPU or TOML file to start from.",
+    help="Preset, GPU or TOML file to start from (collectives, runs).",
 )
 @click.option(
     "--gpu",
     metavar="NAME|FILE",
     shell_complete=known("gpu", "cluster"),
-    help="Of operators: the accelerator that they were measured on.",
+    help="The accelerator that operators were measured on.",
 )
 @click.option(
     "--job",
     type=click.Path(path_type=Path),
     metavar="JOB",
-    help="Of training logs and traces: the job that they are of.",
+    help="The job of training logs and traces.",
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the fitted profile there.")
-@click.option("--table", is_flag=True, help="Keep the measured times, which just these groups then take.")
+@click.option("--table", is_flag=True, help="Keep the measured times, which exactly these groups then take.")
 @click.option("--json", "as_json", is_flag=True, help="Print residuals and constants as JSON and nothing else.")
 def command(
     files: tuple[Path, ...],
@@ -50,7 +50,7 @@ def command(
     operators, about 20 timings per family.
     """
     if gpu is not None and (cluster is not None or job is not None):
-        raise click.UsageError("--gpu is of measured operators and cannot be combined with --cluster or --job")
+        raise click.UsageError("--gpu applies to measured operators and cannot be combined with --cluster or --job")
     if cluster is None and gpu is None and job is None:
         raise click.UsageError(
             "say --cluster (measured collectives, training runs), --job (training logs) or --gpu (measured operators)"

@@ -54,10 +54,10 @@ def command(
         each for each in (a, b) if each and each.is_file() and api.kind_of_measurements(each) == "collectives"
     ]
     if len(collectives) == 1:
-        raise click.UsageError(f"{collectives[0]} is of collectives, and the other side is not; validate it instead")
+        raise click.UsageError(f"{collectives[0]} holds collectives, and the other side does not; validate it instead")
     if collectives and b is not None:
         if terms:
-            raise click.UsageError("--tokens is of a training run, and these are collectives")
+            raise click.UsageError("--tokens applies to a training run, and these are collectives")
         _collectives(a, b, as_json=as_json)
         return
     if cluster is not None and b is not None and not any(each.suffix == ".toml" or told_as(each) for each in (a, b)):

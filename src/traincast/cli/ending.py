@@ -48,7 +48,7 @@ def end(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def is_stop(error: BaseException) -> bool:
-    """Return whether an error is no fault that a traceback would explain: wrong usage, or a stop."""
+    """Return whether an error needs no traceback to explain it: wrong usage, or a stop."""
     return isinstance(error, (click.ClickException, click.Abort, KeyboardInterrupt, StoppedError))
 
 

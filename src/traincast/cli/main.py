@@ -83,7 +83,7 @@ class _LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         found = find_name(args[0], _COMMANDS)
         if found is None and not args[0].startswith("-"):
-            ctx.fail(f"{args[0]!r} is no command; {known_names(args[0], _COMMANDS)}")
+            ctx.fail(f"{args[0]!r} is not a command; {known_names(args[0], _COMMANDS)}")
         return super().resolve_command(ctx, [found or args[0], *args[1:]])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -18,7 +18,11 @@ from traincast.cli.terminal import complain, print_line
     "--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write the times there, or go on there."
 )
 @click.option(
-    "--minutes", type=in_range("minutes", 0.01, 1e6), default=10.0, show_default=True, help="Begin nothing after it."
+    "--minutes",
+    type=in_range("minutes", 0.01, 1e6),
+    default=10.0,
+    show_default=True,
+    help="Start nothing after that.",
 )
 @click.option(
     "--spread",

@@ -24,7 +24,7 @@ def _size_options(function: Any) -> Any:  # noqa: ANN401
     options = []
     for name, families in families_of.items():
         flags = (f"--{name.replace('_', '-')}", *_ALIASES.get(name, ()))
-        text = f"Of {', '.join(families)}."
+        text = f"A size of {', '.join(families)}."
         options.append(click.option(*flags, name, type=in_range(name, 1), metavar="N", help=text))
     return with_options(options, function)
 
@@ -96,5 +96,5 @@ def command(
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise click.BadParameter(f"{text!r} is no name and value, such as kernel=fa2", param_hint="--option")
+        raise click.BadParameter(f"{text!r} is not a name and value, such as kernel=fa2", param_hint="--option")
     return name, value

@@ -313,7 +313,7 @@ _STEP_OPTIONS = (
         type=in_range("network_seeds"),
         default=1,
         metavar="N",
-        help="Hash seeds of the fabric to run; min, median and max of the step are told.",
+        help="Hash seeds of the fabric to run; prints min, median and max of the step.",
     ),
     _many(
         "overlap_slowdown",
@@ -366,14 +366,14 @@ _TRY_OPTIONS = (
         type=in_range("jitter"),
         default=0.0,
         metavar="X",
-        help="Let computations vary, 0.05 for a standard deviation of 5 %; the spread of the step is told.",
+        help="Let computations vary, 0.05 for a standard deviation of 5 %; prints the spread of the step.",
     ),
     click.option(
         "--seeds", type=in_range("seeds"), default=DEFAULT_SEEDS, show_default=True, help="Simulations with --jitter."
     ),
     GOODPUT,
 )
-"""What is tried beside a step."""
+"""What is tried in addition to a step."""
 PRICE = click.option("--gpu-hour-price", type=in_range("gpu_hour_price"), metavar="X", help="What a GPU-hour costs.")
 RUN_OPTIONS = (
     click.option(
@@ -496,7 +496,7 @@ def step_options(function: F) -> F:
 
 
 def try_options(function: F) -> F:
-    """Add ``--what-if``, ``--jitter``, ``--seeds`` and ``--goodput``: the fields of `StepOptions` beside a step."""
+    """Add ``--what-if``, ``--jitter``, ``--seeds`` and ``--goodput``: `StepOptions` besides those of a step."""
     return with_options(in_section(TRIED, _TRY_OPTIONS), function)
 
 

@@ -132,7 +132,7 @@ def _fixed(said: Sequence[str]) -> Mapping[str, tuple[Any, ...]]:
     for each in said:
         name, equals, values = each.partition("=")
         if not equals or not values:
-            raise ConfigError(f"{each!r} is no FIELD=VALUE, such as tp=8 or micro_batch=1,2", "fix")
+            raise ConfigError(f"{each!r} is not FIELD=VALUE, such as tp=8 or micro_batch=1,2", "fix")
         found[name.strip().replace("-", "_")] = tuple(_value(value.strip()) for value in values.split(","))
     return found
 
@@ -143,7 +143,7 @@ def _asked(text: str) -> Mapping[str, Any]:
     for each in text.split(","):
         name, equals, value = each.partition("=")
         if not equals or not value:
-            raise ConfigError(f"{each!r} is no FIELD=VALUE, such as tp=4,pp=8", "explain")
+            raise ConfigError(f"{each!r} is not FIELD=VALUE, such as tp=4,pp=8", "explain")
         found[name.strip().replace("-", "_")] = _value(value.strip())
     return found
 
@@ -153,7 +153,7 @@ def _terms(values: Mapping[str, Any]) -> dict[str, Any]:
     said = values["gpu_hour_price"]
     prices = dict(said)
     if len(said) > 1 and (len(prices) < len(said) or "" in prices):
-        raise ConfigError("several prices are of a cluster each; write them like h100=2.5", "gpu-hour-price")
+        raise ConfigError("several prices need a cluster each; write them like h100=2.5", "gpu-hour-price")
     for price in (*prices.values(), None):
         terms = run_fields({**values, "gpu_hour_price": price})
         run_terms({"tokens": 1.0, **terms} if prices or "failures" in terms else terms)

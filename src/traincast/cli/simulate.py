@@ -107,7 +107,7 @@ def _simai(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Print SimAI's own sum beside the simulated step, and write the file that SimAI writes of it."""
+    """Print SimAI's own sum next to the simulated step, and write the file that SimAI writes of it."""
     with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
         summed = api.simai(files, options, overlap)
         result = api.simulate(files, options, engine="auto")

@@ -75,7 +75,7 @@ def whole_output() -> Iterator[None]:
     """Let the body print through a standard output that is written whole, or raises.
 
     Without it ``PYTHONUNBUFFERED`` makes of stdout a raw file, whose short writes nobody checks: what does not
-    fit on a full disk is cut off in silence. A stdout that is no file, of a test for example, stays.
+    fit on a full disk is cut off in silence. A stdout that is not a file, of a test for example, stays.
 
     Raises
     ------

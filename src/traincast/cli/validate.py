@@ -23,19 +23,17 @@ from traincast.cli.terminal import announced, console, counted, print_json, prin
     "--cv",
     type=group_name,
     metavar="GROUP",
-    help="Of collectives: also predict each group, such as ranks, by a fit to the others.",
+    help="Also predict each group of collectives, such as ranks, by a fit to the others.",
 )
 @click.option("--kind", metavar="KIND", help="What to predict where a file holds several things: memory-of-runs.")
-@click.option("--job", type=click.Path(path_type=Path), metavar="JOB", help="Of a training log: the job that it is of.")
+@click.option("--job", type=click.Path(path_type=Path), metavar="JOB", help="The job of a training log.")
 @click.option(
     "--recipes",
     type=click.Path(path_type=Path),
     metavar="FILE.csv",
-    help="Of training runs: settings of their recipes, by the column id; what a row says itself wins.",
+    help="Settings of training runs' recipes, by the column id; what a row says itself wins.",
 )
-@click.option(
-    "--ranking", is_flag=True, help="Of training runs: the regret of choosing a layout by its forecast, by group."
-)
+@click.option("--ranking", is_flag=True, help="The regret of choosing layouts of training runs by forecast, by group.")
 @click.option(
     "--leave-out",
     "spoilt",

@@ -16,6 +16,8 @@ from traincast.names import find_name, known_names
 from traincast.units import quoted
 
 _VALUE = re.compile(r"[^\s\[\]',\"]+")
+PRECISION_FLAGS = ("bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format")
+"""Flags of Megatron-LM that a named precision sets."""
 _PRECISION = ("mixed_precision", "trainer.plugins", "trainer.precision")
 _NOTHING = ("", "None", "null", "[]", "none", "~")
 _TYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16", "uint8": "fp8"}
@@ -95,13 +97,23 @@ def _set(flags: dict[str, list[str]], name: str, value: str, table: Mapping[str,
         flag, *preset = stands_for.split() or [""]
         flags |= {flag: preset} if flag else {}
         return flag
-    flag, *preset = (to or name.rpartition(".")[2].replace("_", "-")).split() or [""]
+    flag, *preset = (to or _last_part(name)).split() or [""]
     if to == "" or not _is_flag(flag, table, name, of_path=to is not None):
         return None
     if refers(value) and _reads(flag):
         what = f"refers to what is not given or not known here: {quoted(value)}; write its value (in {shown})"
         raise ConfigError(what, name)
     return _add(flags, flag, value, preset, table)
+
+
+def flag_of_setting(name: str, table: Mapping[str, Any]) -> str:
+    """Return the flag of Megatron-LM that a setting is, under its usual name."""
+    flag: str = table["paths"].get(name) or _last_part(name)
+    return flag_table("megatron").spellings.get(flag, (flag,))[0]
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2].replace("_", "-")
 
 
 def _beside(settings: Mapping[str, str], table: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
@@ -232,10 +244,17 @@ def _add_precision(flags: dict[str, list[str]], value: str, table: Mapping[str, 
     known = find_name(plain, table["precisions"])
     if known is None:
         raise ConfigError(f"is {quoted(value)}; {known_names(plain, table['precisions'])} (in {shown})", name)
-    for each in ("bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format"):
+    for each in PRECISION_FLAGS:
         flags.pop(each, None)
-    words = table["precisions"][known].split()
-    for place, word in enumerate(words):
+    found = flags_of_precision(table["precisions"][known])
+    flags |= {flag: [] if value is True else [value] for flag, value in found.items()}
+
+
+def flags_of_precision(text: str) -> dict[str, Any]:
+    """Return the flags that a named precision stands for, with their values; True for switches."""
+    words = text.split()
+    found: dict[str, Any] = {}
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
         if word.startswith("--"):
-            following = words[place + 1 : place + 2]
-            flags[word[2:]] = following if following and not following[0].startswith("--") else []
+            found[word[2:]] = True if following.startswith("--") else following
+    return found

@@ -86,7 +86,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """Name or file of the cluster."""
 
 
-class Explanation(Struct, frozen=True, kw_only=True):
+class WhyNot(Struct, frozen=True, kw_only=True):
     """Why a layout that a user names is not the best."""
 
     asked: str
@@ -133,7 +133,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Of all that were simulated those that no other beats in both step and memory, the fastest first."""
     estimated: tuple[Estimate, ...] = ()
     """The fastest layouts by the screen, and the fastest of those that need less memory; not in documents."""
-    explained: tuple[Explanation, ...] = ()
+    explained: tuple[WhyNot, ...] = ()
     """Why not the layouts that were asked for."""
     start: Start | None = None
     """The job that one has, where the plan begins with one, and what changes of it save."""

@@ -10,7 +10,7 @@ from traincast.errors import TraincastError
 from traincast.estimate.memory import JobMemory, fits
 from traincast.hardware.host import host_of
 from traincast.job.resolve import resolve_job
-from traincast.planning.answer import Choice, Explanation
+from traincast.planning.answer import Choice, WhyNot
 from traincast.planning.finalists import Finalist, simulated
 from traincast.planning.layout import Layout, said
 from traincast.planning.screen.screen import Screen, Screened
@@ -30,7 +30,7 @@ _FEW = 3
 """Layouts that are simulated for a question."""
 
 
-def explain(screen: Screen, asked: Mapping[str, Any], chosen: Choice, simulate: Simulate) -> Explanation:
+def explain(screen: Screen, asked: Mapping[str, Any], chosen: Choice, simulate: Simulate) -> WhyNot:
     """Return why the best layouts have not what was asked for."""
     shown = ", ".join(f"{name} {said(value)}" for name, value in asked.items())
     found, outside = _screened(screen, asked)
@@ -45,7 +45,7 @@ def explain(screen: Screen, asked: Mapping[str, Any], chosen: Choice, simulate: 
     text, verdict = _slower(shown, best, chosen)
     text += f"; {_OUTSIDE}" if outside else ""
     change = _change(screen, asked, best, simulate)
-    return Explanation(asked=shown, verdict=verdict, text=text, layout=best.layout, step_s=best.step_s, change=change)
+    return WhyNot(asked=shown, verdict=verdict, text=text, layout=best.layout, step_s=best.step_s, change=change)
 
 
 def _screened(screen: Screen, asked: Mapping[str, Any]) -> tuple[Screened | None, bool]:
@@ -61,7 +61,7 @@ def _screened(screen: Screen, asked: Mapping[str, Any]) -> tuple[Screened | None
     return None, False
 
 
-def _impossible(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: Simulate) -> Explanation:
+def _impossible(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: Simulate) -> WhyNot:
     """Return what forbids a layout, in the words of a forecast of it, and which single change allows one."""
     text = "no layout of this model on these GPUs has that"
     try:
@@ -69,10 +69,10 @@ def _impossible(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: 
     except TraincastError as error:
         text = str(error)
     change = _change(screen, asked, None, simulate)
-    return Explanation(asked=shown, verdict="impossible", text=f"{shown}: {text}", change=change)
+    return WhyNot(asked=shown, verdict="impossible", text=f"{shown}: {text}", change=change)
 
 
-def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: Simulate) -> Explanation:
+def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: Simulate) -> WhyNot:
     """Return by how much the smallest layout is too large, and what would free memory or fit."""
     found, _ = _screened(dataclasses.replace(screen, limit_bytes=float("inf")), asked)
     if found is None:
@@ -91,7 +91,7 @@ def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: S
     )
     fits_with = _change(screen, asked, None, simulate)
     change = "; ".join([*([", ".join(helps)] if helps else []), *([fits_with] if fits_with else [])]) or None
-    return Explanation(asked=shown, verdict="too large", text=text, layout=layout, change=change)
+    return WhyNot(asked=shown, verdict="too large", text=text, layout=layout, change=change)
 
 
 def _slower(shown: str, best: Finalist, chosen: Choice) -> tuple[str, str]:

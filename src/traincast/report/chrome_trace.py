@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 import msgspec
 
 from traincast.report.files import file_report
-from traincast.report.operations import Choice, Described, choose_ranks, described, pieces, simulated
+from traincast.report.operations import Described, RankChoice, choose_ranks, described, pieces, simulated
 from traincast.report.plain import Plain, encodable, plain
 from traincast.report.threads import Threads
 from traincast.report.trace_links import counters, flows
@@ -83,7 +83,7 @@ def write_trace(result: Result, stream: BinaryIO) -> None:
     encode = msgspec.json.Encoder().encode
     # An empty name: GzipFile would otherwise write the name of the stream.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=stream, mtime=0) as packed:
-        threads = {index: Threads.of(program, timeline, index) for index in choice.indices}
+        threads = {index: Threads.from_program(program, timeline, index) for index in choice.indices}
         packed.write(b'{"traceEvents":[' + encode(_names(result, program, choice, threads))[1:-1])
         for index in choice.indices:
             for slices in _slices(program, timeline, index, described_T, threads[index]):
@@ -111,7 +111,7 @@ class _Spans(NamedTuple):
     run_us_N: "FloatArray"
 
     @classmethod
-    def of(cls, timeline: "Timeline", part: slice) -> "_Spans":
+    def from_timeline(cls, timeline: "Timeline", part: slice) -> "_Spans":
         """Return the spans of some operations."""
         edges_s_N = (timeline.ready_s_N, timeline.start_s_N, timeline.end_s_N)
         ready_N, start_N, end_N = ((edge_s_N[part] * GIGA).round() for edge_s_N in edges_s_N)
@@ -120,7 +120,7 @@ class _Spans(NamedTuple):
 
 
 def _slice_count(timeline: "Timeline", part: slice) -> int:
-    spans = _Spans.of(timeline, part)
+    spans = _Spans.from_timeline(timeline, part)
     return int((spans.wait_us_N > 0).sum() + (spans.run_us_N > 0).sum())
 
 
@@ -134,7 +134,7 @@ def _slices(
     for part in pieces(program, index):
         thread_N = threads.thread_N[part.start - first : part.stop - first]
         own_N = (program.row_N[part], thread_N, program.microbatch_N[part], program.group_N[part])
-        columns = (*own_N, *_Spans.of(timeline, part))
+        columns = (*own_N, *_Spans.from_timeline(timeline, part))
         found: list[_Slice] = []
         for row, thread, microbatch, group, ready_us, wait_us, start_us, run_us in zip(
             *(column.tolist() for column in columns), strict=True
@@ -159,7 +159,7 @@ def _slices(
             yield found
 
 
-def _names(result: Result, program: "Program", choice: Choice, threads: dict[int, Threads]) -> list[Plain]:
+def _names(result: Result, program: "Program", choice: RankChoice, threads: dict[int, Threads]) -> list[Plain]:
     """Return the metadata events that name and sort the processes and threads."""
     events: list[Plain] = []
     held = () if result.job is None else result.job.stages
@@ -179,7 +179,7 @@ def _names(result: Result, program: "Program", choice: Choice, threads: dict[int
     return events
 
 
-def _other_data(result: Result, program: "Program", choice: Choice) -> Plain:
+def _other_data(result: Result, program: "Program", choice: RankChoice) -> Plain:
     facts = {
         "producer": "traincast",
         "version": result.version,

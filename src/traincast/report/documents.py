@@ -26,32 +26,32 @@ from traincast.planning.answer import Choice, Plan
 from traincast.planning.changes import Start
 from traincast.planning.several import Refusal
 from traincast.report.failure import Failure
-from traincast.report.json_schema import Shape, fields_of, schema_of
+from traincast.report.json_schema import DocumentShape, fields_of, schema_of
 from traincast.report.plain import Plain
 from traincast.simulation.result import UNWRITTEN, Result
 from traincast.simulation.result_records import ParallelFacts
 from traincast.workload.ops import OperatorCall
 
 _EITHER = float | None
-_DIFFERENCE = Shape(more=dict.fromkeys(("a", "b", "difference", "relative"), _EITHER))
+_DIFFERENCE = DocumentShape(more=dict.fromkeys(("a", "b", "difference", "relative"), _EITHER))
 
 
-def _result() -> Shape:
-    return Shape((Result,), UNWRITTEN)
+def _result() -> DocumentShape:
+    return DocumentShape((Result,), UNWRITTEN)
 
 
-def _plan() -> Shape:
+def _plan() -> DocumentShape:
     """Of several plans keys that differ are null, and each plan is a document of its own."""
     lists, result = ("best", "pareto"), _result()
-    choice = Shape(
+    choice = DocumentShape(
         (Choice,),
         ("result",),
         {
             "text": str,
             "step_s": float,
             "tokens_per_s": float,
-            "limits": [Shape(more={"part": str, "share": float})],
-            "result": Shape(result.of, result.without, {"schema": str}),
+            "limits": [DocumentShape(more={"part": str, "share": float})],
+            "result": DocumentShape(result.of, result.without, {"schema": str}),
         },
     )
     start = fields_of(Start)
@@ -68,16 +68,16 @@ def _plan() -> Shape:
     either = {name: (each, None) for name, each in own.items()}
     shared = {"best": [choice], "pareto": [choice], "refused": tuple[Refusal, ...], "version": str}
     notes = {"assumptions": tuple[Note, ...], "warnings": tuple[Note, ...]}
-    one = Shape(more={"schema": str, **own, **shared, "plans": [Shape()]})
-    return Shape(more={**either, **shared, **notes, "plans": [one]})
+    one = DocumentShape(more={"schema": str, **own, **shared, "plans": [DocumentShape()]})
+    return DocumentShape(more={**either, **shared, **notes, "plans": [one]})
 
 
-def _comparison() -> Shape:
+def _comparison() -> DocumentShape:
     unwritten = ("step_s", "end_s", "part_s", "wait_s", "breakdown_s", "gpu_tdp_w")
-    side, by_name = Shape((Side,), unwritten), Shape(values=_DIFFERENCE)
-    parts = [Shape(more={"rank": int, "part": str, "time_s": _EITHER})]
-    only = Shape(more={"ranks": tuple[int, ...], "parts": parts})
-    return Shape(
+    side, by_name = DocumentShape((Side,), unwritten), DocumentShape(values=_DIFFERENCE)
+    parts = [DocumentShape(more={"rank": int, "part": str, "time_s": _EITHER})]
+    only = DocumentShape(more={"ranks": tuple[int, ...], "parts": parts})
+    return DocumentShape(
         more={
             "a": side,
             "b": side,
@@ -85,93 +85,97 @@ def _comparison() -> Shape:
             "breakdown_s": (by_name, None),
             "parts_s": by_name,
             "waits_s": by_name,
-            "ranks": [Shape(more={"rank": int, "end_s": _DIFFERENCE, "parts_s": by_name})],
+            "ranks": [DocumentShape(more={"rank": int, "end_s": _DIFFERENCE, "parts_s": by_name})],
             "only_a": only,
             "only_b": only,
         }
     )
 
 
-def _collective_comparison() -> Shape:
-    both = Shape(more={"a": float, "b": float})
-    pair = Shape((MeasuredPair,), ("a_s", "b_s"), {"time_s": _DIFFERENCE, "busbw_bytes_per_s": both})
-    return Shape((CollectiveComparison,), more={"median_relative": float, "pairs": [pair]})
+def _collective_comparison() -> DocumentShape:
+    both = DocumentShape(more={"a": float, "b": float})
+    pair = DocumentShape((MeasuredPair,), ("a_s", "b_s"), {"time_s": _DIFFERENCE, "busbw_bytes_per_s": both})
+    return DocumentShape((CollectiveComparison,), more={"median_relative": float, "pairs": [pair]})
 
 
-def _inspection() -> Shape:
-    return Shape((Inspection,), ("recorded",), {"gpu_time": tuple[GpuTime, ...]})
+def _inspection() -> DocumentShape:
+    return DocumentShape((Inspection,), ("recorded",), {"gpu_time": tuple[GpuTime, ...]})
 
 
-def _inspections() -> Shape:
+def _inspections() -> DocumentShape:
     one = _inspection()
-    return Shape(more={"files": [Shape(one.of, one.without, {"schema": str, **one.more})]})
+    return DocumentShape(more={"files": [DocumentShape(one.of, one.without, {"schema": str, **one.more})]})
 
 
-def _conversion() -> Shape:
-    return Shape((Conversion,))
+def _conversion() -> DocumentShape:
+    return DocumentShape((Conversion,))
 
 
-def _clusters() -> Shape:
-    source = Shape(more={"number": str, "source": str})
-    return Shape(more={"clusters": [Shape((Cluster,), more={"sources": [source]})]})
+def _clusters() -> DocumentShape:
+    source = DocumentShape(more={"number": str, "source": str})
+    return DocumentShape(more={"clusters": [DocumentShape((Cluster,), more={"sources": [source]})]})
 
 
-def _models() -> Shape:
-    totals = Shape((Parameters,), more=dict.fromkeys(("total", "active", "computed", "trained"), int))
+def _models() -> DocumentShape:
+    totals = DocumentShape((Parameters,), more=dict.fromkeys(("total", "active", "computed", "trained"), int))
     training = dict.fromkeys(("training_per_token", "lora_per_token"), float)
-    flops = Shape(more={"seq_length": int, **training, "forward_per_token": TokenFlops})
-    return Shape(more={"models": [Shape((Model,), more={"parameters": totals, "flops": flops})]})
+    flops = DocumentShape(more={"seq_length": int, **training, "forward_per_token": TokenFlops})
+    return DocumentShape(more={"models": [DocumentShape((Model,), more={"parameters": totals, "flops": flops})]})
 
 
-def _simai() -> Shape:
+def _simai() -> DocumentShape:
     step = {"iteration_time_s": float, "breakdown_s": dict[str, float], "parallel": ParallelFacts}
-    simulated = Shape(more={**step, "cluster": str | None})
-    layout = Shape((SimaiLayout,), more={"dp": int})
-    return Shape(
+    simulated = DocumentShape(more={**step, "cluster": str | None})
+    layout = DocumentShape((SimaiLayout,), more={"dp": int})
+    return DocumentShape(
         (SimaiReport,),
         more={"layout": layout, "simulated": simulated, "inputs": tuple[InputFile, ...], "version": str},
     )
 
 
-def _collective() -> Shape:
-    return Shape((CollectiveTable,))
+def _collective() -> DocumentShape:
+    return DocumentShape((CollectiveTable,))
 
 
-def _operator() -> Shape:
+def _operator() -> DocumentShape:
     more = {"options": dict[str, object], "terms": dict[str, float], "bytes": float}
-    return Shape((OperatorCall, OperatorTime), ("bytes_moved",), {**more, "gpu": str, "assumptions": tuple[Note, ...]})
+    return DocumentShape(
+        (OperatorCall, OperatorTime), ("bytes_moved",), {**more, "gpu": str, "assumptions": tuple[Note, ...]}
+    )
 
 
-def _validation() -> Shape:
+def _validation() -> DocumentShape:
     figures, own = fields_of(HeldOut), fields_of(Validation)
-    group = Shape((GroupFigures, Statistics), ("figures",))
+    group = DocumentShape((GroupFigures, Statistics), ("figures",))
     totals = {"skipped": figures["skipped"], "groups": [group], "counted_once": figures["counted_once"]}
-    held_out = Shape((Statistics,), more={"by": str, **totals})
+    held_out = DocumentShape((Statistics,), more={"by": str, **totals})
     kept = {name: own[name] for name in ("worst", "worst_groups", "kind", "quantity", "notes")}
-    return Shape((Statistics,), more={**totals, **kept, "file": str, "held_out": (held_out, None)})
+    return DocumentShape((Statistics,), more={**totals, **kept, "file": str, "held_out": (held_out, None)})
 
 
-def _ranking() -> Shape:
-    return Shape((Ranking,), ("path",), {"file": str, "groups": [Shape((RankedGroup,), more={"regret": float})]})
+def _ranking() -> DocumentShape:
+    return DocumentShape(
+        (Ranking,), ("path",), {"file": str, "groups": [DocumentShape((RankedGroup,), more={"regret": float})]}
+    )
 
 
-def _calibration() -> Shape:
-    return Shape((Calibration,), more={"base": str})
+def _calibration() -> DocumentShape:
+    return DocumentShape((Calibration,), more={"base": str})
 
 
-def _run_calibration() -> Shape:
-    return Shape((RunCalibration,), ("of_passes",), {"base": str, "factors": tuple[RunFactor, ...]})
+def _run_calibration() -> DocumentShape:
+    return DocumentShape((RunCalibration,), ("of_passes",), {"base": str, "factors": tuple[RunFactor, ...]})
 
 
-def _operator_calibration() -> Shape:
-    return Shape((OperatorCalibration,), more={"gpu": str})
+def _operator_calibration() -> DocumentShape:
+    return DocumentShape((OperatorCalibration,), more={"gpu": str})
 
 
-def _error() -> Shape:
-    return Shape((Failure,))
+def _error() -> DocumentShape:
+    return DocumentShape((Failure,))
 
 
-DOCUMENTS: Mapping[str, tuple[str, Callable[[], Shape]]] = {
+DOCUMENTS: Mapping[str, tuple[str, Callable[[], DocumentShape]]] = {
     "result": ("predict, simulate, report: a step; result.json", _result),
     "plan": ("plan: layouts with their results; plan.json", _plan),
     "comparison": ("compare: two steps", _comparison),

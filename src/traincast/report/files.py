@@ -243,7 +243,7 @@ def _stored(path: Path, content: Iterable[bytes]) -> Path:
 
 
 def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file through a temporary one beside it; an existing file is replaced in one step.
+    """Write a file through a temporary one next to it; an existing file is replaced in one step.
 
     Of a symbolic link the file that it leads to is replaced. A device or pipe, such as ``/dev/null``, is written to as
     it is: replacing it would take it away.

@@ -17,7 +17,7 @@ class Threads(NamedTuple):
     names: dict[int, str]
 
     @classmethod
-    def of(cls, program: Program, timeline: Timeline, index: int) -> "Threads":
+    def from_program(cls, program: Program, timeline: Timeline, index: int) -> "Threads":
         """Return a thread for each stream; of a recorded program for each of its queues.
 
         What is in no queue shares the threads of its stream so that its slices never overlap.

@@ -1,4 +1,4 @@
-"""What a timeline for Perfetto has beside its slices: arrows between ranks, and counters.
+"""What a timeline for Perfetto has in addition to its slices: arrows between ranks, and counters.
 
 An arrow (a flow of the Trace Event Format) leads from each send to its receive, and in a collective from the member
 that arrived last, for which all others waited, to each of them. Counters of a rank are the bytes that its stage holds,

@@ -29,7 +29,7 @@ Said = tuple[tuple[str, str], ...]
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """What every operation has of its own in a program that was recorded one by one (`traincast.workload.recorded`)."""
+    """What every operation has of its own in a program that was recorded one by one (`traincast.workload.recorder`)."""
 
     queue_N: IntArray
     """In-order queue of its rank, such as a stream of the GPU; -1 for none: ordered by its edges alone."""

@@ -1,6 +1,6 @@
 """The program of recorded ranks: their columns one after the other, what meets, and how long everything takes.
 
-`traincast.workload.recorded` checks the records and makes the workload of it. Letters: as there.
+`traincast.workload.recorder` checks the records and makes the workload of it. Letters: as there.
 """
 
 from collections.abc import Sequence

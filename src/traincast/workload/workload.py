@@ -90,7 +90,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     transfer_factor: Mapping[Group, float] = field(default_factory=dict)
     """Time of communication over a group of a kind, over its estimate; 1 for kinds that are not in it."""
     program: Program | None = None
-    """Every operation of every rank, where they were recorded one by one (`traincast.workload.recorded`): it runs as
+    """Every operation of every rank, where they were recorded one by one (`traincast.workload.recorder`): it runs as
     it is, without schedule and symmetry reduction, and there are no templates."""
     timeline: Timeline | None = None
     """When the operations of `program` ran, where that was measured."""

@@ -17,7 +17,7 @@ from traincast.formats.echo.spelling import milliseconds
 from traincast.job.parallel import Parallel
 from traincast.workload.builder import collective_op, compute_op
 from traincast.workload.ops import Op
-from traincast.workload.recorded import RankRecord, Recorder
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import Group, Kind, Operation, Phase
 
 ROOT = Path(__file__).parents[3]

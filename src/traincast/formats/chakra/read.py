@@ -32,8 +32,8 @@ from traincast.formats.chakra.warnings import say_what_is_unusual
 from traincast.job.options import LayoutOptions
 from traincast.workload.builder import collective_op, compute_op, host_op
 from traincast.workload.ops import Op, OperatorCall
-from traincast.workload.recorded import RankRecord, Recorder
 from traincast.workload.recorded_groups import Told, classified
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Stream
 from traincast.workload.workload import Workload
 

@@ -24,7 +24,7 @@ from traincast.workload.builder import collective_op, compute_op
 from traincast.workload.groups import GroupTable, rank_groups
 from traincast.workload.ops import Op
 from traincast.workload.program import Said
-from traincast.workload.recorded import RankRecord, Recorder
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, OverlapClass, Phase, Stream
 from traincast.workload.workload import Workload
 

@@ -3,7 +3,7 @@
 `stream` cuts a document into pieces, `events` says what is read of them, and `grammar` makes columns of it;
 `communication` says what collectives and their groups mean; `step`, `operators` and `record` what a rank ran in a step
 and in which order; `match` and `times` what ranks did together and when; `read` makes a recorded program of all that
-(`traincast.workload.recorded`), `inspection` describes a file, and `computations` finds kernels whose shapes are known.
+(`traincast.workload.recorder`), `inspection` describes a file, and `computations` finds kernels whose shapes are known.
 
 Source: pytorch/kineto, libkineto/src/output_json.cpp.
 """

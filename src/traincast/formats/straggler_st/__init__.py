@@ -2,7 +2,7 @@
 
 A row is an operation; only some ranks are recorded, one of each group that splits a layer. `grammar` reads the columns
 (Parquet with the extra ``frames``, or CSV) and the job's ``meta.yaml`` next to them, `order` says what follows what on
-a rank, and `read` makes a recorded program of a step (`traincast.workload.recorded`) and hands out the others.
+a rank, and `read` makes a recorded program of a step (`traincast.workload.recorder`) and hands out the others.
 
 Source: ByteDance-Seed/StragglerAnalysis (readme.md, analyzer/metatypes.py); Lin et al., Understanding Stragglers in
 Large Model Training Using What-if Analysis, OSDI 2025, arXiv 2505.05713.

@@ -22,7 +22,7 @@ from traincast.job.parallel import Parallel
 from traincast.units import counted
 from traincast.workload.builder import collective_op, compute_op, host_op, message_op
 from traincast.workload.ops import Op
-from traincast.workload.recorded import RankRecord, Recorder
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import Group, Kind, Operation, Phase
 from traincast.workload.workload import Workload
 

@@ -109,7 +109,7 @@ def _about(result: Result, line: _Line, rows_T: "IntArray") -> Plain:
     try:
         chosen_N = work_of(program, line.edit)
     except TraincastError:
-        return nothing  # a rank that another one stands for, or work that there is none of
+        return nothing  # a rank that another one stands for, or work that does not exist
     chosen_N &= timeline.end_s_N > timeline.ready_s_N
     rows = np.flatnonzero(np.isin(rows_T, program.row_N[chosen_N]))
     if not len(rows):

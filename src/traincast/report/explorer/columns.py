@@ -60,7 +60,7 @@ def packed_run(result: Result, name: str) -> Packed:
     index_N = np.concatenate([np.arange(*program.rank_slice(at).indices(len(program))[:2]) for at in choice.indices])
     tick_s = max(1e-9, timeline.step_s / _TICKS)
     columns = _operation_columns(step, index_N, tick_s)
-    lanes = {at: Threads.of(program, timeline, at) for at in choice.indices}
+    lanes = {at: Threads.from_program(program, timeline, at) for at in choice.indices}
     columns["lane"] = np.concatenate([lanes[at].thread_N for at in choice.indices])
     strings: dict[str, int] = {}
     rows_T, columns["row"] = np.unique(program.row_N[index_N], return_inverse=True)

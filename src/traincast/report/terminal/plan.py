@@ -10,7 +10,7 @@ from traincast.units import format_share, format_size, format_time
 
 
 def _most_lost(choice: Choice) -> str:
-    """Return the largest part of a step that is no computation."""
+    """Return the largest part of a step that is not computation."""
     found = next(((name, share) for name, share in choice.limits if name != "compute"), None)
     return "-" if found is None else f"{found[0].removeprefix('exposed_')} {format_share(found[1])}"
 

@@ -22,9 +22,9 @@ from traincast.report.csv import write_csv
 from traincast.simulation.result import BREAKDOWN_KEYS
 from traincast.workload.builder import collective_op, compute_op
 from traincast.workload.ops import Op
-from traincast.workload.recorded import RankRecord, Recorder
 from traincast.workload.recorded_groups import Told, classified, group_named
 from traincast.workload.recorded_program import recorded_tables
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 NAN = math.nan
