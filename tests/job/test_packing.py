@@ -212,3 +212,5 @@ def test_plans_take_lengths_along():
     plain = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "global_batch": 16, "seq_length": 4096, "task": "lora"}
     found = traincast.plan(**plain, packed_lengths="256:10,1k:4,4k:1")
     assert found.best[0].result.job.packed_length == round(tokens_met(((256, 10), (1024, 4), (4096, 1)), 4096))
+    # Its screen knows how long each layout waits: with ZeRO-1 or FSDP, with many replicas or few.
+    assert found.screen_error < 0.03
