@@ -1,7 +1,5 @@
 """What a study keeps of one forecast for the next changes none of them, whatever ran before."""
 
-from traincast.estimate.memory.remedies import remedies
-from traincast.estimate.memory.stage import job_memory
 from traincast.hardware.clusters import load_cluster
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
@@ -28,6 +26,8 @@ RUNS = [
     (job(), Setting(cluster=H100, unfold=True)),
     (job(schedule="zb_h1"), Setting(cluster=H100)),
     (job(zero=1), Setting(cluster=H100)),
+    (job(seq_length=1024), Setting(cluster=H100)),
+    (job(seq_length=4096, sequence_parallel=False), Setting(cluster=A100)),
     (job().with_values(recompute="full"), Setting(cluster=A100)),
     (job(), Setting(cluster=H100)),
 ]
@@ -37,25 +37,16 @@ def forecast_of(run, study=None):
     return to_json(forecast(*run, allow_oom=True, study=study))
 
 
-def forget():
-    for kept in (remedies, job_memory):
-        kept.cache_clear()
-
-
 def test_a_forecast_is_the_same_whatever_ran_before():
-    alone = []
-    for run in RUNS:
-        forget()
-        alone.append(forecast_of(run))
+    alone = [forecast_of(run) for run in RUNS]
     assert len(set(alone)) == len(RUNS) - 1
-    forget()
     study = Study()
     for _ in range(2):
         assert [forecast_of(run, study) for run in RUNS] == alone
     assert [forecast_of(run, study) for run in reversed(RUNS)] == alone[::-1]
 
 
-def test_the_work_of_a_job_is_built_once_for_several_clusters(monkeypatch):
+def counted_calls(monkeypatch):
     built = []
     for name in ("build_workload", "expansion", "graph_of"):
         genuine = getattr(studies, name)
@@ -65,7 +56,20 @@ def test_the_work_of_a_job_is_built_once_for_several_clusters(monkeypatch):
             return genuine(*given)
 
         monkeypatch.setattr(studies, name, counted)
-    study = Study()
+    return built
+
+
+def test_jobs_that_differ_in_sizes_alone_are_laid_out_once(monkeypatch):
+    built, study = counted_calls(monkeypatch), Study()
+    for length in (1024, 2048, 4096):
+        forecast(job(seq_length=length), RUNS[0][1], study=study)
+    assert sorted(built) == [*["build_workload"] * 3, "expansion", "graph_of"]
+    forecast(job(vpp=2), RUNS[0][1], study=study)
+    assert built.count("expansion") == 2, "another order is another program"
+
+
+def test_the_work_of_a_job_is_built_once_for_several_clusters(monkeypatch):
+    built, study = counted_calls(monkeypatch), Study()
     for run in RUNS[:2]:
         forecast(*run, study=study)
     assert sorted(built) == ["build_workload", "expansion", "graph_of"]

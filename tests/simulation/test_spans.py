@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.simulation.overlap import Spans, most_of_a_rank, overlaps, shares, union
+from traincast.simulation.overlap import Spans, meet, most_of_a_rank, overlaps, shares, union
 
 WHOLE = st.integers(0, 12)
 RANKS = st.lists(st.lists(st.tuples(WHOLE, WHOLE).map(sorted), max_size=6), min_size=1, max_size=4)
@@ -13,7 +13,8 @@ RANKS = st.lists(st.lists(st.tuples(WHOLE, WHOLE).map(sorted), max_size=6), min_
 
 def spans_of(ranks):
     flat = np.array([span for rank in ranks for span in rank], dtype=float).reshape(-1, 2)
-    return Spans(flat[:, 0], flat[:, 1], np.cumsum([0, *(len(rank) for rank in ranks)]))
+    lengths = [len(rank) for rank in ranks]
+    return Spans(flat[:, 0], flat[:, 1], np.cumsum([0, *lengths]), np.repeat(np.arange(len(ranks)), lengths))
 
 
 def instants(spans, rank):
@@ -43,6 +44,7 @@ def test_overlaps_are_those_of_a_count(ranks, others):
         own = set(range(int(spans.begin_s_I[index]), int(spans.end_s_I[index])))
         assert covered[index] == len(own & instants(disjoint, rank))
     assert pairs.per_disjoint(disjoint).sum() == covered.sum()
+    assert meet(union(spans), disjoint) == meet(disjoint, union(spans)) == bool(covered.any())
 
 
 @given(RANKS, RANKS, st.floats(0.1, 1e3))

@@ -141,8 +141,8 @@ def transfer_owners(program: Program) -> IntArray:
 
 def _owners(program: Program, row_N: IntArray) -> tuple[IntArray, IntArray]:
     """Return who owns each operation's transfer and its waiting; `_NOBODY` for none."""
-    at_N = program.ops.kind_T[row_N], program.ops.group_T[row_N]
-    return _OWNER_KG[0][at_N], _OWNER_KG[1][at_N]
+    at_T = program.ops.kind_T, program.ops.group_T
+    return _OWNER_KG[0][at_T][row_N], _OWNER_KG[1][at_T][row_N]
 
 
 def _owners_by_kind() -> tuple[IntArray, IntArray]:

@@ -1,6 +1,6 @@
 """What end-to-end runs teach beyond single kernels: factors on classes of work.
 
-A kernel measured alone runs with nothing beside it; in a training step caches are shared and libraries pick other
+A kernel measured alone runs with nothing alongside it; in a training step caches are shared and libraries pick other
 kernels. A factor scales one class of work, and is the product of what is common to all GPUs or frameworks, and of what
 an architecture or a framework adds: of a GPU that no run was measured on, what is known of its kind still holds. A
 factor is 1 where nothing was measured. What chips of an architecture differ in is the clock that their power limit
@@ -14,7 +14,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, cached_property
 
 import msgspec
 from msgspec import Struct, field
@@ -31,6 +31,8 @@ from traincast.workload.words import CostClass, Group
 
 Key = tuple[str, str, str]
 """Level, name, class of work (``gemm bf16``: after a blank follows the type, kernel or group)."""
+
+_LEVELS = ("all", "architecture", "chip", "framework")
 
 TRANSFER_CLASS: dict[Group, str] = {
     group: f"transfer {group.name.lower()}" for group in Group if group is not Group.NONE
@@ -77,7 +79,7 @@ def prior_deviation(key: Key) -> float:
 
 
 def own_deviation(cost_class: str) -> float:
-    """Return how far one cluster's own time of a class of work may be from that of its like, before a run is seen."""
+    """Return how far one cluster's own time of a class of work may be from that of others, before a run is seen."""
     return _class_of(cost_class).own
 
 
@@ -124,8 +126,13 @@ def is_found(key: Key) -> bool:
 
 
 def _keys_of(cost_class: str, gpu: Gpu, framework: str) -> tuple[Key, ...]:
-    names = {"all": "*", "architecture": gpu.architecture or "*", "chip": chip_of(gpu), "framework": framework}
-    return tuple((level, name, _scaled_on(level, cost_class)) for level, name in names.items())
+    names = zip(_LEVELS, _names_on_levels(gpu, framework), strict=True)
+    return tuple((level, name, _scaled_on(level, cost_class)) for level, name in names)
+
+
+def _names_on_levels(gpu: Gpu, framework: str) -> tuple[str, ...]:
+    """Return what has its factors on each of `_LEVELS` where a framework runs on a GPU."""
+    return "*", gpu.architecture or "*", chip_of(gpu), framework
 
 
 def _scaled_on(level: str, cost_class: str) -> str:
@@ -182,13 +189,24 @@ class Factor(Struct, frozen=True, kw_only=True):
         return self.level, self.name, self.cost_class
 
 
-class FactorTable(Struct, frozen=True):
+class FactorTable(Struct, frozen=True, dict=True):
     """Factors of all GPUs and frameworks."""
 
     factors: Mapping[Key, Factor] = field(default_factory=dict)
 
+    @cached_property
+    def seen(self) -> frozenset[tuple[str, str]]:
+        """The GPUs and frameworks of which a run was in the fit, each with its level."""
+        return frozenset(key[:2] for key, each in self.factors.items() if each.rows > 0)
+
+    @cached_property
+    def _scaled(self) -> Mapping[str, tuple[tuple[str, str], ...]]:
+        """By class of work that its factors scale: on each level the class whose factor counts."""
+        classes = {each for key in self.factors for each in _also_scaled(key[2])}
+        return {each: tuple((level, _scaled_on(level, each)) for level in _LEVELS) for each in classes}
+
     @classmethod
-    def of(cls, factors: Iterable[Factor]) -> "FactorTable":
+    def from_factors(cls, factors: Iterable[Factor]) -> "FactorTable":
         """Return a table; a later factor of a key counts."""
         return cls({each.key: each for each in factors})
 
@@ -198,9 +216,10 @@ class FactorTable(Struct, frozen=True):
 
     def for_job(self, gpu: Gpu, framework: str, fitted_as: str = "") -> CostFactors:
         """Return the factors of one GPU and one framework, whose published runs may be those of another."""
-        chosen: dict[str, float] = {}
-        for cost_class in {each for key in self.factors for each in _also_scaled(key[2])}:
-            keys = (*_keys_of(cost_class, gpu, fitted_as or framework), own_key(framework, cost_class))
+        chosen, names = {}, _names_on_levels(gpu, fitted_as or framework)
+        for cost_class, scaled in self._scaled.items():
+            keys = [(level, name, found) for name, (level, found) in zip(names, scaled, strict=True)]
+            keys.append(own_key(framework, cost_class))
             chosen[cost_class] = math.prod(self.factors[key].factor for key in keys if key in self.factors)
         return CostFactors(chosen, slowdown=gemm_slowdown(gpu))
 
@@ -220,7 +239,7 @@ def with_factors(job: Job, factors: CostFactors) -> Job:
 
 def read_factors(text: str) -> FactorTable:
     """Return the factors of a CSV text."""
-    return FactorTable.of(from_row(row, Factor) for row in csv.DictReader(io.StringIO(text)))
+    return FactorTable.from_factors(from_row(row, Factor) for row in csv.DictReader(io.StringIO(text)))
 
 
 def factors_on(cluster: Cluster) -> FactorTable:
@@ -231,7 +250,11 @@ def factors_on(cluster: Cluster) -> FactorTable:
         )
         for each in cluster.run_factors
     )
-    return FactorTable.of([*shipped_factors().factors.values(), *own]) if cluster.run_factors else shipped_factors()
+    return (
+        FactorTable.from_factors([*shipped_factors().factors.values(), *own])
+        if cluster.run_factors
+        else shipped_factors()
+    )
 
 
 @cache

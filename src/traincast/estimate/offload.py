@@ -10,7 +10,7 @@ from traincast.estimate.program import ComputeCost
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import Host, host_of
 from traincast.job.job import Job
-from traincast.lowering.offload import update_bytes
+from traincast.mechanisms.offload import update_bytes
 from traincast.units import format_rate, format_size
 from traincast.workload.words import Provenance, Stream
 

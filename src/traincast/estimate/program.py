@@ -7,7 +7,8 @@ Letters: N operations, T template operations, U distinct communications.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from traincast.estimate.collectives.cost import CollectiveCost, estimate_collect
 from traincast.estimate.factors import CostFactors, is_throttled
 from traincast.estimate.measured import cost_class, measured_class
 from traincast.estimate.operators.cost import OperatorTime, estimate_operator
-from traincast.fabric.placement import Placement, placement_of
+from traincast.fabric.placement import Placement, ends_of, placement_of
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.workload.ops import FloatArray, IntArray, OperatorCall, OpTable, numbered
@@ -38,30 +39,48 @@ class ComputeCost(Struct, frozen=True):
     ops: OpTable
     shares_T: tuple[Mapping[str, float], ...]
     """Seconds by class of work of each template operation; empty where it was not worked out here."""
+    seconds: "OperatorSeconds"
+    """What tells the time of single operator calls in the same step."""
 
 
-class OperatorSeconds(Struct):
+class _InStep(NamedTuple):
+    """One operator call in a step."""
+
+    time: OperatorTime
+    """By itself."""
+    cost_class: str
+    factor: float
+    """Of its class of work, its pass and the power limit together."""
+
+
+class OperatorSeconds(Struct, dict=True):
     """What an operator call takes in a step: alone, at the clock of a step, by factors of its class and framework."""
 
     gpu: Gpu
     factors: CostFactors
     compute_factor: float = 1.0
     """That of the framework."""
-    _known: dict[OperatorCall, tuple[OperatorTime, str]] = field(default_factory=dict)
+    _known: dict[OperatorCall, "_InStep"] = field(default_factory=dict)
 
-    def alone(self, call: OperatorCall) -> tuple[OperatorTime, str]:
-        """Return its time by itself and its class of work."""
-        if call not in self._known:
-            name = cost_class(call)
-            gpu = power_limited(self.gpu) if is_throttled(name) else self.gpu
-            self._known[call] = estimate_operator(call, gpu, self.factors.constants), name
-        return self._known[call]
+    @cached_property
+    def _limited(self) -> Gpu:
+        """The GPU with what power leaves of its peaks."""
+        return power_limited(self.gpu)
+
+    def alone(self, call: OperatorCall) -> "_InStep":
+        """Return its time by itself, its class of work, and what makes it longer in a step."""
+        known = self._known.get(call)
+        if known is None:
+            name, factors = cost_class(call), self.factors
+            gpu = self._limited if is_throttled(name) else self.gpu
+            factor = factors.of(name) * factors.of(measured_class(call)) * factors.throttling(name)
+            known = self._known[call] = _InStep(estimate_operator(call, gpu, factors.constants), name, factor)
+        return known
 
     def of(self, call: OperatorCall, count: float = 1.0) -> float:
         """Return the seconds of so many of it in a step."""
-        time, name = self.alone(call)
-        factor = self.factors.of(name) * self.factors.of(measured_class(call)) * self.factors.throttling(name)
-        return count * time.time_s * factor * self.compute_factor
+        known = self.alone(call)
+        return count * known.time.time_s * known.factor * self.compute_factor
 
 
 def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: float = 1.0) -> ComputeCost:
@@ -95,7 +114,7 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
         bytes_moved_T=bytes_T,
         overlap_shares_T=tuple(overlap_T),
     )
-    return ComputeCost(estimated, tuple(shares))
+    return ComputeCost(estimated, tuple(shares), cost)
 
 
 class _OperatorSum(NamedTuple):
@@ -113,7 +132,7 @@ def _sum_of(calls: Sequence[tuple[OperatorCall, float]], cost: OperatorSeconds) 
     bound: dict[str, float] = {}
     flops = moved = 0.0
     for call, count in calls:
-        time, name = cost.alone(call)
+        time, name, _ = cost.alone(call)
         time_s = cost.of(call, count)
         of_class[name] = of_class.get(name, 0.0) + time_s
         bound[time.bound] = bound.get(time.bound, 0.0) + time_s
@@ -202,7 +221,7 @@ class Uncosted(Struct, frozen=True):
     """Distinct communications whose times the input gives."""
 
     @classmethod
-    def of(cls, program: Program, location_LW: IntArray) -> "Uncosted":
+    def from_program(cls, program: Program, location_LW: IntArray) -> "Uncosted":
         """Tell the communications of a program apart; `location_LW` says where every rank sits.
 
         Raises
@@ -234,6 +253,7 @@ class Uncosted(Struct, frozen=True):
         busbw_bytes_per_s: Mapping[str, float] | None = None,
         contended: Mapping[Group, Cluster] | None = None,
         factor: Mapping[Group, float] | None = None,
+        kinds: Container[Group] | None = None,
     ) -> ProgramCosts:
         """Put a time on every operation on a cluster.
 
@@ -248,10 +268,12 @@ class Uncosted(Struct, frozen=True):
             The cluster as groups of a kind see it that share its links; others see `cluster`.
         factor : mapping, optional
             What the times of a kind of group are multiplied with, but for rates that override the model; else 1.
+        kinds : container of Group, optional
+            Kinds of groups to estimate, by default all; times of others stay NaN where the input gives none.
         """
         links = _Links(cluster, contended or {}, busbw_bytes_per_s or {}, factor or {})
         duration_N, ops = self.known_s_N.copy(), self.program.ops
-        communications, time_s_U = _estimated(self.distinct, links)
+        communications, time_s_U = _estimated(self.distinct, links, kinds)
         duration_N[self.at] = time_s_U[self.which_at] * ops.repeats_T[self.program.row_N[self.at]]
         estimated_T = np.isnan(ops.duration_s_T) & (ops.group_T != Group.NONE)
         provenance_T = np.where(estimated_T, Provenance.PRICED, ops.provenance_T)
@@ -264,7 +286,7 @@ class _Distinct(NamedTuple):
     placements: list[Placement]
     placement_at: IntArray
     size_at: IntArray
-    """Of members that move unequal amounts, what the busiest sends or receives."""
+    """What the busiest member sends or receives, where members move unequal amounts."""
     first_U: IntArray
     """An operation of each, by its place."""
     which_at: IntArray
@@ -277,8 +299,8 @@ def _distinct(program: Program, at: IntArray, location_LW: IntArray, *more_T: In
     ops, row_at = program.ops, program.row_N[at]
     placements, placement_at = _placements(program, at, location_LW)
     size_at = _busiest_bytes(program, at)
-    kind_T, kinds = _joint_number(ops.group_T, ops.operation_T)
-    more_number_T, more = _joint_number(*more_T)
+    kind_T, kinds = _pair_number(ops.group_T, ops.operation_T)
+    more_number_T, more = _pair_number(*more_T)
     sizes, number_at = _size_numbers(program, at, size_at)
     key_at = ((placement_at * kinds + kind_T[row_at]) * sizes + number_at) * more
     key_at += more_number_T[row_at] if more_T else 0
@@ -303,11 +325,11 @@ def _size_numbers(program: Program, at: IntArray, size_at: IntArray) -> tuple[in
     return len(sizes), number_at
 
 
-def _joint_number(*columns_T: IntArray) -> tuple[IntArray, int]:
+def _pair_number(*columns_T: IntArray) -> tuple[IntArray, int]:
     """Return a number for each combination of some columns, in their order, and how many there may be."""
     number_T, count = np.zeros(1, dtype=np.int64), 1
     for column_T in columns_T:
-        # -1 is what is no communication, which is not asked for.
+        # -1 stands for what is not communication, and is not asked for.
         known_T, values = np.maximum(column_T.astype(np.int64), 0), int(column_T.max(initial=0)) + 1
         number_T, count = number_T * values + known_T, count * values
     return number_T, count
@@ -337,11 +359,15 @@ def _to_estimate(program: Program, at: IntArray, location_LW: IntArray) -> tuple
     return found, distinct.which_at
 
 
-def _estimated(asked: Sequence[_Communication], links: "_Links") -> tuple[tuple[CommunicationCost, ...], FloatArray]:
-    """Return distinct communications over the links, the most time first, and the seconds of each."""
-    time_s_U = np.zeros(len(asked))
+def _estimated(
+    asked: Sequence[_Communication], links: "_Links", kinds: Container[Group] | None
+) -> tuple[tuple[CommunicationCost, ...], FloatArray]:
+    """Return distinct communications of some kinds over the links, the most time first, and the seconds of each."""
+    time_s_U = np.full(len(asked), np.nan)
     found: dict[tuple[object, ...], CommunicationCost] = {}
     for index, (group, operation, size, placement, load, after_s, count) in enumerate(asked):
+        if kinds is not None and group not in kinds:
+            continue
         cost = links.cost(group, operation, size, placement, load)
         process_s = 0.0 if links.cluster.ideal or placement.ranks == 1 else after_s
         time_s_U[index] = cost.time_s + process_s
@@ -445,6 +471,9 @@ def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[
     for key in key_at[first_K].tolist():
         group, stage, peer = key // stages**2, key // stages % stages - 1, key % stages - 1
         members = program.groups[group].members
-        placement = placement_of(members if peer < 0 else members[[stage, peer]], location_LW)
+        if peer < 0:
+            placement = placement_of(members, location_LW)
+        else:
+            placement = ends_of(int(members[stage]), int(members[peer]), location_LW)
         of_key.append(numbers.setdefault(placement, len(numbers)))
     return list(numbers), np.array(of_key, dtype=np.int64)[inverse_at]

@@ -110,6 +110,13 @@ def placement_of(members: Sequence[int] | npt.NDArray[np.integer], locations_LW:
     return Placement(tuple(sorted(counts.tolist(), reverse=True)))
 
 
+def ends_of(sender: int, receiver: int, locations_LW: npt.NDArray[np.integer]) -> Placement:
+    """Return how the two ranks of a message are spread over the nodes."""
+    if sender == receiver:
+        raise ProgramError(f"rank {sender} sends to itself; a message has two ranks")
+    return Placement((2,) if locations_LW[NODE, sender] == locations_LW[NODE, receiver] else (1, 1))
+
+
 def gpus_used_per_node(gpus_per_node: int, parallel: Parallel) -> int:
     """Return the most GPUs of a node that a job can use without splitting its innermost groups unevenly.
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.dtypes import PEAK_OF_DTYPE
@@ -230,9 +230,13 @@ def load_gpu(name: str) -> Gpu:
     return gpu
 
 
+_UNSAID = dict(zip(reversed(Gpu.__struct_fields__), reversed(Gpu.__struct_defaults__), strict=False))
+"""What fields of a GPU that it says nothing of have; the name has no such value."""
+
+
 def said_of(gpu: Gpu) -> dict[str, Any]:
-    """Return the fields of a GPU that are not as their default."""
-    return {each.name: getattr(gpu, each.name) for each in fields(Gpu) if getattr(gpu, each.name) != each.default}
+    """Return the fields of a GPU that differ from their default."""
+    return {name: said for name in Gpu.__struct_fields__ if (said := getattr(gpu, name)) != _UNSAID.get(name)}
 
 
 def filled(gpu: Gpu, shown: str | None = None) -> Gpu:
@@ -247,7 +251,10 @@ def filled(gpu: Gpu, shown: str | None = None) -> Gpu:
     UnknownNameError
         If it says an architecture that is not known.
     """
-    sheet, place = find_gpu(gpu.name), "" if shown is None else f" (in {shown})"
+    sheet = find_gpu(gpu.name)
+    if gpu == sheet:
+        return gpu
+    place = "" if shown is None else f" (in {shown})"
     if gpu.architecture and gpu.architecture not in generations():
         raise UnknownNameError(f"gpu.architecture{place}", gpu.architecture, sorted(generations()))
     if sheet is not None and gpu.architecture not in ("", sheet.architecture):

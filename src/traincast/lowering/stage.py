@@ -10,13 +10,13 @@ from functools import cached_property
 from msgspec import Struct
 
 from traincast.job.job import Job
-from traincast.job.share import blocks_of_layer, kept_share, rank_share
+from traincast.job.share import blocks_of_layer, rank_share
 from traincast.lowering.emit import Emitter, Rows
 from traincast.lowering.held import Held, held_by_stages
 from traincast.lowering.launches import Launches, LayerLaunches, layer_launches
-from traincast.lowering.offload import offloaded_bytes, offloaded_pieces
 from traincast.lowering.plans import plan_of_job
 from traincast.lowering.work import Pass, Work, work_of
+from traincast.mechanisms.activations import LayerModel
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, rounded
 from traincast.model.structure import (
@@ -35,17 +35,14 @@ class StageParts:
 
     def __init__(self, job: Job, ranks_per_node: int, parts: RankParts | None = None) -> None:
         self.job, self.parts = job, parts or RankParts(rank_share(job, ranks_per_node))
-        self._kept: RankParts | None = None
         self._works: dict[Blocks, Work] = {}
         self._launches: dict[Blocks, LayerLaunches] = {}
         self.totals: dict[tuple[object, ...], Pass] = {}
 
-    @property
-    def kept(self) -> RankParts:
-        """The parts with what the framework keeps of them."""
-        if self._kept is None:
-            self._kept = RankParts(kept_share(self.parts.share, self.job.memory_policy))
-        return self._kept
+    @cached_property
+    def kept(self) -> LayerModel:
+        """What its layers keep of a microbatch."""
+        return LayerModel(self.job, self.parts.share)
 
     def work(self, blocks: Blocks) -> Work:
         """Return what some blocks do."""
@@ -111,8 +108,8 @@ class StageWork(Struct, frozen=True, dict=True):
         """The bytes of activations of a microbatch that go to the host, and of how many layers they are."""
         if not self.job.offload.any_activations:
             return 0, 0
-        layers = self.held.layers
-        return rounded(offloaded_bytes(self.job, self.of_rank.kept, layers)), offloaded_pieces(self.job, layers)
+        kept = self.of_rank.kept.stage(self.held.layers)
+        return rounded(kept.away), kept.pieces
 
     def host(self, phase: Phase) -> Launches:
         """Return what the host does in a forward pass of its layers, or in a backward pass without recomputation."""

@@ -6,17 +6,16 @@ Written once, for numbers and for arrays (`traincast.lowering.emit`).
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from traincast.job.job import Job
 from traincast.lowering.casts import weight_casts
 from traincast.lowering.emit import Emitter, Rows
 from traincast.lowering.layers import layers_backward, layers_forward
-from traincast.lowering.offload import brought_in, gradients_out, on_host, parameters_in, sent_out, updated_rows
+from traincast.lowering.offload import brought_in, gradients_out, parameters_in, sent_out, updated_rows
 from traincast.lowering.stage import StageWork
 from traincast.lowering.state import State
 from traincast.lowering.work import Exchange
-from traincast.model.blocks.part import Kernel
+from traincast.mechanisms.all import update_kernels
+from traincast.model.blocks.part import Elements, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, ceil_div, choose, rounded
 from traincast.model.structure import FIRST_BLOCKS, MTP_PROJECTION
@@ -221,7 +220,8 @@ def end_rows(emit: Emitter, own: Sequence[OfStage], ending: Ending) -> Rows:
     if job.parallel.world_size > 1:
         rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, NORM_BYTES))
     updated = added(state.updated() for state in states)
-    on_gpu = emit.kernels("optimizer", Phase.STEP, [optimizer_kernel(job, updated - on_host(job, updated))])
+    weights = sum((each.stage.weights() for each in own), Elements())
+    on_gpu = emit.kernels("optimizer", Phase.STEP, update_kernels(job, weights, updated))
     rows += updated_rows(emit, updated, max(1, sum(each.stage.layers for each in own)), on_gpu)
     rows += emit.kernels(
         "weight casts", Phase.STEP, cast_kernels(job, emit.share, added(each.cast() for each in states))
@@ -253,12 +253,3 @@ def cast_kernels(job: Job, share: Share, elements: Number) -> tuple[Kernel, ...]
     if job.sharding.zero == 3 or not share.trains_weights:
         return ()
     return weight_casts(share, rounded(elements), gathered_cast=job.sharding.param_gather_bytes == 1)
-
-
-def optimizer_kernel(job: Job, parameters: Number) -> Kernel:
-    """Return the update of so many parameters; other types than fp32 move other bytes."""
-    kernel, types = Kernel(family="optimizer", shape=(parameters,), dtype="bf16"), job.optimizer
-    if types.precision_aware:
-        moved = types.step_bytes(job.precision.dtype, job.framework.grad_reduce_bytes, job.sharding.param_gather_bytes)
-        kernel = replace(kernel, options=(("bytes_per_parameter", str(moved)),))
-    return kernel

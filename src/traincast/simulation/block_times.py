@@ -21,7 +21,7 @@ from traincast.model.structure import (
     layer_blocks,
     mtp_blocks,
 )
-from traincast.simulation.job_step import JobStep, operator_seconds
+from traincast.simulation.job_step import JobStep
 from traincast.simulation.result_records import BlockResult
 from traincast.workload.words import Phase
 
@@ -30,7 +30,7 @@ def block_times(done: JobStep) -> tuple[BlockResult, ...]:
     """Return the blocks of each stage in the order of the model, with what one of each takes for one microbatch."""
     job, plan = done.job, plan_of_job(done.job)
     of_rank, stages = StageParts(job, done.step.setting.cluster.ranks_per_node), held_by_stages(job, plan)
-    seconds, known = operator_seconds(job, done.gpu, done.factors), dict[Blocks, tuple[float, float]]()
+    seconds, known = done.compute.seconds, dict[Blocks, tuple[float, float]]()
 
     def taken_s(blocks: Blocks) -> tuple[float, float]:
         if blocks not in known:

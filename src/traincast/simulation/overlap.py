@@ -1,13 +1,13 @@
 """What is overlapped with what on a rank, as its times say: computation and transfers, transfers of two kinds.
 
-Waiting for members or for a message is no transfer. All ranks are handled in the same array operations, yet the
+Waiting for members or for a message is not a transfer. All ranks are handled in the same array operations, yet the
 numbers of a rank depend on nothing but its own times, so that a rank has the same ones whichever others are
 simulated. Letters: N operations, T template operations, I spans or operations of a selection, D disjoint spans,
 P pairs, R ranks, W ranks of the world.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise, permutations
+from itertools import combinations, pairwise, permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -28,11 +28,8 @@ class Spans(NamedTuple):
     end_s_I: FloatArray
     ptr_R1: IntArray
     """Those of rank r are ptr_R1[r] .. ptr_R1[r+1]-1."""
-
-    @property
-    def rank_I(self) -> IntArray:
-        """Rank of each."""
-        return np.repeat(np.arange(len(self.ptr_R1) - 1), np.diff(self.ptr_R1))
+    rank_I: IntArray
+    """Rank of each."""
 
 
 class Pairs(NamedTuple):
@@ -53,19 +50,30 @@ class Pairs(NamedTuple):
 
 def union(spans: Spans) -> Spans:
     """Return the same time as disjoint spans, in order."""
-    count, rank_I = len(spans.begin_s_I), spans.rank_I
+    begin_I, reach_I, rank_I = spans.begin_s_I, spans.end_s_I, spans.rank_I
+    count = len(begin_I)
     if not count:
         return spans
-    begin_I, reach_I = np.empty(count), np.empty(count)
-    for first, last in pairwise(spans.ptr_R1.tolist()):
-        order = np.argsort(spans.begin_s_I[first:last], kind="stable")
-        begin_I[first:last] = spans.begin_s_I[first:last][order]
-        np.maximum.accumulate(spans.end_s_I[first:last][order], out=reach_I[first:last])
-    apart_I = (begin_I[1:] > reach_I[:-1]) | (rank_I[1:] != rank_I[:-1])
+    other_I = rank_I[1:] != rank_I[:-1]
+    # Those of one stream are in order, and end in order, too.
+    if not np.all((begin_I[1:] >= begin_I[:-1]) & (reach_I[1:] >= reach_I[:-1]) | other_I):
+        begin_I, reach_I = np.empty(count), np.empty(count)
+        for first, last in pairwise(spans.ptr_R1.tolist()):
+            order = np.argsort(spans.begin_s_I[first:last], kind="stable")
+            begin_I[first:last] = spans.begin_s_I[first:last][order]
+            np.maximum.accumulate(spans.end_s_I[first:last][order], out=reach_I[first:last])
+    apart_I = (begin_I[1:] > reach_I[:-1]) | other_I
     first_D = np.flatnonzero(np.concatenate([[True], apart_I]))
     last_D = np.concatenate([first_D[1:], [count]]) - 1
-    ptr_R1 = np.searchsorted(rank_I[first_D], np.arange(len(spans.ptr_R1)))
-    return Spans(begin_I[first_D], reach_I[last_D], ptr_R1)
+    rank_D = rank_I[first_D]
+    return Spans(begin_I[first_D], reach_I[last_D], np.searchsorted(rank_D, np.arange(len(spans.ptr_R1))), rank_D)
+
+
+def meet(one: Spans, two: Spans) -> bool:
+    """Tell whether disjoint spans, in order, overlap with others anywhere."""
+    few, many = sorted((one, two), key=lambda each: len(each.begin_s_I))
+    first_I, last_I = _overlapped(few, many)
+    return bool((last_I > first_I).any())
 
 
 def overlaps(spans: Spans, disjoint: Spans) -> Pairs:
@@ -74,6 +82,18 @@ def overlaps(spans: Spans, disjoint: Spans) -> Pairs:
     Those of a rank in `disjoint` are in order, none beginning before the one before it has ended. Pairs are in the
     order of `spans`, and for each in that of `disjoint`.
     """
+    first_I, last_I = _overlapped(spans, disjoint)
+    with_any = np.flatnonzero(last_I > first_I)
+    first, count = first_I[with_any], (last_I - first_I)[with_any]
+    span_P = np.repeat(with_any, count)
+    disjoint_P = np.arange(len(span_P)) + np.repeat(first - np.cumsum(count) + count, count)
+    until_P = np.minimum(spans.end_s_I[span_P], disjoint.end_s_I[disjoint_P])
+    since_P = np.maximum(spans.begin_s_I[span_P], disjoint.begin_s_I[disjoint_P])
+    return Pairs(span_P, disjoint_P, np.maximum(until_P - since_P, 0.0))
+
+
+def _overlapped(spans: Spans, disjoint: Spans) -> tuple[IntArray, IntArray]:
+    """Return which of some disjoint spans each span overlaps with: from the first of them to before the last, [I]."""
     first_I, last_I = (np.zeros(len(spans.begin_s_I), dtype=np.int64) for _ in range(2))
     pointers = zip(pairwise(spans.ptr_R1.tolist()), pairwise(disjoint.ptr_R1.tolist()), strict=True)
     for (begin, end), (low, high) in pointers:
@@ -82,12 +102,7 @@ def overlaps(spans: Spans, disjoint: Spans) -> Pairs:
             continue
         first_I[of_rank] = low + disjoint.end_s_I[mine].searchsorted(spans.begin_s_I[of_rank], side="right")
         last_I[of_rank] = low + disjoint.begin_s_I[mine].searchsorted(spans.end_s_I[of_rank], side="left")
-    count_I = np.maximum(last_I - first_I, 0)
-    span_P = np.repeat(np.arange(len(count_I)), count_I)
-    disjoint_P = np.arange(len(span_P)) + np.repeat(first_I - np.cumsum(count_I) + count_I, count_I)
-    until_P = np.minimum(spans.end_s_I[span_P], disjoint.end_s_I[disjoint_P])
-    since_P = np.maximum(spans.begin_s_I[span_P], disjoint.begin_s_I[disjoint_P])
-    return Pairs(span_P, disjoint_P, np.maximum(until_P - since_P, 0.0))
+    return first_I, last_I
 
 
 def most_of_a_rank(overlap_s_I: FloatArray, spans: Spans) -> float:
@@ -117,21 +132,23 @@ class Selection(Struct, frozen=True):
     at_I: IntArray
     """Their numbers, ascending."""
     ptr_R1: IntArray
+    rank_I: IntArray
 
     @classmethod
-    def of(cls, program: Program, rows_T: BoolArray) -> "Selection":
+    def from_program(cls, program: Program, rows_T: BoolArray) -> "Selection":
         """Select the runs of some template operations."""
         at_I = np.flatnonzero(rows_T[program.row_N]) if rows_T.any() else np.zeros(0, dtype=np.int64)
-        return cls(at_I, np.searchsorted(at_I, program.op_ptr_R1))
+        ptr_R1 = np.searchsorted(at_I, program.op_ptr_R1)
+        return cls(at_I, ptr_R1, np.repeat(np.arange(len(ptr_R1) - 1), np.diff(ptr_R1)))
 
     def where(self, chosen_I: BoolArray) -> "Selection":
         """Return those of them that are chosen."""
         before_I1 = np.concatenate([[0], np.cumsum(chosen_I)])
-        return Selection(self.at_I[chosen_I], before_I1[self.ptr_R1])
+        return Selection(self.at_I[chosen_I], before_I1[self.ptr_R1], self.rank_I[chosen_I])
 
     def spans(self, start_s_N: FloatArray, end_s_N: FloatArray) -> Spans:
         """Return when they ran."""
-        return Spans(start_s_N[self.at_I], end_s_N[self.at_I], self.ptr_R1)
+        return Spans(start_s_N[self.at_I], end_s_N[self.at_I], self.ptr_R1, self.rank_I)
 
 
 class ComputeAndTransfers(Struct, frozen=True):
@@ -141,7 +158,7 @@ class ComputeAndTransfers(Struct, frozen=True):
     transfers: Selection
 
     @classmethod
-    def of(cls, program: Program, group: Group | None = None) -> "ComputeAndTransfers":
+    def from_program(cls, program: Program, group: Group | None = None) -> "ComputeAndTransfers":
         """Find them in a program, perhaps the transfers of one kind of group alone.
 
         Two operations that both hold back what follows them are never overlapped.
@@ -154,7 +171,7 @@ class ComputeAndTransfers(Struct, frozen=True):
             transfer_T = transfer_T & (ops.group_T == group)
         if not transfer_T.any():
             compute_T = np.zeros_like(compute_T)
-        return cls(Selection.of(program, compute_T), Selection.of(program, transfer_T))
+        return cls(Selection.from_program(program, compute_T), Selection.from_program(program, transfer_T))
 
     def shares(self, start_s_N: FloatArray, end_s_N: FloatArray) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yield computations, then transfers, with the share of its own time that the other kind of work runs too."""
@@ -173,13 +190,13 @@ class KindsOfTransfers(Struct, frozen=True):
     """Kinds with transfers that hold nothing back."""
 
     @classmethod
-    def of(cls, program: Program, location_LW: IntArray) -> "KindsOfTransfers":
+    def from_program(cls, program: Program, location_LW: IntArray) -> "KindsOfTransfers":
         """Find them in a program."""
         ops = program.ops
         transfer_T = np.isin(ops.kind_T, _TRANSFERS)
         found = {}
         for kind in sorted({Group(int(each)) for each in distinct(ops.group_T[transfer_T])} - {Group.NONE}):
-            of_kind = Selection.of(program, transfer_T & (ops.group_T == kind))
+            of_kind = Selection.from_program(program, transfer_T & (ops.group_T == kind))
             leaving = of_kind.where(_leaves_node(program, of_kind, location_LW[NODE]))
             if len(leaving.at_I):
                 found[kind] = leaving
@@ -193,8 +210,10 @@ class KindsOfTransfers(Struct, frozen=True):
         """
         spans = {kind: each.spans(start_s_N, end_s_N) for kind, each in self.of_kind.items()}
         covered = {kind: union(each) for kind, each in spans.items()} if len(spans) > 1 and self.asynchronous else {}
+        pairs = [pair for pair in combinations(covered, 2) if not self.asynchronous.isdisjoint(pair)]
+        overlapping = {pair for pair in pairs if meet(covered[pair[0]], covered[pair[1]])}
         for one, two in permutations(covered, 2):
-            if not self.asynchronous & {one, two}:
+            if (one, two) not in overlapping and (two, one) not in overlapping:
                 continue
             overlap_s_I = overlaps(spans[one], covered[two]).per_span(spans[one])
             if overlap_s_I.any():
@@ -208,7 +227,7 @@ def _leaves_node(program: Program, selection: Selection, node_W: IntArray) -> Bo
     leaves_I: BoolArray = spread_G[group_I]
     peer_I = program.peer_stage_N[selection.at_I]
     message = np.flatnonzero((peer_I >= 0) & leaves_I)
-    stage_I = program.stage_R[np.repeat(np.arange(len(program.rank_R)), np.diff(selection.ptr_R1))]
+    stage_I = program.stage_R[selection.rank_I]
     for group in distinct(group_I[message]):
         mine = message[group_I[message] == group]
         node_K = node_W[program.groups[int(group)].members]

@@ -73,7 +73,7 @@ class Loop(Struct):
     network: SharedNetwork
     """What kinds that share links do to each other."""
     cost: Callable[[Mapping[Group, Cluster]], FloatArray]
-    """Durations of all operations where groups of some kinds see another cluster."""
+    """Durations where groups of some kinds see another cluster: of their transfers at least."""
     _extra: dict[tuple[Group, Group], FloatArray] = field(default_factory=dict)
 
     def settle(self, graph: Graph, engine: str) -> Settled:

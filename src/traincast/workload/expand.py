@@ -11,7 +11,7 @@ from operator import is_
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from traincast.errors import ProgramError
 from traincast.schedules.plan import SchedulePlan
@@ -63,44 +63,46 @@ def expand(
 
 
 class Expansion(Struct, frozen=True):
-    """A workload that was expanded, which serves any workload that differs in nothing but estimates."""
+    """A workload that was expanded, which serves any workload of the same order (`_order_of`)."""
 
-    of: tuple[object, ...]
-    """What it was made of, told by the very arrays (`_made_of`)."""
+    placed: tuple[object, ...]
+    """Ranks and groups, told by the very objects."""
+    order: tuple[object, ...]
     program: Program
     added: tuple[Op, ...]
     """Operations of messages, which stand behind those of the workload in the table."""
+    boundaries: tuple[int, ...]
+    """The boundary between virtual stages that each of them is of, -1 for waits."""
 
     def serves(self, workload: Workload, plan: SchedulePlan, fold: Fold, tables: Mapping[Group, GroupTable]) -> bool:
         """Tell whether a workload is expanded to the same program, but for its table of operations."""
-        asked = _made_of(workload, plan, fold, tables)
-        return len(asked) == len(self.of) and all(map(is_, asked, self.of))
+        placed = (fold, *tables.values())
+        same = len(placed) == len(self.placed) and all(map(is_, placed, self.placed))
+        return same and self.order == _order_of(workload, plan)
 
     def with_estimates(self, workload: Workload) -> Program:
         """Return the program with the table of operations of a workload that it serves."""
         files = tuple(file.path for file in workload.inputs)
-        return replace(self.program, ops=workload.ops.extended(self.added), files=files)
+        sizes = workload.message_bytes_Q
+        added = [
+            op if boundary < 0 else replace(op, size_bytes=int(sizes[boundary]))
+            for op, boundary in zip(self.added, self.boundaries, strict=True)
+        ]
+        return replace(self.program, ops=workload.ops.extended(added), files=files)
 
 
-_OF_ESTIMATES = ("duration_s_T", "provenance_T", "flops_T", "bytes_moved_T", "overlap_shares_T")
-"""Columns that estimates fill in; the order of a program does not depend on them."""
+_OF_ORDER = ("kind_T", "phase_T", "blocking_T", "stream_T", "group_T", "operation_T", "unequal_T", "waits_for_T")
+"""Columns that the order of a program depends on; of sizes it is which are equal, as those that meet must be."""
 
 
-def _made_of(
-    workload: Workload, plan: SchedulePlan, fold: Fold, tables: Mapping[Group, GroupTable]
-) -> tuple[object, ...]:
-    """Return everything that the order of a program depends on, but for factors on single ranks."""
-    return (
-        plan,
-        fold,
-        *tables.values(),
-        workload.templates,
-        workload.template_W,
-        workload.segments,
-        workload.message_bytes_Q,
-        workload.forward_only,
-        *(getattr(workload.ops, name) for name in OpTable.__struct_fields__ if name not in _OF_ESTIMATES),
-    )
+def _order_of(workload: Workload, plan: SchedulePlan) -> tuple[object, ...]:
+    """Return by value everything that the order of a program depends on, but for ranks, groups and their factors."""
+    columns = [column for each in workload.templates for column in astuple(each) if column is not None]
+    sizes = (np.unique(each, return_inverse=True)[1] for each in (workload.ops.size_bytes_T, workload.message_bytes_Q))
+    columns += [workload.template_W, *(getattr(workload.ops, name) for name in _OF_ORDER), *sizes, *workload.segments]
+    said = [tuple(column is None for column in astuple(each)) for each in workload.templates]
+    lengths = tuple(map(len, columns))
+    return plan, workload.forward_only, said, lengths, b"".join(column.tobytes() for column in columns)
 
 
 def expansion(
@@ -112,7 +114,8 @@ def expansion(
 ) -> Expansion:
     """Return the program of a workload (`expand`), in a form that serves others with other estimates."""
     stage_R = fold.rank_C // workload.parallel.ranks_per_stage
-    ops, added, chosen = _tiles(workload, plan, fold, stage_R)
+    builder = SequenceBuilder(workload, plan)
+    ops, chosen = _tiles(builder, fold, stage_R)
     length_R = np.array([len(tile.sequence.row_L) for tile in chosen], dtype=np.int64)
     op_ptr_R1 = np.concatenate([[0], np.cumsum(length_R)])
     index_N = np.repeat(np.arange(len(chosen), dtype=np.int32), length_R)
@@ -139,19 +142,18 @@ def expansion(
         compute_factor_N=None if compute_factor_W is None else compute_factor_W[fold.rank_C][index_N],
     )
     program = replace(program, rendezvous_N=_rendezvous_of(program, _simulated_members(groups, fold)))
-    return Expansion(_made_of(workload, plan, fold, tables), program, added)
+    placed, order = (fold, *tables.values()), _order_of(workload, plan)
+    return Expansion(placed, order, program, tuple(builder.added), tuple(builder.boundaries))
 
 
-def _tiles(
-    workload: Workload, plan: SchedulePlan, fold: Fold, stage_R: IntArray
-) -> tuple[OpTable, tuple[Op, ...], list[_Tile]]:
-    """Lay out each pair of template and stage once; return the table with its messages, these, and each rank's tile."""
-    builder = SequenceBuilder(workload, plan)
+def _tiles(builder: SequenceBuilder, fold: Fold, stage_R: IntArray) -> tuple[OpTable, list[_Tile]]:
+    """Lay out each pair of template and stage once; return the table with its messages, and each rank's tile."""
+    workload = builder.workload
     keys = [(int(workload.template_W[rank]), int(stage)) for rank, stage in zip(fold.rank_C, stage_R, strict=True)]
     sequences = {key: builder.sequence(workload.templates[key[0]], key[1]) for key in dict.fromkeys(keys)}
     ops = builder.table()
     tiles = {key: _tile(sequence, ops) for key, sequence in sequences.items()}
-    return ops, tuple(builder.added), [tiles[key] for key in keys]
+    return ops, [tiles[key] for key in keys]
 
 
 def _gather(parts: list[IntArray]) -> IntArray:
@@ -215,7 +217,7 @@ def _groups_of_ops(group_RK: IntArray, index_N: IntArray, ops: OpTable, row_N: I
     missing = np.flatnonzero((kind_N >= 0) & (group_N < 0))
     if len(missing):
         name, kind = ops.name_T[row_N[missing[0]]], Group(int(kind_N[missing[0]]))
-        raise ProgramError(f"{name!r} communicates over {kind.name.lower()}, but its rank is in no such group")
+        raise ProgramError(f"{name!r} communicates over {kind.name.lower()}, but its rank is not in such a group")
     return group_N
 
 

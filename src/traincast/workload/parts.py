@@ -7,6 +7,7 @@ computation, the group of a communication. Where nothing of a span runs, the ran
 Letters: N operations of a rank, S spans.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -36,26 +37,44 @@ def step_parts(program: Program, timeline: Timeline) -> list[dict[str, Spent]]:
     """
     names, name_T = _names(program.ops)
     piece_T = np.array([part is not None for part in program.ops.part_T], dtype=np.bool_)
-    return [_rank_parts(program, timeline, index, names, name_T, piece_T) for index in range(len(program.rank_R))]
+    blocks = (_parts_of(program, timeline, *block, names, name_T, piece_T) for block in program.rank_blocks())
+    return [parts for block in blocks for parts in block]
 
 
-def _rank_parts(
-    program: Program, timeline: Timeline, index: int, names: list[str], name_T: IntArray, piece_T: BoolArray
-) -> dict[str, Spent]:
-    mine = program.rank_slice(index)
+def _parts_of(
+    program: Program,
+    timeline: Timeline,
+    first: int,
+    last: int,
+    names: list[str],
+    name_T: IntArray,
+    piece_T: BoolArray,
+) -> list[dict[str, Spent]]:
+    """Return what each simulated rank from one index to another spent in each part."""
+    ptr_R1 = program.op_ptr_R1[first : last + 1]
+    mine = slice(int(ptr_R1[0]), int(ptr_R1[-1]))
     row_N, ready_N, end_N = program.row_N[mine], timeline.ready_s_N[mine], timeline.end_s_N[mine]
     if not len(row_N):
-        return {}
+        return [{} for _ in range(first, last)]
     part_N, microbatch_N, piece_N = name_T[row_N], program.microbatch_N[mine], piece_T[row_N]
     same_N = piece_N[1:] & piece_N[:-1] & (part_N[1:] == part_N[:-1]) & (microbatch_N[1:] == microbatch_N[:-1])
-    starts_S = np.flatnonzero(np.concatenate([[True], ~(same_N | _posted_together(program.ops, row_N))]))
+    begins_N = np.concatenate([[True], ~(same_N | _posted_together(program.ops, row_N)), [True]])
+    begins_N[ptr_R1 - ptr_R1[0]] = True
+    starts_S = np.flatnonzero(begins_N[:-1])
     span_s_S = np.maximum.reduceat(end_N, starts_S) - np.minimum.reduceat(ready_N, starts_S)
     wait_s_S = _waits(starts_S, ready_N, timeline.start_s_N[mine], end_N)
-    part_S = part_N[starts_S]
-    named = part_S != _UNNAMED
-    total_s, wait_s = (np.bincount(part_S[named], each[named], len(names)) for each in (span_s_S, wait_s_S))
-    order = dict.fromkeys(part_S[named].tolist())
-    return {names[part]: Spent(float(total_s[part]), float(wait_s[part])) for part in order}
+    named = part_N[starts_S] != _UNNAMED
+    starts_S, span_s_S, wait_s_S = starts_S[named], span_s_S[named], wait_s_S[named]
+    part_S, span_R1 = part_N[starts_S], np.searchsorted(starts_S, ptr_R1 - ptr_R1[0])
+    at_S = np.repeat(np.arange(last - first), np.diff(span_R1)) * len(names) + part_S
+    size = (last - first) * len(names)
+    total_s, wait_s = (np.bincount(at_S, each, size).tolist() for each in (span_s_S, wait_s_S))
+    parts, found = part_S.tolist(), []
+    for rank, (begin, end) in enumerate(pairwise(span_R1.tolist())):
+        of_rank = rank * len(names)
+        order = dict.fromkeys(parts[begin:end])
+        found.append({names[part]: Spent(total_s[of_rank + part], wait_s[of_rank + part]) for part in order})
+    return found
 
 
 def _posted_together(ops: OpTable, row_N: IntArray) -> BoolArray:

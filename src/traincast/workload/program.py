@@ -3,6 +3,8 @@
 Letters: N operations, E edges, R simulated ranks, T template operations, G groups.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from msgspec import Struct
 
@@ -10,6 +12,9 @@ from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable
 from traincast.workload.words import Group, Stream
 
 STREAMS_PER_RANK = len(Stream)
+
+_BLOCK = 1 << 16
+"""Operations of ranks that are looked at together."""
 
 
 class GroupInstance(Struct, frozen=True):
@@ -24,7 +29,7 @@ Said = tuple[tuple[str, str], ...]
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """What every operation has of its own in a program that was recorded one by one (`traincast.workload.recorded`)."""
+    """What every operation has of its own in a program that was recorded one by one (`traincast.workload.recorder`)."""
 
     queue_N: IntArray
     """In-order queue of its rank, such as a stream of the GPU; -1 for none: ordered by its edges alone."""
@@ -70,9 +75,9 @@ class Program(Struct, frozen=True, kw_only=True):
     """Virtual stage; for a send or receive the one its message leaves in forward direction, those of a second
     model copy counted after the first; -1 outside."""
     peer_stage_N: IntArray
-    """Stage at the other end of a send or receive; -1 for what is no message."""
+    """Stage at the other end of a send or receive; -1 for what is not a message."""
     group_N: IntArray
-    """Index into `groups`; -1 for what is no communication."""
+    """Index into `groups`; -1 for what is not communication."""
     rendezvous_N: IntArray
     """Rendezvous the operation belongs to; -1 for none (or only one simulated member)."""
     edge_src_E: IntArray
@@ -138,6 +143,15 @@ class Program(Struct, frozen=True, kw_only=True):
         if not line:
             return ""
         return f" ({self.files[file]}:{line})" if 0 <= file < len(self.files) else f" (line {line})"
+
+    def rank_blocks(self) -> Iterator[tuple[int, int]]:
+        """Yield runs of simulated ranks, from one index to another, whose operations fit into a processor's cache."""
+        first, ranks = 0, len(self.rank_R)
+        while first < ranks:
+            until = int(np.searchsorted(self.op_ptr_R1, self.op_ptr_R1[first] + _BLOCK, side="right")) - 1
+            last = min(max(until, first + 1), ranks)
+            yield first, last
+            first = last
 
     def rank_slice(self, index: int) -> slice:
         """Operations of the simulated rank at that index of `rank_R`."""

@@ -1,7 +1,7 @@
 """The program of one rank: its template, laid out in the order of a pipeline schedule.
 
 A sequence is a list of pieces, and a piece is a segment of template operations at one virtual
-stage and microbatch. Messages between stages are pieces too:
+stage and microbatch. Pipeline sends and receives are pieces too:
 
 * blocking (1F1B): receive, work, send, one after the other; a send and a following receive with
   the same neighbour are posted together, as Megatron's fused calls do;
@@ -73,6 +73,8 @@ class SequenceBuilder:
         self.workload, self.plan = workload, plan
         self.segments = list(workload.segments)
         self.added: list[Op] = []
+        self.boundaries: list[int] = []
+        """The boundary that each of them is a message over, -1 for waits."""
         self._single: dict[tuple[object, ...], int] = {}
         self._split: dict[tuple[int, SlotKind], int] = {}
         self._keys: dict[int, Keys] = {}
@@ -88,7 +90,7 @@ class SequenceBuilder:
         if self.workload.forward_only:
             slots = slots.where(slots.kind_S == SlotKind.F)
         if id(template) not in self._keys:
-            self._keys[id(template)] = Keys.of(template)
+            self._keys[id(template)] = Keys.from_template(template)
         keys = self._keys[id(template)]
         arrange = self._overlapped if self.plan.overlapped_p2p else self._blocking
         start, end = int(template.start_P[stage]), int(template.end_P[stage])
@@ -253,7 +255,8 @@ class SequenceBuilder:
         for at in np.argsort(first).tolist():
             code = int(codes[at])
             if code not in keys.segments:
-                keys.segments[code] = self._segment_of(self._op(keys.key(code)))
+                key = keys.key(code)
+                keys.segments[code] = self._segment_of(self._op(key), key.boundary)
             number_of[at] = keys.segments[code]
         segment_I = pieces.segment_I.astype(np.int64)
         segment_I[added] = number_of[which]
@@ -280,11 +283,12 @@ class SequenceBuilder:
             size_bytes=int(self.workload.message_bytes_Q[key.boundary]),
         )
 
-    def _segment_of(self, op: Op) -> int:
+    def _segment_of(self, op: Op, boundary: int) -> int:
         """Return the one-operation segment of an added operation, adding it the first time; equal ones are one."""
         key = (op.name, op.stream, op.blocking, op.size_bytes, op.duration_s)
         if key not in self._single:
             self._single[key] = len(self.segments)
             self.segments.append(np.array([len(self.workload.ops) + len(self.added)], dtype=np.int32))
             self.added.append(op)
+            self.boundaries.append(boundary if op.kind is not Kind.WAIT else -1)
         return self._single[key]

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from traincast.errors import ConfigError, ProgramError
 from traincast.estimate.collectives.algorithms import ALGORITHMS, Algorithm, Traffic
-from traincast.estimate.collectives.links import Curve, curve, evaluate, latency_s
+from traincast.estimate.collectives.links import Curve, curve, evaluate, latency_s, seconds
 from traincast.estimate.collectives.tuning import protocol_of
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster, MeasuredTable
@@ -102,7 +102,7 @@ def estimate_collective(
     if busbw_bytes_per_s is None:
         if cluster.ideal:
             return NOTHING
-        times_s = [float(evaluate(curve(traffic, cluster), size_bytes)) for _, traffic in found]
+        times_s = [seconds(curve(traffic, cluster), float(size_bytes)) for _, traffic in found]
     else:  # it includes the latency of each algorithm, but no time is shorter than that
         wire_s = size_bytes * bus_factor(operation, placement.ranks) / busbw_bytes_per_s
         times_s = [wire_s if cluster.ideal else max(wire_s, latency_s(traffic, cluster)) for _, traffic in found]
@@ -175,7 +175,7 @@ def candidates(
     """
     asked = list(map(ALGORITHMS.get, cluster.algorithms if algorithm is None else (algorithm,)))
     for each in ALGORITHMS.entries() if algorithm is None else asked:
-        if (each in asked or each.is_chosen(placement, cluster)) and each.can_do(operation, placement):
+        if each.can_do(operation, placement) and (each in asked or each.is_chosen(placement, cluster)):
             yield each, each.traffic(operation, placement)
 
 
@@ -235,7 +235,7 @@ def _busiest(operation: Operation, loads: npt.ArrayLike, placement: Placement) -
     n = placement.ranks
     if operation is not Operation.ALL_TO_ALL or load.shape not in ((n,), (2, n)):
         raise ProgramError(
-            f"loads of shape {load.shape} fit no {operation.name} over {n} ranks; an ALL_TO_ALL takes one row "
+            f"loads of shape {load.shape} do not fit {operation.name} over {n} ranks; an ALL_TO_ALL takes one row "
             f"of {n} (the buffer of each) or two (what each sends, what each receives)"
         )
     if not (np.isfinite(load).all() and (load >= 0).all()):

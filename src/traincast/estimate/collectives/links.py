@@ -36,7 +36,7 @@ from traincast.workload.ops import FloatArray
 STRAIGHT = ("mesh", "torus")
 """Kinds of links that lead from rank to rank without a switch."""
 _TORUS_LINKS = 6
-"""Of a chip in a torus of three dimensions."""
+"""Links of a chip in a torus of three dimensions."""
 _CLOSED = 4
 """Chips in a row from which on its ends are joined.
 
@@ -45,10 +45,10 @@ ISCA 2023: blocks of 4 x 4 x 4 chips, whose faces are joined by optical switches
 """
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class ProtocolShape(Struct, frozen=True, kw_only=True):
     """The form of NCCL's protocols; the defaults are one protocol for everything.
 
-    These are no constants of a GPU: they say how much longer a step becomes once a message leaves the low-latency
+    These are not constants of a GPU: they say how much longer a step becomes once a message leaves the low-latency
     protocol, and from which size on. `Link` has the rest.
     """
 
@@ -81,14 +81,14 @@ class Shape(Struct, frozen=True, kw_only=True):
 
 
 @cache
-def fitted() -> Shape:
+def fitted() -> ProtocolShape:
     """Return the form fitted to measured collectives (`data/nccl/fitted.toml`)."""
-    return shipped_toml("nccl/fitted.toml", Shape)
+    return shipped_toml("nccl/fitted.toml", ProtocolShape)
 
 
-def shape_of(cluster: Cluster) -> Shape:
+def shape_of(cluster: Cluster) -> ProtocolShape:
     """Return the form of the protocols of a cluster: the fitted one where it runs NCCL."""
-    return Shape() if cluster.nccl is None else fitted()
+    return ProtocolShape() if cluster.nccl is None else fitted()
 
 
 class Curve(NamedTuple):
@@ -149,6 +149,19 @@ def evaluate(cost: Curve, size_bytes: npt.ArrayLike) -> FloatArray:
     wire = size * cost.seconds_per_byte
     time_s = np.where(size > 0, cost.latency_s + step + fill + np.minimum(cost.switch_s, wire) + wire, 0.0)
     return np.where(size > cost.most_bytes, inf, time_s) if np.min(cost.most_bytes) < inf else time_s
+
+
+def seconds(cost: Curve, size_bytes: float) -> float:
+    """Return the seconds of a curve at one size, as `evaluate` does."""
+    if not size_bytes > 0:
+        return 0.0
+    if size_bytes > cost.most_bytes:
+        return inf
+    at_least_one = max(size_bytes, 1.0)
+    step = cost.step_s / (1.0 + cost.step_bytes / at_least_one)
+    fill = cost.fill_s / (1.0 + cost.fill_bytes / at_least_one)
+    wire = size_bytes * cost.seconds_per_byte
+    return cost.latency_s + step + fill + min(cost.switch_s, wire) + wire
 
 
 def latency_s(traffic: Traffic, cluster: Cluster) -> float:

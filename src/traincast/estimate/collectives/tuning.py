@@ -31,7 +31,7 @@ _WITHOUT_ALGORITHM = frozenset(
 """What NCCL has no algorithm for: it sends messages."""
 _IN_SWITCH = ("nvls", "nvls_tree")
 _BYTES_PER_US = 1000.0
-"""Of 1 GB/s."""
+"""Bytes that 1 GB/s moves in a microsecond."""
 _P2P_LL_BYTES = 16384
 """NCCL_P2P_LL_THRESHOLD, src/enqueue.cc."""
 
@@ -81,8 +81,9 @@ def protocol_of(
         return BY_MESSAGES[share > _P2P_LL_BYTES]
     own = {
         protocol: time
-        for (name, protocol), time in nccl_times_us(operation, size_bytes, placement, cluster).items()
-        if name == algorithm.tuned_as
+        for (_, protocol), time in nccl_times_us(
+            operation, size_bytes, placement, cluster, of=algorithm.tuned_as
+        ).items()
     }
     return min(own, key=lambda protocol: own[protocol]) if own else None
 
@@ -98,10 +99,13 @@ def nccl_choice(
     return min(times, key=lambda pair: times[pair]) if times else None
 
 
+_EVERY = "every"
+
+
 def nccl_times_us(
-    operation: Operation, size_bytes: int, placement: Placement, cluster: Cluster
+    operation: Operation, size_bytes: int, placement: Placement, cluster: Cluster, *, of: str | None = _EVERY
 ) -> dict[tuple[str, str], float]:
-    """Return NCCL's modelled time of every legal algorithm and protocol, in microseconds.
+    """Return NCCL's modelled time of every legal algorithm, or of one, with each protocol, in microseconds.
 
     Empty where the cluster has no NCCL, its GPU is in none of the tables, or NCCL does the
     operation by messages. The rate of the links is that of the cluster; NCCL would take it
@@ -115,7 +119,7 @@ def nccl_times_us(
     of_sums = ("tree", "nvls" if placement.nodes == 1 else "nvls_tree") if operation is Operation.ALL_REDUCE else ()
     found = {}
     for name in ("ring", *of_sums):
-        if name in _IN_SWITCH and not reduces_in_switch(placement, cluster):
+        if of not in (_EVERY, name) or (name in _IN_SWITCH and not reduces_in_switch(placement, cluster)):
             continue
         for protocol in ALGORITHMS.get(name).protocols:
             if protocol != "LL128" or cluster.intra.kind != "pcie":

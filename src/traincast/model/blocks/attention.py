@@ -24,7 +24,7 @@ _RING_CHUNKS = 2
 """Keys and values of two other ranks, one in use and one on its way (Liu et al. 2023, arXiv 2310.01889)."""
 
 
-class Attention(Struct, frozen=True):
+class AttentionBlock(Struct, frozen=True):
     """The attention block of a layer.
 
     Heads are split over tp: the fused projection by its outputs, the output projection by its inputs. Source:
@@ -70,8 +70,8 @@ class Attention(Struct, frozen=True):
 
 
 @block("attention")
-def _attention(model: Model, layer: int) -> Attention:
-    return Attention(model.window_of(layer))
+def _attention(model: Model, layer: int) -> AttentionBlock:
+    return AttentionBlock(model.window_of(layer))
 
 
 def attention_norms(share: Share, modules: tuple[str, ...] = ()) -> tuple[Part, ...]:
@@ -94,7 +94,7 @@ def output_gate(share: Share, gates: Number) -> tuple[Part, ...]:
 def output_projection(share: Share, inputs: Number) -> Part:
     """Return the output projection, of whose inputs a rank has some and sums up what it makes of them."""
     model, exchanged, execution = share.model, around(share), share.execution
-    # Attention keeps its output for its own backward pass, in 16 bits. The projection keeps its 8-bit input beside it
+    # Attention keeps its output for its own backward pass, in 16 bits. The projection keeps its 8-bit input in addition
     # with delayed scaling alone: in other recipes it reads attention's (Megatron-LM, megatron/core/transformer/
     # attention.py, set_save_original_input).
     copied = execution.precision == DELAYED_SCALING and execution.eight_bit_inputs and share.trains_weights
@@ -225,7 +225,7 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
     With all-to-alls a rank has some of the heads and whole sequences (Jacobs et al. 2023, arXiv 2309.14509); else
     some of the queries meet all keys. Of a causal sequence ranks then hold a piece from each half, so that each meets
     half of all keys. Sequences that are packed into one meet none of the others, nor chunks of a sequence, taken as
-    equally long, but where all scores are written.
+    equally long, but where all scores are written; of several lengths the kernel runs so often that it has their work.
     """
     execution, attention = share.execution, share.model.attention
     unfused = execution.attention_kernel == "unfused"
@@ -236,10 +236,12 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
     heads, kv_heads, causal = share.heads, share.kv_heads, attention.causal
     if attention.latent is not None:
         kv_heads = heads
-    batch, queries = share.micro_batch, share.sequence
+    batch, queries, count = share.micro_batch, share.sequence, 1
     if execution.packed_length and not unfused:
         length = smaller(execution.packed_length, share.seq_length)
         batch, queries = ceil_div(share.micro_batch * share.seq_length, length), ceil_div(length, share.cp)
+        whole = share.micro_batch * share.seq_length / (batch * length)
+        count = choose(share.packed_work > 0, share.packed_work * whole, 1)
     keys = queries * share.cp
     if execution.cp_kind == "all_to_all":
         queries = keys
@@ -251,6 +253,7 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
         family="unfused_attention" if unfused else "attention",
         shape=(batch, queries, keys, heads, choose(heads % kv_heads == 0, kv_heads, heads), query, value),
         dtype=execution.core_dtype if unfused else execution.attention_dtype,
+        count=count,
         causal=causal,
         window=window,
         options=() if unfused else (("kernel", execution.attention_kernel),),

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.job.job import Job
-from traincast.job.offload import GRADIENT_BYTES
+from traincast.mechanisms.offload import GRADIENT_BYTES
 from traincast.planning.layout import Layout
 from traincast.planning.options import Recompute
 from traincast.planning.screen.chunks import ChunkSizes

@@ -14,15 +14,14 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.stage import chunk_bytes
 from traincast.job.job import Job
 from traincast.lowering.emit import Emitter, Rows
 from traincast.lowering.layers import layers_backward
-from traincast.lowering.offload import offloaded_bytes
 from traincast.lowering.stage import StageParts, StageWork
 from traincast.lowering.step import OfStage, backward_pass, forward_pass
 from traincast.lowering.work import Exchange, Work
+from traincast.mechanisms.activations import LayerModel
 from traincast.model.numbers import Number
 from traincast.model.structure import Blocks
 from traincast.planning.options import Recompute
@@ -66,6 +65,8 @@ class ChunkSizes(Struct, frozen=True):
     forward_bytes: FloatArray
     backward_bytes: FloatArray
     """What passes while each pass runs, [K, R]."""
+    host_bytes: FloatArray
+    """What the memory of the host keeps, [K, R]."""
 
     def rows(self, rows: IntArray) -> "ChunkSizes":
         """Return it on some of the shares."""
@@ -272,8 +273,7 @@ class ChunkTable(Struct):
     def host_bytes(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> FloatArray:
         """Return what a microbatch keeps in the memory of the host on a kind of virtual stage, [K, R]."""
         layers = chunk.stage.held.layers
-        models = (self._model(chunk.stage.job, each) for each in recomputes)
-        sizes = [offloaded_bytes(model.job, model.parts, layers) for model in models]
+        sizes = [self._model(chunk.stage.job, each).stage(layers).away for each in recomputes]
         return np.stack([np.broadcast_to(each, self.costs.shares) for each in sizes], axis=1)
 
     def _bytes(self, chunk: Chunk, recomputes: Sequence[Recompute]) -> dict[str, FloatArray]:
@@ -282,7 +282,7 @@ class ChunkTable(Struct):
             f"{name}_bytes": np.stack(
                 [np.broadcast_to(getattr(each, name), self.costs.shares) for each in found], axis=1
             )
-            for name in ("saved", "forward", "backward")
+            for name in ("saved", "forward", "backward", "host")
         }
 
     def _model(self, job: Job, recompute: Recompute) -> LayerModel:

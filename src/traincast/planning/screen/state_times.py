@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from traincast.job.job import Job
 from traincast.job.parallel import Parallel
 from traincast.lowering.state import StateExchange
-from traincast.lowering.step import cast_kernels, optimizer_kernel
+from traincast.lowering.step import cast_kernels
 from traincast.lowering.work import Exchange, call_of
+from traincast.mechanisms.all import update_kernels
 from traincast.model.blocks.part import Elements, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import added
@@ -61,7 +62,8 @@ class StateTable(Struct):
     def update_s(self, job: Job, updated: float) -> float:
         """Return the seconds of the update of so many parameters."""
         count = int(updated)
-        return self._once((job.precision.dtype, count), lambda: [optimizer_kernel(job, count)])
+        key = job.precision.dtype, job.offload.optimizer, count
+        return self._once(key, lambda: update_kernels(job, Elements(), count))
 
     def casts_s(self, job: Job, share: Share, held: Sequence[Elements]) -> float:
         """Return the seconds of what brings the weights of some virtual stages to the type of 8-bit GEMMs."""
