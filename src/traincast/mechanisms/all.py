@@ -10,6 +10,7 @@ from traincast.job.job import Job
 from traincast.mechanisms.finetuning import FrozenWeights
 from traincast.mechanisms.gradients import KeptGradients
 from traincast.mechanisms.layers import Spared, StageLayers
+from traincast.mechanisms.local_steps import LocalTraining
 from traincast.mechanisms.mechanism import Lasting, Mechanism, Outside, Update
 from traincast.mechanisms.offload import HostMemory
 from traincast.mechanisms.optimizer import Adam
@@ -26,6 +27,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     KeptGradients(),
     Recomputing(),
     ShardedParameters(),
+    LocalTraining(),
     HostMemory(),
     Adam(),
 )
