@@ -22,6 +22,7 @@ from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, anywhere, choose, larger
 from traincast.planning.screen.costs import Operators, PassCosts
 from traincast.planning.screen.transfers import Links
+from traincast.workload.builder import OUTSIDE
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.words import STREAM_OF_GROUP, CostClass, Phase, Stream
 
@@ -160,6 +161,10 @@ class MomentEmitter(Emitter):
         if phase not in self._phases or not anywhere(size_bytes):
             return []
         return [Busy(stream, size_bytes / self.rates.bytes_per_s[stream], blocking)]
+
+    def outside(self, name: str, duration_s: Number, *, blocking: bool = True) -> Rows:  # noqa: ARG002
+        """Return an exchange outside the job."""
+        return [Busy(OUTSIDE, duration_s, blocking)] if anywhere(duration_s) else []
 
     def exchange(
         self,
