@@ -77,7 +77,7 @@ class TimedExchange(Exchange):
     __slots__ = ()
 
 
-class Rates(Struct):
+class ShareRates(Struct):
     """The seconds of what emitters of one family of layouts write, on shares [K]."""
 
     operators: Operators
@@ -88,7 +88,7 @@ class Rates(Struct):
     host: Callable[[CostClass, Phase], float]
     """Factor on what the host does in a pass."""
     bytes_per_s: Mapping[Stream, float]
-    """Rates of the links to the host, and of its memory."""
+    """ShareRates of the links to the host, and of its memory."""
     held_share: float = 0.0
     """By how much what multiprocessors bind is slower while a dispatcher holds some of them."""
     _known: dict[tuple[object, ...], FloatArray] = {}
@@ -111,7 +111,7 @@ class MomentEmitter(Emitter):
     """Makes seconds of what lowering says, and remembers those of pieces that are written again."""
 
     def __init__(
-        self, job: Job, share: Share, rates: Rates, overlap_tp: Number, known: dict[object, Rows] | None = None
+        self, job: Job, share: Share, rates: ShareRates, overlap_tp: Number, known: dict[object, Rows] | None = None
     ) -> None:
         self.job, self.share, self.rates = job, share, rates
         self._overlap_tp, self._known = overlap_tp, known

@@ -47,7 +47,7 @@ from traincast.planning.screen.costs import CostTable, Operators
 from traincast.planning.screen.flights import plan_for_memory
 from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.members import Member, Members, ShareKey
-from traincast.planning.screen.moments import MomentEmitter, Rates
+from traincast.planning.screen.moments import MomentEmitter, ShareRates
 from traincast.planning.screen.shape import Shape, few_microbatches, shape_of
 from traincast.planning.screen.state_times import Sharding, StateSeconds, StateTable
 from traincast.planning.screen.transfers import Links, Places
@@ -422,7 +422,7 @@ class Filled:
         return CostTable(share, len(keys), self.operators)
 
     @cached_property
-    def _rates(self) -> Rates:
+    def _rates(self) -> ShareRates:
         shares = list(self.family.shares)
         degrees = {shares[found.share][:4]: found.degrees for found in chain(*self.family.members.values())}
         sets = {each: number for number, each in enumerate(degrees)}
@@ -431,4 +431,4 @@ class Filled:
         host = self.host
         copies = dict.fromkeys((Stream.OFFLOAD_OUT, Stream.OFFLOAD_IN), host.link_bytes_per_s)
         copies[Stream.HOST_MEMORY] = host.adam_bytes_per_s
-        return Rates(self.operators, links, np.array(which_K), self.host_factor, copies, self._held_share)
+        return ShareRates(self.operators, links, np.array(which_K), self.host_factor, copies, self._held_share)
