@@ -19,14 +19,14 @@ SLOWED = OVERLAP_SLOWDOWN["communication"]
 class Links:
     """One byte a second."""
 
-    def seconds(self, kind, operation, size_bytes):
+    def seconds(self, _kind, _operation, size_bytes):
         return np.asarray(size_bytes, dtype=np.float64)
 
 
 def emitter(shares=1, known=None, *, host=1.0, held=0.0, overlap_tp=False, **job):
     copies = {Stream.OFFLOAD_OUT: 2.0, Stream.OFFLOAD_IN: 4.0, Stream.HOST_MEMORY: 8.0}
     which = np.zeros(shares, dtype=np.int64)
-    rates = ShareRates(None, (Links(),), which, lambda cost_class, phase: host, copies, held)
+    rates = ShareRates(None, (Links(),), which, lambda *_: host, copies, held)
     job = job_of(TINY, gpus=8, tp=2, **job)
     share = SimpleNamespace(tp=np.full(shares, 2), etp=1, execution=SimpleNamespace(ranks_per_node=8))
     return MomentEmitter(job, share, rates, np.full(shares, overlap_tp), known)
