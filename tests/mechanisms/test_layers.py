@@ -127,6 +127,17 @@ def test_modules_take_away_the_inputs_of_their_own_blocks():
     assert LayerModel(both).layer(0).away.keys().isdisjoint(LayerModel(both).layer(0).dropped)
 
 
+@pytest.mark.parametrize(("sequence", "copies"), [(True, 2), (False, 1)])
+def test_a_layer_gathers_its_inputs_where_the_sequence_is_split(sequence, copies):
+    """The gathered input of attention and of the MLP; without a split sequence the one that is there passes."""
+    job = resolve_job(
+        JobRequest(model=TINY, gpus=8, seq_length=2048, global_batch=64, tp=2, sequence_parallel=sequence)
+    )
+    model = LayerModel(job)
+    parts = sum(part.passing_forward for block in model.blocks_at(0) for part in model.parts.of((block,)))
+    assert model.layer(0).forward == copies * 2 * 2048 * TINY.hidden + parts
+
+
 def test_layers_of_virtual_stages_follow_each_other():
     job = job_of(layers_Q=(3, 2, 3))
     assert LayerModel(job).layers_Q == (range(3), range(3, 5), range(5, 8))
