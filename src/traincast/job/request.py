@@ -141,6 +141,17 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     main_params_dtype: str | None = None
     exp_avg_dtype: str | None = None
     exp_avg_sq_dtype: str | None = None
+    local_steps: int | None = None
+    """Steps that an island trains by itself between two exchanges of its outer gradient with the cluster's others
+    (`traincast.job.optimizer.LocalSteps`); GPUs and batch are then those of one island. None: no other island."""
+    outer_bits: int | None = None
+    """Bits of an element of the outer gradient as islands exchange it: 32, 16, 8 or 4."""
+    outer_fragments: int | None = None
+    """Parts of the model whose outer gradients are exchanged in turn, each once in `local_steps`."""
+    overlap_outer: bool | None = None
+    """Whether their exchange is overlapped with the steps that follow."""
+    offload_outer: bool | None = None
+    """Whether the host keeps and updates what the outer optimizer needs."""
     offload_optimizer: float | None = None
     """Share of the optimizer's states that the host keeps and updates, 0 to 1 (`traincast.job.offload`)."""
     offload_parameters: bool | None = None

@@ -18,7 +18,7 @@ from traincast.lowering.work import Exchange, Pass, call_of
 from traincast.model.blocks.part import Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, anywhere, ceil_div, choose
-from traincast.workload.builder import WorkloadBuilder, collective_op, compute_op, host_op, offload_op
+from traincast.workload.builder import WorkloadBuilder, collective_op, compute_op, host_op, offload_op, outside_op
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import CostClass, Group, Phase, Stream
 
@@ -59,6 +59,10 @@ class Emitter(ABC):
     @abstractmethod
     def copy(self, name: str, phase: Phase, stream: Stream, size_bytes: Number, *, blocking: bool = False) -> Rows:
         """Return what moves so many bytes between a GPU and its host, or in the memory of the host."""
+
+    @abstractmethod
+    def outside(self, name: str, duration_s: Number, *, blocking: bool = True) -> Rows:
+        """Return what the host exchanges with others than the ranks of the job, if that takes any time."""
 
     @abstractmethod
     def exchange(
@@ -185,6 +189,10 @@ class RowEmitter(Emitter):
         if size_bytes <= 0:
             return []
         return self.builder.add(offload_op(name, phase, stream, size_bytes, blocking=blocking, part=name))
+
+    def outside(self, name: str, duration_s: float, *, blocking: bool = True) -> list[int]:
+        """Add an exchange that takes so long."""
+        return self.builder.add(outside_op(name, duration_s, blocking=blocking)) if duration_s > 0 else []
 
     def exchange(
         self,

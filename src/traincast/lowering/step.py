@@ -14,11 +14,12 @@ from traincast.lowering.offload import brought_in, gradients_out, parameters_in,
 from traincast.lowering.stage import StageWork
 from traincast.lowering.state import State
 from traincast.lowering.work import Exchange
-from traincast.mechanisms.all import update_kernels
+from traincast.mechanisms.all import outside, update_kernels
 from traincast.model.blocks.part import Elements, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, ceil_div, choose, rounded
 from traincast.model.structure import FIRST_BLOCKS, MTP_PROJECTION
+from traincast.workload.builder import OUTSIDE
 from traincast.workload.words import STREAM_OF_GROUP, CostClass, Group, Operation, Phase
 
 NORM_BYTES = 4
@@ -174,16 +175,20 @@ def gathers_updated(job: Job) -> bool:
     return job.sharding.zero in (1, 2)
 
 
-def start_rows(emit: Emitter, of: OfStage) -> Rows:
+def start_rows(emit: Emitter, own: Sequence[OfStage]) -> Rows:
     """Return what precedes the first forward pass of a rank: the host's work, and the gather of its parameters.
 
-    The first layer's parameters must be there; those of the others come while it computes.
+    The first layer's parameters must be there; those of the others come while it computes. What is exchanged outside
+    the job after one step may be overlapped with the next one.
     """
+    of = own[0]
     rows = emit.gap("step overhead", emit.job.framework.step_fixed_s, CostClass.FIXED)
     if gathers_updated(emit.job) and emit.job.sharding.overlap_param_gather:
         share, gathered = 1 / max(1, of.stage.layers), of.state.gathered()
         rows += emit.all(gathered, share=share)
         rows += emit.all(gathered, share=1 - share, blocking=False)
+    for each in outside(emit.job, added(each.state.updated() for each in own)):
+        rows += emit.outside(each.name, each.duration_s, blocking=False) if each.hidden else []
     return rows
 
 
@@ -215,6 +220,8 @@ def end_rows(emit: Emitter, own: Sequence[OfStage], ending: Ending) -> Rows:
     weights = sum((each.stage.weights() for each in own), Elements())
     on_gpu = emit.kernels("optimizer", Phase.STEP, update_kernels(job, weights, updated))
     rows += updated_rows(emit, updated, max(1, sum(each.stage.layers for each in own)), on_gpu)
+    for each in outside(job, updated):
+        rows += emit.wait(OUTSIDE) if each.hidden else emit.outside(each.name, each.duration_s)
     rows += emit.kernels(
         "weight casts", Phase.STEP, cast_kernels(job, emit.share, added(each.cast() for each in states))
     )

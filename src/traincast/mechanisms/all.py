@@ -10,7 +10,8 @@ from traincast.job.job import Job
 from traincast.mechanisms.finetuning import FrozenWeights
 from traincast.mechanisms.gradients import KeptGradients
 from traincast.mechanisms.layers import Spared, StageLayers
-from traincast.mechanisms.mechanism import Lasting, Mechanism, Update
+from traincast.mechanisms.local_steps import LocalTraining
+from traincast.mechanisms.mechanism import Lasting, Mechanism, Outside, Update
 from traincast.mechanisms.offload import HostMemory
 from traincast.mechanisms.optimizer import Adam
 from traincast.mechanisms.precision import WeightTypes
@@ -26,6 +27,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     KeptGradients(),
     Recomputing(),
     ShardedParameters(),
+    LocalTraining(),
     HostMemory(),
     Adam(),
 )
@@ -57,6 +59,11 @@ def update_kernels(job: Job, weights: Elements, parameters: Number) -> tuple[Ker
     for each in MECHANISMS:
         update = each.update(job, update)
     return update.kernels
+
+
+def outside(job: Job, parameters: Number) -> tuple[Outside, ...]:
+    """Return what a rank that updates so many parameters exchanges with ranks outside the job."""
+    return tuple(each for mechanism in MECHANISMS for each in mechanism.outside(job, parameters))
 
 
 def remedies(job: Job) -> Iterator[tuple[str, Job]]:

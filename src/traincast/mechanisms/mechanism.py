@@ -42,6 +42,17 @@ class Update(Struct, frozen=True, kw_only=True):
     """What its GPU runs for those that are."""
 
 
+class Outside(NamedTuple):
+    """What a rank exchanges with ranks outside its job, by way of its host."""
+
+    name: str
+    """What it is, as people read it."""
+    duration_s: Number
+    """Seconds in an average step."""
+    hidden: bool
+    """Whether it is overlapped with the step that follows the update; else that waits for it."""
+
+
 class Mechanism:
     """A mechanism of training: what it adds where the job has it; nothing unless it says so."""
 
@@ -60,6 +71,10 @@ class Mechanism:
     def update(self, job: Job, update: Update) -> Update:
         """Return the update with what the mechanism does of it."""
         return update
+
+    def outside(self, job: Job, parameters: Number) -> Iterable[Outside]:
+        """Return what a rank that updates so many parameters exchanges with ranks outside the job."""
+        return ()
 
     def remedies(self, job: Job) -> Iterable[tuple[str, Job]]:
         """Return changes to itself that may free memory, by what people call them."""

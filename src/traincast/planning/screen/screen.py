@@ -35,6 +35,7 @@ from traincast.job.share import blocks_of_layer, rank_share
 from traincast.lowering.held import table_stages
 from traincast.lowering.stage import StageParts, stages_of
 from traincast.lowering.step import NORM_BYTES
+from traincast.mechanisms.all import outside
 from traincast.model.blocks.part import Elements
 from traincast.model.dispatch import DISPATCHERS
 from traincast.model.numbers import ceil_div
@@ -300,10 +301,14 @@ class Filled:
 
     def update_s(self, job: Job, updated: float, layers: int) -> float:
         """Return the seconds of the update of so many parameters of some layers."""
-        if not job.offload.optimizer:
-            return self.states.update_s(job, updated)
         gpu_s = self.states.update_s(job, updated)
+        if not job.offload.optimizer:
+            return gpu_s
         return update_s(job, self.host, int(updated), max(1, layers), gpu_s)
+
+    def outside_s(self, job: Job, updated: FloatArray, *, hidden: bool) -> FloatArray:
+        """Return the seconds of what ranks that update so many parameters exchange outside the job."""
+        return sum((each.duration_s for each in outside(job, updated) if each.hidden == hidden), 0.0 * updated)
 
     def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         """Return what the state of a virtual stage takes."""

@@ -274,7 +274,8 @@ class Steps:
             if (ends_s <= first_s).all():
                 continue
             latest_s = np.maximum(latest_s, ends_s - early_s(kind))
-        found: FloatArray = latest_s + whole_s
+        # What is exchanged outside the job may be longer than the step that it is overlapped with.
+        found: FloatArray = np.maximum(latest_s + whole_s, rows.of_pairs(self._outside_J))
         return found
 
     def _lengths(self, rows: Rows) -> tuple[FloatArray, Callable[[StageKind], Number]]:
@@ -382,8 +383,18 @@ class Steps:
             count = added(self.state_C[each].updated for each in kind.held)
             layers = sum(self.block.shape.chunks[each].stage.layers for each in kind.held)
             seconds = np.array([self.block.filled.update_s(job, each, layers) for each in count.tolist()])
+            seconds += self.block.filled.outside_s(job, count, hidden=False)
             update = np.maximum(update, seconds[self.at_J] + self._casts_s(kind))
         return np.asarray(update)
+
+    @cached_property
+    def _outside_J(self) -> FloatArray:
+        """Seconds of exchanges outside the job that are overlapped with the step, of the slowest stage."""
+        longest: Number = 0.0
+        for kind in self.block.shape.stages:
+            count = added(self.state_C[each].updated for each in kind.held)
+            longest = np.maximum(longest, self.block.filled.outside_s(self.block.job, count, hidden=True))
+        return np.asarray(longest)[self.at_J]
 
     def _casts_s(self, kind: StageKind) -> Number:
         """Return the seconds of the casts of a stage's weights that follow its update, [J]."""
