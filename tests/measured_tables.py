@@ -2,8 +2,8 @@
 
 import csv
 
-from traincast.calibration.collectives import price_measured, read_collectives
-from traincast.calibration.tables import Row, Table
+from traincast.calibration.collectives import estimate_measured, read_collectives
+from traincast.calibration.tables import MeasurementTable, Row
 from traincast.estimate.operators import OperatorCall, estimate_operator
 
 COLUMNS = (
@@ -92,7 +92,7 @@ def run_row(cells=LLAMA, **changes):
 
 def run_table(*rows):
     """Make a table of such rows."""
-    return Table("runs.csv", tuple(dict.fromkeys(name for each in rows for name in each.cells)), rows)
+    return MeasurementTable("runs.csv", tuple(dict.fromkeys(name for each in rows for name in each.cells)), rows)
 
 
 SHAPES = [(m, n, k) for m in (512, 2048, 8192, 16384) for n in (1024, 6144, 16384) for k in (1024, 4096, 12288)]
@@ -118,7 +118,7 @@ def write_collectives(path, cluster, groups=((2, 1), (4, 1), (8, 1)), gpu="a100"
     ]
     head = "gpu,op,ranks,nodes,size_bytes,time_s\n"
     path.write_text(head + "".join(f"{gpu},{op},{ranks},{nodes},{size},1\n" for op, ranks, nodes, size in rows))
-    prices = price_measured(read_collectives([path]).measurements, cluster)
+    prices = estimate_measured(read_collectives([path]).measurements, cluster)
     lines = [f"{gpu},{','.join(map(str, row))},{price.time_s!r}" for row, price in zip(rows, prices, strict=True)]
     path.write_text(head + "\n".join(lines) + "\n")
     return path

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from published.kernels import kernel_reader
 from published.network import card_gbit_per_gpu
 from traincast.calibration.columns import ALIASES, read_measurements, under_common_names
-from traincast.calibration.tables import Row, Table
+from traincast.calibration.tables import MeasurementTable, Row
 from traincast.hardware.gpu import find_gpu
 from traincast.units import is_number, plain_number
 
@@ -29,12 +29,12 @@ _PEAKS = ("bf16", "fp16", "fp32", "fp8", "fp4")
 """What ``gpu.peaks`` lists, as far as the datasheet has it."""
 
 
-def read_published(path: Path, recipes: Path | None = None) -> Table:
+def read_published(path: Path, recipes: Path | None = None) -> MeasurementTable:
     """Read a public table in the common schema; a `FormatError` if it cannot be read (see `read_measurements`)."""
     return in_common_schema(read_measurements(path, recipes))
 
 
-def in_common_schema(table: Table) -> Table:
+def in_common_schema(table: MeasurementTable) -> MeasurementTable:
     """Return a table in the columns of the common schema: kernels by what they are called, runs filled in by rules."""
     kernels = kernel_reader(table.columns)
     if kernels is not None:

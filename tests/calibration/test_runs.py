@@ -23,7 +23,7 @@ from traincast.calibration.runs import (
     read_runs,
     run_of,
 )
-from traincast.calibration.tables import Row, Skipped, Table, read_table
+from traincast.calibration.tables import MeasurementTable, Row, Skipped, read_table
 from traincast.errors import ConfigError, FormatError
 from traincast.job.frameworks import framework_names, framework_of_year, load_framework
 from traincast.job.resolve import resolve_job
@@ -168,11 +168,11 @@ def test_columns_tell_the_kind_of_file():
 
 
 def recipe(**cells):
-    return Table("recipes.csv", ("id", *cells), (Row("recipes.csv", 2, {"id": "x-1", **cells}),))
+    return MeasurementTable("recipes.csv", ("id", *cells), (Row("recipes.csv", 2, {"id": "x-1", **cells}),))
 
 
 def with_recipe(run, **cells):
-    (joined,) = with_recipes(Table("runs.csv", tuple(run.cells), (run,)), recipe(**cells)).rows
+    (joined,) = with_recipes(MeasurementTable("runs.csv", tuple(run.cells), (run,)), recipe(**cells)).rows
     return run_of(joined)
 
 
@@ -195,13 +195,13 @@ def test_a_recipe_writes_out_where_layers_go_unless_it_is_of_another_layout():
 
 
 def test_recipes_of_other_rows_and_two_of_one_are_refused():
-    runs = Table("runs.csv", ("id",), (row(),))
+    runs = MeasurementTable("runs.csv", ("id",), (row(),))
     with pytest.raises(FormatError, match="recipe of no row"):
-        with_recipes(runs, Table("r.csv", ("id",), (Row("r.csv", 2, {"id": "y"}),)))
+        with_recipes(runs, MeasurementTable("r.csv", ("id",), (Row("r.csv", 2, {"id": "y"}),)))
     with pytest.raises(FormatError, match="second recipe of x-1"):
-        with_recipes(runs, Table("r.csv", ("id",), (row(), row())))
+        with_recipes(runs, MeasurementTable("r.csv", ("id",), (row(), row())))
     with pytest.raises(FormatError, match="no column id"):
-        with_recipes(runs, Table("r.csv", ("model",), (row(),)))
+        with_recipes(runs, MeasurementTable("r.csv", ("model",), (row(),)))
 
 
 def test_columns_say_what_a_job_says_and_what_was_measured():

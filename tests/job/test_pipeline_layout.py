@@ -87,8 +87,8 @@ def test_what_is_no_layout_is_refused(text, words):
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        ("tttt|ttttL", ConfigError, "it has 0 times E"),
-        ("EEtttt|ttttL", ConfigError, "it has 2 times E"),
+        ("tttt|ttttL", ConfigError, r"it has E \(the embedding\) 0 times"),
+        ("EEtttt|ttttL", ConfigError, r"it has E \(the embedding\) 2 times"),
         ("tEttt|ttttL", ConfigError, "E .the embedding. must be the first"),
         ("Etttt|Ltttt", ConfigError, "L .the LM head with the loss. must be the last of the last"),
         ("Ettt|mtttttL", ConfigError, "must come before MTP layers"),

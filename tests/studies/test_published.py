@@ -15,7 +15,7 @@ from traincast.calibration.kinds.runs import BOARD, fastest_repeats, labels_of, 
 from traincast.calibration.run_jobs import year_of
 from traincast.calibration.runs import is_fitted, is_full_layout, read_runs
 from traincast.calibration.runs import run_of as run_of_row
-from traincast.calibration.tables import Row, Skipped, Table, read_table
+from traincast.calibration.tables import MeasurementTable, Row, Skipped, read_table
 from traincast.errors import TraincastError
 from traincast.files import unpacked
 from traincast.job.resolve import resolve_job
@@ -78,11 +78,11 @@ def test_every_column_that_a_rule_fills_is_described():
 
 
 def recipe(**cells):
-    return Table("recipes.csv", ("id", *cells), (Row("recipes.csv", 2, {"id": "x-1", **cells}),))
+    return MeasurementTable("recipes.csv", ("id", *cells), (Row("recipes.csv", 2, {"id": "x-1", **cells}),))
 
 
 def with_recipe(run, **cells):
-    (joined,) = with_recipes(Table("runs.csv", tuple(run.cells), (run,)), recipe(**cells)).rows
+    (joined,) = with_recipes(MeasurementTable("runs.csv", tuple(run.cells), (run,)), recipe(**cells)).rows
     return run_of_row(common_row(joined))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from traincast.calibration.tables import Row, Table, read_table
+from traincast.calibration.tables import MeasurementTable, Row, read_table
 from traincast.errors import FormatError
 
 ALIASES = {
@@ -31,14 +31,14 @@ _ONLY_WITH = {
 """Column of a row to what a recipe says more of it, which is the row's own only where both agree on it."""
 
 
-def read_measurements(path: Path, recipes: Path | None = None) -> Table:
+def read_measurements(path: Path, recipes: Path | None = None) -> MeasurementTable:
     """Read a table of measurements, with settings of its runs from a second one; `read_table` says what it raises."""
     table = read_table(path)
     return table if recipes is None else with_recipes(table, read_table(recipes))
 
 
-def with_recipes(table: Table, recipes: Table) -> Table:
-    """Return a table of runs with what their recipes say beside it, by the column ``id``; what a row says itself wins.
+def with_recipes(table: MeasurementTable, recipes: MeasurementTable) -> MeasurementTable:
+    """Return a table of runs with what their recipes add, by the column ``id``; what a row says itself wins.
 
     Raises
     ------

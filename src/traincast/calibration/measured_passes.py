@@ -1,4 +1,4 @@
-"""What the ranks of a measured run computed, beside what the estimates of its job say: the rows of a calibration.
+"""What the ranks of a measured run computed, next to what the estimates of its job say: the rows of a calibration.
 
 The job says which operators each stage runs in each pass; a trace of kernels says the operators itself. Of the times of
 a pass or an operator the median counts, over microbatches, ranks and layers; ranks that others held up, and those that

@@ -3,7 +3,7 @@
 What differs between clusters of one kind has a factor of its own: all computation, transfers over each kind of group,
 what the host does (classes with ``own`` in ``data/training/cost_classes.toml``). Of its logarithm a normal
 distribution says what is known before: 0, with the deviation that the factors that come with traincast have left and
-that of one cluster among its like. Measured steps are the forecast ones but for `NOISE`. So one run moves a forecast
+that of one cluster among its peers. Measured steps are the forecast ones but for `NOISE`. So one run moves a forecast
 most of the way to what was measured, in what the step consists of; runs with other layouts tell the classes apart.
 
 Letters: I runs, C classes of work.
@@ -173,7 +173,7 @@ def _far(rows: Sequence[MeasuredRun], after: Sequence[Forecast]) -> Iterator[Not
         if abs(share) > _FAR:
             text = (
                 f"the forecast is still {format_share(abs(share))} too {'long' if share > 0 else 'short'}: one cluster "
-                "differs from its like by less; was this the job that ran, and were its GPUs well?"
+                "differs from its peers by less; was this the job that ran, and were its GPUs well?"
             )
             yield Note("far-off", text, run.id)
 

@@ -125,14 +125,14 @@ def _text(row: Row, name: str) -> str:
 
 
 def _names(row: Row, name: str) -> tuple[str, ...]:
-    """Return names that stand beside each other: ``attn+moe_router``, ``attn, moe_router``."""
+    """Return names that stand next to each other: ``attn+moe_router``, ``attn, moe_router``."""
     return tuple(re.findall(r"[^\s,;+]+", row.cells[name]))
 
 
 def _layout(filling: _Filling, model: Model, *, annotated: bool) -> None:
     """Fill in degrees of parallelism that are printed otherwise, or not at all.
 
-    `annotated` frameworks lay out by sharding annotations, whose axes are no degrees of parallelism.
+    `annotated` frameworks lay out by sharding annotations, whose axes are not degrees of parallelism.
     """
     values = filling.values
     if not {"tp", "pp"} & set(values):
@@ -325,9 +325,9 @@ def model_from_columns(row: Mapping[str, str]) -> Model:
     ------
     ConfigError
         If the model is of a kind that is not described, the shape is incomplete (the message names the
-        columns), or a column is no number.
+        columns), or a column is not a number.
     """
-    # A release that some tables print with the name is none of the model's.
+    # A release that some tables print with the name is not one of the model's.
     name = re.sub(r"(?<!\s)\s*+\(\d\d\.\d\d[.\d]*\)$", "", (row.get("model") or "").strip())
     for pattern, kind in _table().not_described.items():
         if re.search(pattern, name, re.IGNORECASE):
@@ -370,7 +370,7 @@ def _given(row: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _as_trained(table: dict[str, Any], builtin: Mapping[str, Any] | None, row: Mapping[str, str]) -> dict[str, Any]:
-    """Return the table with what a run does beside its shape.
+    """Return the table with what a run does in addition to its shape.
 
     * Learned positions: one per token of a sequence.
     * A model cut to fewer layers keeps one dense layer before those with experts, and none that predicts further

@@ -17,7 +17,7 @@ from traincast.model.dispatch import DISPATCHERS
 DISPATCHER = "moe-token-dispatcher-type"
 """Flag of how tokens travel to their experts."""
 UNUSED = "flag-unused"
-"""Code of the notes on flags that have no effect beside the others."""
+"""Code of the notes on flags that have no effect given the others."""
 
 
 def granularity(pasted: Pasted) -> str:
@@ -32,7 +32,7 @@ def granularity(pasted: Pasted) -> str:
 
 
 def recompute_fields(pasted: Pasted) -> dict[str, Any]:
-    """Return the fields of a job that the flags set; refuse modules that Megatron-LM refuses beside the other flags."""
+    """Return the fields of a job that the flags set; refuse modules that Megatron-LM refuses with the other flags."""
     recompute = granularity(pasted)
     fields: dict[str, Any] = {"recompute": recompute}
     if recompute == "full" and "recompute-method" in pasted:
@@ -140,7 +140,7 @@ def _lacks(pasted: Pasted, need: Mapping[str, Any]) -> str | None:
 
 
 def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: bool) -> Iterator[Note]:
-    """Refuse what Megatron-LM asserts against; yield a note for each flag that has no effect beside the others.
+    """Refuse what Megatron-LM asserts against; yield a note for each flag that has no effect given the others.
 
     Where the flags do not describe the model, its experts and attention are not known here.
     """

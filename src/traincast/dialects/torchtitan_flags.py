@@ -65,14 +65,14 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     fields |= pipeline_fields(settings, fields["pp"])
     more = _computing(settings, fields)
     model, why_none = _model(settings), _why_no_model(settings)
-    nothing, beside = unused(settings, fields), "no effect beside the other settings of the pipeline"
+    nothing, why = unused(settings, fields), "no effect given the other settings of the pipeline"
     if nothing:
-        more = (*more, Note("flags-without-effect", f"{beside}: {', '.join(nothing)}"))
+        more = (*more, Note("flags-without-effect", f"{why}: {', '.join(nothing)}"))
     return Draft(
         model=model,
         fields=fields,
         notes=(*judged.notes, *launch_notes(launch), assumed, *more),
-        settings=less_unused(judged.settings, dict.fromkeys(nothing, beside)),
+        settings=less_unused(judged.settings, dict.fromkeys(nothing, why)),
         warnings=(*judged.warnings, *_python_config(settings), *_not_compiled(settings, fields)),
         finish=lambda given, model: _finish(settings, given) | stages_of(settings, given, model),
         launched=gpus,

@@ -32,7 +32,7 @@ _LESS = (
 )
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d{1,6})")
 _MODULES = {"tok_embeddings": "E", "norm": "", "output": "L", "lm_head": "L"}
-"""Modules beside the layers, and the letters of a layout that they are."""
+"""Modules in addition to the layers, and the letters of a layout that they are."""
 
 
 def pipeline_fields(settings: Pasted, pp: int) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _parts(layers_Q: Sequence[int]) -> list[list[str]]:
 
 
 def unused(settings: Pasted, fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the settings of the pipeline that have no effect beside the others."""
+    """Return the settings of the pipeline that have no effect given the others."""
     ignored = (
         [_PER_STAGE, *_LESS, _POINTS] if _PARTS in settings else [_PER_STAGE, *_LESS] if _POINTS in settings else []
     )

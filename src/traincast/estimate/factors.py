@@ -206,7 +206,7 @@ class FactorTable(Struct, frozen=True, dict=True):
         return {each: tuple((level, _scaled_on(level, each)) for level in _LEVELS) for each in classes}
 
     @classmethod
-    def of(cls, factors: Iterable[Factor]) -> "FactorTable":
+    def from_factors(cls, factors: Iterable[Factor]) -> "FactorTable":
         """Return a table; a later factor of a key counts."""
         return cls({each.key: each for each in factors})
 
@@ -239,7 +239,7 @@ def with_factors(job: Job, factors: CostFactors) -> Job:
 
 def read_factors(text: str) -> FactorTable:
     """Return the factors of a CSV text."""
-    return FactorTable.of(from_row(row, Factor) for row in csv.DictReader(io.StringIO(text)))
+    return FactorTable.from_factors(from_row(row, Factor) for row in csv.DictReader(io.StringIO(text)))
 
 
 def factors_on(cluster: Cluster) -> FactorTable:
@@ -250,7 +250,11 @@ def factors_on(cluster: Cluster) -> FactorTable:
         )
         for each in cluster.run_factors
     )
-    return FactorTable.of([*shipped_factors().factors.values(), *own]) if cluster.run_factors else shipped_factors()
+    return (
+        FactorTable.from_factors([*shipped_factors().factors.values(), *own])
+        if cluster.run_factors
+        else shipped_factors()
+    )
 
 
 @cache

@@ -111,6 +111,10 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """Linear layers that get adapters (`traincast.model.blocks.share.LORA_TARGETS`)."""
     packed_length: int | None = None
     """Tokens of the sequences that are packed into one and do not attend to each other; None: a sequence is one."""
+    packed_lengths: str | None = None
+    """Lengths of the sequences that are packed into one: a CSV, or ``512:1000,8k:3``, each with how many there are."""
+    cp_splits_packs: bool | None = None
+    """Whether context parallel ranks hold a piece of each half of a pack, not of each half of every sequence in it."""
     expert_imbalance: float = 1.0
     """Tokens of the busiest expert rank over the mean, in every exchange; 1 leaves it to `moe_routing`."""
     moe_routing: str | None = None

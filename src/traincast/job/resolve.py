@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from traincast.hardware.cluster import Cluster
 from traincast.job import communication, experts, pipeline, sharding
-from traincast.job.batch import Batch, check_packed, decide_batches, note_long_sequence
+from traincast.job.batch import Batch, decide_batches, decide_packing, note_long_sequence
 from traincast.job.decisions import Decisions, choose_framework, unused_fields
 from traincast.job.degrees import check_model, decide_degrees, decide_expert_degrees
 from traincast.job.feasible import check_choices
@@ -64,7 +64,8 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     attention = decide_attention_kernel(request, decided, gpu)
     spoken = communication.decide_communication(request, decided, parallel, sequence_parallel, overlap_tp)
     padded_vocab = decide_padded_vocab(request, decided, parallel.tp)
-    check_packed(request)
+    heads = spoken.cp_kind == "all_to_all"
+    batch = decide_packing(request, decided, batch, parallel, zero=zero, splits_heads=heads)
     finetuning = decide_finetuning(request, decided)
     gathered_bytes = sharding.decide_param_gather(request, decided, zero, dtype)
     kernels = decide_kernels(request, decided.framework, attention=attention, padded_vocab=padded_vocab)

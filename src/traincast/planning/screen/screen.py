@@ -27,6 +27,7 @@ from traincast.estimate.offload import update_s
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.host import Host, host_of
+from traincast.job.batch import packing_of
 from traincast.job.job import Job
 from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
@@ -157,12 +158,30 @@ class Screen:
                 splits = space.sequence_parallel(degrees.tp, degrees.cp)
                 overlaps = _overlaps_tp(space, parallel, cluster.ranks_per_node)
                 for split, micro_batch, overlap in product(splits, micro_batches, overlaps):
+                    work = self._packed_work(degrees, micro_batch, splits_heads=variant.cp_kind == "all_to_all")
                     family = found.setdefault(key, Family(variant, cluster))
                     members = family.members.setdefault((degrees.pp, degrees.tp), [])
-                    share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch, overlap)
+                    share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch, work, overlap)
                     number = family.shares.setdefault(share, len(family.shares))
                     members.append(Member(number, degrees))
         return list(found.values())
+
+    def _packed_work(self, degrees: Degrees, micro_batch: int, *, splits_heads: bool) -> float:
+        """Return the attention of packs of several lengths that a layout waits for (`Share.packed_work`)."""
+        space = self.space
+        if space.request.packed_lengths is None:
+            return 0.0
+        count = space.request.global_batch // (degrees.dp * micro_batch)
+        # One way to shard is as good as another here, unless some share parameters and others do not.
+        zero = min((zero for zero, _ in space.shardings(degrees.replicas)), default=0)
+        return packing_of(
+            space.request,
+            space.framework,
+            replace(parallel_of(degrees), microbatches=count),
+            micro_batch,
+            zero=zero,
+            splits_heads=splits_heads,
+        ).work
 
     def _placed(self, parallel: Parallel) -> Cluster:
         asked = self.space.request.gpus_used_per_node

@@ -59,9 +59,8 @@ def advice(result: Result, rows_T: "IntArray") -> list[Plain]:
 def _culprits(result: Result) -> Iterator[_Line]:
     """Yield the slow ranks; of a measured step whose suggestions name no slow rank or stage, what its causes name."""
     for each in result.stragglers:
-        text = (
-            f"rank {each.rank} is {each.slowdown:.2f} times slower than its peers and costs {format_time(each.cost_s)}"
-        )
+        impact = f"step-time impact {format_time(each.cost_s)}"
+        text = f"rank {each.rank} is {each.slowdown:.2f} times slower than its peers: {impact}"
         yield _Line(text, WorkEdit(work="own", ranks=(each.rank,), like=PEERS))
     named = any(edit is not None and _is_slow(edit) for edit in map(_edit_of, (s.change for s in result.suggestions)))
     for cause in () if result.stragglers or named else result.causes:

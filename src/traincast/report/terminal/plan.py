@@ -36,7 +36,7 @@ _COLUMNS: tuple[ui.Column[Choice], ...] = (
 _CHANGES: tuple[ui.Column[Change], ...] = (
     ui.column("saves", "saving_s", format_time),
     ui.column("step", "step_s", format_time),
-    ui.column("sure", "probability", ui.percent, spare=2),
+    ui.column("confidence", "probability", ui.percent, spare=2),
     ui.column("memory", "peak_bytes", format_size),
     ui.column("free", "free_bytes", format_size, spare=1),
     ui.column("change", "change", words=True),
