@@ -89,6 +89,7 @@ WORDS = (
     Word(r"remarks?", "warnings", ((r"remarks\.csv", "a file of the project"),)),
     Word(r"begins? anew", "starts over"),
     Word(r"[`'\"]sure[`'\"]", "confidence"),
+    Word(r"hangs? on", "depend on"),
     Word(r"messages? between stages", "P2P, pipeline send/recv"),
     Word(
         r"(?<!there )(is|are) no(?= )(?! (longer|faster|slower|more|less|better|worse|larger|smaller|other|cheaper))",
