@@ -142,7 +142,7 @@ def safe_bytes(usable: float) -> float:
 _NEAREST = 3
 """Layouts that are named where none fits."""
 _LONGER = 0.005
-"""By how much the step of a layout may be longer that is preferred for what it depends on, as a share of the fastest."""
+"""How much longer the step of a layout may be that is preferred for what it depends on, over the fastest."""
 
 
 def chosen_first(choices: Sequence[Choice]) -> tuple[Choice, ...]:
