@@ -1,11 +1,14 @@
 """How soon traincast starts: which modules it loads for that, and how long it takes beside `import numpy`."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parent.parent
 NUMPY = "import numpy"
 HELP = "import sys; from traincast.cli.main import main; main(['--help'])"
 RATIOS = {HELP: 1.5, "import traincast": 1.3}
@@ -40,6 +43,19 @@ def test_nothing_is_loaded_that_starting_does_not_need(code, unwanted, most):
     loaded = loaded_by(code)
     assert not loaded & unwanted
     assert len([name for name in loaded if name.startswith("traincast")]) <= most
+
+
+FORMATS = {
+    "read": "from traincast import api; api.inspect('examples/aicb_gpt_405b_1024gpu.txt')",
+    "written": "from traincast.formats.writer import WRITERS; WRITERS.get('aicb')",
+}
+
+
+@pytest.mark.parametrize("code", FORMATS.values(), ids=FORMATS)
+def test_one_format_is_read_and_written_without_the_others(code, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    room = re.compile(r"traincast\.formats\.(\w+)\.(?:reader|read|write)$")
+    assert {found[1] for name in loaded_by(code) if (found := room.match(name))} == {"aicb"}
 
 
 @pytest.mark.parametrize("code", RATIOS, ids=["help", "import"])

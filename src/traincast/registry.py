@@ -5,7 +5,6 @@ entry point of another distribution in the group of the same name.
 """
 
 import importlib
-import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
@@ -36,13 +35,14 @@ class Registry(Generic[T]):
     """Names of one kind and what they stand for.
 
     `kind` is what an entry is in messages (``"schedule"``), `package` the one whose modules hold the built-in entries,
-    and the entry-point group of entries from elsewhere (``"traincast.schedules"``). With an `inner` name they are in
-    the module of that name of each subpackage that has it, and `group` is theirs.
+    and the entry-point group of entries from elsewhere (``"traincast.schedules"``) unless a `group` is given.
     """
 
-    def __init__(self, kind: str, package: str, *, inner: str = "", group: str = "") -> None:
-        self.kind, self.package, self.inner, self.group = kind, package, inner, group or package
+    def __init__(self, kind: str, package: str, *, group: str = "") -> None:
+        self.kind, self.package, self.group = kind, package, group or package
         self._entries: dict[str, T] = {}
+        self._modules: dict[str, str] = {}
+        """Where entries are that are not yet imported."""
         self._loaded = False
 
     def register(self, name: str, *aliases: str) -> Callable[[T], T]:
@@ -55,21 +55,28 @@ class Registry(Generic[T]):
 
         return enter
 
+    def registered_in(self, module: str, name: str) -> None:
+        """Say which module registers a name; it is imported when that entry is first asked for."""
+        self._modules[name] = module
+
     def get(self, name: str) -> T:
         """Return the entry of that name (errors as `known_name`)."""
         self._load()
-        known = self._entries
-        return known[name] if name in known else known[known_name(self.kind, name, self.names())]
+        return self._entry(name if name in self._entries else known_name(self.kind, name, self.names()))
 
     def names(self) -> list[str]:
         """Every known name and alias, sorted."""
         self._load()
-        return sorted(self._entries)
+        return sorted({*self._entries, *self._modules})
 
     def entries(self) -> list[T]:
         """Every distinct entry, in the order of its first name."""
-        self._load()
-        return list(dict.fromkeys(self._entries[name] for name in self.names()))
+        return list(dict.fromkeys(self._entry(name) for name in self.names()))
+
+    def _entry(self, name: str) -> T:
+        if name not in self._entries:
+            importlib.import_module(self._modules[name])
+        return self._entries[name]
 
     def _load(self) -> None:
         if self._loaded:
@@ -77,10 +84,6 @@ class Registry(Generic[T]):
         self._loaded = True
         package = importlib.import_module(self.package)
         for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
-            name = f"{self.package}.{module.name}"
-            if not self.inner:
-                importlib.import_module(name)
-            elif module.ispkg and importlib.util.find_spec(f"{name}.{self.inner}"):
-                importlib.import_module(f"{name}.{self.inner}")
+            importlib.import_module(f"{self.package}.{module.name}")
         for point in sorted(entry_points(group=self.group), key=lambda found: found.name):
             self.register(point.name)(point.load())

@@ -19,11 +19,19 @@ from traincast.mechanisms.optimizer import Adam
 from traincast.mechanisms.precision import WeightTypes
 from traincast.mechanisms.rank import RankParameters, RankState, Where
 from traincast.mechanisms.sharding import ShardedParameters
-from traincast.model.blocks.part import Elements
+from traincast.model.blocks.part import Elements, Matrices, Matrix
 
 PSI = 7_500_000_000
 """Parameters of the example of arXiv 1910.02054, figure 1."""
 LARGEST, ENDS = 200_000_000, 500_000_000
+SHAPES = Matrices(
+    (
+        Matrix(300, 100, 32, "attention", "outputs", False, True),
+        Matrix(100, 300, 32, "attention", "inputs", False, True),
+        Matrix(300, 100, 2, "experts", "", True, True),
+        Matrix(8, 100, 32, "router", "", False, True),
+    )
+)
 
 
 def job_of(model=TINY, **given):
@@ -33,13 +41,14 @@ def job_of(model=TINY, **given):
 
 def parameters(dense=PSI, experts=0, trained=None, largest=LARGEST, ends=ENDS):
     trained_dense, trained_experts = (dense, experts) if trained is None else trained
-    total = Elements(dense=dense, experts=experts, trained_dense=trained_dense, trained_experts=trained_experts)
+    total = Elements(
+        dense=dense, experts=experts, trained_dense=trained_dense, trained_experts=trained_experts, shapes=SHAPES
+    )
     return RankParameters(
         total=total,
         ends=Elements(dense=ends, trained_dense=ends),
         largest_layer=largest,
         largest_trained=largest,
-        distinct=largest,
     )
 
 
@@ -170,7 +179,7 @@ def test_gradients_in_16_bits_become_fp32_in_the_step():
 
 def test_weight_gradients_that_are_kept_in_vain_are_of_the_model_itself():
     unused = "unused weight gradients"
-    assert of(KeptGradients(), state_of(job_of(zero=1)))[unused] == 2 * LARGEST
+    assert of(KeptGradients(), state_of(job_of(zero=1)))[unused] == 2 * (300 * 100 + 100 * 300)
     assert unused not in of(KeptGradients(), state_of(job_of(zero=1, task="lora")))
 
 

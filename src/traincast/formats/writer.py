@@ -1,6 +1,7 @@
 """The contract of a writer: what it needs of a run, the files that it makes, what they cannot say.
 
-A writer of the format NAME is registered in `WRITERS` by ``traincast.formats.NAME.write``.
+A writer of the format NAME is registered in `WRITERS` by ``traincast.formats.NAME.write``, which its package names, so
+that it is imported when that format is written.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -168,4 +169,4 @@ class Conversion(Struct, frozen=True, kw_only=True):
         )
 
 
-WRITERS: Registry[Writer] = Registry("format to write", "traincast.formats", inner="write", group="traincast.writers")
+WRITERS: Registry[Writer] = Registry("format to write", "traincast.formats", group="traincast.writers")

@@ -37,24 +37,16 @@ class RankParameters(Struct, frozen=True, kw_only=True):
     """Most elements of one layer, dense and experts together."""
     largest_trained: Number
     """Most elements of one layer that are trained."""
-    distinct: Number
-    """Elements of its matrices, where those of one shape count once. Experts are matrices of their own. The embedding
-    is a table, and a router's weights are not fused."""
 
     def changed(self, change: Callable[[Number], Number]) -> "RankParameters":
         """Return it with every number changed."""
         return replace(
             self,
-            total=_changed(self.total, change),
-            ends=_changed(self.ends, change),
+            total=self.total.changed(change),
+            ends=self.ends.changed(change),
             largest_layer=change(self.largest_layer),
             largest_trained=change(self.largest_trained),
-            distinct=change(self.distinct),
         )
-
-
-def _changed(weights: Elements, change: Callable[[Number], Number]) -> Elements:
-    return Elements(**{name: change(getattr(weights, name)) for name in Elements.__struct_fields__})
 
 
 class RankState(Struct, frozen=True, dict=True):

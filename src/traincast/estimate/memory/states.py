@@ -1,9 +1,8 @@
 """What lasts for a whole step on one rank of a stage: the sum of what mechanisms of training keep of its parameters."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
-
-import numpy as np
 
 from traincast.lowering.held import Held
 from traincast.mechanisms.all import lasting
@@ -30,38 +29,19 @@ def rank_parameters(model: Model, held: Iterable[Held], parts: RankParts) -> Ran
     Each part is split as its block says. A tied head on another stage than the embedding is a copy of it. Source:
     Shoeybi et al. 2019, arXiv 1909.08053, section 3.
     """
-    layers, ends, kinds = Elements(), Elements(), dict[Blocks, Elements]()
-    of_layers: list[Elements] = []
+    layers, ends = Counter[Blocks](), Counter[Blocks]()
     for virtual_stage in held:
         for blocks, count in virtual_stage.kinds(model):
-            each = kinds[blocks] = parts.elements(blocks)
-            layers += each * count
-            of_layers.append(each)
-        for blocks, count in virtual_stage.ends(model).items():
-            each = kinds[blocks] = parts.elements(blocks)
-            ends += each * count
+            layers[blocks] += count
+        ends.update(virtual_stage.ends(model))
+    of_layers = {blocks: parts.elements(blocks) for blocks in layers}
+    of_ends = sum((parts.elements(blocks) * count for blocks, count in ends.items()), Elements())
     return RankParameters(
-        total=layers + ends,
-        ends=ends,
-        largest_layer=most(each.total for each in of_layers),
-        largest_trained=most(each.trained for each in of_layers),
-        distinct=one_of_each_matrix(kinds, parts),
+        total=sum((of_layers[blocks] * count for blocks, count in layers.items()), of_ends),
+        ends=of_ends,
+        largest_layer=most(each.total for each in of_layers.values()),
+        largest_trained=most(each.trained for each in of_layers.values()),
     )
-
-
-def one_of_each_matrix(kinds: Iterable[Blocks], parts: RankParts) -> Number:
-    """Return the elements of the matrices of some blocks, those of one shape once (`RankParameters.distinct`)."""
-    fused = [part for blocks in kinds for part in parts.of(blocks) if part.counts_as != "router"]
-    shapes = [(gemm.n, gemm.k) for part in fused for gemm in part.gemms]
-    if not any(isinstance(each, np.ndarray) for shape in shapes for each in shape):
-        return float(sum(n * k for n, k in set(shapes)))
-    total: Number = 0.0
-    for place, (n, k) in enumerate(shapes):
-        first: Number = True
-        for n_before, k_before in shapes[:place]:
-            first = first & ((n != n_before) | (k != k_before))
-        total = total + n * k * first
-    return total
 
 
 class States(NamedTuple):

@@ -5,6 +5,7 @@ Source: aliyun/aicb (writes it) and aliyun/SimAI, astra-sim/workload/Workload.cc
 
 from traincast.formats.aicb.sniff import looks_like
 from traincast.formats.contract import FORMATS, Format
+from traincast.formats.writer import WRITERS
 
 FORMATS.register("aicb")(
     Format(
@@ -21,3 +22,4 @@ FORMATS.register("aicb")(
         reader="traincast.formats.aicb.reader",
     )
 )
+WRITERS.registered_in("traincast.formats.aicb.write", "aicb")

@@ -6,6 +6,7 @@ AICB replays such files on real GPUs, and writes them again with times. Source: 
 
 from traincast.formats.aicb_physical.sniff import looks_like
 from traincast.formats.contract import FORMATS, Format
+from traincast.formats.writer import WRITERS
 
 FORMATS.register("aicb-physical")(
     Format(
@@ -22,3 +23,4 @@ FORMATS.register("aicb-physical")(
         reader="traincast.formats.aicb_physical.reader",
     )
 )
+WRITERS.registered_in("traincast.formats.aicb_physical.write", "aicb-physical")

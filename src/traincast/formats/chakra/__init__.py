@@ -9,6 +9,7 @@ Source: mlcommons/chakra, schema/protobuf/et_def.proto; ASTRA-sim, astra-sim/wor
 
 from traincast.formats.chakra.sniff import looks_like
 from traincast.formats.contract import FORMATS, Format
+from traincast.formats.writer import WRITERS
 
 FORMATS.register("chakra")(
     Format(
@@ -19,3 +20,4 @@ FORMATS.register("chakra")(
         reader="traincast.formats.chakra.reader",
     )
 )
+WRITERS.registered_in("traincast.formats.chakra.write", "chakra")

@@ -9,6 +9,7 @@ Source: fwyc0573/Megatron-LM (tracer of NetX-lab/Echo).
 
 from traincast.formats.contract import FORMATS, Format
 from traincast.formats.echo.sniff import looks_like
+from traincast.formats.writer import WRITERS
 
 FORMATS.register("echo")(
     Format(
@@ -25,3 +26,4 @@ FORMATS.register("echo")(
         reader="traincast.formats.echo.reader",
     )
 )
+WRITERS.registered_in("traincast.formats.echo.write", "echo")

@@ -14,7 +14,7 @@ def looks_like(head: str) -> Sniff:
     line, _, more = head.removeprefix("\ufeff").lstrip().partition("\n")
     if HEAD.match(line) is None:
         return Sniff(0.0, "the first line does not begin like rank:0:forward_step(")
-    # Most files are not such a trace, and do not wait for its grammar.
+    # Most files hold another format, and do not wait for the grammar of this one.
     from traincast.formats.echo.grammar import parse_line
 
     try:

@@ -9,6 +9,7 @@ AICB's ``Work_Item``.
 
 from traincast.formats.contract import FORMATS, Format
 from traincast.formats.neusight.sniff import looks_like, looks_like_graph
+from traincast.formats.writer import WRITERS
 
 _OPTIONS = frozenset(
     {
@@ -38,3 +39,4 @@ FORMATS.register("neusight-graph")(
         reader="traincast.formats.neusight.graph_reader",
     )
 )
+WRITERS.registered_in("traincast.formats.neusight.write", "neusight")

@@ -7,7 +7,7 @@ parts of its blocks.
 
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
@@ -189,6 +189,38 @@ def block(
     return register
 
 
+class Matrix(NamedTuple):
+    """Weights of one shape that a rank holds, each read by GEMMs of its own."""
+
+    rows: Number
+    """Outputs of a GEMM with it."""
+    columns: Number
+    """Inputs."""
+    count: Number
+    """How many there are: layers, and in each of them experts."""
+    part: str
+    """What they count as (`Part.counts_as`)."""
+    split: str
+    """What tensor parallel ranks have a part of (`Gemm.split`)."""
+    expert: bool
+    """Whether they are routed experts'."""
+    trained: bool
+
+
+class Matrices(tuple[Matrix, ...]):
+    """Weights by shape, which add up as elements do."""
+
+    __slots__ = ()
+
+    def __add__(self, other: tuple[Any, ...]) -> "Matrices":
+        """Return both together."""
+        return Matrices((*self, *other))
+
+    def __mul__(self, count: Number) -> "Matrices":
+        """Return so many times as many."""
+        return Matrices(each._replace(count=each.count * count) for each in self)
+
+
 class Elements(Summed, frozen=True, kw_only=True):
     """How many parameters one rank holds."""
 
@@ -202,12 +234,17 @@ class Elements(Summed, frozen=True, kw_only=True):
     """The dense ones that the layers' GEMMs read: without embedding, LM head and norms."""
     tensors: Number = 0
     """Dense weights of GEMMs, and tables: those that are not small."""
+    shapes: Matrices = Matrices()
+    """All weights of GEMMs, with those of the LM head; a tied one is the embedding's table."""
 
     @classmethod
     def from_parts(cls, parts: Iterable[Part], *, trains_weights: bool = True) -> "Elements":
         """Return the parameters of some parts, of which adapters alone are trained where weights are not."""
         dense = experts = adapters = matrices = tensors = 0
+        shapes: list[Matrix] = []
         for part in parts:
+            trained = trains_weights or part.adapter
+            shapes += (_matrix(part, gemm, trained=trained) for gemm in part.gemms)
             if part.expert:
                 experts = experts + part.elements
                 continue
@@ -222,7 +259,17 @@ class Elements(Summed, frozen=True, kw_only=True):
             trained_experts=experts if trains_weights else 0,
             matrices=matrices,
             tensors=tensors,
+            shapes=Matrices(shapes),
         )
+
+    def changed(self, change: Callable[[Number], Number]) -> "Elements":
+        """Return them with every number changed."""
+        shapes = Matrices(
+            each._replace(rows=change(each.rows), columns=change(each.columns), count=change(each.count))
+            for each in self.shapes
+        )
+        numbers = {name: change(getattr(self, name)) for name in self.__struct_fields__ if name != "shapes"}
+        return Elements(**numbers, shapes=shapes)
 
     @property
     def total(self) -> Number:
@@ -233,6 +280,10 @@ class Elements(Summed, frozen=True, kw_only=True):
     def trained(self) -> Number:
         """All that are trained."""
         return self.trained_dense + self.trained_experts
+
+
+def _matrix(part: Part, gemm: Gemm, *, trained: bool) -> Matrix:
+    return Matrix(gemm.n, gemm.k, gemm.groups, part.counts_as, gemm.split, part.expert, trained)
 
 
 def mean_keys(seq_length: Number, window: int, *, causal: bool) -> Number:

@@ -418,5 +418,4 @@ class Steps:
 
 def _at(weights: Elements, row: int, shares: int) -> Elements:
     """Return the parameters of one share."""
-    values = {name: getattr(weights, name) for name in Elements.__struct_fields__}
-    return Elements(**{name: np.broadcast_to(np.asarray(value), shares)[row].item() for name, value in values.items()})
+    return weights.changed(lambda value: np.broadcast_to(np.asarray(value), shares)[row].item())
