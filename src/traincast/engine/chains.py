@@ -8,7 +8,9 @@ so leaving out what an awaited operation has itself awaited changes no maximum, 
 Letters: N operations, S slots (one for the start of each chain, then one for the end of each of its operations).
 """
 
+from collections.abc import MutableSequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -51,7 +53,7 @@ def run_chains(graph: Graph, duration_s_N: FloatArray) -> Times:
     step_S, time_S = np.zeros(visits.slots), np.zeros(visits.slots)
     step_S[visits.end_slot_N] = duration_s_N
     # Single numbers are read and written as those of Python, long chains summed as arrays.
-    steps, times = memoryview(step_S), memoryview(time_S)
+    steps, times = _numbers(step_S), _numbers(time_S)
     readies: list[float] = []
     for unit in visits.units:
         if len(unit) == 1:
@@ -75,6 +77,11 @@ def run_chains(graph: Graph, duration_s_N: FloatArray) -> Times:
     ready_N = start_N.copy()
     ready_N[visits.member_I] = readies
     return ready_N, start_N, end_N, len(graph)
+
+
+def _numbers(array_S: FloatArray) -> MutableSequence[float]:
+    """Return a view of an array whose elements are numbers of Python."""
+    return cast(MutableSequence[float], array_S.data)
 
 
 def _find_visits(graph: Graph) -> Visits | None:
