@@ -1,4 +1,4 @@
-"""Print how long all 1,024 ranks of a workload take to be exported as Chakra traces, beside simulating them all.
+"""Print how long all 1,024 ranks of a workload take to be exported as Chakra traces, compared with simulating them all.
 
     python benchmarks/chakra_export.py [--folder DIR]
 

@@ -2,8 +2,8 @@
 
     python benchmarks/explorer.py
 
-Times of the browser beside that of an empty page in the same browser; a frame beside the 16.7 ms of a screen of 60 Hz.
-Needs the extra ``browser`` and Chromium (its path in TRAINCAST_CHROMIUM where it is not on the path).
+Times of the browser next to that of an empty page in the same browser; a frame next to the 16.7 ms of a screen of 60
+Hz. Needs the extra ``browser`` and Chromium (its path in TRAINCAST_CHROMIUM where it is not on the path).
 """
 
 import os

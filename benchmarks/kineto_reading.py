@@ -1,4 +1,4 @@
-"""Print how fast a trace of PyTorch's profiler is read into columns, beside the standard library's JSON reader.
+"""Print how fast a trace of PyTorch's profiler is read into columns, compared with the standard library's JSON reader.
 
     python benchmarks/kineto_reading.py [--mb 500]
 

@@ -1,4 +1,4 @@
-"""Beside Calculon: the eight runs that it validates itself against, and how many layouts a core searches.
+"""Compared with Calculon: the eight runs that it validates itself against, and how many layouts a core searches.
 
     python benchmarks/peers.py CALCULON [--search]
 

@@ -1,4 +1,4 @@
-"""Print how fast a whole simulation and its engine are, each beside a baseline of the same run.
+"""Print how fast a whole simulation and its engine are, each next to a baseline of the same run.
 
     python benchmarks/speed.py
 

@@ -1,4 +1,4 @@
-"""Print how fast rank traces are read, beside merely splitting the same text at lines and commas.
+"""Print how fast rank traces are read, compared with merely splitting the same text at lines and commas.
 
     python benchmarks/trace_reading.py [--mb 100]
 

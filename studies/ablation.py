@@ -23,11 +23,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from datafiles import DATA, table_path
+from published.reading import read_published
 from traincast.calibration.kinds.runs import BOARD, labels_of
-from traincast.calibration.published import read_measurements
 from traincast.calibration.run_factors import Forecast, factors_of, forecast_runs, representatives, sample_of
 from traincast.calibration.runs import MeasuredRun, is_fitted, read_runs
-from traincast.calibration.tables import Table, read_table
+from traincast.calibration.tables import MeasurementTable
 from traincast.estimate.factors import shipped_factors
 from traincast.hardware.dtypes import EIGHT_BIT
 
@@ -131,7 +131,9 @@ def switched_off(mechanism: Mechanism) -> Iterator[None]:
             setattr(owner, last, was)
 
 
-def runs_of(table: Table, mechanism: Mechanism, most: int) -> tuple[list[MeasuredRun], "np.typing.NDArray[np.float64]"]:
+def runs_of(
+    table: MeasurementTable, mechanism: Mechanism, most: int
+) -> tuple[list[MeasuredRun], "np.typing.NDArray[np.float64]"]:
     """Return the runs that are fitted to, with their weights, and with what a mechanism says of their jobs."""
     fitted = [run for run in read_runs(table).rows if run.measured_s is not None and is_fitted(run)]
     rows, weight_I = representatives(fitted, most)
@@ -145,7 +147,7 @@ def _as_said(rows: Sequence[MeasuredRun], mechanism: Mechanism) -> list[Measured
     ]
 
 
-def unfitted_runs(table: Table, mechanism: Mechanism) -> list[MeasuredRun]:
+def unfitted_runs(table: MeasurementTable, mechanism: Mechanism) -> list[MeasuredRun]:
     """Return the pretraining runs that no fit sees, with what a mechanism says of their jobs."""
     rows = [
         run
@@ -221,7 +223,9 @@ class Forecasts(NamedTuple):
     error: dict[str, float]
 
     @classmethod
-    def of(cls, rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], error_I: Sequence[float]) -> "Forecasts":
+    def from_rows(
+        cls, rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], error_I: Sequence[float]
+    ) -> "Forecasts":
         """Return them; runs without a forecast are left out."""
         known = [
             (run.id, each.step_s, float(error))
@@ -262,7 +266,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the table into docs/ACCURACY.md")
     given = parser.parse_args()
     path, recipes = (table_path(name, given.data) for name in ("measured_training_runs.csv", "recipe_settings.csv"))
-    tables = {True: read_measurements(path, read_table(recipes)), False: read_measurements(path)}
+    tables = {True: read_published(path, recipes), False: read_published(path)}
     figures: dict[str, dict[str, tuple[int, float, float]]] = {}
     moved: dict[str, tuple[tuple[int, float, float], tuple[int, float, float]]] = {}
     as_is: dict[str, Forecast] = {}
@@ -278,7 +282,7 @@ def main() -> None:
             (each.step_s or np.nan) / (run.measured_s or np.nan) - 1
             for run, each in zip(others, of_others, strict=True)
         ]
-        kinds = Forecasts.of(rows, forecasts, error_I.tolist()), Forecasts.of(others, of_others, plain)
+        kinds = Forecasts.from_rows(rows, forecasts, error_I.tolist()), Forecasts.from_rows(others, of_others, plain)
         if whole is None:
             whole = kinds
         else:

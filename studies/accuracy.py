@@ -3,8 +3,9 @@
     python studies/accuracy.py [--data DIR] [--only TEXT] [--check]
 
 DIR holds the measured files, packed or not; `studies/data` by default. Each block of the page that follows a
-line such as ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there. ``--check`` writes
-nothing: it shows where the page differs from what is printed now, and ends with 1 then.
+line such as ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there, where public tables
+are brought to the common schema (`common_schema`), with the settings of the recipes that the command names. ``--check``
+writes nothing: it shows where the page differs from what is printed now, and ends with 1 then.
 """
 
 import argparse
@@ -15,9 +16,11 @@ import sys
 import tempfile
 from datetime import UTC, datetime
 from difflib import unified_diff
+from itertools import pairwise
 from pathlib import Path
 
-from datafiles import DATA, unpack
+from common_schema import write_common
+from datafiles import DATA, table_path, unpack
 from headline import README, with_headline
 from traincast import __version__
 
@@ -26,16 +29,23 @@ STAMP = re.compile(r"`python \w+/accuracy\.py`, .*\.$", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- (validate [^\n]*) -->\n```text\n).*?(```\n)", re.DOTALL)
 
 
-def printed(command: str, folder: Path) -> str:
-    """Return what a command prints when it is run in a folder."""
-    done = subprocess.run(
-        [sys.executable, "-m", "traincast.cli", *command.split()],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
+def printed(command: str, data: Path) -> str:
+    """Return what a command prints where the measured files that it names are as it reads them."""
+    first, *words = command.split()
+    files = [word for word in words if word.endswith((".csv", ".txt"))]
+    recipes = next((after for word, after in pairwise(words) if word == "--recipes"), None)
+    with tempfile.TemporaryDirectory() as unpacked:
+        folder = Path(unpacked)
+        unpack([name for name in files if name not in words[:1]], folder, data)
+        write_common(table_path(words[0], data), folder / words[0], None if recipes is None else folder / recipes)
+        done = subprocess.run(
+            [sys.executable, "-m", "traincast.cli", first, *words],
+            cwd=folder,
+            env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
     return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
 
 
@@ -61,14 +71,10 @@ def main() -> int:
     given = parser.parse_args()
     before = {path: path.read_text(encoding="utf-8") for path in (PAGE, README)}
     page = PAGE.read_text(encoding="utf-8")
-    with tempfile.TemporaryDirectory() as unpacked:
-        folder = Path(unpacked)
-        words = {word for found in BLOCK.finditer(page) for word in found[2].split()}
-        unpack(sorted(word for word in words if word.endswith((".csv", ".txt"))), folder, given.data)
-        page = BLOCK.sub(
-            lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}" if given.only in found[2] else found[0],
-            page,
-        )
+    page = BLOCK.sub(
+        lambda found: f"{found[1]}{printed(found[2], given.data)}{found[3]}" if given.only in found[2] else found[0],
+        page,
+    )
     page = page if given.check else STAMP.sub(stamp(), page)
     after = {path: with_headline(text, page) for path, text in (before | {PAGE: page}).items()}
     if given.check:

@@ -2,7 +2,7 @@
 
     python studies/boards.py [--write]
 
-Prints every board beside its limit. Ends with 1 where one is worse by more than `TOLERANCE`. ``--write`` makes what
+Prints every board with its limit. Ends with 1 where one is worse by more than `TOLERANCE`. ``--write`` makes what
 stands on the page, and what the sample gives now, the limits: to be used where a board got better, or where the
 changelog says why it got worse. The page itself is held to what commands print by
 ``python studies/accuracy.py --check``.
@@ -19,10 +19,9 @@ import numpy as np
 
 from datafiles import table_path
 from headline import ELSEWHERE, FAMILY, PAGE, held_out
-from traincast.calibration.published import read_measurements
+from published.reading import read_published
 from traincast.calibration.run_factors import forecast_run
 from traincast.calibration.runs import MeasuredRun, read_runs
-from traincast.calibration.tables import read_table
 from traincast.calibration.validate import statistics
 from traincast.estimate.factors import factors_on
 from traincast.simulation.confidence import Z
@@ -63,8 +62,8 @@ def of_page(page: str) -> Boards:
 
 def sampled() -> Iterator[MeasuredRun]:
     """Yield one published run in `EVERY` of those with a step."""
-    recipes = read_table(table_path("recipe_settings.csv"))
-    runs = read_runs(read_measurements(table_path("measured_training_runs.csv"), recipes)).rows
+    tables = map(table_path, ("measured_training_runs.csv", "recipe_settings.csv"))
+    runs = read_runs(read_published(*tables)).rows
     yield from [run for run in runs if run.measured_s is not None][::EVERY]
 
 

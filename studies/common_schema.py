@@ -1,8 +1,9 @@
-"""Write a public table in the common schema: runs with all that rules fill in, kernels as `validate` reads them.
+"""Write a public table as `traincast validate` reads it: runs with all that rules fill in, kernels under common names.
 
-    python studies/common_schema.py IN.csv OUT.csv
+    python studies/common_schema.py IN.csv OUT.csv [--recipes SETTINGS.csv]
 
-docs/data-files.md describes the columns; `traincast.calibration.published` brings a table there.
+docs/data-files.md describes the columns; `published.reading` brings a table there. SETTINGS are those of the
+recipes that its runs were made with, by their ``id``.
 """
 
 import argparse
@@ -12,8 +13,27 @@ import io
 import sys
 from pathlib import Path
 
-from traincast.calibration.published import read_measurements
+from published.reading import read_published
 from traincast.errors import TraincastError
+
+
+def write_common(path: Path, out: Path, recipes: Path | None = None) -> str:
+    """Write a public table in the common schema; return a line that says what was written.
+
+    Raises
+    ------
+    FormatError
+        If the table or that of the recipes cannot be read.
+    """
+    table = read_published(path, recipes)
+    columns = dict.fromkeys((*table.columns, *sorted({name for row in table.rows for name in row.cells})))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [*columns], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row.cells for row in table.rows)
+    data = text.getvalue().encode()
+    out.write_bytes(gzip.compress(data, mtime=0) if out.suffix == ".gz" else data)
+    return f"wrote {len(table.rows)} rows with {len(columns)} columns to {out}"
 
 
 def main() -> int:
@@ -21,20 +41,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="bring a public table to the common schema")
     parser.add_argument("table", type=Path, metavar="IN.csv")
     parser.add_argument("out", type=Path, metavar="OUT.csv")
+    parser.add_argument("--recipes", type=Path, metavar="SETTINGS.csv", help="settings of the recipes of its runs")
     given = parser.parse_args()
     try:
-        table = read_measurements(given.table)
+        print(write_common(given.table, given.out, given.recipes))
     except TraincastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    columns = dict.fromkeys((*table.columns, *sorted({name for row in table.rows for name in row.cells})))
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, [*columns], restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row.cells for row in table.rows)
-    data = text.getvalue().encode()
-    given.out.write_bytes(gzip.compress(data, mtime=0) if given.out.suffix == ".gz" else data)
-    print(f"wrote {len(table.rows)} rows with {len(columns)} columns to {given.out}")
     return 0
 
 

@@ -52,7 +52,7 @@ class Residual:
     median: float
     p95: float
     bias: float
-    """Signed median: positive where the price is too high."""
+    """Signed median: positive where the estimate is too high."""
 
 
 def of_gpu(table: CollectiveMeasurements, gpu: str) -> CollectiveMeasurements:
@@ -60,7 +60,7 @@ def of_gpu(table: CollectiveMeasurements, gpu: str) -> CollectiveMeasurements:
     return table.select(np.array([name == gpu for name in table.gpu]))
 
 
-def as_priced(measured: CollectiveMeasurements, cluster: Cluster) -> tuple[Residual, ...]:
+def as_estimated(measured: CollectiveMeasurements, cluster: Cluster) -> tuple[Residual, ...]:
     """Return the residuals of a cluster as it stands."""
     known = measured.on(cluster)
     return residuals(known, predictor(known, cluster)(cluster))
@@ -71,7 +71,7 @@ def without_each_gpu(fits: Mapping[str, Fit], table: CollectiveMeasurements) -> 
     found = {}
     for name in fits:
         others = [fit.cluster for other, fit in fits.items() if other != name]
-        found[name] = as_priced(of_gpu(table, MEASURED[name]), from_others(load_cluster(name), others))
+        found[name] = as_estimated(of_gpu(table, MEASURED[name]), from_others(load_cluster(name), others))
     return found
 
 
@@ -81,7 +81,7 @@ def without_each_size(measured: CollectiveMeasurements, cluster: Cluster) -> dic
     for ranks in sorted(set(measured.ranks.tolist())):
         kept = measured.ranks != ranks
         fitted = fit_links(measured.select(kept), cluster).cluster
-        found[ranks] = as_priced(measured.select(~kept), fitted)
+        found[ranks] = as_estimated(measured.select(~kept), fitted)
     return found
 
 
@@ -123,18 +123,18 @@ def main() -> int:
     table, azure = read_collectives([one_node]).measurements, read_collectives([many_nodes]).measurements
     fits = {name: fit_links(of_gpu(table, gpu), load_cluster(name)) for name, gpu in MEASURED.items()}
     for name, fit in fits.items():
-        show(f"{name}, fitted now", as_priced(of_gpu(table, MEASURED[name]), fit.cluster), fit.constants)
-        show(f"{name}, as in its file", as_priced(of_gpu(table, MEASURED[name]), load_cluster(name)))
+        show(f"{name}, fitted now", as_estimated(of_gpu(table, MEASURED[name]), fit.cluster), fit.constants)
+        show(f"{name}, as in its file", as_estimated(of_gpu(table, MEASURED[name]), load_cluster(name)))
     for name, gpu in ERRATIC.items():
         fit = fit_links(of_gpu(table, gpu), load_cluster(name))
-        show(f"{name}, fitted now", as_priced(of_gpu(table, gpu), fit.cluster), fit.constants)
-        show(f"{name}, as in its file", as_priced(of_gpu(table, gpu), load_cluster(name)))
+        show(f"{name}, fitted now", as_estimated(of_gpu(table, gpu), fit.cluster), fit.constants)
+        show(f"{name}, as in its file", as_estimated(of_gpu(table, gpu), load_cluster(name)))
     for name, found in without_each_gpu(fits, table).items():
         show(f"{name}, from its datasheet and the other GPUs", found)
     preset = load_cluster(AZURE)
     fit = fit_links(azure, preset)
-    show(f"{AZURE}, fitted now", as_priced(azure, fit.cluster), fit.constants)
-    show(f"{AZURE}, as in its file", as_priced(azure, preset))
+    show(f"{AZURE}, fitted now", as_estimated(azure, fit.cluster), fit.constants)
+    show(f"{AZURE}, as in its file", as_estimated(azure, preset))
     for ranks, found in without_each_size(azure, preset).items():
         show(f"{AZURE}, {ranks} GPUs from a fit to the others", found[:1])
     return 0

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 import traincast
 from datafiles import DATA, table_path
+from published.reading import read_published
 from traincast.calibration.operator_calibration import constants_from_few
 from traincast.calibration.operator_fit import Key, Timings, predict, samples_of
 from traincast.calibration.operator_recipe import defaults, fitted, is_held_out, usual
 from traincast.calibration.operators import LONG_S, operators_of
-from traincast.calibration.tables import read_table
 from traincast.estimate.operators.constants import (
     ANY,
     Correction,
@@ -97,7 +97,7 @@ def held_out(sample: Timings) -> np.ndarray:
 def samples(folder: Path) -> Iterator[tuple[Key, Timings, str]]:
     """Yield every sample of every table with its source."""
     for name, source in FILES.items():
-        measured = operators_of(read_table(table_path(name, folder)))
+        measured = operators_of(read_published(table_path(name, folder)))
         kept = [
             row
             for row, (gpu, calls) in enumerate(zip(measured.gpu, measured.calls, strict=True))

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from datafiles import DATA, table_path
+from published.reading import read_published
 from traincast.calibration.kinds.runs import BOARD, labels_of
-from traincast.calibration.published import read_measurements
 from traincast.calibration.run_factors import (
     Forecast,
     Sample,
@@ -28,7 +28,6 @@ from traincast.calibration.run_factors import (
     sample_of,
 )
 from traincast.calibration.runs import MeasuredRun, is_fitted, read_runs
-from traincast.calibration.tables import read_table
 from traincast.estimate.factors import FactorTable, shipped_factors
 from written import write_factors
 
@@ -48,8 +47,8 @@ def main() -> None:
     parser.add_argument("--warm", action="store_true", help="start from the shipped factors: fewer rounds, same end")
     parser.add_argument("--write", action="store_true", help="replace the shipped factors")
     given = parser.parse_args()
-    recipes = read_table(table_path("recipe_settings.csv", given.data))
-    runs = read_runs(read_measurements(table_path("measured_training_runs.csv", given.data), recipes))
+    tables = (table_path(name, given.data) for name in ("measured_training_runs.csv", "recipe_settings.csv"))
+    runs = read_runs(read_published(*tables))
     fitted = [row for row in runs.rows if row.measured_s is not None and is_fitted(row)]
     rows, weight_I = representatives(fitted, given.most)
     print(f"{len(rows)} of {len(fitted)} runs, {given.rounds} rounds")

@@ -3,7 +3,7 @@
     python studies/headline.py [--check]
 
 The figures are those of ``traincast validate measured_training_runs.csv`` in docs/ACCURACY.md: with each family left
-out of the fit that forecasts it, and beside it with all that shares its source and chip. `studies/accuracy.py` runs
+out of the fit that forecasts it, and next to it with all that shares its source and chip. `studies/accuracy.py` runs
 this after it has written that page.
 """
 
@@ -111,7 +111,7 @@ def first_table(page: str) -> str:
 
 
 def with_headline(text: str, page: str) -> str:
-    """Return a page with the figures of the accuracy page in its first table, and beside those of peers."""
+    """Return a page with the figures of the accuracy page in its first table, and next to those of peers."""
     table = first_table(page)
     text = _TABLE.sub(lambda found: f"{found[1]}\n{table}\n{found[2]}", text)
     every, far = (held_out(page, by).rows["all"] for by in (FAMILY, ELSEWHERE))

@@ -1,4 +1,4 @@
-"""Hold NeuSight's operator graphs, estimated with our kernels, against what it measured, beside its own forecasts.
+"""Hold NeuSight's operator graphs, estimated with our kernels, against what it measured, next to its own forecasts.
 
     python studies/neusight_labels.py --graphs DIR [--data DIR] [--by gpu|model|mode|option]
 
@@ -132,7 +132,7 @@ def main() -> int:
         path = table_path("neusight_e2e_labels.csv", given.data)
         labels = list(csv.DictReader(read_unpacked(path).decode("utf-8").splitlines()))
         if not given.graphs.is_dir():
-            raise FileNotFoundError(f"{given.graphs} is no folder; it holds NeuSight's graphs")
+            raise FileNotFoundError(f"{given.graphs} is not a folder; it holds NeuSight's graphs")
     except FileNotFoundError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

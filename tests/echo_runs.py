@@ -237,7 +237,7 @@ def line_read(op: TraceOp) -> str:
 
 
 def joined(line: str) -> str:
-    """Return a line without what says nothing: blanks after commas, which are no part of a field, and how many digits
+    """Return a line without what says nothing: blanks after commas, which are not part of a field, and how many digits
     a time has."""
     line = re.sub(", +", ",", line)
     return re.sub(r"(?<![\w.])(duration|timestamp)=([0-9]+(?:\.[0-9]*)?)(?=[,)\"'])", _rounded, line)

@@ -2,7 +2,8 @@
 
 import csv
 
-from traincast.calibration.collectives import price_measured, read_collectives
+from traincast.calibration.collectives import estimate_measured, read_collectives
+from traincast.calibration.tables import MeasurementTable, Row
 from traincast.estimate.operators import OperatorCall, estimate_operator
 
 COLUMNS = (
@@ -52,6 +53,48 @@ def write_runs(path, rows):
     return path
 
 
+LLAMA = {
+    "id": "x-1",
+    "source": "dgxc-benchmarking",
+    "source_url_or_repo_path": "NVIDIA/dgxc-benchmarking@v25.02:llama3/README.md",
+    "model": "llama3-70b",
+    "layers": "80",
+    "hidden": "8192",
+    "ffn_hidden": "28672",
+    "heads": "64",
+    "kv_heads": "8",
+    "head_dim": "128",
+    "vocab": "128256",
+    "seq_len": "8192",
+    "global_batch": "128",
+    "micro_batch": "1",
+    "gpu": "H100-SXM-80GB",
+    "num_gpus": "64",
+    "gpus_per_node": "8",
+    "tp": "4",
+    "pp": "4",
+    "vpp": "5",
+    "cp": "2",
+    "precision": "bf16",
+    "framework": "NeMo/Megatron-Core",
+    "measured_metric": "iter_time_s",
+    "measured_value": "10",
+    "x_task": "pretrain",
+}
+"""A full row of a table of runs."""
+
+
+def run_row(cells=LLAMA, **changes):
+    """Make a row of a table of runs; None takes a cell away."""
+    filled = {name: value for name, value in {**cells, **changes}.items() if value is not None}
+    return Row("runs.csv", 2, filled)
+
+
+def run_table(*rows):
+    """Make a table of such rows."""
+    return MeasurementTable("runs.csv", tuple(dict.fromkeys(name for each in rows for name in each.cells)), rows)
+
+
 SHAPES = [(m, n, k) for m in (512, 2048, 8192, 16384) for n in (1024, 6144, 16384) for k in (1024, 4096, 12288)]
 SIZES = [2**size for size in range(10, 31, 2)]
 
@@ -75,7 +118,7 @@ def write_collectives(path, cluster, groups=((2, 1), (4, 1), (8, 1)), gpu="a100"
     ]
     head = "gpu,op,ranks,nodes,size_bytes,time_s\n"
     path.write_text(head + "".join(f"{gpu},{op},{ranks},{nodes},{size},1\n" for op, ranks, nodes, size in rows))
-    prices = price_measured(read_collectives([path]).measurements, cluster)
+    prices = estimate_measured(read_collectives([path]).measurements, cluster)
     lines = [f"{gpu},{','.join(map(str, row))},{price.time_s!r}" for row, price in zip(rows, prices, strict=True)]
     path.write_text(head + "\n".join(lines) + "\n")
     return path

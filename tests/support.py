@@ -211,12 +211,12 @@ def in_flight(plan: SchedulePlan) -> list[int]:
 
 def forecast(job: Job, cluster: Cluster, options: StepOptions | None = None, engine: str = "auto", **more) -> Result:
     """Forecast a job on a cluster, by default with no options."""
-    return job_forecast.forecast(job, Setting.of(options or StepOptions(), cluster, engine), **more)
+    return job_forecast.forecast(job, Setting.from_options(options or StepOptions(), cluster, engine), **more)
 
 
 def run_job(job: Job, cluster: Cluster, options: StepOptions, *factors, engine: str = "auto") -> JobStep:
     """Run the step of a job on a cluster."""
-    return job_step.run_job(job, Setting.of(options, cluster, engine), *factors)
+    return job_step.run_job(job, Setting.from_options(options, cluster, engine), *factors)
 
 
 def fabric_of_table(table, shown):

@@ -62,7 +62,7 @@ READERS = {
 
 
 def special_files(folder):
-    """Yield what is no regular file, under a name that every reader takes."""
+    """Yield what is not a regular file, under a name that every reader takes."""
     pipe = folder / "pipe.toml"
     os.mkfifo(pipe)
     yield pipe
@@ -118,7 +118,7 @@ def test_a_packed_file_expands(members):
 )
 def test_a_damaged_packed_file_is_refused(damage):
     packed = gzip.compress(random.Random(1).randbytes(1000))  # noqa: S311 - no secret
-    with pytest.raises(FormatError, match=r"x: is no whole gzip file"):
+    with pytest.raises(FormatError, match=r"x: is not a complete gzip file"):
         unpacked(damage(packed), "x")
 
 

@@ -90,8 +90,8 @@ def texts(value):
 
 def of_tables():
     """Yield what in the tables may be an expression: what is none is taken for one, too."""
-    for path in sorted(SHIPPED.rglob("*.toml*")):  # packed in an installation from a wheel
-        name = path.relative_to(SHIPPED).as_posix().removesuffix(".gz")
+    for path in sorted(SHIPPED.rglob("*.toml")):
+        name = path.relative_to(SHIPPED).as_posix()
         for text in texts(tomllib.loads(shipped_text(name))):
             if re.search(r"[*+?]", text) and re.search(r"\\[dswb.]|\(\?|\[[^\]]*\]|\.[*+]", text) and " = " not in text:
                 try:

@@ -42,7 +42,7 @@ def call(*words: object, folder: Path = ROOT, environment: dict[str, str] | None
 
 
 def last_commit() -> str:
-    """Return when the last commit was made; a copy that is no repository has a time of its own."""
+    """Return when the last commit was made; a copy that is not a repository has its own time."""
     try:
         return call("git", "log", "-1", "--format=%ct").strip()
     except (subprocess.CalledProcessError, FileNotFoundError):

@@ -36,7 +36,7 @@ def main() -> int:
     differ.add_argument("b", type=Path, metavar="B.jsonl")
     differ.add_argument("--allow", type=Path, metavar="FILE", help="lines CASE-GLOB <tab> PATH-GLOB that may differ")
     differ.add_argument("--relative", type=float, default=1e-12, help="of floats (default 1e-12)")
-    differ.add_argument("--absolute", type=float, default=0.0, help="of floats, beside that (default 0)")
+    differ.add_argument("--absolute", type=float, default=0.0, help="of floats, in addition to that (default 0)")
     golden = commands.add_parser("golden", help="the sample that is kept as a test")
     golden.add_argument("--write", action="store_true", help="record it anew")
     asked = parser.parse_args()

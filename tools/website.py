@@ -61,7 +61,7 @@ def relinked(source: Path, names: dict[str, str]) -> str:
 
 def _command_line() -> Iterator[str]:
     """Yield the reference of the command line, from its help."""
-    yield "# Command line\n\nMade from `traincast COMMAND --help`; Megatron-LM's long names stand beside ours."
+    yield "# Command line\n\nMade from `traincast COMMAND --help`; Megatron-LM's long names stand next to ours."
     yield "[In the shell](shell.md) tells of exit codes, completion, and what goes where.\n"
     for each in commands():
         yield f"## {each.name}\n\n```text\n{each.name} {each.usage}\n```\n"

@@ -1,7 +1,8 @@
 """Forecast one step of distributed LLM training before anyone rents the GPUs."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from traincast.lazy import names_on_demand
 
 if TYPE_CHECKING:
     from traincast import api
@@ -103,34 +104,25 @@ __all__ = [
     "validate",
 ]
 
-_MODULES = {
-    "traincast.errors": (
-        "CalibrationError ConfigError DeadlockError FormatError InfeasibleError MeasurementError ProgramError "
-        "TraincastError UnknownNameError"
-    ),
-    "traincast.job.draft": "Draft",
-    "traincast.job.request": "JobRequest",
-    "traincast.job.options": "LayoutOptions SimulateOptions StageRoles StepOptions",
-    "traincast.simulation.result": "Result",
-    "traincast.simulation.study": "Study",
-    "traincast.api.explorer": "explore",
-    "traincast.api.ranking": "rank",
-    "traincast.api.sweep": "sweep",
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
-"""Where public names stand that `traincast.api` does not bring."""
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first used (PEP 562)."""
-    if name not in __all__:
-        raise AttributeError(f"module 'traincast' has no attribute {name!r}")
-    if name == "api":
-        return import_module("traincast.api")
-    found = getattr(import_module(_MODULE_OF.get(name, "traincast.api")), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = names_on_demand(
+    __name__,
+    {
+        "traincast.api": (
+            "calibrate calibrate_operators calibrate_runs clusters collective compare convert explain inspect "
+            "load_result measure models operator operator_sizes plan plans predict read run_again save_result simulate "
+            "validate"
+        ),
+        "traincast.api.explorer": "explore",
+        "traincast.api.ranking": "rank",
+        "traincast.api.sweep": "sweep",
+        "traincast.errors": (
+            "CalibrationError ConfigError DeadlockError FormatError InfeasibleError MeasurementError ProgramError "
+            "TraincastError UnknownNameError"
+        ),
+        "traincast.job.draft": "Draft",
+        "traincast.job.options": "LayoutOptions SimulateOptions StageRoles StepOptions",
+        "traincast.job.request": "JobRequest",
+        "traincast.simulation.result": "Result",
+        "traincast.simulation.study": "Study",
+    },
+)

@@ -1,4 +1,4 @@
-"""What is said to the user beside the numbers: assumptions, warnings, and how far long work is.
+"""What is said to the user in addition to the numbers: assumptions, warnings, and how far long work is.
 
 Long work says how long it is before it begins, and now and then how far it is. Who wants to know listens
 (`listening`); the rooms that work only tell (`announce`, `advanced`).
@@ -65,14 +65,14 @@ class Notebook(Struct):
         return f"{self.path}:{line}" if self.path and line is not None else self.path or None
 
 
-class _Remark(Struct):
+class _Repeated(Struct):
     text: str
     first: int
     last: int
     count: int
 
 
-class Remarks:
+class FileWarnings:
     """What looks odd in a file, by code and text; a repeated one keeps its first and last line and its count.
 
     With `entries` places are entries of a list, from 0, and not lines.
@@ -80,13 +80,13 @@ class Remarks:
 
     def __init__(self, path: str, *, entries: bool = False) -> None:
         self.path, self.entries = path, entries
-        self._found: dict[tuple[str, str], _Remark] = {}
+        self._found: dict[tuple[str, str], _Repeated] = {}
 
     def add(self, code: str, text: str, line: int, kind: str | None = None) -> None:
         """Take what is odd on a line; those with one code and kind (default: text) are one note."""
         known = self._found.get((code, text if kind is None else kind))
         if known is None:
-            self._found[code, text if kind is None else kind] = _Remark(text, line, line, 1)
+            self._found[code, text if kind is None else kind] = _Repeated(text, line, line, 1)
         else:
             known.last = line
             known.count += 1
@@ -94,16 +94,16 @@ class Remarks:
     def notes(self) -> tuple[Note, ...]:
         """Return every one as a note, in the order of the lines."""
         found = sorted(self._found.items(), key=lambda item: (item[1].first, item[0]))
-        return tuple(Note(code, self._full(remark), self._place(remark.first)) for (code, _), remark in found)
+        return tuple(Note(code, self._full(repeated), self._place(repeated.first)) for (code, _), repeated in found)
 
     def _place(self, number: int) -> str:
         return f"{self.path}[{number}]" if self.entries else f"{self.path}:{number}"
 
-    def _full(self, remark: _Remark) -> str:
-        if remark.count == 1:
-            return remark.text
+    def _full(self, repeated: _Repeated) -> str:
+        if repeated.count == 1:
+            return repeated.text
         unit = "entry" if self.entries else "line"
-        return f"{remark.text}; {remark.count} times, the last in {unit} {remark.last}"
+        return f"{repeated.text}; {repeated.count} times, the last in {unit} {repeated.last}"
 
 
 Listener = Callable[[str, float], None]

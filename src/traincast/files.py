@@ -69,7 +69,7 @@ def read_head(path: Path, count: int, most: int = MOST_BYTES) -> bytes:
     Raises
     ------
     FormatError
-        If it cannot be opened or read, is no regular file, or is larger than `most` bytes.
+        If it cannot be opened or read, is not a regular file, or is larger than `most` bytes.
     """
     try:
         with os.fdopen(_opened(path, most), "rb") as stream:
@@ -127,7 +127,7 @@ def read_text(path: Path, most: int = MOST_DOCUMENT_BYTES, *, encoding: str = "u
 
 
 def decoded(data: bytes, shown: str, *, encoding: str = "utf-8") -> str:
-    """Return bytes as text, or raise FormatError with the byte that is none."""
+    """Return bytes as text, or raise FormatError with the byte that is not text."""
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -135,7 +135,7 @@ def decoded(data: bytes, shown: str, *, encoding: str = "utf-8") -> str:
 
 
 def unpacked(data: bytes, shown: str, most: int = MOST_BYTES) -> bytes:
-    """Return the content of a gzip file; what is none comes back as it is.
+    """Return the content of a gzip file; anything else comes back as it is.
 
     Raises
     ------
@@ -190,9 +190,9 @@ def _inflated(chunks: Iterable[bytes], shown: str, most: int) -> Iterator[bytes]
                 _check_expansion(shown, packed, size, most)
                 yield piece
     except zlib.error as error:
-        raise FormatError(f"is no whole gzip file: {error}", shown) from None
+        raise FormatError(f"is not a complete gzip file: {error}", shown) from None
     if inner:
-        raise FormatError("is no whole gzip file: it ends too early", shown)
+        raise FormatError("is not a complete gzip file: it ends too early", shown)
 
 
 def _check_expansion(shown: str, packed: int, size: int, most: int) -> None:
@@ -236,7 +236,7 @@ def csv_rows(text: str, shown: str) -> Iterator[tuple[int, list[str]]]:
     Raises
     ------
     FormatError
-        If it has too many rows, or one of them is no row of a CSV; with its line.
+        If it has too many rows, or one of them is not a row of a CSV; with its line.
     """
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     check_unpacked(shown, rows=plain.count("\n") - plain.endswith("\n"))
@@ -250,7 +250,7 @@ def csv_rows(text: str, shown: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def unpacked_head(data: bytes, most: int) -> bytes:
-    """Return at most so many bytes of what the beginning of a gzip file holds; what is none comes back as it is.
+    """Return at most so many bytes of what the beginning of a gzip file holds; anything else comes back as it is.
 
     Nothing comes back where it is damaged.
     """
@@ -263,7 +263,7 @@ def unpacked_head(data: bytes, most: int) -> bytes:
 
 
 def _finite(text: str) -> float:
-    """Read a number of a TOML file; one that is too large for a float is refused, ``inf`` is left to who reads it."""
+    """Read a number of a TOML file; one that is too large for a float is refused, ``inf`` is left to the caller."""
     value = float(text)
     if math.isinf(value) and "inf" not in text:
         raise ValueError(f"{text} is too large")
@@ -401,7 +401,7 @@ DESCRIPTIONS = (
     "framework",
     CONSTANTS,
 )
-"""Formats of files that describe a run, beside those that hold a workload."""
+"""Formats of files that describe a run, in addition to those that hold a workload."""
 
 
 def input_of(path: str | Path, form: str, data: bytes | None = None) -> InputFile:
@@ -410,7 +410,7 @@ def input_of(path: str | Path, form: str, data: bytes | None = None) -> InputFil
     Raises
     ------
     FormatError
-        If it cannot be read, is no regular file or too large.
+        If it cannot be read, is not a regular file or too large.
     """
     digest = hashlib.sha256()
     for chunk in _chunks(Path(path), _CHUNK, MOST_TRACE_BYTES) if data is None else (data,):

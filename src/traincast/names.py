@@ -12,7 +12,7 @@ _CLOSENESS = 0.6
 
 
 def plain(name: str) -> str:
-    """Return a name without what does not tell it from others: ``Rail_Optimized`` as ``railoptimised``."""
+    """Return a name without case, blanks and dashes: ``Rail_Optimized`` as ``railoptimised``."""
     letters = re.sub(r"[-_/\s]", "", name).casefold()
     return re.sub(r"iz(e|ing|ation)", r"is\1", letters)
 

@@ -5,26 +5,15 @@ entry point of another distribution in the group of the same name.
 """
 
 import importlib
-import importlib.util
-import os
 import pkgutil
-import sys
 from collections.abc import Callable, Iterable
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
 
-from traincast.errors import FormatError, UnknownNameError
-from traincast.files import read_bytes
+from traincast.errors import UnknownNameError
 from traincast.names import find_name
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
 T = TypeVar("T")
-
-_OURS = b"[traincast."
-"""How a group of entry points for a registry begins in the file of a distribution."""
 
 
 def known_name(kind: str, name: str, known: Iterable[str]) -> str:
@@ -42,45 +31,18 @@ def known_name(kind: str, name: str, known: Iterable[str]) -> str:
     return found
 
 
-def _plugins(group: str) -> "list[EntryPoint]":
-    """Return the entry points of a group, by name."""
-    if not _has_plugins(tuple(sys.path)):
-        return []
-    # Loading this takes longer than all that registries do.
-    from importlib.metadata import entry_points
-
-    return sorted(entry_points(group=group), key=lambda found: found.name)
-
-
-@cache
-def _has_plugins(places: tuple[str, ...]) -> bool:
-    """Return whether a distribution in some places (`sys.path`) has entry points for us, or may have: an archive."""
-    return any(_has_plugin(Path(place)) for place in places)
-
-
-def _has_plugin(place: Path) -> bool:
-    if not place.is_dir():
-        return place.exists()
-    try:
-        # `Path.iterdir` makes a path of every package.
-        names = [name for name in os.listdir(place) if name.lower().endswith("-info")]  # noqa: PTH208
-        tables = [place / name / "entry_points.txt" for name in names]
-        return any(_OURS in read_bytes(table) for table in tables if table.is_file())
-    except (OSError, FormatError):
-        return True
-
-
 class Registry(Generic[T]):
     """Names of one kind and what they stand for.
 
     `kind` is what an entry is in messages (``"schedule"``), `package` the one whose modules hold the built-in entries,
-    and the entry-point group of entries from elsewhere (``"traincast.schedules"``). With an `inner` name they are in
-    the module of that name of each subpackage that has it, and `group` is theirs.
+    and the entry-point group of entries from elsewhere (``"traincast.schedules"``) unless a `group` is given.
     """
 
-    def __init__(self, kind: str, package: str, *, inner: str = "", group: str = "") -> None:
-        self.kind, self.package, self.inner, self.group = kind, package, inner, group or package
+    def __init__(self, kind: str, package: str, *, group: str = "") -> None:
+        self.kind, self.package, self.group = kind, package, group or package
         self._entries: dict[str, T] = {}
+        self._modules: dict[str, str] = {}
+        """Where entries are that are not yet imported."""
         self._loaded = False
 
     def register(self, name: str, *aliases: str) -> Callable[[T], T]:
@@ -93,21 +55,28 @@ class Registry(Generic[T]):
 
         return enter
 
+    def registered_in(self, module: str, name: str) -> None:
+        """Say which module registers a name; it is imported when that entry is first asked for."""
+        self._modules[name] = module
+
     def get(self, name: str) -> T:
         """Return the entry of that name (errors as `known_name`)."""
         self._load()
-        known = self._entries
-        return known[name] if name in known else known[known_name(self.kind, name, self.names())]
+        return self._entry(name if name in self._entries else known_name(self.kind, name, self.names()))
 
     def names(self) -> list[str]:
         """Every known name and alias, sorted."""
         self._load()
-        return sorted(self._entries)
+        return sorted({*self._entries, *self._modules})
 
     def entries(self) -> list[T]:
         """Every distinct entry, in the order of its first name."""
-        self._load()
-        return list(dict.fromkeys(self._entries[name] for name in self.names()))
+        return list(dict.fromkeys(self._entry(name) for name in self.names()))
+
+    def _entry(self, name: str) -> T:
+        if name not in self._entries:
+            importlib.import_module(self._modules[name])
+        return self._entries[name]
 
     def _load(self) -> None:
         if self._loaded:
@@ -115,10 +84,6 @@ class Registry(Generic[T]):
         self._loaded = True
         package = importlib.import_module(self.package)
         for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
-            name = f"{self.package}.{module.name}"
-            if not self.inner:
-                importlib.import_module(name)
-            elif module.ispkg and importlib.util.find_spec(f"{name}.{self.inner}"):
-                importlib.import_module(f"{name}.{self.inner}")
-        for point in _plugins(self.group):
+            importlib.import_module(f"{self.package}.{module.name}")
+        for point in sorted(entry_points(group=self.group), key=lambda found: found.name):
             self.register(point.name)(point.load())

@@ -1,11 +1,7 @@
-"""The tables that come with traincast: TOML, CSV, and what reports are made of, below ``traincast/data``.
-
-An installation from a wheel holds them packed (``packing.py`` of the sources), any other as they are.
-"""
+"""The tables that come with traincast: TOML, CSV, and what reports are made of, below ``traincast/data``."""
 
 import csv
 import io
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -20,17 +16,12 @@ SHIPPED = Path(__file__).parent / "data"
 
 def shipped_text(path: str, folder: Path = SHIPPED) -> str:
     """Return the text of a shipped file by its path below the folder."""
-    plain = folder / path
-    if plain.is_file():
-        return plain.read_text(encoding="utf-8")
-    packed = plain.with_name(f"{plain.name}.gz").read_bytes()
-    return zlib.decompress(packed, zlib.MAX_WBITS | 16).decode("utf-8")
+    return (folder / path).read_text(encoding="utf-8")
 
 
 def shipped_names(path: str, folder: Path = SHIPPED) -> list[str]:
     """Return the names of the TOML files at a path below the folder, without their endings, sorted."""
-    files = (file.name.removesuffix(".gz") for file in (folder / path).iterdir())
-    return sorted({file.removesuffix(".toml") for file in files if file.endswith(".toml")})
+    return sorted(file.stem for file in (folder / path).glob("*.toml"))
 
 
 def shipped_rows(path: str) -> Iterable[dict[str, str]]:

@@ -1,7 +1,7 @@
 """Tables of TOML and JSON as records: the one check of what a user writes of a cluster, a framework or a job.
 
 The annotation of a field says what may stand there (msgspec decodes it), its name in which unit a text gives it and in
-which range it must be (`traincast.units`). A value may stand beside its source: ``{ value = ..., source = "..." }``.
+which range it must be (`traincast.units`). A value may come with its source: ``{ value = ..., source = "..." }``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +41,7 @@ _NO_CHOICES: Mapping[str, Iterable[str]] = MappingProxyType({})
 
 
 class Value(NamedTuple):
-    """A checked value; where it comes from, or None for what is no number."""
+    """A checked value; where it comes from, or None for what is not a number."""
 
     value: Any
     source: str | None = None
@@ -71,9 +71,9 @@ def read_table(
     prefix : str
         Path of the table with a dot at its end; empty at the top.
     without : iterable of str
-        Fields that are no keys.
+        Fields that are not keys.
     also : iterable of str
-        Keys that are no fields and were read before.
+        Keys that are not fields and were read before.
     choices : mapping
         Field to the names that it may have, in any spelling.
     positive : bool
@@ -162,7 +162,7 @@ def decoded(
 
 
 def _chosen(raw: str | bool | float, choices: Iterable[str]) -> str | bool | float:
-    """Return a name as it is known, in whatever spelling it was given; what is no choice as it is."""
+    """Return a name as it is known, in whatever spelling it was given; what is not a choice as it is."""
     names = list(choices)
     if not names:
         return raw
@@ -209,7 +209,7 @@ def _fields(kind: type) -> tuple[FieldInfo, ...]:
 
 
 def from_row(row: Mapping[str, str], kind: type[T]) -> T:
-    """Return the record that a row of a table describes; an empty cell is not said, lists are parted by ``;``."""
+    """Return the record that a row of a table describes; an empty cell is unspecified, lists are separated by ``;``."""
     lists = {each.name for each in _fields(kind) if get_origin(each.type) is tuple}  # type: ignore[arg-type]
     said: dict[str, Any] = {
         column: tuple(cell.split(";")) if column in lists else cell for column, cell in row.items() if cell
@@ -219,7 +219,7 @@ def from_row(row: Mapping[str, str], kind: type[T]) -> T:
 
 
 def as_table(value: Any, leave_out: Iterable[str] = ()) -> Any:  # noqa: ANN401
-    """Return a value as JSON and TOML can say it; of a record the fields that are not as their default."""
+    """Return a value in the types of JSON and TOML; of a record only the fields that differ from their default."""
     if isinstance(value, Struct):
         known = [each for each in _fields(type(value)) if each.name not in leave_out and is_said(value, each)]
         return {each.name: as_table(getattr(value, each.name)) for each in known}
@@ -233,7 +233,7 @@ def as_table(value: Any, leave_out: Iterable[str] = ()) -> Any:  # noqa: ANN401
 
 
 def is_said(owner: object, each: FieldInfo) -> bool:
-    """Say whether a field of a record is not as its default."""
+    """Say whether a field of a record differs from its default."""
     usual = each.default_factory() if callable(each.default_factory) else each.default
     return bool(getattr(owner, each.name) != usual)
 

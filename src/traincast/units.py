@@ -56,13 +56,13 @@ class Range(Struct, frozen=True):
     def checked(self, raw: object, field: str | None = None, *, least: float | None = None) -> float:
         """Return a number that is in range, an int where the range has only whole numbers (``8.0`` is 8).
 
-        Texts are no numbers here, truth values neither. `field` is its path or flag, for the message, `least` a lowest
+        Texts are not numbers here, truth values neither. `field` is its path or flag, for the message, `least` a lowest
         value of this field alone.
 
         Raises
         ------
         ConfigError
-            If it is no number, not finite, not whole where it must be, or out of range.
+            If it is not a number, not finite, not whole where it must be, or out of range.
         """
         lowest = self.lowest if least is None else least
         # A whole number beyond the doubles compares exactly, and a NaN is in no range.
@@ -84,14 +84,14 @@ class Range(Struct, frozen=True):
         Raises
         ------
         ConfigError
-            If it is no plain decimal number, or out of range.
+            If it is not a plain decimal number, or out of range.
         """
         bare = text.strip()
         return self.checked(plain_number(bare) if is_number(bare) else bare)
 
 
 def is_number(text: str) -> bool:
-    """Say whether a text is a decimal number of a length that numbers have; a NaN is none."""
+    """Say whether a text is a decimal number of a length that numbers have; NaN is not one."""
     # float() and int() also take underscores, the digits of other scripts, and any length.
     if len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
         return False
@@ -107,7 +107,7 @@ def plain_number(text: str) -> int | float:
 
 
 def count_of(text: str) -> int | None:
-    """Return the whole number of at least 1 that a text is; None where it is none."""
+    """Return the whole number of at least 1 that a text is; None where it is not one."""
     return int(text) if is_number(text) and text.isdecimal() and int(text) >= 1 else None
 
 
@@ -166,7 +166,7 @@ def range_of(name: str) -> Range | None:
 
 
 def checked_field(name: str, raw: object, path: str | None = None, *, least: float | None = None) -> float:
-    """Return a number in the range of the field of that name (`Range.checked`); of no quantity it must be a `figure`.
+    """Return a number in the range of the field of that name (`Range.checked`); else it must be a `figure`.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def checked_field(name: str, raw: object, path: str | None = None, *, least: flo
 
 
 def check_given(owner: object, names: Iterable[str], prefix: str = "", *, least: float | None = None) -> None:
-    """Refuse fields of an object that are no number, or one out of range; None is left alone.
+    """Refuse fields of an object that are not numbers or are out of range; None is left alone.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def parse_size(text: str) -> int:
     Raises
     ------
     ConfigError
-        If the text is no size, a negative one, or out of range.
+        If the text is not a size, a negative one, or out of range.
     """
     value, unit = _split(text, "size", "64MiB")
     prefix = unit.removesuffix("B")
@@ -239,7 +239,7 @@ def parse_size_range(text: str) -> tuple[int, int]:
     Raises
     ------
     ConfigError
-        If it is no size above 0, or a range that falls.
+        If it is not a size above 0, or a range that falls.
 
     Examples
     --------
@@ -249,7 +249,7 @@ def parse_size_range(text: str) -> tuple[int, int]:
     first, dots, last = text.partition("..")
     sizes = parse_size(first), parse_size(last if dots else first)
     if not 0 < sizes[0] <= sizes[1]:
-        raise ConfigError(f"{quoted(text)} is no range of sizes above 0; write it like 1KiB..8GiB")
+        raise ConfigError(f"{quoted(text)} is not a range of sizes above 0; write it like 1KiB..8GiB")
     return sizes
 
 
@@ -259,7 +259,7 @@ def parse_rate(text: str) -> float:
     Raises
     ------
     ConfigError
-        If the text is no rate, not a positive one, or out of range.
+        If the text is not a rate, not a positive one, or out of range.
     """
     value, unit = _split(text, "rate", "300GB/s")
     for ending, bytes_per_unit in (("b/s", 0.125), ("bps", 0.125), ("B/s", 1.0), ("Bps", 1.0)):
@@ -275,7 +275,7 @@ def parse_tokens(text: str) -> int:
     Raises
     ------
     ConfigError
-        If the text is no whole number of tokens, or out of range.
+        If the text is not a whole number of tokens, or out of range.
 
     Examples
     --------
@@ -295,7 +295,7 @@ def parse_token_count(text: str) -> float:
     Raises
     ------
     ConfigError
-        If the text is no number of tokens, or out of range.
+        If the text is not a number of tokens, or out of range.
 
     Examples
     --------
@@ -320,7 +320,7 @@ def parse_time(text: str) -> float:
     Raises
     ------
     ConfigError
-        If the text is no duration, a negative one, or out of range.
+        If the text is not a duration, a negative one, or out of range.
     """
     value, unit = _split(text, "duration", "2.5ms")
     if (unit or "s") not in _SECONDS or value < 0:

@@ -57,7 +57,7 @@ def forward_calls(
     batch, seq : int
         Sequences, and tokens in each.
     fused : bool
-        As torch.compile fuses: element-wise chains in one kernel, also with a softmax or norm beside them.
+        As torch.compile fuses: element-wise chains in one kernel, also with an adjacent softmax or norm.
     training : bool
         With dropout, and with BERT's head.
     """

@@ -72,16 +72,16 @@ def layout_time_s(
     parallel : Parallel
         The layout.
     constants : OperatorConstants
-        Price the kernels.
+        Estimate the kernels.
     """
     each = batch // (parallel.dp * parallel.microbatches)
     builder = WorkloadBuilder(model.kind, parallel, "1f1b")
-    step = _Step(by_megatron(model, parallel.tp), each, seq, parallel, _priced(gpu, constants), builder)
+    step = _Step(by_megatron(model, parallel.tp), each, seq, parallel, _estimated(gpu, constants), builder)
     cluster = cluster_for(gpu.name, gpus_per_node=max(parallel.world_size, 2), gpus=parallel.world_size)
     return simulate(step.workload(), Setting(cluster=cluster)).iteration_time_s
 
 
-def _priced(gpu: Gpu, constants: OperatorConstants) -> Callable[[list[OperatorCall], bool], float]:
+def _estimated(gpu: Gpu, constants: OperatorConstants) -> Callable[[list[OperatorCall], bool], float]:
     """Return the function from kernels to their seconds, no less than the host needs to launch them."""
 
     def duration_s(calls: list[OperatorCall], backward: bool) -> float:

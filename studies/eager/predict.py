@@ -14,7 +14,7 @@ from eager.layouts import layout_named, layout_time_s, misfit
 from eager.switch import SWITCH_MODELS, switch_backward, switch_forward
 from traincast.calibration.kind import Grouping, Labels, MeasurementKind, Predictions, Request
 from traincast.calibration.operator_recipe import without_gpu
-from traincast.calibration.tables import Row, Skipped, Table
+from traincast.calibration.tables import MeasurementTable, Row, Skipped
 from traincast.errors import ConfigError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants
 from traincast.hardware.gpu import Gpu, find_gpu
@@ -31,12 +31,12 @@ def holds_eager_runs(columns: Sequence[str]) -> bool:
     return set(columns) >= _COLUMNS and "framework" not in columns
 
 
-def predict(table: Table, request: Request) -> Predictions:
-    """Return measured models with the sums of their kernels' prices.
+def predict(table: MeasurementTable, request: Request) -> Predictions:
+    """Return measured models with the sums of their kernels' estimates.
 
     Parameters
     ----------
-    table : Table
+    table : MeasurementTable
         With the columns ``model mode seq batch gpu measured_ms``, and perhaps ``gpus option dtype``.
     request : Request
         It can leave out ``gpu``, as for measured operators.
@@ -59,8 +59,8 @@ def predict(table: Table, request: Request) -> Predictions:
         predicted=np.array([predicted_s for _, (_, predicted_s) in read], np.float64),
         details=details,
         groupings=(
-            *(Grouping.of(name, [each or "eager" for each in columns[name]]) for name in _BY),
-            Grouping.of("set", [_set(row) for row in kept]),
+            *(Grouping.from_labels(name, [each or "eager" for each in columns[name]]) for name in _BY),
+            Grouping.from_labels("set", [_set(row) for row in kept]),
         ),
         skipped=skipped,
         rows=table.size,
@@ -109,7 +109,7 @@ def _misfit(row: Row) -> str | None:
     parallel = layout_named(option)
     world = 1 if parallel is None else parallel.world_size
     if row.cells.get("gpus", "1") != str(world):
-        return f"the option {option!r} is no layout of {row.cells.get('gpus', '1')} GPUs, such as dp4, tp4 or pp4_1"
+        return f"the option {option!r} is not a layout of {row.cells.get('gpus', '1')} GPUs, such as dp4, tp4 or pp4_1"
     if parallel is None:
         known = ("",) if model in SWITCH_MODELS else _OPTIONS
         return None if option in known else f"the option {option!r} is not known for {model}"

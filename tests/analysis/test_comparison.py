@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast import predict
-from traincast.analysis.comparison import Difference, Side, Unmatched, compare, logged_side
+from traincast.analysis.comparison import Difference, Side, Unmatched, compare
+from traincast.analysis.logged import logged_side
 from traincast.analysis.part_words import PASSES, common_part
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.training_log.grammar import parse
@@ -139,7 +140,7 @@ def test_a_log_is_a_measured_side_and_what_the_other_side_contradicts_is_said():
 
 def test_a_log_of_rates_alone_needs_the_job():
     log = log_of(*(torchtitan_line(step, 6000) for step in range(1, 31)))
-    with pytest.raises(FormatError, match=r"^run\.log:1: says tokens per second and GPU, but not of how many"):
+    with pytest.raises(FormatError, match=r"^run\.log:1: gives tokens per second and GPU, but not how many"):
         logged_side(log, "mine", {})
     side = logged_side(log, "mine", {"global_batch": 64, "seq_length": 8192, "gpus": 64})
     assert side.step_s == pytest.approx(64 * 8192 / 64 / 6000)

@@ -1,4 +1,4 @@
-"""Ranks held against their like: those of the stage, or the middle stages, by hand."""
+"""Ranks compared with their peers: those of the stage, or the middle stages, by hand."""
 
 import numpy as np
 import pytest

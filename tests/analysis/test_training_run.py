@@ -83,13 +83,13 @@ def test_tokens_are_decimal():
 @pytest.mark.parametrize(
     ("terms", "said"),
     [
-        ({"gpu_hour_price": 2.0}, "gpu_hour_price: is of a whole run"),
-        ({"tokens": 1e12, "currency": "EUR"}, "currency: is of a price"),
+        ({"gpu_hour_price": 2.0}, "gpu_hour_price: belongs to a whole run"),
+        ({"tokens": 1e12, "currency": "EUR"}, "currency: needs a price"),
         ({"tokens": 1e12, "gpu_hour_price": 0}, "must be above 0"),
         ({"tokens": 1e12, "pue": 0.9}, "must be a number from 1"),
         ({"tokens": 0}, "must be a number from 1"),
         ({"price": 3}, "unknown option 'price'"),
-        ({"failures": True}, "failures: is of a whole run"),
+        ({"failures": True}, "failures: belongs to a whole run"),
     ],
 )
 def test_terms_that_mean_nothing_are_refused(terms, said):
@@ -129,5 +129,5 @@ def test_a_run_with_failures_is_as_long_as_its_useful_steps():
 
 
 def test_a_job_says_the_tokens_of_a_step_itself():
-    with pytest.raises(ConfigError, match="is of a file"):
+    with pytest.raises(ConfigError, match="applies to a file"):
         api.predict(JOB, "h100", options=traincast.api.StepOptions(tokens=1e12, tokens_per_step=1e6))

@@ -81,4 +81,4 @@ def test_what_competes_with_a_part_that_saves_little_is_named():
     parts = dict.fromkeys(EXPOSED, 0.0) | {"compute": 4.0, "exposed_tp": 3.0, "exposed_ep": 2.5, "exposed_dp": 0.5}
     saved = dict.fromkeys(EXPOSED, 0.0) | {"exposed_tp": 2.5, "exposed_ep": 0.5, "exposed_dp": 0.5}
     (note,) = competing(WholeStep({**parts, "bubble": 0.0, "other": 0.0}, saved), 10.0)
-    assert note.text == "without its exposed ep the step is only 500 ms shorter: compute takes as long beside it"
+    assert note.text == "without its exposed ep the step is only 500 ms shorter: compute takes as long in parallel"

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NOT_SHOWN = {"__version__", "api"}
 PUBLIC = {name: getattr(traincast, name) for name in traincast.__all__ if name not in NOT_SHOWN} | {
     f"api.{name}": value
-    for name, value in vars(traincast.api).items()
+    for name, value in ((name, getattr(traincast.api, name)) for name in dir(traincast.api))
     if inspect.isfunction(value)
     and value.__module__.startswith("traincast.api")
     and not name.startswith("_")

@@ -8,7 +8,7 @@ import traincast
 from calibrate_logs import nccl_log
 from measured_tables import SIZES, write_collectives
 from traincast import api
-from traincast.calibration.collectives import price_measured, read_collectives
+from traincast.calibration.collectives import estimate_measured, read_collectives
 from traincast.errors import CalibrationError, ConfigError
 from traincast.hardware.clusters import load_cluster
 from traincast.report.json import calibration_to_dict
@@ -113,7 +113,7 @@ def test_an_unknown_number_of_nodes_is_that_of_full_nodes(tmp_path, slow):
     file.write_text("gpu,ranks,size_bytes,time_us\na100,16,1024,50\nabacus,16,1024,50\n")
     details = traincast.validate(file).predictions.details
     assert details["nodes"] == (2, None)
-    assert np.isfinite(price_measured(read_collectives([file]).measurements, slow)[0].time_s)
+    assert np.isfinite(estimate_measured(read_collectives([file]).measurements, slow)[0].time_s)
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_a_band_that_gets_worse_is_told(tmp_path):
     file = tmp_path / "m.csv"
     head = "gpu,op,ranks,nodes,size_bytes,time_s\n"
     file.write_text(head + rows)
-    prices = price_measured(read_collectives([file]).measurements, load_cluster("a100"))
+    prices = estimate_measured(read_collectives([file]).measurements, load_cluster("a100"))
     # Right in one band by chance, and wrong by a factor in all others.
     factors = np.where(size <= 2**16, 2.0, np.where(size <= 2**20, 1.0, 0.5))
     times = [float(price.time_s * factor) for price, factor in zip(prices, factors, strict=True)]

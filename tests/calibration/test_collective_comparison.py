@@ -63,4 +63,4 @@ def test_what_has_nothing_in_common_is_refused(files, tmp_path, capsys):
     with pytest.raises(CalibrationError, match="in common"):
         api.compare_collectives(files[0], other)
     code, _, err = call(capsys, "compare", files[0], tmp_path)
-    assert (code, "the other side is not" in " ".join(err.split())) == (2, True)
+    assert (code, "the other side does not" in " ".join(err.split())) == (2, True)

@@ -48,7 +48,7 @@ def test_a_framework_of_one_family_has_its_prior_where_that_is_left_out(file, mo
         return forecast_runs(rows, tables, progress)
 
     monkeypatch.setattr(runs, "forecast_runs", recorded)
-    shipped = FactorTable.of(
+    shipped = FactorTable.from_factors(
         [Factor(level="framework", name="internevo-2024", cost_class="compute", factor=1.5, deviation=0.02, rows=9)]
     )
     for room in (runs, factors):

@@ -65,7 +65,7 @@ def test_the_name_of_the_file_helps_where_the_log_is_silent(tmp_path):
         ("all_reduce_1n.log", "all_reduce"),
         ("allreduce.log", "all_reduce"),
         ("reduce-scatter.log", "reduce_scatter"),
-        ("reduced_sizes.log", "all_reduce"),  # by its figures: that is no word of the name
+        ("reduced_sizes.log", "all_reduce"),  # by its figures: the name does not say it
     ],
 )
 def test_the_name_of_a_file_tells_reduce_from_what_holds_the_word(tmp_path, name, op):
@@ -76,7 +76,7 @@ def test_the_name_of_a_file_tells_reduce_from_what_holds_the_word(tmp_path, name
 def test_a_silent_log_of_what_is_not_priced_is_skipped(tmp_path):
     measured, _, skipped = read(tmp_path, nccl_log(ROWS, binary=False), "hypercube_1n.log")
     assert not len(measured)
-    assert {row.reason for row in skipped} == {"hypercube is no operation that can be estimated"}
+    assert {row.reason for row in skipped} == {"hypercube is not an operation that can be estimated"}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_several_tests_in_one_log(tmp_path):
     measured, _, skipped = read(tmp_path, text)
     assert measured.op == ("all_reduce",) * 3 + ("all_to_all",)
     assert (measured.ranks.tolist(), measured.nodes.tolist()) == ([8, 8, 8, 2], [1, 1, 1, 2])
-    assert [row.reason for row in skipped] == ["hypercube is no operation that can be estimated"]
+    assert [row.reason for row in skipped] == ["hypercube is not an operation that can be estimated"]
 
 
 def test_what_is_not_to_be_trusted_is_skipped_with_its_reason(tmp_path):
@@ -228,18 +228,18 @@ def test_times_of_the_host_are_not_those_of_the_operation(tmp_path, make):
 def test_a_report_that_is_not_whole_is_refused(tmp_path, damage):
     document = json.loads(nccl_report(ROWS))
     damage(document)
-    with pytest.raises(FormatError, match="no whole report"):
+    with pytest.raises(FormatError, match="not a complete report"):
         read(tmp_path, json.dumps(document))
 
 
 def test_all_to_alls_of_unequal_sizes_are_not_taken_for_equal_ones(tmp_path):
     _, _, skipped = read(tmp_path, nccl_log(ROWS, op="alltoallv"), "alltoall.log")
-    assert {each.reason for each in skipped} == {"alltoallv is no operation that can be estimated"}
+    assert {each.reason for each in skipped} == {"alltoallv is not an operation that can be estimated"}
 
 
 def test_a_number_of_a_report_that_no_float_holds_is_refused_or_left_out(tmp_path):
     text = nccl_report(ROWS)
-    with pytest.raises(FormatError, match="no whole report"):
+    with pytest.raises(FormatError, match="not a complete report"):
         read(tmp_path, text.replace('"rank": 0,', '"rank": 1e999,'))
     _, _, skipped = read(tmp_path, text.replace('"time": 32.1', '"time": 1e999'))
     assert len(skipped) == 1

@@ -13,7 +13,7 @@ from traincast import api
 from traincast.calibration.operator_calibration import calibrate_operators
 from traincast.calibration.operator_fit import fit_constants, free_constants, predict, samples_of
 from traincast.calibration.operator_recipe import defaults, fit_correction, held_out_rows
-from traincast.calibration.operators import operators_of, price_measurements
+from traincast.calibration.operators import estimate_measurements, operators_of
 from traincast.calibration.tables import read_table
 from traincast.errors import CalibrationError, FormatError
 from traincast.estimate.operators import (
@@ -109,13 +109,13 @@ def test_a_packed_table_is_read_too(tmp_path):
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert traincast.validate(packed).total == traincast.validate(path).total
     packed.write_bytes(packed.read_bytes()[:-20])
-    with pytest.raises(FormatError, match="is no whole gzip file"):
+    with pytest.raises(FormatError, match="is not a complete gzip file"):
         traincast.validate(packed)
 
 
 def test_a_type_that_the_gpu_lacks_is_skipped(tmp_path):
     measured = operators_of(table(tmp_path, "gpu,dtype,m,n,k,ms\na100,fp8,8,8,8,1\na100,bf16,8,8,8,1\n"))
-    predicted, reasons = price_measurements(measured)
+    predicted, reasons = estimate_measurements(measured)
     assert np.isnan(predicted).tolist() == [True, False]
     assert reasons == {0: "A100-SXM-80GB has no known peak for fp8"}
 

@@ -40,7 +40,7 @@ def run(number, framework="nanotron-2024", measured_s=None, **layout):
 
 
 def truth(**changes):
-    return FactorTable.of(
+    return FactorTable.from_factors(
         Factor(level="all", name="*", cost_class=name, factor=value, deviation=0.0, rows=0)
         for name, value in changes.items()
     )

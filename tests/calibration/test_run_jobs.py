@@ -1,17 +1,11 @@
 import pytest
 
-from traincast.calibration.published import common_row
 from traincast.calibration.run_jobs import model_from_columns
-from traincast.calibration.tables import Row
 from traincast.errors import ConfigError
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
 
 GPT = {"model": "gpt-39B", "layers": "48", "hidden": "8192", "ffn_hidden": "32768", "heads": "64", "seq_len": "2048"}
-
-
-def common(cells):
-    return common_row(Row("runs.csv", 2, cells)).cells
 
 
 def test_a_row_with_a_name_alone_is_the_built_in_model():
@@ -67,13 +61,11 @@ def test_learned_positions_are_the_tokens_of_a_sequence(seq_len):
     assert model_from_columns({"model": "llama3-8b", "seq_len": str(seq_len)}).learned_positions == 0
 
 
-def test_deepseek_as_the_frameworks_train_it():
+def test_a_model_cut_to_fewer_layers_keeps_one_dense_layer_and_no_further_tokens():
     row = {"model": "deepseek-v3", "layers": "61", "experts": "256"}
-    assert model_from_columns(common(row | {"framework": "Megatron-Bridge 26.08"})).mtp_layers == 1
-    assert model_from_columns(common(row | {"framework": "NeMo AutoModel (PyTorch)"})).mtp_layers == 0
-    assert model_from_columns(common(row | {"framework": "NeMo AutoModel", "mtp_layers": "1"})).mtp_layers == 1
+    assert (model_from_columns(row).mtp_layers, model_from_columns(row | {"mtp_layers": "0"}).mtp_layers) == (1, 0)
     assert model_from_columns(row).experts.first_dense_layers == 3
-    cut = model_from_columns(common(row | {"layers": "4", "framework": "Megatron-LM"}))
+    cut = model_from_columns(row | {"layers": "4"})
     assert (cut.mtp_layers, cut.experts.first_dense_layers) == (0, 1)
 
 
@@ -138,18 +130,3 @@ def test_what_cannot_be_described_says_why(row, said):
         model_from_columns(row)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("said", "filled"),
-    [
-        ({"act_offload": "cpu_layers:40"}, {"offload_activations": "40"}),
-        ({"act_offload": "fine_grained:core_attn+moe_act"}, {"offload_modules": "core_attn+moe_act"}),
-        ({"act_offload": "none", "optim_offload": "0"}, {}),
-        ({"optim_offload": "0.5"}, {"offload_optimizer": "0.5"}),
-        ({"optim_offload": "1"}, {"offload_optimizer": "1"}),
-    ],
-)
-def test_what_recipes_offload(said, filled):
-    cells = common_row(Row("runs.csv", 2, said)).cells
-    assert {name: text for name, text in cells.items() if name.startswith("offload")} == filled

@@ -1,4 +1,4 @@
-"""Published runs become jobs by rule: layout, step, network and what the columns leave out; pairs and exclusions."""
+"""Measured runs become jobs by their columns: layout, step, network and what these leave out; pairs and exclusions."""
 
 import re
 import textwrap
@@ -6,78 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from datafiles import table_path
-from traincast.calibration.kinds.runs import BOARD, fastest_repeats, labels_of, precision_pairs, weak_scaling_pairs
-from traincast.calibration.published import common_row, published_rules, with_recipes
-from traincast.calibration.run_jobs import _table, framework_of, nic_bytes_per_s, year_of
+from measured_tables import LLAMA
+from measured_tables import run_row as row
+from measured_tables import run_table as table
+from traincast.calibration.columns import with_recipes
+from traincast.calibration.kinds.runs import BOARD, labels_of, precision_pairs, weak_scaling_pairs
+from traincast.calibration.run_jobs import _table, framework_of, year_of
 from traincast.calibration.runs import (
     ALIASES,
     GROUPINGS,
     assumed_frameworks,
     holds_memory,
     holds_steps,
-    is_fitted,
     is_full_layout,
     job_of_run,
     read_runs,
+    run_of,
 )
-from traincast.calibration.runs import run_of as run_of_row
-from traincast.calibration.tables import Row, Skipped, Table, read_table
-from traincast.errors import ConfigError, FormatError, TraincastError
-from traincast.files import unpacked
+from traincast.calibration.tables import MeasurementTable, Row, Skipped, read_table
+from traincast.errors import ConfigError, FormatError
 from traincast.job.frameworks import framework_names, framework_of_year, load_framework
 from traincast.job.resolve import resolve_job
-from traincast.shipped import shipped_rows
-
-LLAMA = {
-    "id": "x-1",
-    "source": "dgxc-benchmarking",
-    "source_url_or_repo_path": "NVIDIA/dgxc-benchmarking@v25.02:llama3/README.md",
-    "model": "llama3-70b",
-    "layers": "80",
-    "hidden": "8192",
-    "ffn_hidden": "28672",
-    "heads": "64",
-    "kv_heads": "8",
-    "head_dim": "128",
-    "vocab": "128256",
-    "seq_len": "8192",
-    "global_batch": "128",
-    "micro_batch": "1",
-    "gpu": "H100-SXM-80GB",
-    "num_gpus": "64",
-    "gpus_per_node": "8",
-    "tp": "4",
-    "pp": "4",
-    "vpp": "5",
-    "cp": "2",
-    "precision": "bf16",
-    "framework": "NeMo/Megatron-Core",
-    "measured_metric": "iter_time_s",
-    "measured_value": "10",
-    "x_task": "pretrain",
-}
-NANO = {
-    "id": "n-1", "model": "8B", "layers": "32", "hidden": "4096", "ffn_hidden": "14336", "heads": "32",
-    "kv_heads": "32", "vocab": "131072", "seq_len": "4096", "gpu": "H100-SXM-80GB", "nodes": "1", "num_gpus": "8",
-    "dp": "2", "tp": "4", "pp": "1", "zero_stage": "1", "micro_batch": "2", "grad_accum": "64", "global_batch": "256",
-    "status": "ok", "mfu_pct": "30", "x_iter_time_s": "20", "gpu_mem_gb": "40",
-}  # fmt: skip
-
-
-def run_of(row):
-    """Read a row as its source prints it."""
-    return run_of_row(common_row(row))
-
-
-def row(cells=LLAMA, **changes):
-    """Make a row; None takes a cell away."""
-    filled = {name: value for name, value in {**cells, **changes}.items() if value is not None}
-    return Row("runs.csv", 2, filled)
-
-
-def table(*rows):
-    return Table("runs.csv", tuple(dict.fromkeys(name for each in rows for name in each.cells)), rows)
 
 
 def test_a_full_row_is_the_job_it_describes():
@@ -109,7 +58,7 @@ def test_the_step_follows_from_what_was_printed(metric, value, expected):
 
 def test_flops_are_counted_as_their_source_counts_them():
     shape = {
-        "source": "megatron-sc21-table2",
+        "flop_count": "full+recompute",
         "model": "gpt-174.6B",
         "layers": "96",
         "hidden": "12288",
@@ -134,46 +83,22 @@ def test_flops_are_counted_as_their_source_counts_them():
     h, s, layers, vocab, batch = 12288, 2048, 96, 51200, 1536
     flops = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
     assert run.measured_s == pytest.approx(flops / (153e12 * 384), rel=1e-6)
-    found = run_of(row(**shape | {"source": "somewhere"}))
+    found = run_of(row(**shape | {"flop_count": None}))
     assert isinstance(found, Skipped)
     assert "how its source counts FLOP is not known" in found.reason
 
 
-def test_vpp_that_is_empty_is_open_unless_the_source_has_none():
+def test_vpp_that_is_empty_is_open_and_none_without_a_pipeline():
     assert run_of(row(vpp=None)).request.vpp is None
-    bloom = run_of(row(vpp=None, source="bigscience-bloom-prequel", framework="Megatron-DeepSpeed (2022-02)"))
-    assert bloom.request.vpp == 1
     assert run_of(row(pp="1", tp="8", vpp="12")).request.vpp == 1
 
 
-def test_the_domain_and_the_network_of_a_source():
+def test_the_domain_and_the_network_of_a_row():
     assert run_of(row(gpu="GB200-NVL72", gpus_per_node="4")).cluster.gpus_per_node == 72
     assert run_of(row(gpu="GB200-NVL72", gpus_per_node="4", num_gpus="256")).cluster.ranks_per_node == 64
-    slow = run_of(row(gpu="A100-SXM-80GB", source="internevo", framework="InternEvo"))
+    slow = run_of(row(gpu="A100-SXM-80GB", nic_gbit_per_gpu="50", framework="InternEvo"))
     assert slow.cluster.inter.bandwidth_bytes_per_s < 6.25e9
     assert run_of(row(gpu="H100-96GB-HBM2e-500W")).cluster.gpu.name == "H100-96GB-HBM2e-500W"
-
-
-@pytest.mark.parametrize(
-    ("text", "per_node", "gigabytes"),
-    [
-        ("NVLink intra; 400 Gb/s RDMA per GPU", "8", 50),
-        ("1600 Gbps node-node RoCE", "8", 25),
-        ("400 Gb/s per node", "8", 6.25),
-        ("NVLink4; 8x50 GB/s IB", "8", 50),
-        ("NVLink3; 4x Omni-Path 100 Gb/s per 8-GPU node", "8", 6.25),
-        ("GCP A3 (8x200 Gb/s GPUDirect-TCPX)", "8", 25),
-        ("NVLINK Gen4; Storage: 2x ConnectX-7 IB NDR 400Gb/s, Compute: 8x ConnectX-7 IB NDR 400Gb/s", "8", 50),
-        ("NVLINK Gen5; 4x ConnectX-7 IB NDR 400 Gb/s", "4", 50),
-        ("NVLINK Gen4 900 GB/s + NVSWITCH Gen3; ConnectX-6 25Gb/s Ethernet", "8", None),
-        ("NVLINK Gen4; Data bandwidth for GPU-PCIe: 504 GB/s; PCIe-NIC: 500 GB/s", "8", None),
-        ("Giga Ethernet", "8", None),
-        ("", "8", None),
-    ],
-)
-def test_network_cards_as_sources_print_them(text, per_node, gigabytes):
-    found = nic_bytes_per_s(row(interconnect=text or None, gpus_per_node=per_node))
-    assert found == (None if gigabytes is None else pytest.approx(gigabytes * 1e9))
 
 
 @pytest.mark.parametrize(
@@ -199,26 +124,6 @@ def test_sharding_as_sources_print_it(text, zero, shard):
     assert (request.zero, request.shard) == (zero, shard)
 
 
-@pytest.mark.parametrize(
-    ("printed", "gpu", "notes", "source", "precision"),
-    [
-        ("bf16", "H100-SXM-80GB", "", "x", "bf16"),
-        ("fp8", "H100-SXM-80GB", "", "x", "fp8"),
-        ("fp8", "B200-SXM", 'table precision label "MXFP8"', "x", "mxfp8"),
-        ("fp8", "H100-SXM-80GB", "recipe precision=FP8-subchannel", "x", "fp8_block"),
-        ("fp4", "B200-SXM", "", "x", "nvfp4"),
-        (None, "H100-SXM-80GB", "", "mlperf-training-v4.1", "fp8"),
-        ("fp4", "B200-SXM", "closed; config_DGXB200_8x8x1xtp1pp1cp2_8b.sh; 18 min", "mlperf-training-v5.1", "fp8"),
-        (None, "GB200-NVL72", "config_GB200_640x4x24xtp4pp8cp2_cg_fp4.sh", "mlperf-training-v5.1", "nvfp4"),
-        ("fp4", "GB200-NVL72", "config_GB200_640x4x24xtp4pp8cp2_cg_fp4.sh", "mlperf-training-v5.1", "nvfp4"),
-        (None, "H100-SXM-80GB", "", "x", None),
-    ],
-)
-def test_precision_and_its_flavour(printed, gpu, notes, source, precision):
-    run = run_of(row(precision=printed, gpu=gpu, notes=notes or None, source=source))
-    assert run.request.precision == precision
-
-
 def test_axes_of_sharding_annotations_are_not_degrees():
     run = run_of(row(tp=None, pp=None, vpp=None, cp=None, dp=None, zero_or_fsdp="fsdp-64", framework="MaxText"))
     job = resolve_job(run.request, run.cluster)
@@ -227,12 +132,6 @@ def test_axes_of_sharding_annotations_are_not_degrees():
     assert resolve_job(printed.request).parallel.dp == 64
     with pytest.raises(ConfigError, match="tp and pp are empty"):
         run_of(row(tp=None, pp=None))
-
-
-def test_grok_splits_its_experts():
-    grok = row(model="grok1-314b", layers="64", hidden="6144", ffn_hidden="32768", heads="48", head_dim="128",
-               vocab="131072", experts="8", topk="2", moe_ffn="32768", ep="8", pp="1", vpp="1", cp="1")  # fmt: skip
-    assert run_of(grok).request.etp == 4
 
 
 def test_lora_is_a_task_of_its_own():
@@ -250,13 +149,13 @@ def test_a_full_layout_needs_every_column_and_pretraining():
 
 
 def test_every_row_is_a_run_or_skipped_with_a_reason():
-    rows = [row(), row(id="x-2", gpu="H900"), row(id="x-3", global_batch=None), row(id="nemo-automodel-008")]
-    runs = read_runs(table(*map(common_row, rows)))
+    rows = [row(), row(id="x-2", gpu="H900"), row(id="x-3", global_batch=None), row(id="x-4", exclude="too old")]
+    runs = read_runs(table(*rows))
     assert [run.id for run in runs.rows] == ["x-1"]
     reasons = {each.id: each.reason for each in runs.skipped}
     assert "unknown GPU 'H900'" in reasons["x-2"]
     assert reasons["x-3"] == "the columns global_batch are empty"
-    assert reasons["nemo-automodel-008"].startswith("excluded: ")
+    assert reasons["x-4"] == "too old"
     assert sum(map(is_full_layout, rows)) == 3
 
 
@@ -268,79 +167,13 @@ def test_columns_tell_the_kind_of_file():
     assert not holds_steps(("op", "ranks", "size_bytes", "time_us"))
 
 
-def test_remarks_have_a_status_and_a_reason():
-    found = list(shipped_rows("runs/remarks.csv"))
-    # Left out of all figures; in all of them and in no fit; kept, but its columns or its run are doubtful; kept, with
-    # an effect no column tells.
-    statuses = ("exclude", "hard", "suspect", "unexplained")
-    assert all(each["status"] in statuses and len(each["reason"]) > 20 for each in found)
-
-
-def test_remarks_and_recipes_are_of_rows_that_exist():
-    names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv", "recipe_settings.csv")
-    rows = {name: {row.id for row in read_table(table_path(name)).rows} for name in names}
-    assert {each["id"] for each in shipped_rows("runs/remarks.csv")} <= rows["measured_training_runs.csv"]
-    assert rows["recipe_settings.csv"] <= rows["measured_training_runs.csv"]
-    listed = unpacked(table_path("nanotron_spoilt_ids.txt").read_bytes(), "ids").decode().splitlines()
-    spoilt = {line for line in listed if line.strip() and not line.startswith("#")}
-    assert spoilt
-    assert spoilt <= rows["nanotron_ultrascale_h100.csv"]
-
-
-def test_a_hard_run_is_in_all_figures_and_in_no_fit():
-    plain, hard = read_runs(table(*map(common_row, (row(), row(id="xtuner-megatron-moe-010"))))).rows
-    assert (is_fitted(plain), is_fitted(hard)) == (True, False)
-    assert hard.measured_s == plain.measured_s
-    assert labels_of([plain, hard])["fit"] == ("fitted to", "too far off")
-
-
-def test_rules_fill_in_what_is_empty_and_leave_what_is_said():
-    said = {name: "1" for rule in published_rules() if not rule.replace for name in rule.set}
-    for rule in published_rules():
-        assert len(rule.why) > 10
-        assert rule.replace or not rule.filled(said)
-    printed = row(precision="fp4", notes="non-overlap; async TP", vpp="3", source="bigscience-x")
-    cells = common_row(printed).cells
-    assert (cells["precision"], cells["vpp"], cells["overlap_tp"]) == ("nvfp4", "3", "true")
-    assert cells["overlap_grad_reduce"] == "false"
-    assert printed.cells["precision"] == "fp4"
-
-
-def test_every_rule_is_for_some_public_row():
-    names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv")
-    runs, sweep = (read_table(table_path(name)) for name in names)
-    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep]
-    idle = [
-        rule.why
-        for rule in published_rules()
-        if not any(rule.holds(each.cells, found.columns) for found in tables for each in found.rows)
-    ]
-    assert not idle
-
-
 def recipe(**cells):
-    return Table("recipes.csv", ("id", *cells), (Row("recipes.csv", 2, {"id": "x-1", **cells}),))
+    return MeasurementTable("recipes.csv", ("id", *cells), (Row("recipes.csv", 2, {"id": "x-1", **cells}),))
 
 
 def with_recipe(run, **cells):
-    (joined,) = with_recipes(Table("runs.csv", tuple(run.cells), (run,)), recipe(**cells)).rows
-    return run_of_row(common_row(joined))
-
-
-def test_a_recipe_says_what_the_row_leaves_open():
-    said = {
-        "cuda_graph_impl": "transformer_engine", "cuda_graph_scope": "attn+mlp", "recompute_granularity": "selective",
-        "recompute_modules": "core_attn+mlp", "tp_comm_overlap": "0", "grad_reduce_dtype": "fp32",
-        "moments_dtype": "bf16", "fp8_recipe": "current", "fp8_param_gather": "1", "fsdp": "none",
-        "cp_comm_type": "a2a+p2p",
-    }  # fmt: skip
-    request = with_recipe(row(precision="fp8"), **said).request
-    assert (request.cuda_graph_impl, request.cuda_graph_scope) == ("transformer_engine", ("attn", "mlp"))
-    assert (request.recompute, request.recompute_modules) == ("selective", ("core_attn", "mlp"))
-    assert (request.overlap_tp, request.grad_reduce_bytes, request.exp_avg_dtype) == (False, 4, "bf16")
-    assert (request.fp8_recipe, request.param_gather_bytes) == ("current", 1)
-    assert (request.zero, request.cp_kind) == (None, "all_to_all")
-    assert with_recipe(row(precision="fp8", gpu="B200-SXM-180GB"), fp8_recipe="mxfp8").request.precision == "mxfp8"
+    (joined,) = with_recipes(MeasurementTable("runs.csv", tuple(run.cells), (run,)), recipe(**cells)).rows
+    return run_of(joined)
 
 
 def test_what_a_row_says_itself_wins_over_its_recipe_with_what_hangs_on_it():
@@ -362,16 +195,16 @@ def test_a_recipe_writes_out_where_layers_go_unless_it_is_of_another_layout():
 
 
 def test_recipes_of_other_rows_and_two_of_one_are_refused():
-    runs = Table("runs.csv", ("id",), (row(),))
+    runs = MeasurementTable("runs.csv", ("id",), (row(),))
     with pytest.raises(FormatError, match="recipe of no row"):
-        with_recipes(runs, Table("r.csv", ("id",), (Row("r.csv", 2, {"id": "y"}),)))
+        with_recipes(runs, MeasurementTable("r.csv", ("id",), (Row("r.csv", 2, {"id": "y"}),)))
     with pytest.raises(FormatError, match="second recipe of x-1"):
-        with_recipes(runs, Table("r.csv", ("id",), (row(), row())))
+        with_recipes(runs, MeasurementTable("r.csv", ("id",), (row(), row())))
     with pytest.raises(FormatError, match="no column id"):
-        with_recipes(runs, Table("r.csv", ("model",), (row(),)))
+        with_recipes(runs, MeasurementTable("r.csv", ("model",), (row(),)))
 
 
-def test_columns_of_ones_own_say_what_rules_say_of_public_tables():
+def test_columns_say_what_a_job_says_and_what_was_measured():
     run = run_of(
         row(
             source=None, vpp=None, cp=None, gpu="A100-SXM-80GB", framework="megatron-2022", nic_gbit_per_gpu="50",
@@ -415,8 +248,7 @@ def test_the_page_of_columns_shows_a_file_that_is_read(tmp_path):
     assert (run.id, run.measured_s, run.peak_bytes) == ("monday", 14.9, 66.2 * 2**30)
     assert run.request.framework == "megatron-core-2025"
     named = set(re.findall(r"[a-z0-9_]+", " ".join(re.findall(r"(?m)^\|([^|]*`[^|]*)\|", page))))
-    filled = {name for rule in published_rules() for name in rule.set} | set(ALIASES)
-    assert filled - {"source"} <= named
+    assert set(ALIASES) <= named
 
 
 def test_memory_alone_is_enough():
@@ -443,7 +275,6 @@ def test_memory_alone_is_enough():
         ("Megatron-LM core_v0.7.0", "", "megatron-core-2024"),
         ("megatron_lm, 2024", "", "megatron-core-2024"),
         ("Megatron-LM", "NVIDIA/Megatron-LM@HEAD:examples/llama/README.md", "megatron-core-2025"),
-        ("Megatron-LM @23e00ed + TE 2.11", "", "megatron-core-2025"),
         ("Megatron-LM PTD-P (interleaved)", "", "megatron-2021"),
         ("Megatron-Core r0.8.0", "", "megatron-core-2024"),
         ("Megatron-Core 0.12", "", "megatron-core-2025"),
@@ -513,8 +344,6 @@ def test_how_many_frameworks_were_assumed_is_said_once():
 
 def test_the_year_of_a_row():
     assert year_of(row()) == 2025
-    mlperf = row(source_url_or_repo_path=None, source="mlperf-training-v3.1")
-    assert year_of(common_row(mlperf)) == 2023
     assert year_of(row(source_url_or_repo_path=None, software_year="2022")) == 2022
     assert year_of(row(source_url_or_repo_path=None, source="x")) is None
 
@@ -539,66 +368,9 @@ def test_precision_pairs_share_all_but_the_precision():
     assert (first.id, second.id) == ("a", "b")
 
 
-def test_rows_of_the_nanotron_sweep():
-    run = run_of(row(NANO))
-    assert (run.measured_s, run.outcome, run.request.zero) == (20, "ok", 1)
-    job = resolve_job(run.request, run.cluster)
-    assert (job.parallel.dp, job.parallel.microbatches) == (2, 64)
-    assert job.framework.name == "nanotron-2024"
-    crashed = run_of(row(NANO, status="crashed_or_oom", x_iter_time_s=None, mfu_pct=None, gpu_mem_gb=None))
-    assert (crashed.measured_s, crashed.outcome) == (None, "crashed")
-    mismatch = run_of(row(NANO, status="ok_gbs_mismatch", x_iter_time_s=None))
-    assert isinstance(mismatch, Skipped)
-
-
-def test_the_fastest_sibling_stands_for_its_layout():
-    tried = (
-        {"id": "a", "zero_stage": "0", "x_iter_time_s": "20", "mfu_pct": "30"},
-        {"id": "b", "zero_stage": "1", "x_iter_time_s": "18", "mfu_pct": "33"},
-        {"id": "c", "x_iter_time_s": "90", "mfu_pct": "6", "micro_batch": "1", "grad_accum": "128"},
-    )
-    runs = [run_of(row(NANO, **each)) for each in tried]
-    assert [run.id for run in fastest_repeats(runs)] == ["b"]
-    # Below 20 % MFU a run is noise of the sweep.
-    alone = run_of(row(NANO, **tried[2] | {"mfu_pct": "21"}))
-    assert {run.id for run in fastest_repeats([*runs, alone])} == {"b", "c"}
-    assert labels_of(runs)[BOARD] == ("others", "best", "others")
-
-
 def test_models_with_scans_have_a_board_of_their_own():
     names = ("nemotron-h-56b", "qwen3-next-80b-a3b", "Nemotron_3_Nano", "llama3-70b")
     fields = {"gpu": "H100-SXM-80GB", "num_gpus": "64", "tp": "1", "pp": "1", "ep": "1", "global_batch": "64"}
     columns = fields | {"seq_len": "8192", "precision": "fp8", "framework": "NeMo", "x_iter_time_s": "9"}
     runs = [run_of(Row("runs.csv", 2, {"id": name, "model": name, **columns})) for name in names]
     assert labels_of(runs)[BOARD] == ("hybrids", "hybrids", "hybrids", "layout not full")
-
-
-def test_the_published_runs_are_covered():
-    table = read_table(table_path("measured_training_runs.csv"))
-    runs, full = read_runs(table), sum(map(is_full_layout, table.rows))
-    assert full > 850
-    assert sum(run.full_layout for run in runs.rows) >= 0.95 * full
-    resolved = 0
-    for run in (each for each in runs.rows if each.full_layout):
-        try:
-            resolve_job(run.request, run.cluster)
-        except TraincastError:
-            continue
-        resolved += 1
-    assert resolved / full >= 0.95
-    assert len(weak_scaling_pairs(runs.rows)) > 50
-    assert len(precision_pairs(runs.rows)) > 50
-
-
-@pytest.mark.slow
-def test_the_sweep_of_nanotron_is_covered():
-    runs = read_runs(read_table(table_path("nanotron_ultrascale_h100.csv")))
-    assert len(runs.rows) + len(runs.skipped) == 2599
-    refused = 0
-    for run in (each for each in runs.rows if each.outcome == "ok"):
-        try:
-            resolve_job(run.request, run.cluster)
-        except TraincastError:
-            refused += 1
-    assert refused <= 0.01 * sum(each.outcome == "ok" for each in runs.rows)
-    assert len(fastest_repeats(runs.rows)) > 100

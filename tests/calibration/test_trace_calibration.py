@@ -25,7 +25,7 @@ from traincast.simulation.reproducible import decide
 from traincast.simulation.step import Setting
 from traincast.workload.builder import compute_op
 from traincast.workload.ops import OperatorCall
-from traincast.workload.recorded import RankRecord, Recorder
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import Phase
 
 ROOT = Path(__file__).parents[2]

@@ -57,7 +57,7 @@ def test_groups_come_in_their_natural_order(file):
     by = [(group.by, group.name) for group in traincast.validate(file, by=["size", "ranks"]).groups]
     sizes = ["<= 64 KiB", "<= 1 MiB", "<= 16 MiB", "> 16 MiB"]
     assert by == [("size", name) for name in sizes] + [("ranks", "2"), ("ranks", "8")]
-    assert Grouping.of("ranks", [16, 2, 128]).names == ("2", "16", "128")
+    assert Grouping.from_labels("ranks", [16, 2, 128]).names == ("2", "16", "128")
     rows = {group.name: group.figures.rows for group in traincast.validate(file, by=["size"]).groups}
     # Two rows of 1 KiB more: those that have no preset.
     assert rows == {"<= 64 KiB": 6, "<= 1 MiB": 4, "<= 16 MiB": 4, "> 16 MiB": 4}

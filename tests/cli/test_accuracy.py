@@ -60,8 +60,8 @@ def test_collective_prints_a_line_per_size(call, op):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["all_reduce", "--size", "8MiB..1MiB"], 2, "no range of sizes"),
-        (["all_reduce", "--size", "0"], 2, "no range of sizes"),
+        (["all_reduce", "--size", "8MiB..1MiB"], 2, "not a range of sizes"),
+        (["all_reduce", "--size", "0"], 2, "not a range of sizes"),
         (["all_reduce", "--size", "much"], 2, "64MiB"),
         (["all_reduce", "--gpus", "0"], 2, "--gpus"),
         ([], 2, "Missing argument"),

@@ -124,7 +124,7 @@ def test_a_workload_in_memory(workload):
         traincast.compare(measured, api.read(workload))
 
 
-# --- what is no side of a comparison
+# --- what is not a side of a comparison
 
 
 def test_an_unmeasured_workload_says_to_simulate_it_first(compare, workload, replay):

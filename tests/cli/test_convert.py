@@ -139,9 +139,9 @@ def test_what_is_there_is_kept_unless_forced(job, tmp_path):
         (["--to", "counts", "--option", "fail"], "not of the form NAME=VALUE"),
         (
             ["--to", "counts", "--option", "fial=never"],
-            "'fial' is no option of counts; known: fail; did you mean fail?",
+            "'fial' is not an option of counts; known: fail; did you mean fail?",
         ),
-        (["--to", "counts", "--option", "fail=often"], "'often' is no value of fail; known: never, before, midway"),
+        (["--to", "counts", "--option", "fail=often"], "'often' is not a value of fail; known: never, before, midway"),
         (["--to", "gpus", "--option", "a=b"], "it has none"),
         (["--to", "counts", "--tp", "4"], "a job says its degrees"),
         ([], "Missing option '--to'"),

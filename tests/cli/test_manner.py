@@ -69,7 +69,7 @@ def test_plain_words_have_no_columns_bars_or_colour(command, call):
     assert out.isascii() or "\u2588" not in out
     assert not re.search(r"[\u2500-\u259f\x1b]", out)
     lines = out.splitlines()
-    # No blanks line anything up, and every line that is no heading says what it is of.
+    # No blanks line anything up, and every line that is not a heading says what it is of.
     assert not [line for line in lines if re.search(r"\S {2,}\S", line)]
     assert not [line for line in lines if line.startswith(" ")]
     assert any(re.match(r"[^:]+: \S", line) for line in lines)

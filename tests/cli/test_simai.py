@@ -58,7 +58,7 @@ def test_without_a_cluster_it_says_which_was_taken():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--schedule", "gpipe"], "--schedule has no meaning for SimAI's sum"),
+        (["--schedule", "gpipe"], "--schedule has no meaning for SimAI's total"),
         (["--dp", "8"], "--dp has no meaning"),
         (["--cp", "2"], "--cp has no meaning"),
         (["--stage-roles", "as-written"], "--stage-roles has no meaning"),

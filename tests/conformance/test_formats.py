@@ -85,7 +85,7 @@ def test_a_format_says_what_it_is(form):
     if isinstance(form, Format):
         assert form.options <= {*LayoutOptions.__struct_fields__}
     else:
-        assert form.instead.format(name="a file").strip(), "say what to do with a file that is no workload"
+        assert form.instead.format(name="a file").strip(), "say what to do with a file that is not a workload"
     assert _samples(form.name), f"put a file of the format into tests/conformance/samples/{form.name}/"
 
 
@@ -97,7 +97,7 @@ def test_every_folder_of_samples_is_of_a_format():
 def test_a_file_is_told_by_its_own_format_and_no_other(form, path, tmp_path):
     data = unpacked_head(path.read_bytes(), 65536)
     head = data.decode(errors="replace")
-    # Of bytes that are no text neither ends of lines nor what stands before them may change.
+    # Of bytes that are not text neither ends of lines nor what stands before them may change.
     is_text = "\0" not in head and "\ufffd" not in head
     for text in (head, head.replace("\n", "\r\n"), "\n" + head) if is_text else (head,):
         sure = {each.name: each.looks_like(text) for each in FORMATS.entries()}
@@ -270,7 +270,7 @@ def _damages(data: bytes):
 _PLACED = re.compile(
     r"entry \[\d+\]|column \w+|the list '\w+'|the object |at byte \d+|event \d+|the file (?:is|has|holds|lists|speaks) "
 )
-"""How a message speaks of a place that is no line: an entry or column of JSON, a list, what is missing as a whole."""
+"""How a message names a place that is not a line: an entry or column of JSON, a list, what is missing as a whole."""
 
 
 def _judge(error: TraincastError, path: Path, lines: int, case: str) -> None:
@@ -320,7 +320,7 @@ def test_a_damaged_file_is_read_or_refused_with_a_place(form, path, tmp_path):
                 _judge(error, victim, lines, case)
                 refused += 1
             else:
-                # What is no workload may say what it passed over, and where.
+                # What is not a workload may say what it passed over, and where.
                 refused += not isinstance(form, Format) and len(found.oddities) > odd
     assert refused > (0 if form.name in NOISY else 20), "damage is hardly noticed"
 
@@ -358,7 +358,7 @@ def step_table(monkeypatch, tmp_path):
     FORMATS.names()  # What comes with traincast is there before it.
     monkeypatch.setattr(FORMATS, "_entries", dict(FORMATS._entries))
     monkeypatch.setattr(FORMATS, "_loaded", False)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     yield FORMATS.get("step-table")
     del sys.modules["step_table"]
 

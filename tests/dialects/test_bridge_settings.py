@@ -94,7 +94,7 @@ def test_python_is_read_and_never_run(tmp_path):
     found = resolve_job(draft.request())
     assert (found.parallel.tp, found.parallel.pp) == (8, 4)
     assert (found.parallel.world_size, found.batch.global_batch) == (64, 512)
-    (note,) = [each for each in draft.warnings if "no plain value" in each.text]
+    (note,) = [each for each in draft.warnings if "not a plain value" in each.text]
     assert note.text.startswith("train.global_batch_size = 64 * args.nodes")
     assert note.place == f"{file}:7"
     assert [each.format for each in draft.inputs] == ["bridge"]
@@ -115,7 +115,7 @@ def test_a_recipe_of_nemo_2(tmp_path):
     assert (found.parallel.tp, found.parallel.cp, found.parallel.dp) == (2, 2, 4)
     assert (found.batch.micro_batch, found.batch.global_batch) == (2, 256)
     assert (found.precision.dtype, found.communication.sequence_parallel, found.model.layers) == ("fp8", True, 32)
-    assert "recipe llama3_8b sets what is not said otherwise" in texts(draft.notes, "recipe")[0]
+    assert "recipe llama3_8b sets what is not given otherwise" in texts(draft.notes, "recipe")[0]
 
 
 def test_a_recipe_of_nemo_that_is_in_no_table():
@@ -173,7 +173,7 @@ def test_scripts_of_bridge_name_their_model_and_gpu(words, model):
 def test_a_gpu_without_a_cluster_is_said():
     found = draft_like("bridge", ["run_script.py", "--model_name", "llama3", "--model_size", "8b", "--gpu", "r100"])
     assert found.cluster is None
-    assert "--gpu r100 is no known cluster; give --cluster" in [each.text for each in found.warnings]
+    assert "--gpu r100 is not a known cluster; give --cluster" in [each.text for each in found.warnings]
 
 
 def test_nemo_is_told_to_go_on_without_asking():

@@ -55,7 +55,7 @@ def test_axes_that_are_all_said_say_the_gpus():
     assert "gpus" not in draft_like("maxtext", LAUNCH).fields
     with pytest.raises(InfeasibleError, match="make 8 GPUs of a slice x 4 slices, but there are 16"):
         job("ici_fsdp_parallelism=8", "dcn_data_parallelism=4")
-    with pytest.raises(ConfigError, match="ici_data_parallelism: is -1 beside ici_fsdp_parallelism"):
+    with pytest.raises(ConfigError, match="ici_data_parallelism: is -1 together with ici_fsdp_parallelism"):
         job("ici_data_parallelism=-1")
     with pytest.raises(ConfigError, match="ici_tensor_parallelism: is -1"):
         job("ici_tensor_parallelism=-1", "ici_fsdp_parallelism=1")
@@ -133,7 +133,7 @@ def test_a_model_is_described_where_none_is_named():
     assert "decoder_block 'deepseek' without a model_name" in str(other.lacks("model"))
     beside = draft_like("maxtext", [*LAUNCH, "base_num_decoder_layers=4"])
     assert (
-        "base_num_decoder_layers are not read beside model_name llama3-8b"
+        "base_num_decoder_layers are not read together with model_name llama3-8b"
         in texts(beside.warnings, "flag-not-modelled")[0]
     )
 

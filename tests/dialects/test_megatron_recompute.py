@@ -7,8 +7,8 @@ import pytest
 from datafiles import table_path
 from traincast.dialects import draft_like
 from traincast.errors import ConfigError
-from traincast.estimate.memory.activations import LayerModel
 from traincast.job.resolve import resolve_job
+from traincast.mechanisms.activations import LayerModel
 from traincast.model.load import load_model
 from traincast.model.recompute import RECOMPUTE_MODULES, modules_of
 

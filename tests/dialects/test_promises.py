@@ -286,7 +286,7 @@ def test_no_section_makes_harmless_what_megatron_reads(like):
 def test_what_is_not_modelled_says_how_much_it_may_matter(like):
     table = flag_table(like)
     assert [name for name, each in table.flags.items() if each.effect == NOT_MODELLED and not each.matters] == []
-    rules = table.further.get("beside", ())
+    rules = table.further.get("dependent", ())
     assert all(each["why"] and each["effect"] in EFFECTS for each in rules)
     assert [each["names"] for each in rules if each["effect"] == NOT_MODELLED and not each.get("matters")] == []
 

@@ -65,5 +65,5 @@ def test_two_calls_that_differ_leave_it_open(tmp_path):
     found = read(tmp_path, SCRIPT + "BATCH = 8\na = configure_recipe(2)\nb = configure_recipe(4)\n")
     assert "recipe.num_nodes" not in found.settings
     assert [each.text for each in found.warnings] == [
-        "recipe.num_nodes = nodes is no plain value and is not read; write the value"
+        "recipe.num_nodes = nodes is not a plain value and is not read; write the value"
     ]

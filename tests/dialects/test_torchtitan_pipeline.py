@@ -130,7 +130,7 @@ def test_modules_of_each_part_are_a_layout(tmp_path):
 
 def test_what_has_no_effect_is_said():
     def unused(one):
-        return [note.text for note in one.notes if note.text.startswith("no effect beside the other settings")]
+        return [note.text for note in one.notes if note.text.startswith("no effect given the other settings")]
 
     assert not unused(draft(4))
     assert unused(draft(1))[0].endswith("pipeline: parallelism.pipeline_parallel_schedule")

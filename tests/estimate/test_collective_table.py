@@ -29,7 +29,7 @@ def test_sizes_double():
     assert doubling(3, 13) == [3, 6, 12]
     assert doubling(7, 7) == [7]
     for first, last in ((0, 8), (8, 4)):
-        with pytest.raises(ConfigError, match="no range of sizes"):
+        with pytest.raises(ConfigError, match="not a range of sizes"):
             doubling(first, last)
 
 

@@ -35,7 +35,7 @@ def factor(level, name, cost_class, value, deviation=0.05, rows=10):
     return Factor(level=level, name=name, cost_class=cost_class, factor=value, deviation=deviation, rows=rows)
 
 
-TABLE = FactorTable.of(
+TABLE = FactorTable.from_factors(
     [
         factor("all", "*", "gemm bf16", 1.1),
         factor("architecture", H100.architecture, "gemm bf16", 1.2),
@@ -64,7 +64,7 @@ def test_a_class_has_the_product_of_what_is_known_of_gpu_and_framework(gpu, fram
 
 def test_gemms_of_experts_have_what_an_architecture_adds_to_plain_ones():
     """They have their own factor over all GPUs, and share that of an architecture."""
-    table = FactorTable.of([*TABLE.factors.values(), factor("all", "*", "grouped_gemm bf16", 0.7)])
+    table = FactorTable.from_factors([*TABLE.factors.values(), factor("all", "*", "grouped_gemm bf16", 0.7)])
     assert table.for_job(H100, "nanotron-2024").of("grouped_gemm bf16") == pytest.approx(0.7 * 1.2)
     assert TABLE.for_job(H100, "nanotron-2024").of("grouped_gemm bf16") == pytest.approx(1.2)
     assert ("architecture", "hopper", "gemm bf16") in keys_of("grouped_gemm bf16", H100, "eager")

@@ -210,7 +210,7 @@ def test_wrong_input_says_so():
         flow_count("star", 8)
     with pytest.raises(ProgramError, match="1 patterns for 8 groups"):
         network_factor(["ring"], DP, graph)
-    with pytest.raises(ProgramError, match="none of the 64"):
+    with pytest.raises(ProgramError, match="not one of the 64"):
         network_factor("ring", [np.array([0, 64])], graph)
 
 

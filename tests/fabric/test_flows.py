@@ -126,7 +126,7 @@ def test_empty_flows_end_at_once_and_links_bound_the_rest():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (([[0, 2]], [1.0, 1.0]), "names a link that is none of the 2"),
+        (([[0, 2]], [1.0, 1.0]), "names a link that is not one of the 2"),
         (([[0, -2]], [1.0, 1.0]), "names a link"),
         (([[0]], [0.0]), "positive capacity"),
         (([0], [1.0]), "must be a table"),
@@ -146,7 +146,7 @@ def test_negative_sizes_and_tolerances_say_so():
 
 
 def test_finish_times_refuse_unknown_links_and_rates_of_nothing():
-    with pytest.raises(ProgramError, match="names a link that is none of the 1"):
+    with pytest.raises(ProgramError, match="names a link that is not one of the 1"):
         finish_times(np.array([[3]]), np.ones(1), np.ones(1))
     with pytest.raises(ProgramError, match="positive capacity"):
         finish_times(np.array([[0]]), np.ones(1), np.zeros(1))

@@ -249,7 +249,7 @@ def test_links_are_counted_before_they_are_made(monkeypatch, kind, links):
 
 
 def test_unknown_gpus_say_so():
-    with pytest.raises(ProgramError, match="none of the 128"):
+    with pytest.raises(ProgramError, match="not one of the 128"):
         build("fat-tree", nodes_per_leaf=2).routes([0], [128])
 
 

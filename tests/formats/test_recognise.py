@@ -1,4 +1,4 @@
-"""What is no workload is named in one line with the command that takes it, and nothing is taken for another thing."""
+"""What is not a workload is named in one line with the command that takes it; nothing is taken for another thing."""
 
 import gzip
 import json
@@ -84,7 +84,7 @@ def test_inspect_says_what_it_is_and_what_takes_it_in_one_line(tmp_path, capsys,
     said = capsys.readouterr().out.replace("\n", " ")
     assert f"{found.generation}; {found.taken_by}" in said
     if kind != "traincast.result/1":  # a result is run again
-        with pytest.raises(FormatError, match="is no workload: ") as caught:
+        with pytest.raises(FormatError, match="is not a workload: ") as caught:
             api.simulate(path)
         assert found.taken_by in str(caught.value)
 

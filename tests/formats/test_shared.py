@@ -2,7 +2,7 @@
 
 import pytest
 
-from traincast.diagnostics import Notebook, Remarks
+from traincast.diagnostics import FileWarnings, Notebook
 from traincast.errors import FormatError, InfeasibleError
 from traincast.formats.contract import Counted, Total, totals_of
 from traincast.formats.layout import (
@@ -170,14 +170,14 @@ def test_one_microbatch_in_a_pipeline_is_warned_of(stages, microbatches, warned)
     assert all(said in note.text for note in notes.warnings)
 
 
-def test_a_remark_that_comes_again_is_one_note_at_its_first_line():
-    remarks = Remarks("f")
+def test_a_warning_that_comes_again_is_one_note_at_its_first_line():
+    warnings = FileWarnings("f")
     for line in (7, 3, 9):
-        remarks.add("b", "odd", line)
-    remarks.add("a", "odder", 5)
-    remarks.add("c", "text of the first", 4, kind="k")
-    remarks.add("c", "another text", 6, kind="k")
-    assert [(note.code, note.text, note.place) for note in remarks.notes()] == [
+        warnings.add("b", "odd", line)
+    warnings.add("a", "odder", 5)
+    warnings.add("c", "text of the first", 4, kind="k")
+    warnings.add("c", "another text", 6, kind="k")
+    assert [(note.code, note.text, note.place) for note in warnings.notes()] == [
         ("c", "text of the first; 2 times, the last in line 6", "f:4"),
         ("a", "odder", "f:5"),
         ("b", "odd; 3 times, the last in line 9", "f:7"),

@@ -179,8 +179,8 @@ def without_nic(path, rank):
 
 def test_a_gpu_without_a_nic_is_reported_and_refused(tmp_path):
     path = without_nic(simai(tmp_path / "cut.txt"), 5)
-    (oddity,) = api.inspect(path).oddities
-    assert (oddity.code, "from GPU 5;" in oddity.text) == ("gpu-cut-off", True)
+    (warning,) = api.inspect(path).oddities
+    assert (warning.code, "from GPU 5;" in warning.text) == ("gpu-cut-off", True)
     with pytest.raises(ConfigError, match="no link that leads from GPU 5 out of its node"):
         build(path)
     whole = build(path, world=5)

@@ -27,7 +27,7 @@ def other(value):
 
 
 def what_if(cluster, *texts):
-    return changed(Setting.of(StepOptions(), cluster), texts).setting.cluster
+    return changed(Setting.from_options(StepOptions(), cluster), texts).setting.cluster
 
 
 def overridden(tmp_path, base, said):

@@ -57,7 +57,7 @@ def test_a_file_beside_the_job_is_found(tmp_path):
     ("text", "message"),
     [
         ("[parallel]\ntpp = 4", "parallel.tpp: is unknown; known: tp, pp"),
-        ("[paralel]\ntp = 4", "paralel: is no section; known: model, parallel"),
+        ("[paralel]\ntp = 4", "paralel: is not a section; known: model, parallel"),
         ("parallel = 3", "parallel: is 3; it must be a table"),
         ('[parallel]\ntp = "4"', "parallel.tp: is '4'; it must be a whole number"),
         ("[parallel]\ntp = true", "parallel.tp: is True; it must be a whole number"),

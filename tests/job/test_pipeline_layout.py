@@ -67,7 +67,7 @@ def test_layers_and_their_layout_say_the_same(layers, mtp, data):
     ("text", "words"),
     [
         ("", "write it like"),
-        ("ExtL", "'x' is no letter"),
+        ("ExtL", "'x' is not a letter"),
         ("E(t|L", "write it like"),
         ("E(t|)L", "a group needs its number"),
         ("E((t|)*2)*2L", "groups cannot be nested"),
@@ -87,8 +87,8 @@ def test_what_is_no_layout_is_refused(text, words):
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        ("tttt|ttttL", ConfigError, "it has 0 times E"),
-        ("EEtttt|ttttL", ConfigError, "it has 2 times E"),
+        ("tttt|ttttL", ConfigError, r"it has E \(the embedding\) 0 times"),
+        ("EEtttt|ttttL", ConfigError, r"it has E \(the embedding\) 2 times"),
         ("tEttt|ttttL", ConfigError, "E .the embedding. must be the first"),
         ("Etttt|Ltttt", ConfigError, "L .the LM head with the loss. must be the last of the last"),
         ("Ettt|mtttttL", ConfigError, "must come before MTP layers"),

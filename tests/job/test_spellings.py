@@ -25,7 +25,7 @@ def test_fp4_is_the_type_of_4_bits_that_a_chip_has(name):
         assert job.precision.dtype == own[0]
         assert any(own[0] in note.text for note in job.assumptions if note.code == "precision-of-gpu")
         return
-    with pytest.raises(InfeasibleError, match=r"no matrix units for a type of 4 bits.*; use (fp8|bf16)"):
+    with pytest.raises(InfeasibleError, match=r"no matrix units for a 4-bit type.*; use (fp8|bf16)"):
         precision_on("fp4", gpu)
 
 

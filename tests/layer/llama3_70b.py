@@ -77,7 +77,7 @@ def whole(size=HIDDEN_STATE):
 
 def split(size=HIDDEN_STATE, gathered=None):
     """With sequence parallelism: g and its conjugate of arXiv 2205.05198, section 4.2.2, around both blocks; `gathered`
-    are the bytes of what GEMMs read, where it is no hidden state in 16 bits."""
+    are the bytes of what GEMMs read, where it is not a 16-bit hidden state."""
     gathered = gathered or size
     return (
         Exchange("blocks' inputs; gradients of their outputs", "tp", "all_gather", gathered, 2, 2),

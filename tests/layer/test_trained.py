@@ -62,7 +62,7 @@ def test_full_training_has_no_adapters():
         ({"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16", "grad_reduce_bytes": 2}, 2 + 2 * 4 + 2 * 2 + 2 * 2),
         ({"exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp8", "grad_reduce_bytes": 4}, 4 + 2 * 2 + 2 * 2 + 2 * 2),
         ({"precision_aware_optimizer": True, "grad_reduce_bytes": 4}, 4 + 2 * 8 + 2 * 2 + 2 * 2),
-        # A master copy of 2 bytes is no remainder: the parameter is written alone.
+        # A master copy of 2 bytes is not a remainder: the parameter is written alone.
         ({"main_params_dtype": "fp16", "grad_reduce_bytes": 4}, 4 + 2 * 8 + 2 * 2 + 2),
     ],
 )

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of, workload_of
 from traincast.job.share import rank_share
-from traincast.lowering.emit import Emitter
+from traincast.lowering.emit import RowEmitter
 from traincast.lowering.stage import stages_of
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.words import CostClass, Group, Operation, Phase
@@ -59,7 +59,7 @@ def test_tensor_transfers_hide_only_inside_one_domain(gpus, tp, ranks_per_node, 
     wide = replace(TINY, hidden=768, attention=replace(TINY.attention, heads=48, kv_heads=48), ffn_hidden=2304)
     job = job_of(wide, gpus=gpus, tp=tp, overlap_tp=True, global_batch=64 if gpus == 64 else 48, seq_length=3072)
     builder = WorkloadBuilder("w", job.parallel, job.pipeline.schedule)
-    emit = Emitter(job, rank_share(job, ranks_per_node), builder)
+    emit = RowEmitter(job, rank_share(job, ranks_per_node), builder)
     assert emit.unhidden(Group.TP) == (job.framework.unhidden_tp if hidden else 1.0)
     notes = [note.code for note in workload_of(job, ranks_per_node).assumptions]
     assert ("overlap-tp-across-nodes" in notes) is not hidden

@@ -147,7 +147,7 @@ def test_cells_say_the_whole_call():
         window=4,
         options=(("kernel", "fa2"),),
     )
-    found = Call.of(operator_cells(call))
+    found = Call.from_cells(operator_cells(call))
     assert found == ("attention", call.shape, "bf16", "backward", True, 4, {"kernel": "fa2"})
     assert found.backward
 
@@ -176,6 +176,6 @@ def test_a_real_pytorch_runs_each_family_both_ways(family):
         dtype = "fp32" if family == "optimizer" else "bf16"
         call = OperatorCall(family=family, shape=SMALL[family], dtype=dtype, direction=direction)
         work_of(call)
-        launch = BUILDERS[family](Maker(torch, "cpu"), Call.of(operator_cells(call)))
+        launch = BUILDERS[family](Maker(torch, "cpu"), Call.from_cells(operator_cells(call)))
         launch()
         launch()

@@ -39,7 +39,7 @@ def step_of(model="llama3-8b", **fields):
     cluster = load_cluster("h100")
     said = {"gpus": 16, "tp": 2, "pp": 2, "global_batch": 32, "seq_length": 4096} | fields
     _, _, job, _ = decide(Draft(model=model, fields=said), cluster)
-    return run_job(job, Setting.of(StepOptions(), cluster))
+    return run_job(job, Setting.from_options(StepOptions(), cluster))
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def kernel_gpu(gpu, factor):
     class Kernels(FakeGpu):
         def prepare(self, cells):
             self.alive += 1
-            call = Call.of(cells)
+            call = Call.from_cells(cells)
             asked = OperatorCall(**{**call._asdict(), "options": tuple(call.options.items())})
             assert operator_cells(asked) == cells
             return factor * estimate_operator(asked, gpu).time_s
@@ -144,7 +144,7 @@ def test_calibrate_finds_the_gpu_that_the_times_are_of(dense, tmp_path):
     assert {each.family for each in fit.constants} >= {"gemm", "gemm_wgrad", "norm"}
     known = fit.over(shipped_constants())
     for task in tasks[:6]:
-        call = Call.of(task.cells)
+        call = Call.from_cells(task.cells)
         asked = OperatorCall(**{**call._asdict(), "options": tuple(call.options.items())})
         ratio = estimate_operator(asked, gpu, known).time_s / estimate_operator(asked, gpu).time_s
         assert ratio == pytest.approx(1.3, rel=0.03)

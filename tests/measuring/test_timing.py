@@ -121,11 +121,11 @@ def test_a_file_of_another_gpu_or_of_other_columns_is_not_continued(tmp_path):
     with pytest.raises(MeasureError, match="was measured on Fake 1, and this is Fake 2"):
         run(FakeGpu({"a": 1e-3}, "Fake 2"), tasks(a=1.0), out)
     out.write_text("op,time_s\nall_reduce,1\n")
-    with pytest.raises(MeasureError, match="not a file of these columns"):
+    with pytest.raises(MeasureError, match="does not have these columns"):
         run(FakeGpu({"a": 1e-3}), tasks(a=1.0), out)
     assert out.read_text() == "op,time_s\nall_reduce,1\n"
     out.write_bytes(kept[:-20])
-    with pytest.raises(MeasureError, match="not a file of these columns"):
+    with pytest.raises(MeasureError, match="does not have these columns"):
         run(FakeGpu({"a": 1e-3}), tasks(a=1.0), out)
     with pytest.raises(MeasureError, match="cannot be written"):
         run(FakeGpu({"a": 1e-3}), tasks(a=1.0), tmp_path / "no" / "t.csv")

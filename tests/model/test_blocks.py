@@ -11,6 +11,7 @@ from job_parts import job_of
 from model_counts import layer_parameters
 from traincast.estimate.memory.states import rank_parameters
 from traincast.job.share import rank_share
+from traincast.lowering.held import held_by_stages
 from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.model.blocks.experts import MoeMlp
@@ -71,7 +72,7 @@ def test_every_count_of_parameters_is_the_same(name):
     counted = parameters(model, job.kernels.padded_vocab)
     (stage,) = stages_of(job, 8)
     built = stage.weights()
-    held = rank_parameters(job, plan_of_job(job), 0, RankParts(rank_share(job))).total
+    held = rank_parameters(job.model, held_by_stages(job, plan_of_job(job)), RankParts(rank_share(job))).total
     assert built.total == built.trained_dense + built.trained_experts == counted.trained
     assert held.total == held.trained == counted.trained
     experts = counted.layers.experts + counted.mtp.experts

@@ -24,7 +24,7 @@ def test_parameters_are_those_of_the_checkpoint(name):
     published = CHECKPOINTS[name]
     assert parameters(load_model(name)).total == published.count - published.more
     assert bool(published.more) == bool(published.cause)
-    # What is another model, or a copy, is no deviation.
+    # What is another model, or a copy, is not a deviation.
     if published.cause not in (VISION, TIED):
         assert abs(published.more) <= 0.0005 * published.count
 

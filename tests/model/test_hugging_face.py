@@ -478,7 +478,7 @@ def test_a_file_that_is_no_model(write):
     with pytest.raises(ConfigError, match=r"model_type: is 'clip', which is not known.*known: .*llama"):
         load_model(write({"model_type": "clip"}))
     for content, said in (
-        ("[1]", "no JSON object"),
+        ("[1]", "not a JSON object"),
         ('{"a": 1,\n}', r"config\.json:2: is not JSON"),
         ("[" * 100000, "nested too deeply"),
         ("", r":1: is not JSON"),

@@ -56,7 +56,7 @@ def test_names_are_found_however_they_are_spelled():
     }
     for name, others in spellings.items():
         assert {find_model(other) for other in (name, *others)} == {name}
-    # Numbers that a dash parts stay apart: 3-3b is no 33b, 2-57b no 2.57b.
+    # Numbers that a dash parts stay apart: 3-3b is not 33b, 2-57b is not 2.57b.
     for other in ("llama3-3b", "llama-33", "qwen2-57b", "", "/", "llama"):
         assert find_model(other) is None
 

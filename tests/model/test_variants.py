@@ -61,11 +61,11 @@ def test_a_run_of_variants_is_run_again_from_its_result(tmp_path):
     ("old", "new", "said"),
     [
         ('"attention:wide"', '"attention:tall"', "no variant 'tall'; it has wide, narrow"),
-        ('"mlp:narrow"', '"mlp"', "variants.narrow: is a variant of no block"),
+        ('"mlp:narrow"', '"mlp"', "variants.narrow: is not a variant of any block"),
         ('"attention:wide"', '"attn:wide"', "unknown block 'attn'"),
         ("times = 2", "times = 0", "blocks.times: is 0"),
         ("times = 2", "twice = 2", "tables of times and blocks"),
-        ("ffn_hidden = 1024", "mtp_layers = 1", "variants.narrow.mtp_layers: is of the whole model"),
+        ("ffn_hidden = 1024", "mtp_layers = 1", "variants.narrow.mtp_layers: belongs to the whole model"),
         ("ffn_hidden = 1024", "ffn_hiden = 1024", "ffn_hiden: is unknown"),
         ("[variants.wide.attention]", "[variants]\nwide = 5\n[attention]", "variants.wide: is 5; it must be a table"),
     ],

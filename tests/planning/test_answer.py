@@ -7,15 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from traincast import api
-from traincast.dialects import draft_like
+from traincast.dialects import WRITES, draft_like
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.job_file import read_job_file
 from traincast.job.resolve import resolve_job
 from traincast.planning.layout import Layout
+from traincast.report.exports import decided
 from traincast.report.json import result_from_json, to_json
-from traincast.report.layouts_megatron import bridge_overrides, megatron_flags
-from traincast.report.layouts_toml import torchtitan_toml
 from traincast.report.plan_files import write_plan
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
@@ -45,7 +44,7 @@ def test_the_files_are_read_again(plan, tmp_path):
 
 
 def test_the_job_file_says_all_that_was_asked_for(tmp_path):
-    """Files, too, wherever it is read; and what is no matter of layout."""
+    """Files, too, wherever it is read; and what has nothing to do with the layout."""
     (tmp_path / "ours.toml").write_text('base = "h100"\n[inter]\nbandwidth_bytes_per_s = "24GB/s"\n')
     (tmp_path / "short.toml").write_text('name = "short"\nbase = "llama3-8b"\nlayers = 8\n')
     (tmp_path / "trainer.toml").write_text(
@@ -76,7 +75,7 @@ def test_flags_of_megatron_say_the_layout(plan, given):
     usual = {"cp": 1, "ep": 1, "etp": given["tp"], "micro_batch": 1, "microbatches": 8, "schedule": "1f1b", "zero": 1}
     usual |= {"shard": given["dp"], "recompute": "none", "sequence_parallel": given["tp"] > 1, "gpus": 16}
     layout = Layout(**(usual | given))
-    words = megatron_flags(plan, replace(plan.best[0], layout=layout)).split()
+    words = WRITES["megatron"](decided(plan, replace(plan.best[0], layout=layout))).split()
     pasted = draft_like("megatron", words)
     job = resolve_job(pasted.under(Draft(model="llama3-8b", fields={"gpus": 16})).request(), H100)
     parallel = job.parallel
@@ -100,7 +99,7 @@ def test_flags_of_megatron_say_the_layout(plan, given):
 def test_torchtitan_is_told_when_parameters_are_gathered_again(plan, tmp_path, reshard):
     layout = replace(plan.best[0].layout, tp=2, pp=1, vpp=1, dp=8, zero=3, shard=4, reshard_after_forward=reshard)
     file = tmp_path / "best.toml"
-    file.write_text(torchtitan_toml(plan, replace(plan.best[0], layout=layout)))
+    file.write_text(WRITES["torchtitan"](decided(plan, replace(plan.best[0], layout=layout))))
     pasted = draft_like("torchtitan", ["--job.config_file", str(file)])
     job = resolve_job(pasted.under(Draft(model="llama3-8b", fields={"gpus": 16})).request(), H100)
     assert (job.sharding.zero, job.sharing, job.sharding.reshard_after_forward) == (3, 4, reshard)
@@ -109,20 +108,20 @@ def test_torchtitan_is_told_when_parameters_are_gathered_again(plan, tmp_path, r
 def test_what_a_framework_cannot_be_told_is_a_comment(plan):
     layout = replace(plan.best[0].layout, tp=2, pp=2, vpp=2, dp=4, shard=4, schedule="dualpipe_v", zero=1)
     choice = replace(plan.best[0], layout=layout)
-    for write in (megatron_flags, bridge_overrides):
-        assert "# schedule dualpipe_v" in write(plan, choice)
-    assert "DualPipeV" in torchtitan_toml(plan, choice)
-    assert "# ZeRO-1" in torchtitan_toml(plan, choice)
+    for like in ("megatron", "bridge"):
+        assert "# schedule dualpipe_v" in WRITES[like](decided(plan, choice))
+    assert "DualPipeV" in WRITES["torchtitan"](decided(plan, choice))
+    assert "# ZeRO-1" in WRITES["torchtitan"](decided(plan, choice))
     once = replace(choice, layout=replace(layout, zero=3, reshard_after_forward=False))
-    for write in (megatron_flags, bridge_overrides):
-        assert "# parameters gathered once" in write(plan, once)
-    assert "model.virtual_pipeline_model_parallel_size=2" in bridge_overrides(plan, choice).splitlines()
+    for like in ("megatron", "bridge"):
+        assert "# parameters gathered once" in WRITES[like](decided(plan, once))
+    assert "model.virtual_pipeline_model_parallel_size=2" in WRITES["bridge"](decided(plan, choice)).splitlines()
     away = replace(choice, layout=replace(layout, offload_optimizer=1.0, offload_activations=4))
-    for write in (megatron_flags, bridge_overrides):
-        assert "# activations offloaded" in write(plan, away)
-    assert "optimizer.optimizer_cpu_offload=true" in bridge_overrides(plan, away).splitlines()
-    assert "model.cpu_offloading_num_layers=4" in bridge_overrides(plan, away).splitlines()
-    assert "# offloading" in torchtitan_toml(plan, away)
+    for like in ("megatron", "bridge"):
+        assert "# activations offloaded" in WRITES[like](decided(plan, away))
+    assert "optimizer.optimizer_cpu_offload=true" in WRITES["bridge"](decided(plan, away)).splitlines()
+    assert "model.cpu_offloading_num_layers=4" in WRITES["bridge"](decided(plan, away)).splitlines()
+    assert "# offloading" in WRITES["torchtitan"](decided(plan, away))
 
 
 def test_a_run_costs_its_steps(plan):

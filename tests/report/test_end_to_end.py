@@ -10,7 +10,7 @@ from support import rich_rows, write_aicb
 from traincast import api
 from traincast.analysis.breakdown import exposed_seconds, last_rank, rank_breakdown
 from traincast.job.options import make_options
-from traincast.report.end_to_end import SUMMARY, Communication, Line, end_to_end_csv, simai_end_to_end
+from traincast.report.end_to_end import SUMMARY, Line, RowCommunication, end_to_end_csv, simai_end_to_end
 from traincast.report.files import write_directory
 from traincast.workload.words import Group, Kind
 
@@ -113,7 +113,7 @@ HOSTILE = ['=HYPERLINK("http://x")', "@SUM(A1)", "+1+1", "-2+3,4", "a,b", 'say "
 
 def test_names_are_one_cell_each_and_no_formula():
     summary = dict.fromkeys(SUMMARY, 1.0)
-    lines = [Line(name, (1.0, 1.0, 1.0), (Communication(),) * 3) for name in HOSTILE]
+    lines = [Line(name, (1.0, 1.0, 1.0), (RowCommunication(),) * 3) for name in HOSTILE]
     text = "\n".join(end_to_end_csv(HOSTILE[0], HOSTILE[1], summary, lines))
     rows = text.split("\n")
     widths = {len(row.split(",")) for row in rows[2:]}

@@ -139,7 +139,7 @@ def test_unknown_keys_are_ignored(result):
             lambda d: d["breakdown_s"].update(exposed_tp=999999999),
             r"\$\.breakdown_s sum to .*, but \$\.iteration_time_s is",
         ),
-        (lambda d: d["breakdown_s"].update(exposed_tp=1e20), r"\$\.breakdown_s\.exposed_tp is no value"),
+        (lambda d: d["breakdown_s"].update(exposed_tp=1e20), r"\$\.breakdown_s\.exposed_tp is not a value"),
         (lambda d: d["ranks"][1]["breakdown_s"].update(other=-1e-6), r"\$\.ranks\[1\]\.breakdown_s\.other"),
         (lambda d: d["ranks"][1].update(wait_s=1e200), r"\$\.ranks\[1\]\.wait_s"),
         (lambda d: d["ranks"][1].update(stage=-1), r"\$\.ranks\[1\]\.stage"),

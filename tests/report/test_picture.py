@@ -53,7 +53,7 @@ def test_many_ranks_are_those_that_matter(result, monkeypatch):
 
 
 def test_a_result_without_operations_has_none(result):
-    with pytest.raises(ConfigError, match="no single operations"):
+    with pytest.raises(ConfigError, match="not hold single operations"):
         drawn(result_from_json(to_json(result), "result.json"))
 
 

@@ -53,7 +53,7 @@ def test_what_is_not_known_is_nan(result):
 def test_what_there_is_not_is_refused(result):
     with pytest.raises(UnknownNameError, match="unknown table"):
         result.columns("kernels")
-    with pytest.raises(ConfigError, match="no single operations"):
+    with pytest.raises(ConfigError, match="not hold single operations"):
         result_from_json(to_json(result), "result.json").columns()
 
 

@@ -87,7 +87,7 @@ def test_constants_that_change_nothing_are_named(half):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("a,b\n1,2\n", "is no file of operator constants"),
+        ("a,b\n1,2\n", "is not a file of operator constants"),
         ("gpu,family,dtype,compute\nx,gemm,bf16,7\n", "compute of x gemm"),
     ],
 )

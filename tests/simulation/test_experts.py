@@ -117,7 +117,7 @@ def test_loads_and_the_factor_they_stand_for_agree(experts):
 
 @pytest.mark.parametrize("per_node", [8, 2])
 def test_each_distribution_of_loads_has_a_price_of_its_own(tmp_path, per_node):
-    """The price is that of the balanced exchange of what the busiest member moves, wherever the members sit."""
+    """The cost is that of the balanced exchange of what the busiest member moves, wherever the members sit."""
 
     def exchanged(loads, size_bytes=SIZE):
         return collective(None, Group.EP, operation=Operation.ALL_TO_ALL, size_bytes=size_bytes, loads=loads)

@@ -17,7 +17,7 @@ from traincast.job.request import JobRequest
 from traincast.model.counts import model_flops_per_token, token_flops
 from traincast.model.load import load_model
 from traincast.report.json import result_to_dict
-from traincast.simulation.forecast import Rates, above_peak
+from traincast.simulation.forecast import StepRates, above_peak
 from traincast.units import format_size
 
 H100 = load_cluster("h100")
@@ -73,7 +73,7 @@ def test_mfu_is_of_the_peak_of_the_jobs_precision(precision, cluster, dtype):
 
 
 def rates(flops_per_s, hardware, precision="fp8", peak=2e15):
-    return Rates(
+    return StepRates(
         tokens_per_s=1.0,
         flops_per_s=flops_per_s,
         hardware_flops_per_s=hardware,
@@ -250,7 +250,7 @@ def test_a_refusal_for_memory_carries_its_numbers():
 
 def test_what_says_the_layout_of_files_is_refused_beside_a_job():
     job, options = job_of(), StepOptions(compute_slowdown={0: 1.5})
-    with pytest.raises(ConfigError, match="layout: is of files; a job says its degrees and its schedule itself"):
+    with pytest.raises(ConfigError, match="layout: applies to files; a job says its degrees and its schedule itself"):
         api.predict(job, H100, options=SimulateOptions(layout=LayoutOptions(tp=2)))
     given = [api.predict(job, H100, options=each) for each in (options, SimulateOptions(compute_slowdown={0: 1.5}))]
     assert given[0].iteration_time_s == given[1].iteration_time_s > api.predict(job, H100).iteration_time_s

@@ -1,7 +1,5 @@
 """What a study keeps of one forecast for the next changes none of them, whatever ran before."""
 
-from traincast.estimate.memory.remedies import remedies
-from traincast.estimate.memory.stage import job_memory
 from traincast.hardware.clusters import load_cluster
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
@@ -39,18 +37,9 @@ def forecast_of(run, study=None):
     return to_json(forecast(*run, allow_oom=True, study=study))
 
 
-def forget():
-    for kept in (remedies, job_memory):
-        kept.cache_clear()
-
-
 def test_a_forecast_is_the_same_whatever_ran_before():
-    alone = []
-    for run in RUNS:
-        forget()
-        alone.append(forecast_of(run))
+    alone = [forecast_of(run) for run in RUNS]
     assert len(set(alone)) == len(RUNS) - 1
-    forget()
     study = Study()
     for _ in range(2):
         assert [forecast_of(run, study) for run in RUNS] == alone

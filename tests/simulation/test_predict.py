@@ -105,7 +105,7 @@ def test_a_faster_gpu_is_never_slower(layout):
     found = []
     for each in (gpu, faster):
         workload, _ = estimated_work(job, each, NOTHING_LEARNT)
-        found.append(run_step(workload, Setting.of(PLAIN, H100)).timeline.step_s)
+        found.append(run_step(workload, Setting.from_options(PLAIN, H100)).timeline.step_s)
     assert found[0] / 1.5 <= found[1] < found[0]
 
 

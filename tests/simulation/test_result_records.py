@@ -8,7 +8,7 @@ from msgspec.structs import asdict, replace
 import traincast
 from traincast.analysis.by_name import IndexedByName
 from traincast.report.json import encode, result_from_json, result_to_dict, to_json
-from traincast.report.json_schema import Shape, schema_of
+from traincast.report.json_schema import DocumentShape, schema_of
 from traincast.simulation.result import Result
 
 JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "global_batch": 32, "seq_length": 4096}
@@ -117,7 +117,7 @@ def test_operations_in_a_document_are_ignored(forecast):
 
 
 def test_the_schema_says_what_each_record_has():
-    schema = schema_of(Shape((Result,), ("program", "timeline")), "result")
+    schema = schema_of(DocumentShape((Result,), ("program", "timeline")), "result")
     records = schema["$defs"]
     memory = records["simulation.result_records.MemoryResult"]
     assert list(memory["properties"])[-3:] == ["host", "usable", "chance_of_oom"]

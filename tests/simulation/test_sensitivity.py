@@ -114,7 +114,7 @@ def test_a_rate_that_the_user_gives_is_not_scaled():
 
 def _learnt(job, gpu, names, deviation_each=0.01):
     keys = {key for name in names for key in keys_of(name, gpu, job.framework.name)}
-    return FactorTable.of(
+    return FactorTable.from_factors(
         Factor(level=key[0], name=key[1], cost_class=key[2], factor=1.0, deviation=deviation_each, rows=20)
         for key in sorted(keys)
     )
@@ -208,7 +208,7 @@ def test_a_framework_without_runs_in_the_fit_is_none_that_was_seen():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
     seen = _learnt(job, done.gpu, ["compute"])
-    unseen = FactorTable.of(
+    unseen = FactorTable.from_factors(
         replace(each, rows=0) if each.level == "framework" else each for each in seen.factors.values()
     )
     wider = deviation(done, unseen, {"compute": 1.0}) ** 2 - deviation(done, seen, {"compute": 1.0}) ** 2

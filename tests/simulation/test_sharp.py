@@ -62,7 +62,7 @@ def test_only_the_group_that_asks_for_it_has_it():
 
 def test_sharded_gradients_have_no_all_reduce_and_it_is_said():
     notes = [note.text for note in run(zero=1, sharp="dp").assumptions if note.code == "sharp"]
-    assert "zero 1 has none over that group" in notes[0]
+    assert "zero 1 has no all-reduce over that group" in notes[0]
 
 
 @pytest.mark.parametrize(("cluster", "fields"), [(ETHERNET, {}), (H100, {"gpus": 8}), (H100, {"sharp": "dp_replica"})])

@@ -121,11 +121,11 @@ def test_forms():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("fast", "is no change"),
+        ("fast", "is not a change"),
         ("compute*-1", "no factor"),
         ("compute*nan", "no factor"),
-        ("communication*2", "is no work"),
-        ("compute=peers", "own work of some ranks or stages"),
+        ("communication*2", "does not name any work"),
+        ("compute=peers", "only work of some ranks or stages"),
         ("compute=usual", "communication, such as comm=usual"),
         ("tp_comm=even", "own work, such as compute=even"),
         ("rank0,9999.compute=even", "no rank 9999"),

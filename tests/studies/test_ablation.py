@@ -62,8 +62,10 @@ def test_the_table_goes_between_its_markers():
 
 def test_what_a_mechanism_moves_is_told_of_these_runs_alone():
     runs = [SimpleNamespace(id=name) for name in "abcd"]
-    whole = Forecasts.of(runs, [SimpleNamespace(step_s=each) for each in (1.0, 1.0, 1.0, None)], [0.1, -0.02, 0.5, 0.0])
-    without = Forecasts.of(
+    whole = Forecasts.from_rows(
+        runs, [SimpleNamespace(step_s=each) for each in (1.0, 1.0, 1.0, None)], [0.1, -0.02, 0.5, 0.0]
+    )
+    without = Forecasts.from_rows(
         runs, [SimpleNamespace(step_s=each) for each in (0.8, 0.9, 1.005, 2.0)], [-0.12, -0.2, 0.5, 0.0]
     )
     assert whole.moved(without) == pytest.approx((2, 0.06, 0.16))

@@ -100,8 +100,8 @@ def test_labels_of_four_gpus_are_simulated(tmp_path):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("gpt2_large,train,1024,4,L4,4,dp8,fp32,1", "the option 'dp8' is no layout of 4 GPUs, such as dp4"),
-        ("gpt2_large,train,1024,4,L4,4,,fp32,1", "the option '' is no layout of 4 GPUs"),
+        ("gpt2_large,train,1024,4,L4,4,dp8,fp32,1", "the option 'dp8' is not a layout of 4 GPUs, such as dp4"),
+        ("gpt2_large,train,1024,4,L4,4,,fp32,1", "the option '' is not a layout of 4 GPUs"),
         ("gpt2_large,train,1024,6,L4,4,dp4,fp32,1", "a batch of 6 does not divide by the layout"),
         ("gpt2_large,train,1024,4,L4,5,pp5_1,fp32,1", "36 layers do not divide by pp 5"),
         ("gpt2_large,train,1024,4,L4,3,tp3,fp32,1", "20 heads do not divide by tp 3"),

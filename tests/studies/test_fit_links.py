@@ -32,7 +32,7 @@ def azure():
 
 def test_one_node_within_8_percent_for_every_gpu_and_operation(one_node):
     for name, gpu in fit_links.MEASURED.items():
-        found = fit_links.as_priced(fit_links.of_gpu(one_node, gpu), load_cluster(name))
+        found = fit_links.as_estimated(fit_links.of_gpu(one_node, gpu), load_cluster(name))
         by_operation = [each for each in found if each.of in OPERATIONS]
         assert len(by_operation) == 4
         assert max(each.median for each in by_operation) <= 0.08, name
@@ -49,12 +49,12 @@ def test_a_gpu_from_its_datasheet_and_the_others_within_25_percent(one_node):
 
 
 def test_even_the_erratic_pcie_of_the_l40s_within_12_percent(one_node):
-    found = fit_links.as_priced(fit_links.of_gpu(one_node, "l40s"), load_cluster("l40s"))
+    found = fit_links.as_estimated(fit_links.of_gpu(one_node, "l40s"), load_cluster("l40s"))
     assert max(each.median for each in found if each.of in OPERATIONS) <= 0.12
 
 
 def test_azure_as_asked_for(azure):
-    found = {each.of: each for each in fit_links.as_priced(azure, load_cluster("a100-azure"))}
+    found = {each.of: each for each in fit_links.as_estimated(azure, load_cluster("a100-azure"))}
     assert (found["all"].rows, found["above"].rows) == (173, 52)
     assert found["all"].median <= 0.06
     assert found["all"].p95 <= 0.17

@@ -100,7 +100,7 @@ def test_a_line_that_was_cut_off_is_run_again(tmp_path):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (Heading(fingerprint="that", version="1", points=6, chunk=2), "is of another sweep; --restart"),
+        (Heading(fingerprint="that", version="1", points=6, chunk=2), "belongs to another sweep; --restart"),
         (Heading(fingerprint="this", version="2", points=6, chunk=2), "by traincast 1, and this is 2; --restart"),
         (Heading(fingerprint="this", version="1", points=6, chunk=3), "chunks of 2 points, not of 3"),
     ],
@@ -195,7 +195,7 @@ def test_a_full_disk_is_said_in_words_and_what_is_done_stays(tmp_path, monkeypat
 @pytest.mark.parametrize("content", [b"no journal\n", b'{"schema": 3}\n', b"\xff\xfe\n"])
 def test_what_is_no_journal_is_refused(tmp_path, content):
     (tmp_path / "journal").write_bytes(content)
-    with pytest.raises(FormatError, match="no journal of a sweep"):
+    with pytest.raises(FormatError, match="not a journal of a sweep"):
         Journal(tmp_path / "journal", HEADING)
 
 

@@ -142,7 +142,7 @@ def test_messages_carry_the_bytes_of_their_boundary():
     messages = np.isin(program.ops.kind_T[program.row_N], [Kind.SEND, Kind.RECV])
     sizes = program.ops.size_bytes_T[program.row_N[messages]]
     assert (sizes == 100 * (program.virtual_stage_N[messages] + 1)).all()
-    assert sorted(set(sizes.tolist())) == [100, 200], "what leaves the last virtual stage is no message"
+    assert sorted(set(sizes.tolist())) == [100, 200], "what leaves the last virtual stage is not a message"
 
 
 def test_operations_of_one_table_are_shared_by_all_ranks():
@@ -183,7 +183,9 @@ def test_a_rank_outside_the_group_cannot_communicate():
     made = HandMade(Parallel(pp=3)).template(
         forward=[compute(1)], end=[collective(1, Group.EMB, name="embedding_grads")]
     )
-    with pytest.raises(ProgramError, match="'embedding_grads' communicates over emb, but its rank is in no such group"):
+    with pytest.raises(
+        ProgramError, match="'embedding_grads' communicates over emb, but its rank is not in such a group"
+    ):
         expanded(made.workload())
 
 

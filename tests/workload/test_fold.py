@@ -148,7 +148,7 @@ def test_a_class_is_represented_by_its_lowest_preferred_rank():
 
 def classes_by_place(kind, members_GK, node_W, start_W=None):
     """Return the class of each rank where the groups of one kind sit on some nodes."""
-    table = GroupTable.of(kind, np.array(members_GK), len(node_W), ordered=kind is Group.PP)
+    table = GroupTable.from_members(kind, np.array(members_GK), len(node_W), ordered=kind is Group.PP)
     start = np.zeros(len(node_W), dtype=np.int64) if start_W is None else np.array(start_W)
     return fold(start, {kind: table}, np.array([node_W])).class_W.tolist()
 

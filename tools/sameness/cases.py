@@ -101,7 +101,7 @@ def plans() -> Iterator[Case]:
 
 
 def forecasts() -> Iterator[Case]:
-    """Yield forecasts of the examples' jobs, of other tools' recipes, and what is told beside a step."""
+    """Yield forecasts of the examples' jobs, of other tools' recipes, and what is told in addition to a step."""
     ways = {
         **{"as it is": "", "with suggestions": "--suggest", "unfolded": "--unfold --gpus 64 --global-batch 64"},
         **{"jitter": "--jitter 0.05 --seeds 8", "slow": "--slow 1=1.3", "hashes": "--network flow --network-seeds 3"},

@@ -6,7 +6,6 @@ Nothing is assumed of what only one side knows: it is listed as such.
 import math
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -14,12 +13,9 @@ from msgspec.structs import replace
 from traincast.analysis.part_words import common_part, in_common_words, times_whole_passes
 from traincast.analysis.summary import Interval, TrainingRun
 from traincast.diagnostics import Note
-from traincast.errors import ConfigError, FormatError
-from traincast.units import counted, format_share, format_time
-
-if TYPE_CHECKING:
-    from traincast.formats.training_log.grammar import TrainingLog
-    from traincast.workload.workload import MeasuredRun
+from traincast.errors import ConfigError
+from traincast.units import format_share, format_time
+from traincast.workload.workload import MeasuredStep
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -71,63 +67,12 @@ class Side(Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"rank {rank} has parts, but no end", self.name)
 
 
-def measured_side(measured: "MeasuredRun", name: str) -> Side:
+def measured_side(measured: MeasuredStep, name: str) -> Side:
     """Return a measured run, under a name for people."""
     timed = {rank: parts for rank, parts in measured.part_s.items() if parts}
     return Side(
         name=name, what="measured", step_s=measured.step_s, end_s=measured.end_s, part_s=timed, wait_s=measured.wait_s
     )
-
-
-def logged_side(log: "TrainingLog", name: str, known: Mapping[str, int]) -> Side:
-    """Return the steady step of a training log, under a name for people.
-
-    Parameters
-    ----------
-    log : TrainingLog
-    name : str
-    known : mapping
-        What the other side says of the run. What the log does not say is taken from it, and what it says otherwise is a
-        warning.
-
-    Raises
-    ------
-    FormatError
-        If neither log nor other side tells the time of a step.
-    """
-    # What reads logs loads numpy, which other sides do not need.
-    from traincast.formats.training_log.meaning import LEVEL, facts_of, steady_step
-
-    steady = steady_step(log, known)
-    if steady is None:
-        raise FormatError(
-            "says tokens per second and GPU, but not of how many tokens and GPUs a step is; compare it with a job or "
-            "the result of a forecast",
-            log.path,
-            log.steps[0].line,
-        )
-    facts = facts_of(log)
-    warnings = [
-        Note("log-contradicts", f"{key} is {facts[key]} in the log and {known[key]} on the other side", log.path)
-        for key in known
-        if key in facts and facts[key] != known[key]
-    ]
-    return Side(
-        name=name,
-        what="measured",
-        how=f"median of {counted(steady.lines, 'line')} of {log.framework.title}",
-        step_s=steady.step_s,
-        end_s={},
-        interval=Interval(level=LEVEL, low_s=steady.low_s, high_s=steady.high_s),
-        tokens_per_s_per_gpu=steady.tokens_per_s,
-        gpus=_whole(facts.get("gpus", known.get("gpus"))),
-        notes=steady.notes,
-        warnings=tuple(warnings),
-    )
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 class Difference(Struct, frozen=True):

@@ -64,7 +64,7 @@ class Suspect(Struct, frozen=True, kw_only=True):
     """What mends it, as ``--what-if`` takes it."""
     evidence: str
     ranks: tuple[int, ...] = ()
-    """Whom it is, where it is of some ranks."""
+    """The ranks that it concerns, where it is about some of them."""
     stages: tuple[int, ...] = ()
     includes: str = ""
     """Change of another suspect that this one mends, too."""
@@ -127,13 +127,13 @@ def _long_stage(stage_C: IntArray, parts: _Parts, slow: Sequence[Suspect]) -> It
             change=f"stage{longest}.own=peers",
             evidence=f"stage {longest} computes {ratio:.2f}x as long as the median of the others",
             stages=(longest,),
-            # What brings a stage to its like brings its slow workers there, too.
+            # What brings a stage to the level of its peers brings its slow workers there, too.
             includes=next((each.change for each in slow if longest in each.stages), ""),
         )
 
 
 def _slow_workers(rank_C: IntArray, stage_C: IntArray, parts: _Parts) -> Iterator[Suspect]:
-    """Yield the ranks that compute well longer than the median of their stage."""
+    """Yield the ranks that compute much longer than the median of their stage."""
     workers = _totals(rank_C, parts.of_worker_s_C, parts.of_stage_s_C)
     slow = sorted(
         (rank for rank in workers if workers[rank][0] > WELL_ABOVE * workers[rank][1]),
@@ -211,7 +211,7 @@ def _median(values: list[float]) -> float:
 
 
 def _slowest_type(replays: Replays, talk_N: BoolArray) -> str:
-    """Say which communication takes well longer than usual the most."""
+    """Name the communication that most exceeds its usual time."""
     labels, worst, most_s = replays.types(), "communication", 0.0
     for number in distinct(replays.name_N[talk_N]).tolist():
         at = talk_N & (replays.name_N == number)

@@ -45,7 +45,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     communication: tuple[CommunicationRow, ...]
     """Distinct communications, transfer and skew apart."""
     overlap: tuple[RankOverlap, ...]
-    """Of each simulated rank the share of communication that ran beside computation."""
+    """Of each simulated rank the share of communication that overlapped with computation."""
     roofline: tuple[RooflineRow, ...]
     """Computations of the rank that computes longest."""
     memory: tuple[StageCurve, ...]

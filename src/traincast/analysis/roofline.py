@@ -1,8 +1,8 @@
 """Where the computations of a step stand below the GPU's roof.
 
 A computation that moves B bytes for F FLOP cannot take less than F / peak or B / bandwidth (Williams, Waterman,
-Patterson 2009, "Roofline"). Beside what it took that says what binds it, and which share of that bound it reaches. FLOP
-and bytes are those of the operators that its input names; computations of which only the time is known have none.
+Patterson 2009, "Roofline"). In addition to its time that says what binds it, and which share of that bound it reaches.
+FLOP and bytes are those of the operators that its input names; computations of which only the time is known have none.
 
 Letters: N operations, T template operations.
 """

@@ -1,4 +1,4 @@
-"""Find ranks whose own work takes well longer than that of their like.
+"""Find ranks whose own work takes much longer than that of their peers.
 
 A rank is compared with the other ranks of its stage, which do the same work; where a stage has
 one rank only, with the middle stages of the pipeline.
@@ -24,16 +24,16 @@ SAME_LOAD = 0.05
 
 
 class Straggler(Struct, frozen=True):
-    """A rank that is slower than its like."""
+    """A rank that is slower than its peers."""
 
     index: int
     """Index into `Program.rank_R`."""
     slowdown: float
-    """Own time over that of its like."""
+    """Own time over that of its peers."""
 
 
 def find_stragglers(program: Program, duration_s_N: FloatArray, load_R: FloatArray | None = None) -> list[Straggler]:
-    """Return the ranks whose computations take well longer than those of their like, by rank.
+    """Return the ranks whose computations take much longer than those of their peers, by rank.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def find_stragglers(program: Program, duration_s_N: FloatArray, load_R: FloatArr
         Seconds of each operation.
     load_R : float array [R], optional
         Tokens of each rank's experts over the mean: ranks of unequal load are not alike, and the
-        busiest is no straggler. None where all are equal.
+        busiest is not a straggler. None where all are equal.
     """
     own_s_R = _own_s(program, duration_s_N)
     found = []
@@ -66,7 +66,7 @@ def _own_s(program: Program, duration_s_N: FloatArray) -> FloatArray:
 
 
 def _usual_s(program: Program, own_s_R: FloatArray, index: int, alike_R: BoolArray) -> tuple[float, float]:
-    """Return the median time of a rank's like, 0 where it has none, and how far above it is a straggler."""
+    """Return the median time of a rank's peers, 0 where it has none, and how far above it a straggler begins."""
     stage = program.stage_R[index]
     others_R = np.where((program.stage_R == stage) & alike_R, program.represents_R, 0)
     others_R[index] -= 1

@@ -180,7 +180,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     mean_saving_s: float | None = None
     """What the mean step of a trace of several would be shorter; None of one step."""
     ranks: tuple[int, ...] = ()
-    """Whom it is, where it is of some ranks."""
+    """The ranks that it concerns, where it is about some of them."""
     stages: tuple[int, ...] = ()
 
 

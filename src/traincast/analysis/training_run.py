@@ -27,7 +27,7 @@ def training_run(
     interval: Interval | None = None,
     tdp_w: float | None = None,
 ) -> TrainingRun:
-    """Return what a run takes whose steps are as long as one.
+    """Return what a run takes whose steps all take as long as a given one.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def _power_w(terms: RunTerms, tdp_w: float | None) -> float | None:
     power_w = terms.gpu_power_w or tdp_w
     if power_w is None and (terms.grid_intensity is not None or terms.pue is not None):
         name = "grid_intensity" if terms.grid_intensity is not None else "pue"
-        raise ConfigError("is of energy, and the power of the GPU is not known; give gpu_power", name)
+        raise ConfigError("is about energy, and the power of the GPU is not known; give gpu_power", name)
     return power_w
 
 
@@ -124,5 +124,5 @@ def _with_run(side: Side, other: Side, terms: RunTerms) -> Side:
 
 
 def _times(value: float | None, factor: float | None) -> float | None:
-    """Return a product; None where a factor is not known."""
+    """Multiply numbers; None where one of them is not known."""
     return None if value is None or factor is None else value * factor

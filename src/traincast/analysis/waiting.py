@@ -57,7 +57,7 @@ def waiting(step: TimedProgram) -> Waiting:
     last_N = _last_members(program, timeline)
     index_N = np.repeat(np.arange(len(program.rank_R)), np.diff(program.op_ptr_R1))
     awaited_R = [_awaited(step, index, index_N[last_N]) for index in range(len(program.rank_R))]
-    stretches = [_Stretches.of(index, *awaited) for index, awaited in enumerate(awaited_R)]
+    stretches = [_Stretches.from_borders(index, *awaited) for index, awaited in enumerate(awaited_R)]
     direct = _Stretches.joined(stretches) if stretches else _Stretches.none()
     return Waiting(direct.pairs(program.rank_R), _followed(direct, awaited_R).pairs(program.rank_R))
 
@@ -75,7 +75,7 @@ class _Stretches(Struct, frozen=True):
         return cls(*(np.zeros(0, dtype=np.int64),) * 2, *(np.zeros(0),) * 2)
 
     @classmethod
-    def of(cls, index: int, border_B: FloatArray, other_B: IntArray) -> "_Stretches":
+    def from_borders(cls, index: int, border_B: FloatArray, other_B: IntArray) -> "_Stretches":
         """Return those of one rank."""
         at = np.flatnonzero(other_B >= 0)
         return cls(np.full(len(at), index), other_B[at], border_B[at], border_B[at + 1])
@@ -137,12 +137,12 @@ def _last_members(program: Program, timeline: Timeline) -> IntArray:
     last_N = np.arange(len(program))
     joined = np.flatnonzero(program.rendezvous_N >= 0)
     if len(joined):
-        meeting_J = program.rendezvous_N[joined]
-        order = np.lexsort((-joined, timeline.ready_s_N[joined], meeting_J))
-        final = np.flatnonzero(np.append(np.diff(meeting_J[order]) != 0, True))
-        last_of = np.zeros(int(meeting_J.max()) + 1, dtype=np.int64)
-        last_of[meeting_J[order][final]] = joined[order][final]
-        last_N[joined] = last_of[meeting_J]
+        rendezvous_J = program.rendezvous_N[joined]
+        order = np.lexsort((-joined, timeline.ready_s_N[joined], rendezvous_J))
+        final = np.flatnonzero(np.append(np.diff(rendezvous_J[order]) != 0, True))
+        last_of = np.zeros(int(rendezvous_J.max()) + 1, dtype=np.int64)
+        last_of[rendezvous_J[order][final]] = joined[order][final]
+        last_N[joined] = last_of[rendezvous_J]
     return last_N
 
 

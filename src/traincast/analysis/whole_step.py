@@ -1,10 +1,10 @@
 """Where a whole step went, told so that what-ifs confirm it.
 
 The breakdown of one rank (`traincast.analysis.breakdown`) says what that rank did; what it waits for is another rank's
-work, and what it exchanges may run beside what takes as long. Of the whole step, communication over a kind of group has
-what the step would be shorter by without it. ``compute`` is what the rank that
+work, and what it exchanges may overlap with what takes as long. Of the whole step, communication over a kind of group
+has what the step would be shorter by without it. ``compute`` is what the rank that
 computes longest computes. What is left is waiting for work of other ranks: ``bubble`` in a pipeline, and in other jobs
-the communications beside which nothing else runs though the step is as long without one of them.
+the communications that nothing overlaps with though the step is as long without one of them.
 
 Letters: N operations, O owners.
 """
@@ -29,7 +29,7 @@ _WORTH_SAYING = 0.03
 """Share of the step from which a part is held to what it saves."""
 
 StepWithout = Callable[[BoolArray], float]
-"""From the transfers that take no time, [N], to the step in seconds."""
+"""Returns the step in seconds if some transfers, [N], take no time."""
 
 
 class WholeStep(NamedTuple):
@@ -67,26 +67,27 @@ def whole_step(
     if waits_s <= _NEGLIGIBLE * step_s:
         compute_s, waits_s = left_s, 0.0
     shares_s = {name: max(own[name] - saved_s[name], 0.0) for name in EXPOSED}
-    beside_s = sum(shares_s.values())
+    shares_sum_s = sum(shares_s.values())
     pipelined = any(rank.breakdown_s["bubble"] > _NEGLIGIBLE * step_s for rank in ranks.values())
     parts_s = dict(saved_s)
-    if not pipelined and beside_s > 0:
-        parts_s = {name: saved_s[name] + waits_s * shares_s[name] / beside_s for name in EXPOSED}
+    if not pipelined and shares_sum_s > 0:
+        parts_s = {name: saved_s[name] + waits_s * shares_s[name] / shares_sum_s for name in EXPOSED}
         waits_s = 0.0
     return WholeStep({"compute": compute_s, **parts_s, "bubble": waits_s, "other": other_s}, saved_s)
 
 
 def competing(where: WholeStep, step_s: float) -> tuple[Note, ...]:
-    """Return a note for each large part without which the step is hardly shorter, with what takes as long beside it."""
+    """Return a note for each large part without which the step is hardly shorter: what takes as long in parallel."""
     found = []
     for name in EXPOSED:
         part_s, saved_s = where.breakdown_s[name], where.saved_s[name]
         if part_s > _WORTH_SAYING * step_s and saved_s < part_s / 2:
             others = {each: time_s for each, time_s in where.breakdown_s.items() if each != name}
-            beside = max(others, key=others.__getitem__).replace("_", " ")
+            other = max(others, key=others.__getitem__).replace("_", " ")
             shown = name.replace("_", " ")
             text = (
-                f"without its {shown} the step is only {format_time(saved_s)} shorter: {beside} takes as long beside it"
+                f"without its {shown} the step is only {format_time(saved_s)} shorter: "
+                f"{other} takes as long in parallel"
             )
             found.append(Note("competing-path", text))
     return tuple(found)

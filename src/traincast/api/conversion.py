@@ -18,6 +18,7 @@ from traincast.job.request import JobRequest
 from traincast.job.words import SIMULATE_WORDS, sorted_out, takes
 from traincast.model.load import load_model
 from traincast.report.files import refuse_existing, write_files, write_whole
+from traincast.simulation.convert import run_of_job, run_of_workload
 from traincast.simulation.reproducible import choose, unchanged_files
 from traincast.workload.workload import Workload
 
@@ -121,8 +122,6 @@ def _run_for(
     writer: Writer, source: Files | Workload | Job | JobRequest | Draft, options: SimulateOptions, engine: str
 ) -> Run:
     """Return the run of what is to be converted."""
-    from traincast.simulation.convert import run_of_job, run_of_workload
-
     if isinstance(source, (str, PathLike)) and is_result(source):
         record = load_record(source)
         chosen = choose(options, record.cluster if options.cluster is None else options.cluster, engine)
@@ -132,7 +131,7 @@ def _run_for(
         return run_of_workload(read(unchanged_files(record.inputs), layout), chosen, writer)
     if isinstance(source, (Job, JobRequest, Draft)):
         if options.layout != LayoutOptions():
-            raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
+            raise ConfigError("applies to files; a job says its degrees and its schedule itself", "layout")
         said = source.cluster if isinstance(source, Draft) else None
         return run_of_job(source, choose(options, said if options.cluster is None else options.cluster, engine), writer)
     workload = source if isinstance(source, Workload) else read(source, options.layout, recorded=writer.as_traced)

@@ -1,13 +1,15 @@
 """Estimates of single things: a collective over sizes, an operator."""
 
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
+from traincast.estimate.operators import FAMILIES
+from traincast.estimate.operators.cost import OperatorCost, operator_cost
 from traincast.fabric.placement import with_used_gpus
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
@@ -15,9 +17,6 @@ from traincast.hardware.gpu import Gpu
 from traincast.simulation.reproducible import DEFAULT_CLUSTER
 from traincast.units import parse_size_range
 from traincast.workload.words import operation_named
-
-if TYPE_CHECKING:
-    from traincast.estimate.operators.cost import OperatorCost
 
 StrPath = str | PathLike[str]
 SIZE_ALIASES = {"seq": "queries", "head_dim": "qk_dim", "vocab": "vocabulary"}
@@ -75,7 +74,7 @@ def operator(
     gpu: StrPath | Gpu | None = None,
     constants: str | None = None,
     **described: Any,  # noqa: ANN401
-) -> "OperatorCost":
+) -> OperatorCost:
     """Return the cost of one operator on a GPU, and why.
 
     Parameters
@@ -97,8 +96,6 @@ def operator(
     >>> traincast.operator("gemm", "h100", m=8192, n=8192, k=8192).cost.bound
     'compute'
     """
-    from traincast.estimate.operators.cost import operator_cost
-
     words = ("dtype", "direction", "causal", "window", "options")
     known = operator_sizes().get(family.replace("-", "_"), ())
     sizes: dict[str, int] = {}
@@ -121,6 +118,4 @@ def operator_sizes() -> dict[str, tuple[str, ...]]:
     >>> traincast.operator_sizes()["gemm"]
     ('batch', 'm', 'n', 'k')
     """
-    from traincast.estimate.operators import FAMILIES
-
     return {name: tuple(size.name for size in FAMILIES.get(name).sizes) for name in FAMILIES.names()}

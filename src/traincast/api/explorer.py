@@ -5,7 +5,11 @@ from io import BytesIO
 from os import PathLike, fspath
 from pathlib import Path
 
-from traincast.api import Files, StrPath, is_result, predict, run_again, simulate
+from traincast.api.explanations import run_again
+from traincast.api.files import Files, StrPath
+from traincast.api.prediction import predict
+from traincast.api.results import is_result
+from traincast.api.simulation import simulate
 from traincast.hardware.cluster import Cluster
 from traincast.report.explorer.page import write_page
 from traincast.report.files import write_whole

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
+from traincast.calibration.kind import TELLERS
 from traincast.errors import ConfigError, FormatError
+from traincast.fabric.inspect import inspect_file
 from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import OpenRun, expand_inputs, identify_run
 from traincast.formats.recognise import bus_bandwidths as read_bus_bandwidths
@@ -36,9 +38,6 @@ def inspect(path: StrPath) -> Inspection:
     >>> found.format, found.layout["tp"], found.layout["pp"]
     ('aicb', 8, 16)
     """
-    from traincast.calibration.kind import TELLERS
-    from traincast.fabric.inspect import inspect_file
-
     file, *others = expand(path)
     if others:
         raise FormatError(f"stands for {1 + len(others)} files; inspect them one by one", str(path))
@@ -56,9 +55,6 @@ def inspect_all(files: Files) -> Iterator[Inspection]:
     >>> [found.format for found in api.inspect_all(["examples/aicb_*.txt", "examples/*.tsv"])]
     ['aicb', 'aicb', 'neusight']
     """
-    from traincast.calibration.kind import TELLERS
-    from traincast.fabric.inspect import inspect_file
-
     given = _paths(files)
     for path in expand(given):
         yield inspect_file(path, given, TELLERS)
@@ -128,8 +124,6 @@ def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
     try:
         return identify_run(paths, given)
     except FormatError:
-        from traincast.calibration.kind import TELLERS
-
         return workload_format(paths, given, TELLERS)
 
 
@@ -144,8 +138,6 @@ def bus_bandwidths(path: StrPath) -> dict[str, float]:
     >>> api.bus_bandwidths("busbw.yaml")
     {'tp.all_reduce': 300000000000.0}
     """
-    from traincast.calibration.kind import TELLERS
-
     return read_bus_bandwidths(Path(path), TELLERS)
 
 

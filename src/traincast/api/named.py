@@ -7,9 +7,11 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from traincast.dialects import LIKES
+from traincast.calibration.kind import TELLERS
+from traincast.dialects import LIKES, draft_like
 from traincast.dialects.recognise import draft_of_file
 from traincast.errors import ConfigError, FormatError, UnknownNameError
+from traincast.formats.recognise import known_as
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.hardware.gpu import gpu_names
@@ -20,6 +22,7 @@ from traincast.job.request import JobRequest
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
 from traincast.names import names_with
+from traincast.report.sides import job_of_log
 
 T = TypeVar("T")
 StrPath = str | PathLike[str]
@@ -124,8 +127,6 @@ def described(path: StrPath) -> Draft:
     if found is not None:
         return found
     if Path(path).suffix != ".toml":
-        from traincast.report.sides import job_of_log
-
         draft = job_of_log(Path(path))
         if draft is not None:
             return draft
@@ -134,9 +135,6 @@ def described(path: StrPath) -> Draft:
     except FormatError:
         if Path(path).suffix == ".toml" or not Path(path).is_file():
             raise
-        from traincast.calibration.kind import TELLERS
-        from traincast.formats.recognise import known_as
-
         file = known_as(Path(path), TELLERS)
         if file is not None:
             raise FormatError(
@@ -145,6 +143,11 @@ def described(path: StrPath) -> Draft:
         known = ", ".join(LIKES)
         text = f"is neither a job file nor a script or settings that tell whose they are; give like=... ({known})"
         raise FormatError(text, fspath(path)).typed(like="--like") from None
+
+
+def draft_of(job: StrPath | Draft | None) -> Draft | None:
+    """Return the job that a path describes; a job as it is."""
+    return described(job) if isinstance(job, (str, PathLike)) else job
 
 
 def job_under(
@@ -163,9 +166,7 @@ def job_under(
     """
     if like is not None:
         if not isinstance(job, str):
-            raise ConfigError("is of pasted flags; give their text as the job", "like")
-        from traincast.dialects import draft_like
-
+            raise ConfigError("applies to pasted flags; give their text as the job", "like")
         draft = draft_like(like, [job], strict=strict).under(said)
         wrong = [note.text for note in draft.warnings if note.code == "gpus-of-launcher"] if strict else []
         if wrong:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -19,13 +19,13 @@ from traincast.job.resolve import resolve_job
 from traincast.job.words import JOB_WORDS, RUN_WORDS, said_of_job, sorted_out, takes
 from traincast.model.model import Model
 from traincast.names import known_names
-from traincast.planning.options import LIMITED, PlanKeywords
+from traincast.planning.answer import Asked, Plan
+from traincast.planning.changes import open_request
+from traincast.planning.options import LIMITED, TERA, PlanKeywords, plan_options, price_on
+from traincast.planning.plan import plan as best_layouts
 from traincast.planning.request import requested
+from traincast.planning.several import Plans, Refusal, nothing_runs
 from traincast.simulation.reproducible import DEFAULT_CLUSTER, choose
-
-if TYPE_CHECKING:
-    from traincast.planning.answer import Asked, Plan
-    from traincast.planning.several import Plans
 
 StrPath = str | PathLike[str]
 AnyCluster = StrPath | Cluster | None
@@ -45,7 +45,7 @@ def plan(
     start: bool = False,
     engine: str = "fast",
     **words: Any,  # noqa: ANN401
-) -> "Plan":
+) -> Plan:
     """Return the best layouts for what a job leaves open; what it says is fixed.
 
     Parameters
@@ -77,10 +77,6 @@ def plan(
     >>> best.layout.tp, best.result.iteration_time_s < 2
     (2, True)
     """
-    from traincast.planning.changes import open_request
-    from traincast.planning.options import plan_options
-    from traincast.planning.plan import plan as best_layouts
-
     draft, options = _asked(job, like, words, strict=strict)
     request, notes, named = requested(draft)
     chosen = choose(StepOptions(), given := named if cluster is None else cluster, engine)
@@ -100,7 +96,7 @@ def plan(
 
 def _asked(
     job: JobRequest | Draft | StrPath | None, like: str | None, words: Mapping[str, Any], *, strict: bool = False
-) -> tuple[JobRequest | Draft, "PlanKeywords"]:
+) -> tuple[JobRequest | Draft, PlanKeywords]:
     """Return the job that is planned, and how."""
     of_plan, of_job = sorted_out(words, PLAN_WORDS, JOB_WORDS)
     limits = {name: of_plan.pop(f"max_{name}", None) for name in LIMITED}
@@ -112,7 +108,7 @@ def _asked(
     return found, options
 
 
-def _as_given(asked: "Asked", draft: JobRequest | Draft, cluster: AnyCluster) -> "Asked":
+def _as_given(asked: Asked, draft: JobRequest | Draft, cluster: AnyCluster) -> Asked:
     """Return what was asked for with its model and cluster as they were given."""
     model = draft.model if isinstance(draft, Draft) else None
     return replace(
@@ -134,7 +130,7 @@ def plans(
     start: bool = False,
     engine: str = "fast",
     **words: Any,  # noqa: ANN401
-) -> "Plans":
+) -> Plans:
     """Plan a job for every model on every cluster with every number of GPUs, and compare them.
 
     Parameters
@@ -162,9 +158,6 @@ def plans(
     >>> [each.layout.gpus for each in found.best]
     [16, 8]
     """
-    from traincast.planning.options import TERA
-    from traincast.planning.several import Plans, Refusal, nothing_runs
-
     draft, options = _asked(job, None, words)
     if not isinstance(draft, Draft):
         raise ConfigError("is a JobRequest, whose model and GPUs are given; name them apart", "job")
@@ -193,8 +186,6 @@ def _cases(
     prices: float | Mapping[str, float] | None,
 ) -> Iterator[tuple[Draft, str, float | None]]:
     """Yield every case with the name of its cluster and its price; GPUs vary fastest, then the cluster."""
-    from traincast.planning.options import price_on
-
     loaded = [(each, choose(StepOptions(), each, "auto").setting.cluster.name) for each in clusters]
     _check_prices(prices, [name for _, name in loaded])
     for model, (cluster, name), count in product(models or (None,), loaded, gpus or (None,)):
@@ -208,7 +199,9 @@ def _check_prices(prices: float | Mapping[str, float] | None, clusters: Sequence
         return
     for name in prices:
         if name not in clusters:
-            raise ConfigError(f"{name!r} is no cluster of this plan; {known_names(name, clusters)}", "gpu_hour_price")
+            raise ConfigError(
+                f"{name!r} is not a cluster of this plan; {known_names(name, clusters)}", "gpu_hour_price"
+            )
     unpriced = next((name for name in clusters if name not in prices), None)
     if unpriced is not None:
-        raise ConfigError(f"{unpriced} has none; give a price for every cluster, or for none", "gpu_hour_price")
+        raise ConfigError(f"{unpriced} has no price; give one for every cluster, or for none", "gpu_hour_price")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from traincast.api import StrPath
+from traincast.api.files import StrPath
 from traincast.calibration.ranking import Ranking, rank_layouts
 from traincast.hardware.cluster import Cluster
 
@@ -38,5 +38,5 @@ def rank(
     >>> traincast.rank("examples/training_runs.csv").total.groups
     2
     """
-    listed, beside = (None if each is None else Path(each) for each in (leave_out, recipes))
-    return rank_layouts(path, cluster, leave_out=listed, recipes=beside, progress=progress)
+    listed, settings = (None if each is None else Path(each) for each in (leave_out, recipes))
+    return rank_layouts(path, cluster, leave_out=listed, recipes=settings, progress=progress)

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, overload
 
 from traincast import __version__
-from traincast.api import StrPath
+from traincast.api.files import StrPath
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.words import JOB_WORDS, takes
 from traincast.report.sweep_table import check_table, column_names, sweep_rows, write_sweep
@@ -49,7 +49,7 @@ def sweep(
 ) -> dict[str, int] | Table:
     """Forecast or plan every point of a sweep, and write one table or return it.
 
-    Stopped, however hard, it goes on with the same call from the journal beside its table, for the same bytes.
+    Stopped, however hard, it goes on with the same call from the journal next to its table, for the same bytes.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def _run(
     restart: bool,
     keep: Callable[[Path, Spec, Sequence[str], Iterable[tuple[Point, Row]]], T],
 ) -> T:
-    """Run what the journal beside a table does not have, and return what `keep` makes of all points."""
+    """Run what the journal next to a table does not have, and return what `keep` makes of all points."""
     journal = _journal(table, asked, work, restart=restart)
     written = False
     try:
@@ -164,7 +164,7 @@ _LONGEST_NAME_BYTES = 255
 
 
 def _journal(table: Path, asked: Spec, work: PointWork, *, restart: bool) -> Journal:
-    """Return the journal beside a table, begun anew where that is asked for."""
+    """Return the journal next to a table, started over where that is asked for."""
     name = f"{table.name}.journal"
     if len(os.fsencode(name)) > _LONGEST_NAME_BYTES:
         name = f"{hashlib.sha256(os.fsencode(name)).hexdigest()}.journal"

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traincast.calibration.collectives import CollectiveMeasurements, price_measured, read_collectives, size_bands
+from traincast.calibration.collectives import CollectiveMeasurements, estimate_measured, read_collectives, size_bands
 from traincast.calibration.fit_links import fit_links
 from traincast.calibration.kind import FloatArray
 from traincast.calibration.tables import Skipped
@@ -36,7 +36,7 @@ _LEAST_SIZES = 2
 
 
 class Residuals(Struct, frozen=True):
-    """How far off the prices of all rows or of a band of sizes are, by the constants of the base and the fitted."""
+    """How far off the estimates of all rows or of a band of sizes are, by the constants of the base and the fitted."""
 
     name: str
     before: Statistics
@@ -93,7 +93,7 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
         What to start from; what the measurements do not show stays as it is there. Its
         measured tables are dropped.
     table : bool, default False
-        Whether the profile keeps the measured times as well: they then are the price of just
+        Whether the profile keeps the measured times as well: they then are the estimate of just
         the operations and groups that were measured, and the formula that of all others.
 
     Raises
@@ -149,7 +149,8 @@ def _changed(base: object, fitted: object, prefix: str = "") -> Iterator[str]:
 
 def _residuals(measured: CollectiveMeasurements, base: Cluster, cluster: Cluster) -> Iterator[Residuals]:
     before, after = (
-        np.array([price.time_s for price in price_measured(measured, each)], np.float64) for each in (base, cluster)
+        np.array([estimate.time_s for estimate in estimate_measured(measured, each)], np.float64)
+        for each in (base, cluster)
     )
     bands = size_bands(measured.size_bytes)
     masks = {"all": np.ones(len(measured), dtype=bool)}
@@ -176,7 +177,7 @@ def _percent(error: float | None) -> str:
 
 
 def cluster_toml(cluster: Cluster, comments: Sequence[str] = ()) -> str:
-    """Return a cluster as TOML that builds on no other file, its sources beside the numbers and comments first.
+    """Return a cluster as TOML that builds on no other file, its sources with the numbers and comments first.
 
     `load_cluster` of it gives an equal cluster, but for its name.
     """

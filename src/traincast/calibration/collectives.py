@@ -1,4 +1,4 @@
-"""Measured collectives: read from logs of nccl-tests and CSV files, put into bands of size, and priced."""
+"""Measured collectives: read from logs of nccl-tests and CSV files, put into bands of size, and estimated."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traincast.calibration.kind import FloatArray, Grouping, IntArray
-from traincast.calibration.tables import TIME_COLUMNS, Columns, Row, Skipped, Table, read_table
+from traincast.calibration.tables import TIME_COLUMNS, Columns, MeasurementTable, Row, Skipped, read_table
 from traincast.errors import FormatError
 from traincast.estimate.collective_table import spread
 from traincast.estimate.collectives import CollectiveCost, estimate_collective
@@ -80,7 +80,7 @@ def holds_collectives(columns: Sequence[str]) -> bool:
     return all(set(columns) & set(names) for names in (SIZE_COLUMNS, TIME_COLUMNS, RANKS_COLUMNS))
 
 
-def collectives_of(tables: Sequence[Table]) -> Reading:
+def collectives_of(tables: Sequence[MeasurementTable]) -> Reading:
     """Return the measured collectives of tables; a `FormatError` if a column is missing.
 
     They have a column of each of `SIZE_COLUMNS`, `TIME_COLUMNS` and `RANKS_COLUMNS`, and perhaps ``op`` (else
@@ -143,8 +143,8 @@ def size_bands(size_bytes: IntArray) -> Grouping:
 _spread = lru_cache(maxsize=None)(spread)
 
 
-def price_measured(measurements: CollectiveMeasurements, cluster: Cluster) -> list[CollectiveCost]:
-    """Return the price of each measured collective on a cluster."""
+def estimate_measured(measurements: CollectiveMeasurements, cluster: Cluster) -> list[CollectiveCost]:
+    """Return the estimate of each measured collective on a cluster."""
     rows = zip(measurements.on(cluster).groups, measurements.size_bytes.tolist(), strict=True)
     return [
         estimate_collective(operation_named(op), size_bytes, _spread(ranks, nodes), cluster)

@@ -1,6 +1,6 @@
 """Fit the links of a cluster to measured collectives.
 
-The form of a price is fixed (`traincast.estimate.collectives.links`); only the constants
+The form of an estimate is fixed (`traincast.estimate.collectives.links`); only the constants
 of `Link`, and the copy rate of the GPU, are fitted, the same for all operations, sizes and
 numbers of ranks. The fit lowers the error of the logarithm, which weighs all sizes alike.
 
@@ -86,7 +86,7 @@ def fit_links(
         Restarts of the search; it is deterministic.
     no_band_worse : bool, default False
         Give no band of sizes up for the others: where the form cannot have all of them, none gets worse than it
-        is in `cluster`, if that costs little error in all. For who starts from prices that already hold.
+        is in `cluster`, if that costs little error in all. For those who start from estimates that already hold.
 
     Raises
     ------
@@ -188,7 +188,7 @@ def with_constants(cluster: Cluster, constants: Mapping[str, float | None]) -> C
 
 
 def predictor(measured: CollectiveMeasurements, cluster: Cluster) -> Callable[[Cluster], FloatArray]:
-    """Return a function from a cluster to the price of every measurement, [N], whose number of nodes is known.
+    """Return a function from a cluster to the estimate of every measurement, [N], whose number of nodes is known.
 
     `cluster` says which algorithms may run; the function must get clusters that agree on that.
     """
@@ -237,7 +237,7 @@ def _loss(measured: CollectiveMeasurements) -> Callable[[FloatArray], float]:
 def _no_band_worse(
     loss: Callable[[FloatArray], float], measured: CollectiveMeasurements, before_N: FloatArray
 ) -> Callable[[FloatArray], float]:
-    """Return an error that also counts how much worse each band of sizes is than with the prices before."""
+    """Return an error that also counts how much worse each band of sizes is than with the estimates before."""
     log_time_N, bands = np.log(measured.time_s), size_bands(measured.size_bytes)
     masks = [bands.index == band for band in np.unique(bands.index)]
 

@@ -55,7 +55,7 @@ def identifiable(measured: CollectiveMeasurements, cluster: Cluster) -> list[str
     fields = [*INTRA] * bool(inside.any()) + [*INTER] * bool(across.any())
     hidden = set(FILL) if cluster.intra.kind == "pcie" else set()
     hidden |= {NIC, NODE} - set(rates_shown(measured, cluster).fields)
-    if len(set(measured.op)) == 1:  # what a rank keeps shows only beside another operation that keeps less of it
+    if len(set(measured.op)) == 1:  # what a rank keeps shows only next to another operation that keeps less of it
         hidden.add("gpu.copy_bytes_per_s")
     if len({op for op, far in zip(measured.op, across, strict=True) if far}) == 1:
         hidden.add(START)

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from traincast.calibration.nccl_logs import is_nccl_log
-from traincast.calibration.published import in_common_schema
-from traincast.calibration.tables import Skipped, Table, head_of, is_training_log, read_table
+from traincast.calibration.tables import MeasurementTable, Skipped, head_of, is_training_log, read_table
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.files import csv_rows
@@ -37,7 +36,7 @@ class Grouping(Struct, frozen=True, kw_only=True):
     """Position in `names` of the group of each row."""
 
     @classmethod
-    def of(cls, by: str, labels: Sequence[str | int]) -> "Grouping":
+    def from_labels(cls, by: str, labels: Sequence[str | int]) -> "Grouping":
         """Return the groups of equal labels; numbers rise, words are in their alphabet's order."""
         order = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
         position = {label: index for index, label in enumerate(order)}
@@ -107,7 +106,7 @@ class MeasurementKind(Struct, frozen=True, kw_only=True):
     """What is measured, with its unit: ``"time_s"``."""
     fits: Callable[[Sequence[str]], bool]
     """Says from the columns of a file whether it is of this kind."""
-    predict: Callable[[Table, Request], Predictions]
+    predict: Callable[[MeasurementTable, Request], Predictions]
     by: tuple[str, ...]
     """The groupings that `predict` gives."""
     leaves_out: tuple[str, ...] = ()
@@ -154,7 +153,7 @@ def _kind_of_table(head: str) -> MeasurementKind | None:
     except FormatError:
         return None
     columns = tuple(name.strip().lower() for name in first)
-    return kind_of(in_common_schema(Table("", columns, ())).columns)
+    return kind_of(columns)
 
 
 def _table(path: Path, head: str) -> Known | None:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from traincast.analysis.comparison import logged_side
+from traincast.analysis.logged import logged_side
 from traincast.calibration.kind import ClusterLike
 from traincast.calibration.runs import MeasuredRun, groups_of, job_of_run
-from traincast.calibration.tables import LOG_COLUMN, Row, Skipped, Table
+from traincast.calibration.tables import LOG_COLUMN, MeasurementTable, Row, Skipped
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
-from traincast.formats.training_log import read_log
 from traincast.formats.training_log.job import draft_of_log
+from traincast.formats.training_log.reader import read_log
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.job import Job
@@ -19,13 +19,13 @@ from traincast.simulation.reproducible import DEFAULT_CLUSTER
 
 
 def read_log_runs(
-    table: Table, job: Draft | None = None, cluster: ClusterLike | None = None
+    table: MeasurementTable, job: Draft | None = None, cluster: ClusterLike | None = None
 ) -> tuple[list[MeasuredRun], tuple[Skipped, ...]]:
     """Turn training logs into runs of a job with the steps that they tell.
 
     Parameters
     ----------
-    table : Table
+    table : MeasurementTable
         Whose rows are logs (`LOG_COLUMN`).
     job : Draft, optional
         The job that all of them ran; by default the one that each describes by its arguments.

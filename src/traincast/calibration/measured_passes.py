@@ -1,4 +1,4 @@
-"""What the ranks of a measured run computed, beside what the estimates of its job say: the rows of a calibration.
+"""What the ranks of a measured run computed, next to what the estimates of its job say: the rows of a calibration.
 
 The job says which operators each stage runs in each pass; a trace of kernels says the operators itself. Of the times of
 a pass or an operator the median counts, over microbatches, ranks and layers; ranks that others held up, and those that
@@ -70,8 +70,9 @@ def computations_of(paths: Sequence[Path]) -> MeasuredComputations:
         If the files are of no trace, or cannot be read.
     """
     form = identify_run(paths, paths)
-    if form.computations is not None:
-        found = form.computations(paths)
+    computed = form.loaded().computations
+    if computed is not None:
+        found = computed(paths)
     else:
         workload = form.read(paths, LayoutOptions())
         files = tuple(each.path for each in workload.inputs)

@@ -143,7 +143,7 @@ def _tests_of_report(text: str, path: str) -> list[_Test]:
                 measured = [found.get("time", found.get("cpu_time")), *map(found.get, ("alg_bw", "bus_bw", "nwrong"))]
                 test.rows[-1][1].extend(map(_as_in_log, measured))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FormatError(f"is no whole report of nccl-tests: {type(error).__name__} {error}", path) from None
+        raise FormatError(f"is not a complete report of nccl-tests: {type(error).__name__} {error}", path) from None
     return [test]
 
 
@@ -243,7 +243,7 @@ def _suspicion(op: str, fields: list[str], times: list[str], checks: list[str]) 
     try:
         operation_named(op)
     except UnknownNameError:
-        return f"{op} is no operation that can be estimated"
+        return f"{op} is not an operation that can be estimated"
     try:
         out_of_place, in_place = map(float, times)
         known = math.isfinite(out_of_place) and math.isfinite(in_place)

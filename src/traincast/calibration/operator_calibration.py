@@ -2,7 +2,7 @@
 
 Twenty timings tell how fast a GPU is, hardly how its rate depends on the shape; a measured GPU with
 the same kernels knows that, in its constants and its correction. So each measured GPU's are tried,
-scaled by one factor, and the nearest also with a new balance of compute and memory, beside a fit of
+scaled by one factor, and the nearest also with a new balance of compute and memory, next to a fit of
 all constants. Whichever predicts timings best that it was not given is taken: for one factor each timing
 from all others (leave one out), for a fit a fifth from the others.
 """
@@ -27,8 +27,7 @@ from traincast.calibration.operator_fit import (
     samples_of,
 )
 from traincast.calibration.operators import operators_of
-from traincast.calibration.published import read_measurements
-from traincast.calibration.tables import Skipped
+from traincast.calibration.tables import Skipped, read_table
 from traincast.calibration.validate import Statistics, statistics
 from traincast.diagnostics import advanced, announce
 from traincast.errors import CalibrationError
@@ -54,7 +53,7 @@ _EVENTS_S = (0.0, 1e-5, 2e-5, 4e-5)
 
 
 class FamilyResiduals(Struct, frozen=True):
-    """How far off the prices of one family are with the constants before and after the fit; in sample."""
+    """How far off the estimates of one family are with the constants before and after the fit; in sample."""
 
     family: str
     dtype: str
@@ -116,7 +115,7 @@ def calibrate_operators(
     residuals: list[FamilyResiduals] = []
     skipped: list[Skipped] = []
     for path in paths:
-        table = read_measurements(Path(path))
+        table = read_table(Path(path))
         every = operators_of(table, gpu)
         own = [row for row, ran_on in enumerate(every.gpu) if ran_on.name == gpu.name]
         others = [(every.ids[row], ran_on.name) for row, ran_on in enumerate(every.gpu) if ran_on.name != gpu.name]
@@ -257,25 +256,25 @@ def _scaled_from_others(
 
 def _scaled(sample: Timings, like: FamilyConstants, events_s: Sequence[float]) -> _Candidate:
     """Return constants slowed down by one factor, and the error of each timing by the factor of the others."""
-    price_N = predict(sample, like)
+    estimate_N = predict(sample, like)
     measured_N = sample.time_s_N
     left_out = []
     for at in range(len(sample)):
-        factor, event_s = _factor(np.delete(price_N, at), np.delete(measured_N, at), events_s)
-        left_out.append(abs(np.log((price_N[at] * factor + event_s) / measured_N[at])))
-    factor, event_s = _factor(price_N, measured_N, events_s)
+        factor, event_s = _factor(np.delete(estimate_N, at), np.delete(measured_N, at), events_s)
+        left_out.append(abs(np.log((estimate_N[at] * factor + event_s) / measured_N[at])))
+    factor, event_s = _factor(estimate_N, measured_N, events_s)
     constants = replace(
         like, compute=min(like.compute / factor, 1.0), memory=min(like.memory / factor, 1.0), event_s=event_s
     )
     return _Candidate(float(np.mean(left_out)), described(constants, sample))
 
 
-def _factor(price_N: FloatArray, measured_N: FloatArray, events_s: Sequence[float]) -> tuple[float, float]:
+def _factor(estimate_N: FloatArray, measured_N: FloatArray, events_s: Sequence[float]) -> tuple[float, float]:
     """Return the factor and the event time of least mean absolute logarithm."""
     found = []
     for event_s in events_s:
-        factor = float(np.exp(np.median(np.log(np.maximum(measured_N - event_s, 0.1 * measured_N) / price_N))))
-        error = float(np.mean(np.abs(np.log((price_N * factor + event_s) / measured_N))))
+        factor = float(np.exp(np.median(np.log(np.maximum(measured_N - event_s, 0.1 * measured_N) / estimate_N))))
+        error = float(np.mean(np.abs(np.log((estimate_N * factor + event_s) / measured_N))))
         found.append((error, factor, event_s))
     _, factor, event_s = min(found)
     return factor, event_s

@@ -61,9 +61,9 @@ class Timings(Struct, frozen=True, kw_only=True):
     owner_C: IntArray
     """Measurement that each call belongs to."""
     rest_s_N: FloatArray
-    """Seconds of what else a measurement covers, by prices of other families."""
+    """Seconds of what else a measurement covers, by estimates of other families."""
     factor_C: FloatArray | None = None
-    """Correction of each call's price, where one is taken as known."""
+    """Correction of each call's estimate, where one is taken as known."""
 
     def __len__(self) -> int:
         """Return the number of measurements."""
@@ -100,7 +100,7 @@ class Timings(Struct, frozen=True, kw_only=True):
 def samples_of(measured: OperatorMeasurements, constants: OperatorConstants) -> dict[Key, Timings]:
     """Return the samples of measurements by GPU, name of the constants and dtype.
 
-    Where a row covers several families, it is a measurement of the GEMMs; the constants price the rest.
+    Where a row covers several families, it is a measurement of the GEMMs; the constants estimate the rest.
     """
     rows_of: dict[Key, list[int]] = {}
     gpus: dict[Key, Gpu] = {}
@@ -191,7 +191,7 @@ def described(constants: FamilyConstants, sample: Timings) -> FamilyConstants:
 
 
 def predict(sample: Timings, constants: FamilyConstants) -> FloatArray:
-    """Return the predicted seconds of each measurement, with what its timing holds beside the kernel."""
+    """Return the predicted seconds of each measurement, with what its timing holds in addition to the kernel."""
     time_C = roofline(sample.columns, sample.machine, constants).time_N
     if sample.factor_C is not None:
         time_C = np.maximum(time_C * sample.factor_C, least_s(sample.columns, sample.machine))

@@ -18,7 +18,7 @@ from traincast.calibration.operator_fit import (
     predict,
     samples_of,
 )
-from traincast.calibration.operators import LONG_S, OperatorMeasurements, Priced, price_measurements
+from traincast.calibration.operators import LONG_S, Estimated, OperatorMeasurements, estimate_measurements
 from traincast.estimate.operators import (
     FamilyConstants,
     OperatorCall,
@@ -130,7 +130,9 @@ def defaults(rows: Sequence[FamilyConstants]) -> Iterator[FamilyConstants]:
             yield FamilyConstants(gpu=ANY, family=family, dtype=ANY, source=source, **medians)
 
 
-def price_held_out_shapes(measured: OperatorMeasurements, progress: Callable[[int, int], None] | None = None) -> Priced:
+def estimate_held_out_shapes(
+    measured: OperatorMeasurements, progress: Callable[[int, int], None] | None = None
+) -> Estimated:
     """Return the costs of the held-out fifth by constants that never saw it, and why other rows have none."""
     out = held_out_rows(measured)
     rows, others = np.flatnonzero(out).tolist(), np.flatnonzero(~out).tolist()
@@ -138,22 +140,22 @@ def price_held_out_shapes(measured: OperatorMeasurements, progress: Callable[[in
     constants, refitted = _fitted_again(measured.select(kept), shipped_constants(), measured.events, progress)
     predicted = np.full(len(measured), np.nan)
     reasons = dict.fromkeys(others, "its shape is in the four fifths that are fitted to")
-    priced, why = price_measurements(measured.select(rows), constants)
+    estimated, why = estimate_measurements(measured.select(rows), constants)
     reasons |= {rows[position]: reason for position, reason in why.items()}
     for position, row in enumerate(rows):
         if key_of(measured.gpu[row], measured.calls[row]) in refitted:
-            predicted[row] = priced[position]
+            predicted[row] = estimated[position]
         else:
             reasons.setdefault(row, "too few rows are left to fit its family to")
     return predicted, reasons
 
 
-def price_without_each_gpu(measured: OperatorMeasurements) -> Priced:
-    """Return the prices of each GPU by its datasheet, the constants of its kin, and the medians of the others."""
+def estimate_without_each_gpu(measured: OperatorMeasurements) -> Estimated:
+    """Return the estimates of each GPU by its datasheet, the constants of its kin, and the medians of the others."""
     predicted = np.full(len(measured), np.nan)
     reasons: dict[int, str] = {}
     for gpu, rows in measured.by_gpu().items():
-        part, why = price_measurements(measured.select(rows), without_gpu(shipped_constants(), gpu))
+        part, why = estimate_measurements(measured.select(rows), without_gpu(shipped_constants(), gpu))
         predicted[rows] = part
         reasons |= {rows[position]: reason for position, reason in why.items()}
     return predicted, reasons

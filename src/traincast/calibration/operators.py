@@ -3,7 +3,7 @@
 Four kinds of table are known by their columns; each row becomes the calls that one timing covers:
 
 * ``gpu family shape dtype``: any family, the shape as ``8192x1024``, with ``direction``, ``causal``, ``window`` and
-  ``options`` beside it (``kind=gelu inputs=1``); ``operator`` is what its source calls it, and a table with a column
+  ``options`` next to it (``kind=gelu inputs=1``); ``operator`` is what its source calls it, and a table with a column
   ``timing`` was timed by events;
 * ``m n k``: one GEMM;
 * ``batch seq heads kv_heads head_dim window``: forward of causal attention;
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from traincast.calibration.kind import FloatArray
-from traincast.calibration.tables import TIME_COLUMNS, Columns, Row, Skipped, Table
+from traincast.calibration.tables import TIME_COLUMNS, Columns, MeasurementTable, Row, Skipped
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants, work_of
 from traincast.hardware.dtypes import EIGHT_BIT
@@ -29,8 +29,8 @@ LONG_S = 1e-4
 """Timings above it are hardly touched by events, launches and caches."""
 
 Calls = tuple[OperatorCall, ...]
-Priced = tuple[FloatArray, dict[int, str]]
-"""Seconds, NaN where there is no price, and of each such row why."""
+Estimated = tuple[FloatArray, dict[int, str]]
+"""Seconds, NaN where there is no estimate, and of each such row why."""
 
 _TRITON, _FALLBACK, _SCALED = (("kernel", "triton"),), (("kernel", "fallback"),), (("kernel", "scaled"),)
 _INFERENCE = ("sglang", "trtllm", "vllm")
@@ -69,7 +69,7 @@ def holds_operators(columns: Sequence[str]) -> bool:
     return _reader(columns) is not None
 
 
-def operators_of(table: Table, gpu: Gpu | None = None) -> OperatorMeasurements:
+def operators_of(table: MeasurementTable, gpu: Gpu | None = None) -> OperatorMeasurements:
     """Return the measured operators of a table of one of the kinds above; a `FormatError` if it is of none.
 
     A row is left out where its GPU is unknown, what ran is not in the row, or a cell of it is wrong. Rows that do not
@@ -185,7 +185,7 @@ _READERS: tuple[tuple[set[str], Callable[[Row], _Read]], ...] = (
     ({"dtype", "batch", "seq", "heads", "kv_heads", "head_dim"}, _attention),
     ({"dtype", "tokens", "hidden", "moe_ffn", "topk", "experts"}, _experts),
 )
-"""What a table needs beside a time, and what reads its rows."""
+"""What a table needs in addition to a time, and what reads its rows."""
 
 
 def _reader(columns: Sequence[str]) -> Callable[[Row], _Read] | None:
@@ -198,8 +198,8 @@ def main_call(calls: Sequence[OperatorCall]) -> OperatorCall:
     return next((call for call in calls if work_of(call).tiling is not None), calls[0])
 
 
-def price_measurements(measured: OperatorMeasurements, constants: OperatorConstants | None = None) -> Priced:
-    """Return the price of each measured operator, with what its timing holds beside the kernel.
+def estimate_measurements(measured: OperatorMeasurements, constants: OperatorConstants | None = None) -> Estimated:
+    """Return the estimate of each measured operator, with what its timing holds in addition to the kernel.
 
     The constants are the shipped ones by default.
     """
@@ -213,11 +213,11 @@ def price_measurements(measured: OperatorMeasurements, constants: OperatorConsta
             if lacking:
                 reasons[row] = f"{gpu.name} has no known peak for {lacking[0]}"
         usable = [row for row in rows if row not in reasons]
-        predicted_N[usable] = _prices([measured.calls[row] for row in usable], gpu, known)
+        predicted_N[usable] = _estimates([measured.calls[row] for row in usable], gpu, known)
     return predicted_N, reasons
 
 
-def _prices(rows: Sequence[Calls], gpu: Gpu, constants: OperatorConstants) -> FloatArray:
+def _estimates(rows: Sequence[Calls], gpu: Gpu, constants: OperatorConstants) -> FloatArray:
     flat = [call for calls in rows for call in calls]
     owner = np.repeat(np.arange(len(rows)), list(map(len, rows)))
     total = np.bincount(owner, estimate_calls(flat, gpu, constants), len(rows)).astype(np.float64)

@@ -19,12 +19,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.calibration.columns import read_measurements
 from traincast.calibration.kind import ClusterLike, FloatArray
 from traincast.calibration.kinds.runs import memory_of_run
-from traincast.calibration.published import read_measurements
 from traincast.calibration.run_factors import Forecast, forecast_runs
 from traincast.calibration.runs import HARD, MeasuredRun, precision_class, read_runs
-from traincast.calibration.tables import Row, Skipped, Table, read_table
+from traincast.calibration.tables import MeasurementTable, Row, Skipped
 from traincast.calibration.validate import spearman
 from traincast.errors import CalibrationError, FormatError, TraincastError
 from traincast.estimate.factors import factors_on
@@ -152,10 +152,10 @@ def rank_layouts(
     CalibrationError
         If no two rows are alternatives.
     """
-    table = read_measurements(Path(path), None if recipes is None else read_table(recipes))
+    table = read_measurements(Path(path), recipes)
     table, left_out = _without(table, leave_out)
     read, skipped = read_runs(table, cluster)
-    # What makes them slow stands in no column, so they are no repeats of what has the same columns.
+    # What makes them slow stands in no column, so they are not repeats of what has the same columns.
     runs = [run for run in read if HARD not in run.cells]
     skipped += tuple(Skipped(run.id, run.cells[HARD]) for run in read if HARD in run.cells)
     groups = {key: found for key, found in _alternatives(runs).items() if len(found) > 1}
@@ -182,7 +182,7 @@ def rank_layouts(
     )
 
 
-def _without(table: Table, path: Path | None) -> tuple[Table, int]:
+def _without(table: MeasurementTable, path: Path | None) -> tuple[MeasurementTable, int]:
     if path is None:
         return table, 0
     lines = read_bytes(path).decode("utf-8", "replace").splitlines()
@@ -200,7 +200,7 @@ _Layout = tuple[tuple[str, object], ...]
 _Layouts = dict[_Layout, list[MeasuredRun]]
 """Runs by their layouts."""
 _SHARED = ("gpus", "seq_length", "global_batch", "task", "lora_rank")
-"""Of a job, what alternatives share beside their model; `_UNTOLD` tells none apart."""
+"""Of a job, what alternatives share in addition to their model; `_UNTOLD` tells none apart."""
 _UNTOLD = ("framework", "year", "precision", "model")
 
 

@@ -3,7 +3,7 @@
 What differs between clusters of one kind has a factor of its own: all computation, transfers over each kind of group,
 what the host does (classes with ``own`` in ``data/training/cost_classes.toml``). Of its logarithm a normal
 distribution says what is known before: 0, with the deviation that the factors that come with traincast have left and
-that of one cluster among its like. Measured steps are the forecast ones but for `NOISE`. So one run moves a forecast
+that of one cluster among its peers. Measured steps are the forecast ones but for `NOISE`. So one run moves a forecast
 most of the way to what was measured, in what the step consists of; runs with other layouts tell the classes apart.
 
 Letters: I runs, C classes of work.
@@ -20,10 +20,9 @@ from msgspec.structs import replace
 
 from traincast.calibration.cluster_calibration import cluster_toml
 from traincast.calibration.log_runs import read_log_runs
-from traincast.calibration.published import read_measurements
 from traincast.calibration.run_factors import NOISE, Forecast, Solution, forecast_runs, solve
 from traincast.calibration.runs import MeasuredRun, read_runs
-from traincast.calibration.tables import LOG_COLUMN, Skipped
+from traincast.calibration.tables import LOG_COLUMN, Skipped, read_table
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError
 from traincast.estimate.factors import factors_on, keys_of, own_deviation, prior_deviation
@@ -114,7 +113,7 @@ def calibrate_runs(
     runs: list[MeasuredRun] = []
     skipped: list[Skipped] = []
     for path in paths:
-        table = read_measurements(Path(path))
+        table = read_table(Path(path))
         found, left_out = read_log_runs(table, job, base) if LOG_COLUMN in table.columns else read_runs(table, base)
         runs += [run for run in found if run.measured_s is not None]
         skipped += left_out
@@ -174,7 +173,7 @@ def _far(rows: Sequence[MeasuredRun], after: Sequence[Forecast]) -> Iterator[Not
         if abs(share) > _FAR:
             text = (
                 f"the forecast is still {format_share(abs(share))} too {'long' if share > 0 else 'short'}: one cluster "
-                "differs from its like by less; was this the job that ran, and were its GPUs well?"
+                "differs from its peers by less; was this the job that ran, and were its GPUs well?"
             )
             yield Note("far-off", text, run.id)
 

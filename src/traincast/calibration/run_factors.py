@@ -166,7 +166,7 @@ def factors_of(sample: Sample) -> FactorTable:
     mean_K = np.log(list(map(prior_mean, sample.keys)))
     found = solve(sample.slope_IK, sample.residual_I, sample.weight_I, prior_K, sample.current_K, mean_K)
     rows_K = ((sample.slope_IK >= _LEAST_SLOPE) & (sample.weight_I[:, None] > 0)).sum(axis=0)
-    return FactorTable.of(
+    return FactorTable.from_factors(
         Factor(
             level=key[0],
             name=key[1],

@@ -125,14 +125,14 @@ def _text(row: Row, name: str) -> str:
 
 
 def _names(row: Row, name: str) -> tuple[str, ...]:
-    """Return names that stand beside each other: ``attn+moe_router``, ``attn, moe_router``."""
+    """Return names that stand next to each other: ``attn+moe_router``, ``attn, moe_router``."""
     return tuple(re.findall(r"[^\s,;+]+", row.cells[name]))
 
 
 def _layout(filling: _Filling, model: Model, *, annotated: bool) -> None:
     """Fill in degrees of parallelism that are printed otherwise, or not at all.
 
-    `annotated` frameworks lay out by sharding annotations, whose axes are no degrees of parallelism.
+    `annotated` frameworks lay out by sharding annotations, whose axes are not degrees of parallelism.
     """
     values = filling.values
     if not {"tp", "pp"} & set(values):
@@ -209,40 +209,9 @@ def _sharding(filling: _Filling) -> None:
         filling.values["shard"] = shard
 
 
-_GIGABIT = GIGA / 8
-
-_PER_GPU = re.compile(r"(?<!\d)(\d{1,6}) ?gb/s(?: rdma)? per gpu", re.IGNORECASE)
-_PER_NODE = re.compile(r"(?<!\d)(\d{1,6}) ?gb(?:/s|ps) (?:per node|node-node)", re.IGNORECASE)
-_CARDS = re.compile(r"(?<!\d)(\d{1,6}) ?x[^;,+]*?(?<!\d)(\d{1,6}) ?gb(?:/s|/sec|ps)", re.IGNORECASE)
-_CARDS_BYTES = re.compile(r"(?<!\d)(\d{1,6})x(?<!\d)(\d{1,6}) gb/s ib")
-_NO_CARDS = re.compile(r"storage|management|nvlink|ethernet nic|25gb/s|10g", re.IGNORECASE)
-_LEAST_CARD_GBIT = 100
-"""Slower cards are for management and storage, not for training."""
-
-
 def nic_bytes_per_s(row: Row) -> float | None:
-    """Return the line rate of the network cards per GPU, in bytes/s and direction; None where the row does not say it.
-
-    It says it in ``nic_gbit_per_gpu``, or in words in ``interconnect``, for ``gpus_per_node`` GPUs.
-    """
-    if "nic_gbit_per_gpu" in row.cells:
-        return row.number("nic_gbit_per_gpu") * _GIGABIT
-    text = row.cells.get("interconnect", "")
-    per_node = row.count("gpus_per_node") if "gpus_per_node" in row.cells else 8
-    if found := _PER_GPU.search(text):
-        return float(found[1]) * _GIGABIT
-    if found := _CARDS_BYTES.search(text.lower()) if "GB/s IB" in text else None:
-        return int(found[1]) * int(found[2]) * GIGA / per_node
-    if found := _PER_NODE.search(text):
-        return float(found[1]) * _GIGABIT / per_node
-    # Cards of a list such as "Compute: 8x ConnectX-7 IB NDR 400Gb/s".
-    for part in re.split(r"[;,+]", text):
-        if _NO_CARDS.search(part) and "compute" not in part.lower():
-            continue
-        found = _CARDS.search(part)
-        if found and int(found[2]) >= _LEAST_CARD_GBIT and int(found[1]) <= 2 * per_node:
-            return int(found[1]) * int(found[2]) * _GIGABIT / per_node
-    return None
+    """Return the rate of the network cards per GPU, in bytes/s and direction; None where the row does not say it."""
+    return row.number("nic_gbit_per_gpu") * GIGA / 8 if "nic_gbit_per_gpu" in row.cells else None
 
 
 class _Told(NamedTuple):
@@ -253,17 +222,16 @@ class _Told(NamedTuple):
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A framework by the text of its column; `data/runs/frameworks.toml` explains the fields."""
+    """A framework by the text of its column; `data/training/written.toml` explains the fields."""
 
     pattern: str
     framework: str = ""
     before_2025: str = ""
     by_year: bool = False
     gpu: str = ""
-    notes: str = ""
 
     def fits(self, row: Row) -> bool:
-        texts = {"framework": self.pattern, "gpu": self.gpu, "notes": self.notes}
+        texts = {"framework": self.pattern, "gpu": self.gpu}
         return all(re.search(text, row.cells.get(name, ""), re.IGNORECASE) for name, text in texts.items())
 
 
@@ -273,11 +241,12 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generations: Mapping[str, int]
     releases: Mapping[str, int]
     annotations: Mapping[str, tuple[str, ...]]
+    not_described: Mapping[str, str]
 
 
 @cache
 def _table() -> _Table:
-    return shipped_toml("runs/frameworks.toml", _Table)
+    return shipped_toml("training/written.toml", _Table)
 
 
 def framework_of(row: Row) -> _Told:
@@ -345,11 +314,6 @@ def _megatron_year(row: Row) -> int | None:
     return next((year for pattern, year in _table().releases.items() if re.search(pattern, framework)), None)
 
 
-@cache
-def _not_described() -> dict[str, str]:
-    return shipped_toml("runs/not_described.toml", dict[str, str])
-
-
 def model_from_columns(row: Mapping[str, str]) -> Model:
     """Return the model of a row's columns, any of which may be missing, under the row's own name.
 
@@ -361,11 +325,11 @@ def model_from_columns(row: Mapping[str, str]) -> Model:
     ------
     ConfigError
         If the model is of a kind that is not described, the shape is incomplete (the message names the
-        columns), or a column is no number.
+        columns), or a column is not a number.
     """
-    # A release that some tables print with the name is none of the model's.
+    # A release that some tables print with the name is not one of the model's.
     name = re.sub(r"(?<!\s)\s*+\(\d\d\.\d\d[.\d]*\)$", "", (row.get("model") or "").strip())
-    for pattern, kind in _not_described().items():
+    for pattern, kind in _table().not_described.items():
         if re.search(pattern, name, re.IGNORECASE):
             raise ConfigError(f"{name} is a {kind}, which is not described", "model")
     builtin = builtin_table(name) if find_model(name) is not None else None
@@ -406,7 +370,7 @@ def _given(row: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _as_trained(table: dict[str, Any], builtin: Mapping[str, Any] | None, row: Mapping[str, str]) -> dict[str, Any]:
-    """Return the table with what a run does beside its shape.
+    """Return the table with what a run does in addition to its shape.
 
     * Learned positions: one per token of a sequence.
     * A model cut to fewer layers keeps one dense layer before those with experts, and none that predicts further

@@ -13,10 +13,10 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.calibration.columns import ALIASES, under_common_names
 from traincast.calibration.kind import ClusterLike
-from traincast.calibration.published import ALIASES, in_common_schema, under_common_names
 from traincast.calibration.run_jobs import ASSUMED_FRAMEWORK, model_from_columns, nic_bytes_per_s, request_of
-from traincast.calibration.tables import Row, Skipped, Table
+from traincast.calibration.tables import MeasurementTable, Row, Skipped
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
@@ -101,17 +101,16 @@ def holds_memory(columns: Sequence[str]) -> bool:
     return {ALIASES.get(name, name) for name in columns} >= {*COLUMNS, "x_peak_mem_gib"}
 
 
-def read_runs(table: Table, cluster: ClusterLike | None = None) -> Runs:
+def read_runs(table: MeasurementTable, cluster: ClusterLike | None = None) -> Runs:
     """Turn a table of training runs into jobs with what was measured.
 
     Parameters
     ----------
-    table : Table
-        With columns of the common schema, or of a public table that rules bring to it.
+    table : MeasurementTable
+        With columns of the common schema (docs/data-files.md).
     cluster : str, path or Cluster, optional
         Where all rows ran; rows of another GPU are skipped. By default each row's own.
     """
-    table = in_common_schema(table)
     timed = holds_steps(table.columns)
     ran_on = None if cluster is None else load_cluster(cluster)
     kept, skipped = table.read(lambda row: run_of(row, timed=timed, ran_on=ran_on))
@@ -124,7 +123,7 @@ def run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> Me
     Raises
     ------
     TraincastError
-        If the row cannot be described: its model or GPU is not known, or a cell is no number.
+        If the row cannot be described: its model or GPU is not known, or a cell is not a number.
     """
     cells = under_common_names(row.cells)
     row = replace(row, cells=cells)
@@ -214,7 +213,7 @@ def precision_class(precision: str | None) -> str:
 def is_fitted(run: MeasuredRun) -> bool:
     """Say whether the shipped factors were fitted to runs like this one: pretraining, with a full layout.
 
-    Runs with a remark that they are hard are not, nor are those of a sweep over layouts.
+    Runs that are marked as hard are not, nor are those of a sweep over layouts.
     """
     return run.full_layout and "sweep" not in run.cells and HARD not in run.cells
 
@@ -236,12 +235,12 @@ def measured_step_s(row: Row, model: Model) -> float | None:
     """Return the measured step in seconds, None where it cannot be told.
 
     It is ``measured_value``, or follows from it by its ``measured_metric``, or stands in ``x_iter_time_s``; any column
-    may be missing. FLOP/s tell a step only beside ``flop_count``.
+    may be missing. FLOP/s tell a step only together with ``flop_count``.
 
     Raises
     ------
     FormatError
-        If a cell is no positive number.
+        If a cell is not a positive number.
     """
     # Without its value a metric says nothing; the step may still stand in a column of its own.
     metric = row.cells.get("measured_metric") if "measured_value" in row.cells else None
@@ -284,7 +283,7 @@ def _without_step(row: Row) -> str:
         return f"no step time: the {columns} {' and '.join(lacking)} and x_iter_time_s are empty"
     if row.cells["measured_metric"] in ("tflops_per_gpu", "mfu_pct"):
         return "no step time: only FLOP/s are printed, and how its source counts FLOP is not known"
-    return f"no step time: measured_metric {row.cells['measured_metric']!r} is none that tells it"
+    return f"no step time: measured_metric {row.cells['measured_metric']!r} is not one that tells it"
 
 
 def job_of_run(run: MeasuredRun) -> Job:

@@ -94,7 +94,7 @@ class Row(Struct, frozen=True):
             raise FormatError(f"column {name} {error}", self.path, self.line) from None
 
 
-class Table(Struct, frozen=True):
+class MeasurementTable(Struct, frozen=True):
     """A file of measurements: names of its columns in lower case, its rows, and lines that are none.
 
     A damaged line has more or fewer cells than the header.
@@ -160,7 +160,7 @@ def is_training_log(head: str) -> bool:
     return TRAINING_LOG.looks_like(head).confidence > _SURE_ENOUGH
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> MeasurementTable:
     """Read a CSV file with a header, or a log, perhaps packed with gzip.
 
     A log of nccl-tests has the columns ``op ranks nodes size_bytes time_us gpu suspect``, a training log is one row of
@@ -173,11 +173,11 @@ def read_table(path: Path) -> Table:
     """
     shown = str(path)
     if is_training_log(head_of(path)):
-        return Table(shown, (LOG_COLUMN,), (Row(shown, 1, {"id": shown, LOG_COLUMN: shown}),))
+        return MeasurementTable(shown, (LOG_COLUMN,), (Row(shown, 1, {"id": shown, LOG_COLUMN: shown}),))
     text = decoded(read_unpacked(path, MOST_TABLE_BYTES), shown, encoding="utf-8-sig")
     if is_nccl_log(text):
         rows = tuple(Row(shown, line, cells) for line, cells in read_nccl_log(text, shown))
-        return Table(shown, tuple(dict.fromkeys(name for row in rows for name in row.cells)), rows)
+        return MeasurementTable(shown, tuple(dict.fromkeys(name for row in rows for name in row.cells)), rows)
     lines = csv_rows(text, shown)
     columns = tuple(name.strip().lower() for name in next(lines, (1, []))[1])
     if not any(columns):
@@ -191,7 +191,7 @@ def read_table(path: Path) -> Table:
     if not rows:
         what = f"no whole row; {damaged[0].reason}" if damaged else "no rows"
         raise FormatError(f"the file has {what}", shown, max(1, len(text.splitlines())))
-    return Table(shown, columns, rows, damaged)
+    return MeasurementTable(shown, columns, rows, damaged)
 
 
 def _rows(lines: Iterator[tuple[int, list[str]]], columns: tuple[str, ...], shown: str) -> Iterator[Row | Skipped]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
+from traincast.calibration.columns import read_measurements
 from traincast.calibration.kind import KINDS, ClusterLike, FloatArray, MeasurementKind, Predictions, Request, kind_of
-from traincast.calibration.published import read_measurements
-from traincast.calibration.tables import Skipped, Table, read_table
+from traincast.calibration.tables import MeasurementTable, Skipped
 from traincast.calibration.worst import WorstGroup, WorstRow, worst_groups, worst_rows
 from traincast.diagnostics import Note, announce
 from traincast.errors import CalibrationError, ConfigError, FormatError
@@ -192,16 +192,16 @@ def _counted_once(found: Predictions, kind: MeasurementKind) -> CountedOnce | No
     )
 
 
-def _together(paths: Sequence[str | PathLike[str]], recipes: str | PathLike[str] | None) -> Table:
+def _together(paths: Sequence[str | PathLike[str]], recipes: str | PathLike[str] | None) -> MeasurementTable:
     """Return the rows of several files of one kind as one table, with the recipes of some."""
-    joined = None if recipes is None else read_table(Path(recipes))
-    tables = [read_measurements(Path(path), joined) for path in paths]
+    settings = None if recipes is None else Path(recipes)
+    tables = [read_measurements(Path(path), settings) for path in paths]
     first, *others = tables
     for other in others:
         if kind_of(other.columns) is not kind_of(first.columns):
             what = " and ".join(_kind(each).title for each in (first, other))
             raise FormatError(f"is of another kind than {first.path} ({what}); validate them one by one", other.path)
-    return Table(
+    return MeasurementTable(
         path=", ".join(table.path for table in tables),
         columns=tuple(dict.fromkeys(name for table in tables for name in table.columns)),
         rows=tuple(row for table in tables for row in table.rows),
@@ -216,7 +216,7 @@ def _check_used(found: Predictions) -> None:
         raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){others}", rows=0, needed_rows=1)
 
 
-def _kind(table: Table) -> MeasurementKind:
+def _kind(table: MeasurementTable) -> MeasurementKind:
     kind = kind_of(table.columns)
     if kind is None:
         known = ", ".join(each.title for each in KINDS.entries())

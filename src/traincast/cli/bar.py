@@ -5,6 +5,9 @@ from contextlib import contextmanager
 from threading import Timer
 from time import monotonic
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
 from traincast.cli.time_left import TimeLeft
 
 PATIENCE_S = 2.0
@@ -20,15 +23,6 @@ def late_bar(what: str) -> Iterator[Tell]:
 
     It is gone when the body ends, however it ends, so that what is printed after it stands alone.
     """
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),

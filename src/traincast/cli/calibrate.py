@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from traincast import api, report
 from traincast.cli.completion import known
 from traincast.cli.terminal import announced, console, print_json, print_line, progress
 
@@ -15,22 +16,22 @@ from traincast.cli.terminal import announced, console, print_json, print_line, p
     "--cluster",
     metavar="NAME|FILE",
     shell_complete=known("cluster", "gpu"),
-    help="Of collectives and runs: preset, GPU or TOML file to start from.",
+    help="Preset, GPU or TOML file to start from (collectives, runs).",
 )
 @click.option(
     "--gpu",
     metavar="NAME|FILE",
     shell_complete=known("gpu", "cluster"),
-    help="Of operators: the accelerator that they were measured on.",
+    help="The accelerator that operators were measured on.",
 )
 @click.option(
     "--job",
     type=click.Path(path_type=Path),
     metavar="JOB",
-    help="Of training logs and traces: the job that they are of.",
+    help="The job of training logs and traces.",
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the fitted profile there.")
-@click.option("--table", is_flag=True, help="Keep the measured times, which just these groups then take.")
+@click.option("--table", is_flag=True, help="Keep the measured times, which exactly these groups then take.")
 @click.option("--json", "as_json", is_flag=True, help="Print residuals and constants as JSON and nothing else.")
 def command(
     files: tuple[Path, ...],
@@ -49,39 +50,33 @@ def command(
     operators, about 20 timings per family.
     """
     if gpu is not None and (cluster is not None or job is not None):
-        raise click.UsageError("--gpu is of measured operators and cannot be combined with --cluster or --job")
+        raise click.UsageError("--gpu applies to measured operators and cannot be combined with --cluster or --job")
     if cluster is None and gpu is None and job is None:
         raise click.UsageError(
             "say --cluster (measured collectives, training runs), --job (training logs) or --gpu (measured operators)"
         )
-    from traincast import api
-
     of_runs = ("training-runs", "training-logs", "traces")
     runs = gpu is None and (job is not None or api.kind_of_measurements(files[0]) in of_runs)
     if table and (gpu is not None or runs):
         raise click.UsageError(f"--table is for collectives and cannot be combined with {'runs' if runs else '--gpu'}")
-    from traincast.report import json
-    from traincast.report.files import write_whole
-    from traincast.report.terminal.accuracy import print_calibration, print_operator_calibration, print_run_calibration
-
     with announced(quiet=False), progress("fitting", quiet=as_json):
         if runs:
             fitted = api.calibrate_runs(files, cluster, job)
-            profile, document = fitted.profile(), json.run_calibration_to_dict(fitted)
-            show, use = partial(print_run_calibration, console(), fitted), "--cluster"
+            profile, document = fitted.profile(), report.run_calibration_to_dict(fitted)
+            show, use = partial(report.print_run_calibration, console(), fitted), "--cluster"
         elif cluster is not None:
             collectives = api.calibrate(files, cluster, table=table)
-            profile, document = collectives.profile(), json.calibration_to_dict(collectives)
-            show, use = partial(print_calibration, console(), collectives), "--cluster"
+            profile, document = collectives.profile(), report.calibration_to_dict(collectives)
+            show, use = partial(report.print_calibration, console(), collectives), "--cluster"
         elif gpu is not None:
             operators = api.calibrate_operators(files, gpu)
-            profile, document = operators.profile(), json.operator_calibration_to_dict(operators)
+            profile, document = operators.profile(), report.operator_calibration_to_dict(operators)
             show, use = (
-                partial(print_operator_calibration, console(), operators),
+                partial(report.print_operator_calibration, console(), operators),
                 "--constants (predict, operator)",
             )
     if out is not None:
-        write_whole(out, profile.encode())
+        report.write_whole(out, profile.encode())
     if as_json:
         print_json(document)
         return

@@ -25,7 +25,7 @@ def gpu_counts(text: str) -> tuple[int, ...]:
 def _count_range(part: str, text: str) -> Iterator[int]:
     first, *more = (_gpu_count(each, text) for each in part.split(":"))
     if len(more) > 2 or (more and more[0] < first):
-        raise ConfigError(f"{quoted(text)} is no number of GPUs; write it like 256,512 or 256:2048 or 256:2048:256")
+        raise ConfigError(f"{quoted(text)} is not a number of GPUs; write it like 256,512 or 256:2048 or 256:2048:256")
     count, last, step = first, more[0] if more else first, more[1] if len(more) > 1 else 0
     if step and (last - count) // step >= _MOST_COUNTS:
         raise ConfigError(f"{quoted(text)} is more than {_MOST_COUNTS} numbers of GPUs; take larger steps")
@@ -36,7 +36,7 @@ def _count_range(part: str, text: str) -> Iterator[int]:
 
 def _gpu_count(text: str, of: str) -> int:
     if not is_number(text.strip()):
-        raise ConfigError(f"{quoted(of)} is no number of GPUs; write it like 256,512 or 256:2048 or 256:2048:256")
+        raise ConfigError(f"{quoted(of)} is not a number of GPUs; write it like 256,512 or 256:2048 or 256:2048:256")
     return int(checked_field("gpus", plain_number(text), least=1))
 
 
@@ -45,7 +45,7 @@ def cluster_price(text: str) -> tuple[str, float]:
     """Read ``2.5``, or ``h100=2.5`` of one cluster alone."""
     name, equals, price = text.rpartition("=")
     if not is_number(price) or (equals and not name):
-        raise ConfigError(f"{quoted(text)} is no price; write it like 2.5 or h100=2.5")
+        raise ConfigError(f"{quoted(text)} is not a price; write it like 2.5 or h100=2.5")
     return name, checked_field("gpu_hour_price", plain_number(price))
 
 

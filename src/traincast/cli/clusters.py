@@ -2,6 +2,7 @@
 
 import click
 
+from traincast import api, report
 from traincast.cli.completion import known
 from traincast.cli.terminal import console, print_json
 
@@ -15,17 +16,11 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
     With NAMES (presets, GPUs or TOML files) print every number of these clusters with its unit and source. A
     word that is part of names, such as mi3, lists those that have it.
     """
-    from traincast.api.named import clusters, search_clusters
-
-    known, exact = search_clusters(names) if names else (clusters(), False)
+    known, exact = api.named.search_clusters(names) if names else (api.clusters(), False)
     if as_json:
-        from traincast.report.json import clusters_to_dict
-
-        print_json(clusters_to_dict(known))
+        print_json(report.clusters_to_dict(known))
         return
-    from traincast.report.terminal.catalog import print_cluster_numbers, print_clusters
-
     if exact:
-        print_cluster_numbers(console(), known)
+        report.print_cluster_numbers(console(), known)
     else:
-        print_clusters(console(), known, every=not names)
+        report.print_clusters(console(), known, every=not names)

@@ -2,6 +2,7 @@
 
 import click
 
+from traincast import api, report
 from traincast.cli.completion import COLLECTIVES, known, one_of
 from traincast.cli.options import in_range, size_range
 from traincast.cli.terminal import console, print_json
@@ -42,14 +43,8 @@ def command(
     OP is all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce or send_recv, in
     any spelling. Sizes are counted as nccl-tests counts them.
     """
-    from traincast import api
-
     table = api.collective(op, sizes, gpus, nodes, cluster, algorithm)
     if as_json:
-        from traincast.report.json import collective_to_dict
-
-        print_json(collective_to_dict(table))
+        print_json(report.collective_to_dict(table))
     else:
-        from traincast.report.terminal.estimates import print_collective
-
-        print_collective(console(), table)
+        report.print_collective(console(), table)

@@ -5,9 +5,11 @@ from typing import Any
 
 import click
 
+from traincast import api, report
 from traincast.cli.completion import known
 from traincast.cli.options import run_fields, whole_run_options, wrong_usage
 from traincast.cli.terminal import console, print_json
+from traincast.dialects.recognise import told_as
 from traincast.job.training_run import run_terms
 
 
@@ -43,9 +45,6 @@ def command(
 
     With --html both are simulated, results and measured traces again, and shown side by side in a browser.
     """
-    from traincast import api
-    from traincast.dialects.recognise import told_as
-
     terms = run_fields(values)
     with wrong_usage():
         run_terms(terms)
@@ -55,10 +54,10 @@ def command(
         each for each in (a, b) if each and each.is_file() and api.kind_of_measurements(each) == "collectives"
     ]
     if len(collectives) == 1:
-        raise click.UsageError(f"{collectives[0]} is of collectives, and the other side is not; validate it instead")
+        raise click.UsageError(f"{collectives[0]} holds collectives, and the other side does not; validate it instead")
     if collectives and b is not None:
         if terms:
-            raise click.UsageError("--tokens is of a training run, and these are collectives")
+            raise click.UsageError("--tokens applies to a training run, and these are collectives")
         _collectives(a, b, as_json=as_json)
         return
     if cluster is not None and b is not None and not any(each.suffix == ".toml" or told_as(each) for each in (a, b)):
@@ -67,34 +66,22 @@ def command(
         _page(a, b, cluster, html)
     comparison = api.compare(api.described(a) if b is None else a, b or a, cluster, **terms)
     if as_json:
-        from traincast.report.json import comparison_to_dict
-
-        print_json(comparison_to_dict(comparison))
+        print_json(report.comparison_to_dict(comparison))
     else:
-        from traincast.report.terminal.comparison import print_comparison
-
-        print_comparison(console(), comparison, ranks=ranks)
+        report.print_comparison(console(), comparison, ranks=ranks)
 
 
 def _page(a: Path, b: Path | None, cluster: str | None, out: Path) -> None:
     """Write both steps as a page."""
-    from traincast.api.explorer import explore
-
     if b is None:
         raise click.UsageError("--html shows two steps; a training log has no operations to show")
-    explore(a, out, against=b, cluster=cluster)
+    api.explorer.explore(a, out, against=b, cluster=cluster)
 
 
 def _collectives(a: Path, b: Path, *, as_json: bool) -> None:
     """Compare measured collectives."""
-    from traincast import api
-
     found = api.compare_collectives(a, b)
     if as_json:
-        from traincast.report.json import collective_comparison_to_dict
-
-        print_json(collective_comparison_to_dict(found))
+        print_json(report.collective_comparison_to_dict(found))
     else:
-        from traincast.report.terminal.accuracy import print_collective_comparison
-
-        print_collective_comparison(console(), found)
+        report.print_collective_comparison(console(), found)

@@ -11,9 +11,15 @@ from pathlib import PurePath
 import click
 from click.shell_completion import CompletionItem
 
+from traincast.cli.main import cli
 from traincast.cli.shells import SHELLS, VARIABLE
 from traincast.cli.terminal import print_document
 from traincast.errors import TraincastError
+from traincast.hardware.clusters import cluster_names
+from traincast.hardware.gpu import gpu_names
+from traincast.job.frameworks import framework_names
+from traincast.model.load import model_names
+from traincast.schedules.schedule import SCHEDULES
 
 WRITTEN_FORMATS = ("aicb", "aicb-physical", "busbw", "chakra", "echo", "neusight")
 FURTHER_REPORTS = ("picture", "picture-dark", "endtoend")
@@ -23,42 +29,12 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broa
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _models() -> Sequence[str]:
-    from traincast.model.load import model_names
-
-    return model_names()
-
-
-def _clusters() -> Sequence[str]:
-    from traincast.hardware.clusters import cluster_names
-
-    return cluster_names()
-
-
-def _gpus() -> Sequence[str]:
-    from traincast.hardware.gpu import gpu_names
-
-    return gpu_names()
-
-
-def _frameworks() -> Sequence[str]:
-    from traincast.job.frameworks import framework_names
-
-    return framework_names()
-
-
-def _schedules() -> Sequence[str]:
-    from traincast.schedules.schedule import SCHEDULES
-
-    return SCHEDULES.names()
-
-
 _NAMES: dict[str, Callable[[], Sequence[str]]] = {
-    "model": _models,
-    "cluster": _clusters,
-    "gpu": _gpus,
-    "framework": _frameworks,
-    "schedule": _schedules,
+    "model": model_names,
+    "cluster": cluster_names,
+    "gpu": gpu_names,
+    "framework": framework_names,
+    "schedule": SCHEDULES.names,
 }
 
 
@@ -101,8 +77,6 @@ def command(shell: str | None) -> None:
 
     SHELL is bash, zsh or fish (default: the one of $SHELL).
     """
-    from traincast.cli.main import cli
-
     shell = shell or PurePath(os.environ.get("SHELL", "")).name
     if shell not in SHELLS:
         raise click.UsageError(f"which shell? Give one of {', '.join(SHELLS)}")

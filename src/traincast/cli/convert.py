@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from traincast import api, report
 from traincast.cli.completion import WRITTEN_FORMATS, known, one_of
 from traincast.cli.options import read_options, step_options, wrong_usage
 from traincast.cli.terminal import announced, console, print_json, progress
@@ -53,8 +54,6 @@ def command(
     IN is a job file, the files of a workload or trace (or the folder they are in), or a result.json, whose run it is.
     OUT is a file, or a folder for formats of one file per rank.
     """
-    from traincast import api
-
     if len(files) < 2:
         raise click.UsageError(
             "what to read and where to write it are both needed: traincast convert IN OUT --to FORMAT"
@@ -67,13 +66,9 @@ def command(
         said = _said(choices) | ({} if model is None else {"model": model})
         done = api.convert(source, out, to, options=options, force=force, engine="auto", **said)
     if as_json:
-        from traincast.report.json import conversion_to_dict
-
-        print_json(conversion_to_dict(done))
+        print_json(report.conversion_to_dict(done))
     elif not quiet:
-        from traincast.report.terminal.inspection import print_conversion
-
-        print_conversion(console(), done)
+        report.print_conversion(console(), done)
 
 
 def _said(choices: tuple[str, ...]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import click
 
+from traincast import report
 from traincast.cli.terminal import OutputError, complain, print_json, whole_output
 from traincast.errors import TraincastError
 
@@ -38,19 +39,16 @@ def end(error: BaseException, arguments: Sequence[str]) -> int:
     """Say why a command with these arguments cannot go on; return its exit code."""
     said = _end_of(error)
     if _wants_json(arguments):
-        from traincast.report.failure import failure_of
-        from traincast.report.json import failure_to_dict
-
-        failure = failure_of(error, said.code, said.message, said.exit_code, said.field, said.path)
+        failure = report.failure_of(error, said.code, said.message, said.exit_code, said.field, said.path)
         # Where standard output is what fails, stderr says it alone.
         with suppress(OSError, OutputError), whole_output():
-            print_json(failure_to_dict(failure))
+            print_json(report.failure_to_dict(failure))
     complain(said.shown + _notes(error))
     return said.exit_code
 
 
 def is_stop(error: BaseException) -> bool:
-    """Return whether an error is no fault that a traceback would explain: wrong usage, or a stop."""
+    """Return whether an error needs no traceback to explain it: wrong usage, or a stop."""
     return isinstance(error, (click.ClickException, click.Abort, KeyboardInterrupt, StoppedError))
 
 

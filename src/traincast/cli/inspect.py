@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from traincast import api, report
 from traincast.cli.terminal import console, print_json
 
 
@@ -15,15 +16,9 @@ from traincast.cli.terminal import console, print_json
 )
 def command(files: tuple[Path, ...], whole: bool, as_json: bool) -> None:
     """Say what a file is: format, version, contents, totals, problems."""
-    from traincast import api
-
     inspections = api.inspect_all(files)
     if as_json:
-        from traincast.report.json import inspection_to_dict, inspections_to_dict
-
         found = list(inspections)
-        print_json(inspection_to_dict(found[0]) if len(found) == 1 else inspections_to_dict(found))
+        print_json(report.inspection_to_dict(found[0]) if len(found) == 1 else report.inspections_to_dict(found))
     else:
-        from traincast.report.terminal.inspection import print_inspections
-
-        print_inspections(console(), list(inspections), whole=whole)
+        report.print_inspections(console(), list(inspections), whole=whole)

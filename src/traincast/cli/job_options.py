@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from traincast import api
 from traincast.cli.cases import gpu_counts
 from traincast.cli.completion import known
 from traincast.cli.options import Name, RecomputeName, in_range, schedule_option, tokens, with_options
@@ -128,12 +129,12 @@ def recorded_job(record: "RunRecord") -> Draft:
     Raises
     ------
     ConfigError
-        If the result is no forecast, or its job was decided in Python, where no option can win.
+        If the result is not a forecast, or its job was decided in Python, where no option can win.
     """
     draft = record.draft()
     if isinstance(draft, Draft):
         return draft
-    raise ConfigError("is of a Job that was made in Python; run it again there: traincast.run_again(...)", "run.job")
+    raise ConfigError("was built in Python as a Job; run it again there: traincast.run_again(...)", "run.job")
 
 
 def _said(cluster: str | None, values: Mapping[str, Any]) -> Draft:
@@ -152,13 +153,11 @@ def _found(words: Sequence[str], like: str | None, *, strict: bool) -> Draft:
         raise click.UsageError(f"{' '.join(words[:3])!r} is not one job file; for pasted flags give --like {like}")
     if not words:
         return Draft()
-    from traincast.api import described
-
-    return described(words[0])
+    return api.described(words[0])
 
 
 def _names(context: click.Context, option: click.Parameter, value: str | None, known: Name) -> tuple[str, ...] | None:
-    """Split names at commas and blanks; refuse one that is none of the known ones."""
+    """Split names at commas and blanks; refuse one that is not one of the known ones."""
     words = None if value is None else value.replace(",", " ").split()
     return None if words is None else tuple(known.convert(word, option, context) for word in words)
 

@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 from traincast import __version__
 from traincast.cli import shells
 from traincast.cli.ending import StoppedError, end, is_stop
-from traincast.cli.manner import SILENT_ABOUT_ITSELF, with_manner
+from traincast.cli.manner_options import SILENT_ABOUT_ITSELF, with_manner
 from traincast.cli.terminal import whole_output
 from traincast.names import find_name, known_names
 
@@ -83,7 +83,7 @@ class _LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         found = find_name(args[0], _COMMANDS)
         if found is None and not args[0].startswith("-"):
-            ctx.fail(f"{args[0]!r} is no command; {known_names(args[0], _COMMANDS)}")
+            ctx.fail(f"{args[0]!r} is not a command; {known_names(args[0], _COMMANDS)}")
         return super().resolve_command(ctx, [found or args[0], *args[1:]])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -17,7 +17,7 @@ _STATUS = (
 )
 _ENVIRONMENT = (
     ("NO_COLOR", "Set: no colour, on a terminal either."),
-    ("COLUMNS", "Width of what is printed, where standard output is no terminal."),
+    ("COLUMNS", "Width of what is printed, where standard output is not a terminal."),
     ("TRAINCAST_PLAIN", "Set to 1: plain words, as with --plain."),
     ("TRAINCAST_DEBUG", "Set: the traceback of an error."),
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from traincast import api, report
 from traincast.cli.job_options import job_of, job_options, naming_unknown_flags
 from traincast.cli.options import in_range
 from traincast.cli.sections import SectionedCommand
@@ -17,7 +18,11 @@ from traincast.cli.terminal import complain, print_line
     "--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write the times there, or go on there."
 )
 @click.option(
-    "--minutes", type=in_range("minutes", 0.01, 1e6), default=10.0, show_default=True, help="Begin nothing after it."
+    "--minutes",
+    type=in_range("minutes", 0.01, 1e6),
+    default=10.0,
+    show_default=True,
+    help="Start nothing after that.",
 )
 @click.option(
     "--spread",
@@ -52,13 +57,10 @@ def command(
     """
     if (out is None) == (script is None):
         raise click.UsageError("say --out FILE.csv (time it here) or --script FILE.py (for another machine)")
-    from traincast import api
-    from traincast.report.files import write_whole
-
     draft = job_of(words, like, cluster, values, strict=strict)
     with naming_unknown_flags(draft):
         if script is not None:
-            write_whole(script, api.measuring_script(draft).encode())
+            report.write_whole(script, api.measuring_script(draft).encode())
             print_line(f"wrote {script}; run it where PyTorch sees the GPU: python {script} times.csv")
         elif out is not None:
             found = api.measure(draft, out, minutes=minutes, spread=spread, tell=_nothing if quiet else complain)

@@ -2,6 +2,7 @@
 
 import click
 
+from traincast import api, report
 from traincast.cli.completion import known
 from traincast.cli.options import in_range
 from traincast.cli.terminal import console, print_json
@@ -24,17 +25,11 @@ def command(names: tuple[str, ...], seq_length: int, as_json: bool) -> None:
     With NAMES (built-in models, config.json files of Hugging Face, TOML files) print the parameters and FLOPs of
     these by part, and where the numbers come from. A word that is part of names, such as llama, lists those.
     """
-    from traincast.api.named import models, search_models
-
-    known, exact = search_models(names) if names else (models(), False)
+    known, exact = api.named.search_models(names) if names else (api.models(), False)
     if as_json:
-        from traincast.report.json import models_to_dict
-
-        print_json(models_to_dict(known, seq_length))
+        print_json(report.models_to_dict(known, seq_length))
         return
-    from traincast.report.terminal.catalog import print_model_counts, print_models
-
     if exact:
-        print_model_counts(console(), known, seq_length)
+        report.print_model_counts(console(), known, seq_length)
     else:
-        print_models(console(), known)
+        report.print_models(console(), known)

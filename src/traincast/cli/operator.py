@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from traincast import api
+from traincast import api, report
 from traincast.api.estimates import SIZE_ALIASES
 from traincast.cli.completion import known, one_of
 from traincast.cli.options import in_range, with_options
@@ -24,7 +24,7 @@ def _size_options(function: Any) -> Any:  # noqa: ANN401
     options = []
     for name, families in families_of.items():
         flags = (f"--{name.replace('_', '-')}", *_ALIASES.get(name, ()))
-        text = f"Of {', '.join(families)}."
+        text = f"A size of {', '.join(families)}."
         options.append(click.option(*flags, name, type=in_range(name, 1), metavar="N", help=text))
     return with_options(options, function)
 
@@ -88,17 +88,13 @@ def command(
         **given,
     )
     if as_json:
-        from traincast.report.json import operator_to_dict
-
-        print_json(operator_to_dict(cost))
+        print_json(report.operator_to_dict(cost))
         return
-    from traincast.report.terminal.estimates import print_operator
-
-    print_operator(console(), cost)
+    report.print_operator(console(), cost)
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise click.BadParameter(f"{text!r} is no name and value, such as kernel=fa2", param_hint="--option")
+        raise click.BadParameter(f"{text!r} is not a name and value, such as kernel=fa2", param_hint="--option")
     return name, value

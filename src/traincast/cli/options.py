@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
+from traincast import api, report
 from traincast.cli.completion import FURTHER_REPORTS, known, one_of
 from traincast.cli.sections import OUTPUT, READING, SIMULATION, TRIED, WHOLE_RUN, in_section
 from traincast.errors import ConfigError
@@ -189,8 +190,6 @@ class _Rates(NamedTuple):
 def _rates(text: str) -> _Rates:
     """Read ``tp=300GB/s``, ``tp.all_reduce=300GB/s``, or a file of SimAI's that holds several."""
     if "=" not in text and Path(text).is_file():
-        from traincast import api
-
         return _Rates(tuple(api.bus_bandwidths(text).items()), from_file=True)
     group, rate = _pair(text, "GROUP=RATE, nor a file of bus bandwidths")
     return _Rates(((group, parse_rate(rate)),), from_file=False)
@@ -314,7 +313,7 @@ _STEP_OPTIONS = (
         type=in_range("network_seeds"),
         default=1,
         metavar="N",
-        help="Hash seeds of the fabric to run; min, median and max of the step are told.",
+        help="Hash seeds of the fabric to run; prints min, median and max of the step.",
     ),
     _many(
         "overlap_slowdown",
@@ -367,14 +366,14 @@ _TRY_OPTIONS = (
         type=in_range("jitter"),
         default=0.0,
         metavar="X",
-        help="Let computations vary, 0.05 for a standard deviation of 5 %; the spread of the step is told.",
+        help="Let computations vary, 0.05 for a standard deviation of 5 %; prints the spread of the step.",
     ),
     click.option(
         "--seeds", type=in_range("seeds"), default=DEFAULT_SEEDS, show_default=True, help="Simulations with --jitter."
     ),
     GOODPUT,
 )
-"""What is tried beside a step."""
+"""What is tried in addition to a step."""
 PRICE = click.option("--gpu-hour-price", type=in_range("gpu_hour_price"), metavar="X", help="What a GPU-hour costs.")
 RUN_OPTIONS = (
     click.option(
@@ -477,13 +476,11 @@ def check_reports(out: Path | None, further: Sequence[str]) -> None:
     """Refuse further reports that are not known or that there is nowhere to write to, as wrong usage."""
     if not further:
         return
-    from traincast.report.files import REPORTS
-
     if out is None:
         raise click.UsageError("--report needs --out DIR, where the file is written")
     with wrong_usage():
         for name in further:
-            REPORTS.get(name)
+            report.REPORTS.get(name)
 
 
 def with_options(options: Iterable[Callable[[F], F]], function: F) -> F:
@@ -499,7 +496,7 @@ def step_options(function: F) -> F:
 
 
 def try_options(function: F) -> F:
-    """Add ``--what-if``, ``--jitter``, ``--seeds`` and ``--goodput``: the fields of `StepOptions` beside a step."""
+    """Add ``--what-if``, ``--jitter``, ``--seeds`` and ``--goodput``: `StepOptions` besides those of a step."""
     return with_options(in_section(TRIED, _TRY_OPTIONS), function)
 
 
@@ -582,6 +579,4 @@ def recorded_run(words: Sequence[str | Path]) -> "RunRecord | None":
     # Asked of the name first, so that a pipe or device is not opened here.
     if path.suffix != ".json" and not (path / "result.json").is_file():
         return None
-    from traincast import api
-
     return api.load_record(path) if api.is_result(path) else None

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from traincast import api, report
 from traincast.cli.cases import runs_options
 from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags
 from traincast.cli.options import in_range, run_fields, with_options, wrong_usage
@@ -83,10 +84,6 @@ def command(
     --global-batch 1024. A job whose layout is given already, with --from or as pasted flags (--like), is planned anew.
     Several models, clusters and numbers of GPUs are compared in one table.
     """
-    from traincast.report.json import plan_to_dict
-    from traincast.report.plan_files import write_plan
-    from traincast.report.terminal.plans import brief_lines, show_plan
-
     most = {name: values.pop(f"max_{name}") for name in limited()}
     if start is not None and words:
         raise click.UsageError(f"--from {start} is the job; leave out {' '.join(words[:2])!r}")
@@ -108,22 +105,20 @@ def command(
     had = start is not None or like is not None
     with naming_unknown_flags(draft), announced(quiet=quiet):
         found = _planned(draft, many, {**options, "start": had}, quiet=quiet or as_json)
-        written = write_plan(found, out) if out else []
+        written = report.write_plan(found, out) if out else []
     if as_json:
-        print_json(plan_to_dict(found))
+        print_json(report.plan_to_dict(found))
     elif quiet:
-        for line in brief_lines(found):
+        for line in report.brief_lines(found):
             print_document(line)
     else:
-        show_plan(console(), found)
+        report.show_plan(console(), found)
         for path in written:
             print_line(f"wrote {path}")
 
 
 def _planned(draft: Draft, many: Mapping[str, Any], options: Mapping[str, Any], *, quiet: bool) -> Any:  # noqa: ANN401
     """Return the plan, or those of several cases."""
-    from traincast import api
-
     if any(len(each) > 1 for each in many.values()):
         with counted("planning", quiet=quiet) as tell:
             return api.plans(draft, tell=tell, **many, **options)
@@ -137,7 +132,7 @@ def _fixed(said: Sequence[str]) -> Mapping[str, tuple[Any, ...]]:
     for each in said:
         name, equals, values = each.partition("=")
         if not equals or not values:
-            raise ConfigError(f"{each!r} is no FIELD=VALUE, such as tp=8 or micro_batch=1,2", "fix")
+            raise ConfigError(f"{each!r} is not FIELD=VALUE, such as tp=8 or micro_batch=1,2", "fix")
         found[name.strip().replace("-", "_")] = tuple(_value(value.strip()) for value in values.split(","))
     return found
 
@@ -148,7 +143,7 @@ def _asked(text: str) -> Mapping[str, Any]:
     for each in text.split(","):
         name, equals, value = each.partition("=")
         if not equals or not value:
-            raise ConfigError(f"{each!r} is no FIELD=VALUE, such as tp=4,pp=8", "explain")
+            raise ConfigError(f"{each!r} is not FIELD=VALUE, such as tp=4,pp=8", "explain")
         found[name.strip().replace("-", "_")] = _value(value.strip())
     return found
 
@@ -158,7 +153,7 @@ def _terms(values: Mapping[str, Any]) -> dict[str, Any]:
     said = values["gpu_hour_price"]
     prices = dict(said)
     if len(said) > 1 and (len(prices) < len(said) or "" in prices):
-        raise ConfigError("several prices are of a cluster each; write them like h100=2.5", "gpu-hour-price")
+        raise ConfigError("several prices need a cluster each; write them like h100=2.5", "gpu-hour-price")
     for price in (*prices.values(), None):
         terms = run_fields({**values, "gpu_hour_price": price})
         run_terms({"tokens": 1.0, **terms} if prices or "failures" in terms else terms)

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from traincast import api, report
 from traincast.cli.job_options import job_of, job_options, naming_unknown_flags, recorded_job
 from traincast.cli.options import (
     check_reports,
@@ -58,9 +59,6 @@ def command(
     JOB may also be the result.json of a forecast, or its folder: its job, cluster and options are run again, and
     options win over them.
     """
-    from traincast import api
-    from traincast.report.files import write_directory
-
     check_reports(out, further)
     with wrong_usage():
         options = StepOptions(**step_fields(values))
@@ -76,5 +74,5 @@ def command(
         result = api.predict(
             draft, options=options, engine="auto", allow_oom=allow_oom, fail_on_oom_risk=fail_on_oom_risk
         )
-        written = write_directory(result, out, further=further) if out else []
+        written = report.write_directory(result, out, further=further) if out else []
     show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import click
 
+from traincast.cli.main import cli
+
 
 class CommandHelp(NamedTuple):
     """One command."""
@@ -23,8 +25,6 @@ class CommandHelp(NamedTuple):
 
 def commands() -> Iterator[CommandHelp]:
     """Yield the program, then its commands in the order of its help."""
-    from traincast.cli.main import cli
-
     context = cli.make_context("traincast", [], resilient_parsing=True)
     yield _help(cli, context)
     for name in cli.list_commands(context):

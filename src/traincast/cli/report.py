@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from traincast import api, report
 from traincast.cli.options import check_reports, output_options
 from traincast.cli.terminal import announced, print_line, progress, show_result
 
@@ -27,15 +28,10 @@ def command(
     --out writes the files of the result again. For those of single operations (timeline, table of operations) it is
     run again from what it holds; where that is not possible they are left out, which is said.
     """
-    from traincast import api
-    from traincast.report.files import write_directory
-
     check_reports(out, further)
     written: list[Path] = []
     if html is not None:
-        from traincast.api.explorer import explore
-
-        explore(file, html)
+        api.explorer.explore(file, html)
         if not (quiet or as_json):
             print_line(f"wrote {html}")
         if not (out or as_json or analysed):
@@ -46,5 +42,5 @@ def command(
             result, why = api.with_operations(result, engine="auto")
         if why is not None and not (quiet or as_json):
             print_line(f"files of single operations are left out: {why}")
-        written += write_directory(result, out, further=further)
+        written += report.write_directory(result, out, further=further)
     show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)

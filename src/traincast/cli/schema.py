@@ -2,6 +2,7 @@
 
 import click
 
+from traincast import report
 from traincast.cli.terminal import print_document, print_json
 
 
@@ -12,11 +13,9 @@ def command(document: str | None) -> None:
 
     DOCUMENT is as in its "schema" key, traincast.result/1, or result for short; without it the documents are listed.
     """
-    from traincast.report.documents import DOCUMENTS, schema
-
     if document is not None:
-        print_json(schema(document))
+        print_json(report.schema(document))
         return
-    width = max(map(len, DOCUMENTS))
-    for each, (what, _) in DOCUMENTS.items():
+    width = max(map(len, report.DOCUMENTS))
+    for each, (what, _) in report.DOCUMENTS.items():
         print_document(f"{each:{width}}  {what}")

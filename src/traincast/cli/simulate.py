@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from traincast import api, report
 from traincast.cli.completion import known
 from traincast.cli.options import (
     Name,
@@ -86,9 +87,6 @@ def command(
         return
     if overlap is not None:
         raise click.UsageError("--simai-overlap needs --pricing simai; a simulation finds out what overlaps")
-    from traincast import api
-    from traincast.report.files import write_directory
-
     record = recorded_run(files)
     with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
         if record is None:
@@ -96,7 +94,7 @@ def command(
         else:
             said = {**on_command_line(changes), "suggest": changes["suggest"]}
             result = api.simulate_record(record, changed_options(record.options, **said), engine="auto")
-        written = write_directory(result, out, further=further) if out else []
+        written = report.write_directory(result, out, further=further) if out else []
     show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)
 
 
@@ -109,22 +107,14 @@ def _simai(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Print SimAI's own sum beside the simulated step, and write the file that SimAI writes of it."""
-    from traincast import api
-    from traincast.report.end_to_end import simai_end_to_end
-    from traincast.report.files import write_files
-
+    """Print SimAI's own sum next to the simulated step, and write the file that SimAI writes of it."""
     with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
-        report = api.simai(files, options, overlap)
+        summed = api.simai(files, options, overlap)
         result = api.simulate(files, options, engine="auto")
         if out:
-            content = simai_end_to_end(report, api.expand(files)[0].name)
-            write_files(out, [("EndToEnd.csv", [content])], force=True)
+            content = report.simai_end_to_end(summed, api.expand(files)[0].name)
+            report.write_files(out, [("EndToEnd.csv", [content])], force=True)
     if as_json:
-        from traincast.report.json import simai_to_dict
-
-        print_json(simai_to_dict(report, result))
+        print_json(report.simai_to_dict(summed, result))
     elif not quiet:
-        from traincast.report.terminal.estimates import print_simai
-
-        print_simai(console(), report, result)
+        report.print_simai(console(), summed, result)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from traincast import api, report
 from traincast.cli.terminal import console, rated
 
 
@@ -29,12 +30,9 @@ def command(spec: Path, out: Path, on: str, workers: int | None, restart: bool, 
     vary, each "section.key" with its values; [[cases]] are combinations of their own; [prices] is what a GPU of each
     cluster costs for an hour. With work = "plan" every point is a plan, made as [plan] says.
     """
-    from traincast.api.sweep import sweep
-    from traincast.report.sweep_table import check_table
-
-    written = " and ".join(str(path) for path in check_table(out) if path is not None)
+    written = " and ".join(str(path) for path in report.check_table(out) if path is not None)
     with rated(f"running the points of {spec}", "points", quiet=quiet) as tell:
-        counts = sweep(spec, out, on=on, workers=workers, restart=restart, tell=tell)
+        counts = api.sweep.sweep(spec, out, on=on, workers=workers, restart=restart, tell=tell)
     if not quiet:
         told = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items(), key=lambda each: -each[1]))
         console().print(f"wrote {written}: {sum(counts.values()):,} points, {told}", highlight=False)

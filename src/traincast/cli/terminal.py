@@ -14,8 +14,10 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from traincast import report
 from traincast.cli.manner import manner
 from traincast.cli.time_left import TimeLeft
+from traincast.diagnostics import listening
 from traincast.errors import TraincastError
 from traincast.report.plain import printable, shown
 
@@ -73,7 +75,7 @@ def whole_output() -> Iterator[None]:
     """Let the body print through a standard output that is written whole, or raises.
 
     Without it ``PYTHONUNBUFFERED`` makes of stdout a raw file, whose short writes nobody checks: what does not
-    fit on a full disk is cut off in silence. A stdout that is no file, of a test for example, stays.
+    fit on a full disk is cut off in silence. A stdout that is not a file, of a test for example, stays.
 
     Raises
     ------
@@ -121,10 +123,8 @@ def _text_on(raw: _WholeOutput, encoding: str) -> io.TextIOWrapper:
 
 def console() -> "Console":
     """Return the console for what the user asked for; coloured only on a terminal, and without ``NO_COLOR``."""
-    from traincast.report.terminal.console import console_for
-
     how = manner()
-    return console_for(plain=how.plain, verbose=how.verbose, quiet=how.quiet)
+    return report.console_for(plain=how.plain, verbose=how.verbose, quiet=how.quiet)
 
 
 def print_line(text: str) -> None:
@@ -141,9 +141,7 @@ def print_document(text: str) -> None:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON document to stdout."""
-    from traincast.report.json import encode
-
-    text = encode(document).decode("utf-8")
+    text = report.encode(document).decode("utf-8")
     escaped = _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     sys.stdout.flush()
     # A stream that somebody has put in its place may take text alone.
@@ -165,13 +163,9 @@ def show_result(
 ) -> None:
     """Print a simulated step, as JSON or for people, perhaps with its analysis, and which files were written."""
     if as_json:
-        from traincast.report.json import result_to_dict
-
-        print_json(result_to_dict(result))
+        print_json(report.result_to_dict(result))
     elif not quiet:
-        from traincast.report.terminal.step import print_result
-
-        print_result(console(), result, analysed=analysed, verbose=verbose)
+        report.print_result(console(), result, analysed=analysed, verbose=verbose)
         for path in written:
             print_line(f"wrote {path}")
 
@@ -197,8 +191,6 @@ def announced(*, quiet: bool) -> Iterator[None]:
     if quiet or manner().quiet:
         yield
         return
-    from traincast.diagnostics import listening
-
     last_s = monotonic()
     left, said = TimeLeft(last_s), ""
 
@@ -249,7 +241,6 @@ def progress(what: str, *, quiet: bool) -> Iterator[None]:
         yield
         return
     from traincast.cli.bar import late_bar
-    from traincast.diagnostics import listening
 
     furthest = 0.0
 
@@ -270,7 +261,6 @@ def counted(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | 
         yield None
         return
     from traincast.cli.bar import late_bar
-    from traincast.diagnostics import listening
 
     # What is announced of the whole is what the bar shows.
     with late_bar(what) as tell, listening(lambda _, __: None):

@@ -12,7 +12,7 @@ _SLOWER = 2.0
 class TimeLeft:
     """Tells the time left of one piece of work from the share of it that is done.
 
-    Shares are no even measure of time: the pace of all that is done is taken, smoothed over what was told before.
+    Shares are not an even measure of time: the pace of all that is done is taken, smoothed over what was told before.
     """
 
     def __init__(self, begin_s: float) -> None:

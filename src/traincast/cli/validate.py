@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from traincast import api, report
 from traincast.cli.completion import known
 from traincast.cli.options import group_name
 from traincast.cli.terminal import announced, console, counted, print_json, print_line
@@ -22,19 +23,17 @@ from traincast.cli.terminal import announced, console, counted, print_json, prin
     "--cv",
     type=group_name,
     metavar="GROUP",
-    help="Of collectives: also predict each group, such as ranks, by a fit to the others.",
+    help="Also predict each group of collectives, such as ranks, by a fit to the others.",
 )
 @click.option("--kind", metavar="KIND", help="What to predict where a file holds several things: memory-of-runs.")
-@click.option("--job", type=click.Path(path_type=Path), metavar="JOB", help="Of a training log: the job that it is of.")
+@click.option("--job", type=click.Path(path_type=Path), metavar="JOB", help="The job of a training log.")
 @click.option(
     "--recipes",
     type=click.Path(path_type=Path),
     metavar="FILE.csv",
-    help="Of training runs: settings of their recipes, by the column id; what a row says itself wins.",
+    help="Settings of training runs' recipes, by the column id; what a row says itself wins.",
 )
-@click.option(
-    "--ranking", is_flag=True, help="Of training runs: the regret of choosing a layout by its forecast, by group."
-)
+@click.option("--ranking", is_flag=True, help="The regret of choosing layouts of training runs by forecast, by group.")
 @click.option(
     "--leave-out",
     "spoilt",
@@ -68,22 +67,15 @@ def command(
         return
     if spoilt is not None:
         raise click.UsageError("--leave-out goes with --ranking")
-    from traincast import api
-    from traincast.report.csv import predictions_csv
-    from traincast.report.files import write_whole
-    from traincast.report.json import validation_to_dict
-
     chosen = [name.strip() for name in by.split(",")] if by is not None else []
     with announced(quiet=False), counted("predicting", quiet=as_json) as tell:
         validation = api.validate(files, cluster, chosen, cv, kind=kind, job=job, recipes=recipes, progress=tell)
     if out is not None:
-        write_whole(out, predictions_csv(validation))
+        report.write_whole(out, report.predictions_csv(validation))
     if as_json:
-        print_json(validation_to_dict(validation))
+        print_json(report.validation_to_dict(validation))
         return
-    from traincast.report.terminal.accuracy import print_validation
-
-    print_validation(console(), validation)
+    report.print_validation(console(), validation)
     if out is not None:
         print_line(f"wrote {out}")
 
@@ -97,18 +89,13 @@ def _rank(
     unused: list[str],
 ) -> None:
     """Print how well forecasts choose among the layouts of a table."""
-    from traincast.api.ranking import rank
-    from traincast.report.json import ranking_to_dict
-
     if unused:
         raise click.UsageError(f"--ranking takes no {unused[0]}")
     if len(files) > 1:
         raise click.UsageError(f"--ranking takes one file, and {len(files)} are given")
     with announced(quiet=False), counted("forecasting", quiet=as_json) as tell:
-        found = rank(files[0], cluster, leave_out=spoilt, recipes=recipes, progress=tell)
+        found = api.ranking.rank(files[0], cluster, leave_out=spoilt, recipes=recipes, progress=tell)
     if as_json:
-        print_json(ranking_to_dict(found))
+        print_json(report.ranking_to_dict(found))
         return
-    from traincast.report.terminal.ranking import print_ranking
-
-    print_ranking(console(), found)
+    report.print_ranking(console(), found)

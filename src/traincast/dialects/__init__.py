@@ -1,15 +1,19 @@
-"""What people paste: launch commands, flags and configuration files of other frameworks, read as a job."""
+"""What people paste: launch commands, flags and configuration files of other frameworks, read as a job and written."""
 
 from collections.abc import Callable, Sequence
 
 from traincast.dialects.accelerate_settings import draft_of_accelerate
 from traincast.dialects.bridge_settings import draft_of_bridge, draft_of_nemo
+from traincast.dialects.bridge_writing import bridge_text
 from traincast.dialects.deepspeed_settings import draft_of_deepspeed
 from traincast.dialects.flags import flag_table
 from traincast.dialects.maxtext_settings import draft_of_maxtext
 from traincast.dialects.megatron_flags import draft_of_megatron
+from traincast.dialects.megatron_writing import megatron_text
 from traincast.dialects.torchtitan_flags import draft_of_torchtitan
+from traincast.dialects.torchtitan_writing import torchtitan_text
 from traincast.job.draft import Draft
+from traincast.job.job import Job
 from traincast.registry import known_name
 
 LIKES: dict[str, Callable[..., Draft]] = {
@@ -22,6 +26,12 @@ LIKES: dict[str, Callable[..., Draft]] = {
     "nemo": draft_of_nemo,
 }
 """Name to the reader of its command line and files."""
+WRITES: dict[str, Callable[[Job], str]] = {
+    "megatron": megatron_text,
+    "bridge": bridge_text,
+    "torchtitan": torchtitan_text,
+}
+"""Name to the writer of a job in its words, which its reader reads; what it cannot be told is a comment."""
 
 
 def likely_framework(words: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
-from traincast.dialects.deepspeed_settings import Batch, adapters_of, deepspeed_draft, named_model
+from traincast.dialects.deepspeed_settings import ScriptBatch, adapters_of, deepspeed_draft, named_model
 from traincast.dialects.flags import READ, FlagTable, Pasted, flag_table
 from traincast.dialects.launch import Launch, launch_notes, read_launch
 from traincast.dialects.settings import (
@@ -131,7 +131,7 @@ def _others(
 ) -> Draft:
     """Return the job of PyTorch's data parallelism, FSDP or Megatron-LM."""
     verdict = judged(settings, table, strict=strict)
-    batch, framework = Batch.of(settings), _FRAMEWORKS[kind]
+    batch, framework = ScriptBatch.from_settings(settings), _FRAMEWORKS[kind]
     fields = {"framework": framework, **settings.fields(table)}
     name = "mixed_precision"
     halves = [each for each in ("bf16", "fp16") if settings.is_on(each)]

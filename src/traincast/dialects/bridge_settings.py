@@ -83,7 +83,9 @@ def _draft(like: str, words: Sequence[str], *, strict: bool) -> Draft:
     model, why = _model(found.name, settings, known)
     cluster = find_name(settings.get("gpu", ""), cluster_names())
     if cluster is None and "gpu" in settings:
-        found.warnings.append(Note("cluster-unknown", f"--gpu {settings['gpu']} is no known cluster; give --cluster"))
+        found.warnings.append(
+            Note("cluster-unknown", f"--gpu {settings['gpu']} is not a known cluster; give --cluster")
+        )
     return replace(
         draft,
         model=draft.model or model,
@@ -228,8 +230,8 @@ def _model(name: str | None, settings: Mapping[str, str], known: _Known) -> tupl
 def _said_of_recipe(known: _Known) -> Iterator[Note]:
     if known.name is not None:
         text = ", ".join(f"{name.rpartition('.')[2]} {value or 'on'}" for name, value in known.settings.items())
-        brief = f"recipe {known.name} sets {len(known.settings)} settings that are not said otherwise"
-        yield Note("recipe", f"recipe {known.name} sets what is not said otherwise: {text}", brief=brief)
+        brief = f"recipe {known.name} sets {len(known.settings)} settings that are not given otherwise"
+        yield Note("recipe", f"recipe {known.name} sets what is not given otherwise: {text}", brief=brief)
 
 
 def _not_run(name: str | None, known: _Known, like: str) -> Iterator[Note]:

@@ -70,7 +70,7 @@ def deepspeed_draft(
     _check_equal(said, flags)
     verdict = judged(settings, table, strict=strict)
     fields = {"framework": _FRAMEWORK, **settings.fields(table)}
-    batch = Batch.of(settings)
+    batch = ScriptBatch.from_settings(settings)
     notes = [*verdict.notes, *launch_notes(launch), *_auto(left, flags)]
     assumed = f"framework is not given: {_FRAMEWORK}, for DeepSpeed under Transformers; give --framework"
     notes.append(Note("assumed-framework", assumed))
@@ -85,12 +85,12 @@ def deepspeed_draft(
         fields["gpus"] = replicas * fields["tp"] * fields["pp"] * fields["cp"]
     if batch.micro is not None:
         fields["micro_batch"] = batch.micro
-    model, why, beside = named_model(settings, files)
+    model, why, more = named_model(settings, files)
     whys = {"gpus": launch.says, "model": why, "global_batch": batch.why(left)}
     return Draft(
         model=model,
         fields=fields,
-        notes=(*notes, *beside),
+        notes=(*notes, *more),
         settings=verdict.settings,
         warnings=verdict.warnings,
         finish=batch.finish,
@@ -116,7 +116,7 @@ def _auto(left: Sequence[str], flags: Values) -> list[Note]:
     return [Note("settings-auto", f"auto, as Transformers fills them in ({why}): {', '.join(left)}")]
 
 
-class Batch(Struct, frozen=True):
+class ScriptBatch(Struct, frozen=True):
     """Sequences of a step: any two of total, micro batch and accumulation, with the replicas, say the third.
 
     Source: DeepSpeed, runtime/config.py (_set_batch_related_parameters, _batch_assertion).
@@ -127,7 +127,7 @@ class Batch(Struct, frozen=True):
     steps: int | None
 
     @classmethod
-    def of(cls, settings: Pasted) -> "Batch":
+    def from_settings(cls, settings: Pasted) -> "ScriptBatch":
         """Read it from the settings."""
         micro = next((name for name in (_MICRO, _MICRO_FLAG) if name in settings), _MICRO)
         total, each, steps = (settings.count(name, 1) if name in settings else None for name in (_TOTAL, micro, _STEPS))
@@ -273,12 +273,12 @@ def adapters_of(settings: Pasted, fields: dict[str, Any]) -> None:
 
 
 def named_model(settings: Pasted, files: Sequence[str]) -> tuple[str | None, str | None, list[Note]]:
-    """Return the model that the script's flags name, or a ``config.json`` beside the configuration; why none; notes."""
+    """Return the model that the script's flags name, or a ``config.json`` next to the file; why none; notes."""
     if "model_name_or_path" in settings:
         return (*model_of(settings.text("model_name_or_path")), [])
     for file in files:
         config = Path(file).with_name("config.json")
         if config.is_file() and config != Path(file):
-            text = f"the model is {config}, which stands beside the configuration; give --model for another"
+            text = f"the model is {config}, which stands next to the configuration; give --model for another"
             return str(config), None, [Note("assumed-model", text)]
     return None, None, []

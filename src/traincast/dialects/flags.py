@@ -69,7 +69,7 @@ class FlagTable(Struct, frozen=True):
     scripts: Mapping[str, str]
     """Pattern of a training script to why its jobs are refused."""
     fields: Mapping[str, tuple[str, Mapping[str, Any] | None]]
-    """Flag to the field of a job that it sets as it stands, and what its values mean where they are no number,
+    """Flag to the field of a job that it sets as it stands, and what its values mean where they are not a number,
     switch or tokens; a meaning of an empty text leaves the field open."""
     usual: Mapping[str, Any]
     """Fields of a job as they are where no flag says otherwise."""

@@ -116,7 +116,7 @@ def _effect(name: str, values: str, known: KnownFlag | None) -> tuple[str, str]:
 
 
 def less_unused(settings: Sequence[Setting], unused: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Return settings, of which those have no effect that are read but nothing beside the others; `unused` says why."""
+    """Return settings; those that mean nothing given the others have no effect, for the reason in `unused`."""
     return tuple(
         replace(each, effect=NO_EFFECT, why=unused[each.name]) if each.effect == READ and each.name in unused else each
         for each in settings

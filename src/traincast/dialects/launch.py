@@ -213,7 +213,7 @@ def _ranks(
 
 
 def _product(name: str, factors: Sequence[tuple[str, str]]) -> tuple[int | None, str]:
-    """Return the product of counts and how it was found; None and why where one of them is no number."""
+    """Return the product of counts and how it was found; None and why where one of them is not a number."""
     says = f"{name} {' x '.join(f'{option} {brief(value)}' for option, value in factors)}"
     product = 1
     for option, value in factors:
@@ -233,7 +233,7 @@ def _why(value: str) -> str:
         return f"{brief(value)} is a range"
     if value in ("gpu", "auto", "cpu", "xpu"):
         return f"{value} stands for what a node has"
-    return f"{quoted(value)} is no number of ranks or nodes"
+    return f"{quoted(value)} is not a number of ranks or nodes"
 
 
 def _first(options: Mapping[str, str], names: Sequence[str]) -> tuple[str, str] | None:

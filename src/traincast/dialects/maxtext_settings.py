@@ -72,7 +72,7 @@ def draft_of_maxtext(words: Sequence[str], *, strict: bool = False) -> Draft:
     said = {name: values for name, values in {**said, **over}.items() if values not in (("",), ("None",))}
     settings = Pasted(said, _SHOWN, "")
     verdict = judged(Pasted(_not_default(said, table), _SHOWN, ""), table, strict=strict)
-    mesh = _Mesh.of(settings)
+    mesh = _Mesh.from_settings(settings)
     fields = {"framework": _FRAMEWORK, **settings.fields(table)}
     fields |= _computing(settings, table)
     fields |= {name: mesh.degree(name) for name in ("tp", "pp", "cp", "ep")}
@@ -151,12 +151,14 @@ def _plain(values: tuple[str, ...]) -> str:
 
 
 def _other_sizes(settings: Pasted, table: FlagTable) -> tuple[Note, ...]:
-    """Warn of sizes beside a named model, which MaxText takes only with override_model_config."""
+    """Warn of sizes given with a named model, which MaxText takes only with override_model_config."""
     read = [name for name in _not_default(settings.flags, table) if name in table.further["defaults"]]
     sizes = [name for name in read if (known := table.find(name.replace("_", "-"))) and known.effect == READ]
     if settings.words("model_name") in ("", "default") or not sizes:
         return ()
-    text = f"{', '.join(sizes)} are not read beside model_name {settings.words('model_name')}; it may matter much"
+    text = (
+        f"{', '.join(sizes)} are not read together with model_name {settings.words('model_name')}; it may matter much"
+    )
     return (Note("flag-not-modelled", f"{text}: give --model, a config.json or TOML"),)
 
 
@@ -168,7 +170,7 @@ class _Mesh(Struct, frozen=True):
     slices: int | None
 
     @classmethod
-    def of(cls, settings: Pasted) -> "_Mesh":
+    def from_settings(cls, settings: Pasted) -> "_Mesh":
         """Read the axes.
 
         Raises
@@ -187,7 +189,9 @@ class _Mesh(Struct, frozen=True):
             for axis in left:
                 if len(left) > 1 or _AXES[axis] not in ("data", "shard"):
                     others = ", ".join(names[each] for each in left if each != axis) or "the GPUs"
-                    what = f"is -1 beside {others}; write its size, or 1: one of data and fsdp can be what is left"
+                    what = (
+                        f"is -1 together with {others}; write its size, or 1: one of data and fsdp can be what is left"
+                    )
                     raise settings.wrong(names[next((each for each in left if names[each] in settings), axis)], what)
             found[where] = {axis: max(0, size) for axis, size in sizes.items()}
         slices = [settings.count(name, 1, -1) for name in ("num_slices", "compile_topology_num_slices")]

@@ -9,13 +9,15 @@ from typing import Any
 
 from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted, flag_table
+from traincast.dialects.writing import flags_of_fields
 from traincast.job.frameworks import RECOMPUTE_METHODS
+from traincast.job.recompute import Recomputation
 from traincast.model.dispatch import DISPATCHERS
 
 DISPATCHER = "moe-token-dispatcher-type"
 """Flag of how tokens travel to their experts."""
 UNUSED = "flag-unused"
-"""Code of the notes on flags that have no effect beside the others."""
+"""Code of the notes on flags that have no effect given the others."""
 
 
 def granularity(pasted: Pasted) -> str:
@@ -30,7 +32,7 @@ def granularity(pasted: Pasted) -> str:
 
 
 def recompute_fields(pasted: Pasted) -> dict[str, Any]:
-    """Return the fields of a job that the flags set; refuse modules that Megatron-LM refuses beside the other flags."""
+    """Return the fields of a job that the flags set; refuse modules that Megatron-LM refuses with the other flags."""
     recompute = granularity(pasted)
     fields: dict[str, Any] = {"recompute": recompute}
     if recompute == "full" and "recompute-method" in pasted:
@@ -48,6 +50,18 @@ def recompute_fields(pasted: Pasted) -> dict[str, Any]:
         what = "--recompute-granularity full" if recompute == "full" else "moe among --recompute-modules"
         raise pasted.wrong(overlap, f"cannot be combined with {what}")
     return fields
+
+
+def recompute_flags(recompute: Recomputation) -> dict[str, Any]:
+    """Return the flags that say what is recomputed, as `recompute_fields` reads them."""
+    if recompute.granularity == "none":
+        return {}
+    found: dict[str, Any] = {"recompute-granularity": recompute.granularity}
+    if recompute.granularity == "selective":
+        return found | {"recompute-modules": [*(recompute.recomputed_modules or ("core_attn",))]}
+    if recompute.group > 1 or recompute.layers is None:
+        return found | {"recompute-method": "uniform", "recompute-num-layers": recompute.group}
+    return found | {"recompute-method": "block", "recompute-num-layers": recompute.layers}
 
 
 def _delayed(pasted: Pasted) -> bool:
@@ -103,6 +117,12 @@ def dispatcher(pasted: Pasted) -> str:
     return pasted.choice(_BACKEND, _BACKENDS) if found == "deepep" and _BACKEND in pasted else found
 
 
+def dispatcher_flags(kind: str) -> dict[str, Any]:
+    """Return the flags that say how tokens get to their experts, as `dispatcher` reads them."""
+    found = next((name for name, means in _KINDS.items() if means == kind), "flex")
+    return {DISPATCHER: found} | ({_BACKEND: kind} if kind in _BACKENDS else {})
+
+
 def sends_once_to_a_node(pasted: Pasted) -> bool:
     """Return whether the flexible dispatcher sends, whose back-ends send a token once to each node of its experts."""
     return DISPATCHERS[dispatcher(pasted)].sends == "once"
@@ -120,7 +140,7 @@ def _lacks(pasted: Pasted, need: Mapping[str, Any]) -> str | None:
 
 
 def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: bool) -> Iterator[Note]:
-    """Refuse what Megatron-LM asserts against; yield a note for each flag that has no effect beside the others.
+    """Refuse what Megatron-LM asserts against; yield a note for each flag that has no effect given the others.
 
     Where the flags do not describe the model, its experts and attention are not known here.
     """
@@ -196,3 +216,35 @@ def gradient_bytes(pasted: Pasted) -> int:
     if pasted.is_on("fp16"):
         return 4 if in_fp32 else 2
     return 4
+
+
+def gradient_flags(dtype: str, size_bytes: int) -> dict[str, Any]:
+    """Return the flags that say in which type gradients are reduced, as `gradient_bytes` reads them.
+
+    Neither is what Megatron-LM does by itself: bf16 is reduced in fp32, and fp16 as it is.
+    """
+    return {
+        "grad-reduce-in-bf16": size_bytes == 2 and dtype not in ("fp16", "fp32", "tf32"),
+        "accumulate-allreduce-grads-in-fp32": size_bytes == 4 and dtype == "fp16",
+    }
+
+
+def precision_of(pasted: Pasted, fp8_recipe: str) -> str:
+    """Return the type of GEMMs; `fp8_recipe` is that of 8 bits."""
+    if "fp4-format" in pasted or "fp4" in pasted:
+        return "nvfp4"
+    if "fp8-format" in pasted or "fp8" in pasted:
+        return fp8_recipe
+    return "bf16" if pasted.is_on("bf16") else "fp16" if pasted.is_on("fp16") else "fp32"
+
+
+def precision_flags(dtype: str) -> dict[str, Any]:
+    """Return the flags that say the type of GEMMs, as `precision_of` reads them; 8 and 4 bits stand over bf16."""
+    eight = flags_of_fields(flag_table("megatron"), {"precision": dtype})
+    return {
+        "bf16": dtype not in ("fp16", "fp32", "tf32"),
+        "fp16": dtype == "fp16",
+        "fp8-format": "hybrid" if eight else None,
+        **eight,
+        "fp4-format": "e2m1" if dtype == "nvfp4" else None,
+    }

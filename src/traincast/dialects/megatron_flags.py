@@ -21,6 +21,7 @@ from traincast.dialects.megatron_checks import (
     check_combinations,
     dispatcher,
     gradient_bytes,
+    precision_of,
     recompute_fields,
 )
 from traincast.dialects.megatron_hybrid import Hybrid, hybrid_of
@@ -95,7 +96,7 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
     if hybrid is not None and hybrid.stages is not None:
         fields |= {"stage_layers": hybrid.stages, "vpp": max(1, len(hybrid.stages) // fields["pp"])}
     _pipeline(pasted, fields, model)
-    fields |= {"precision": _precision(pasted, fields.get("precision", "fp8")), **recompute_fields(pasted)}
+    fields |= {"precision": precision_of(pasted, fields.get("precision", "fp8")), **recompute_fields(pasted)}
     _sharding(pasted, fields)
     _offloading(pasted, fields)
     fields["grad_reduce_bytes"] = gradient_bytes(pasted)
@@ -187,14 +188,6 @@ def _offloading(pasted: Pasted, fields: dict[str, Any]) -> None:
         fields["offload_activations"] = layers
     if pasted.is_on("fine-grained-activation-offloading") and "offload-modules" in pasted:
         fields["offload_modules"] = tuple(pasted.words("offload-modules").replace(",", " ").split())
-
-
-def _precision(pasted: Pasted, fp8_recipe: str) -> str:
-    if "fp4-format" in pasted or "fp4" in pasted:
-        return "nvfp4"
-    if "fp8-format" in pasted or "fp8" in pasted:
-        return fp8_recipe
-    return "bf16" if pasted.is_on("bf16") else "fp16" if pasted.is_on("fp16") else "fp32"
 
 
 def _sharding(pasted: Pasted, fields: dict[str, Any]) -> None:

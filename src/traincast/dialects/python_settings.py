@@ -31,7 +31,7 @@ class PythonSettings(Struct):
     settings: dict[str, str] = field(default_factory=dict)
     """Dotted name, without that of the configuration, to its value as a command line has it."""
     warnings: list[Note] = field(default_factory=list)
-    """Assignments of what is no plain value."""
+    """Assignments of what is not a plain value."""
 
 
 def read_python(path: Path) -> PythonSettings:
@@ -76,7 +76,7 @@ def _take(found: PythonSettings, name: str, node: ast.expr, plain: Mapping[str, 
     if value is not None:
         found.settings[name] = value
     elif not (isinstance(node, ast.Constant) and node.value is None):
-        text = f"{name} = {brief(ast.unparse(node))} is no plain value and is not read; write the value"
+        text = f"{name} = {brief(ast.unparse(node))} is not a plain value and is not read; write the value"
         found.warnings.append(Note("flag-not-modelled", text, f"{shown}:{node.lineno}"))
 
 

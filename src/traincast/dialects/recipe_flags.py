@@ -16,6 +16,8 @@ from traincast.names import find_name, known_names
 from traincast.units import quoted
 
 _VALUE = re.compile(r"[^\s\[\]',\"]+")
+PRECISION_FLAGS = ("bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format")
+"""Flags of Megatron-LM that a named precision sets."""
 _PRECISION = ("mixed_precision", "trainer.plugins", "trainer.precision")
 _NOTHING = ("", "None", "null", "[]", "none", "~")
 _TYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16", "uint8": "fp8"}
@@ -32,8 +34,8 @@ class RecipeFlags(Struct, frozen=True):
     became: Mapping[str, str]
     """Setting to the flag that it sets or takes back; empty where it is read without one."""
     left: Sequence[str]
-    """Settings that are no flags."""
-    beside: Mapping[str, Setting]
+    """Settings that are not flags."""
+    dependent: Mapping[str, Setting]
     """Those of them whose fate another setting, or their own value, decides."""
 
     def typed(self, flag: str) -> str | None:
@@ -65,7 +67,7 @@ def recipe_flags(
     flags: dict[str, list[str]] = {}
     became: dict[str, str] = {}
     left = []
-    beside = dict(_beside(settings, table))
+    dependent = dict(_dependent(settings, table))
     for name in sorted(settings, key=lambda each: each not in _PRECISION):
         value, to = settings[name], table["paths"].get(name)
         if name in _PRECISION:
@@ -73,7 +75,7 @@ def recipe_flags(
             became[name] = ""
         elif to in _OF_LAUNCH or name in _NAMES or (name, value) == ("peft", "None"):
             became[name] = ""
-        elif name in beside or (flag := _set(flags, name, value, table, shown)) is None:
+        elif name in dependent or (flag := _set(flags, name, value, table, shown)) is None:
             left.append(name)
         else:
             became[name] = flag
@@ -81,11 +83,11 @@ def recipe_flags(
         if flag in flags and needs not in flags and {name for name, to in became.items() if to == flag} <= usual:
             del flags[flag]
     words = [word for name, values in flags.items() for word in (f"--{name}", *values)]
-    return RecipeFlags(words, became, left, beside)
+    return RecipeFlags(words, became, left, dependent)
 
 
 def _set(flags: dict[str, list[str]], name: str, value: str, table: Mapping[str, Any], shown: str) -> str | None:
-    """Set what a setting stands for; return the flag, empty where it needs none, or None where it is no flag."""
+    """Set what a setting stands for; return the flag, empty where it needs none, or None where it is not a flag."""
     to, meant = table["paths"].get(name), table.get("values", {}).get(name)
     if meant is not None and value not in _NOTHING:
         known = find_name(value, meant)
@@ -95,7 +97,7 @@ def _set(flags: dict[str, list[str]], name: str, value: str, table: Mapping[str,
         flag, *preset = stands_for.split() or [""]
         flags |= {flag: preset} if flag else {}
         return flag
-    flag, *preset = (to or name.rpartition(".")[2].replace("_", "-")).split() or [""]
+    flag, *preset = (to or _last_part(name)).split() or [""]
     if to == "" or not _is_flag(flag, table, name, of_path=to is not None):
         return None
     if refers(value) and _reads(flag):
@@ -104,10 +106,20 @@ def _set(flags: dict[str, list[str]], name: str, value: str, table: Mapping[str,
     return _add(flags, flag, value, preset, table)
 
 
-def _beside(settings: Mapping[str, str], table: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
+def flag_of_setting(name: str, table: Mapping[str, Any]) -> str:
+    """Return the flag of Megatron-LM that a setting is, under its usual name."""
+    flag: str = table["paths"].get(name) or _last_part(name)
+    return flag_table("megatron").spellings.get(flag, (flag,))[0]
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2].replace("_", "-")
+
+
+def _dependent(settings: Mapping[str, str], table: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
     """Yield the settings whose fate is decided by the value of another one, or by their own; the first rule counts."""
     decided: set[str] = set()
-    for rule in table.get("beside", ()):
+    for rule in table.get("dependent", ()):
         for name, value in settings.items():
             under = any(name == each or name.startswith(f"{each}.") for each in rule["names"].split())
             if not under or name in decided:
@@ -150,8 +162,8 @@ def fates_of(
     fates = []
     for name, value in settings.items():
         flag = found.became.get(name)
-        if name in found.beside:
-            fate = found.beside[name]
+        if name in found.dependent:
+            fate = found.dependent[name]
         elif name.startswith("peft."):
             fate = Setting(name, value, NOT_MODELLED, "all weights are trained", "much: give --task lora")
         elif flag is None:
@@ -172,7 +184,7 @@ def fates_of(
 
 
 def notes_of(fates: Sequence[Setting], found: RecipeFlags) -> Iterator[Note]:
-    """Yield the notes on settings that are no flags and have no effect, or a small one."""
+    """Yield the notes on settings that are not flags and have no effect, or a small one."""
     left = set(found.left)
     by_effect: dict[str, list[tuple[str, str]]] = {}
     for each in fates:
@@ -182,7 +194,7 @@ def notes_of(fates: Sequence[Setting], found: RecipeFlags) -> Iterator[Note]:
 
 
 def warnings_of(fates: Sequence[Setting], found: RecipeFlags, like: str) -> Iterator[Note]:
-    """Yield the warnings on settings that are no flags and that are not modelled."""
+    """Yield the warnings on settings that are not flags and that are not modelled."""
     left = set(found.left)
     for each in fates:
         value = f" = {quoted(each.value)}" if each.value else ""
@@ -232,10 +244,17 @@ def _add_precision(flags: dict[str, list[str]], value: str, table: Mapping[str, 
     known = find_name(plain, table["precisions"])
     if known is None:
         raise ConfigError(f"is {quoted(value)}; {known_names(plain, table['precisions'])} (in {shown})", name)
-    for each in ("bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format"):
+    for each in PRECISION_FLAGS:
         flags.pop(each, None)
-    words = table["precisions"][known].split()
-    for place, word in enumerate(words):
+    found = flags_of_precision(table["precisions"][known])
+    flags |= {flag: [] if value is True else [value] for flag, value in found.items()}
+
+
+def flags_of_precision(text: str) -> dict[str, Any]:
+    """Return the flags that a named precision stands for, with their values; True for switches."""
+    words = text.split()
+    found: dict[str, Any] = {}
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
         if word.startswith("--"):
-            following = words[place + 1 : place + 2]
-            flags[word[2:]] = following if following and not following[0].startswith("--") else []
+            found[word[2:]] = True if following.startswith("--") else following
+    return found

@@ -137,14 +137,16 @@ def draft_of_words(like: str, words: list[str], *, strict: bool) -> Draft:
     Raises
     ------
     ConfigError
-        If further words stand beside a script.
+        If further words stand next to a script.
     TraincastError
         As of `draft_like`.
     """
     files = [place for place, word in enumerate(words) if _stands_alone(words, place)]
     scripts = [place for place in files if not words[place].lower().endswith((*_SETTINGS, ".py"))]
     if scripts and len(words) > 1:
-        text = f"{words[scripts[0]]} is a script, and other words stand beside it; give it alone, and options before --"
+        text = (
+            f"{words[scripts[0]]} is a script, and other words stand next to it; give it alone, and options before --"
+        )
         raise ConfigError(text, "like")
     if scripts:
         return draft_like(like, words_of_file(like, words[0]), strict=strict)

@@ -1,7 +1,7 @@
 """Values of a configuration that refer to others, as OmegaConf writes them: ``${model.seq_length}``, ``${.layers}``.
 
-A name with dots before it is sought from the place of its setting: one dot beside it, each further one a section above.
-``${multiply:a,b}`` and its like are the functions that NeMo and its launcher register.
+A name with dots before it is sought from the place of its setting: one dot next to it, each further one a section
+above. ``${multiply:a,b}`` and others like it are the functions that NeMo and its launcher register.
 Source: omegaconf.readthedocs.io (Variable interpolation); NVIDIA/NeMo, nemo/core/classes/modelPT.py (multiply).
 """
 

@@ -34,7 +34,7 @@ def settings_of_file(path: str) -> Values:
     Raises
     ------
     FormatError
-        If it cannot be read, is no document of its kind, or holds anything but named settings.
+        If it cannot be read, is not a document of its kind, or holds anything but named settings.
     """
     found = _read(Path(path))
     if not isinstance(found, Mapping):

@@ -82,7 +82,7 @@ def read_commands(words: Sequence[str], shown: str) -> Commands:
 
 
 def _unbranched(command: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command without ``then``, ``do`` and their like before it."""
+    """Yield the words of a command without ``then``, ``do`` and the like before it."""
     begun = False
     for word in command:
         begun = begun or word not in _BRANCHES
@@ -95,7 +95,7 @@ def _tokens(text: str, shown: str) -> tuple[list[str], list[str]]:
     lines = re.sub(r"\\[ \t]*\r?\n", " ", text).splitlines()
     directives = [line.strip() for line in lines if line.strip().startswith(_DIRECTIVE)]
     kept = [re.sub(r"(?:^|\s)#\s.*$|^\s*#.*$", "", line) for line in lines]
-    # The number of a redirected stream is no word.
+    # The number of a redirected stream is not a word.
     joined = re.sub(r"(?<=\s)\d(?=[<>])", "", "\n".join(kept))
     lexer = shlex.shlex(joined, posix=True, punctuation_chars=";&|<>\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""

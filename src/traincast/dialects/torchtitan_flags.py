@@ -65,14 +65,14 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     fields |= pipeline_fields(settings, fields["pp"])
     more = _computing(settings, fields)
     model, why_none = _model(settings), _why_no_model(settings)
-    nothing, beside = unused(settings, fields), "no effect beside the other settings of the pipeline"
+    nothing, why = unused(settings, fields), "no effect given the other settings of the pipeline"
     if nothing:
-        more = (*more, Note("flags-without-effect", f"{beside}: {', '.join(nothing)}"))
+        more = (*more, Note("flags-without-effect", f"{why}: {', '.join(nothing)}"))
     return Draft(
         model=model,
         fields=fields,
         notes=(*judged.notes, *launch_notes(launch), assumed, *more),
-        settings=less_unused(judged.settings, dict.fromkeys(nothing, beside)),
+        settings=less_unused(judged.settings, dict.fromkeys(nothing, why)),
         warnings=(*judged.warnings, *_python_config(settings), *_not_compiled(settings, fields)),
         finish=lambda given, model: _finish(settings, given) | stages_of(settings, given, model),
         launched=gpus,
@@ -245,8 +245,9 @@ def _computing(settings: Pasted, fields: dict[str, Any]) -> tuple[Note, ...]:
     """Fill in what is recomputed, the types, and how ranks exchange sequences and parameters."""
     fields.setdefault("recompute", "selective")
     converters, in_16_bits = settings.words("model.converters"), "training.mixed_precision_param"
-    fp8 = "float8" in converters or settings.is_on("float8.enable_float8_linear")
-    fields["precision"] = "mxfp8" if "mx" in converters else "fp8" if fp8 else "bf16"
+    known: Mapping[str, str] = flag_table("torchtitan").further["converters"]
+    usual = "fp8" if settings.is_on("float8.enable_float8_linear") else "bf16"
+    fields["precision"] = next((dtype for name, dtype in known.items() if name in converters), usual)
     if fields["precision"] == "bf16" and in_16_bits in settings:
         fields["precision"] = settings.choice(in_16_bits, {"bfloat16": "bf16", "float32": "fp32"})
     if fields["tp"] > 1:

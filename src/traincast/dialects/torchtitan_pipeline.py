@@ -7,18 +7,21 @@ torch/distributed/pipelining/schedules.py (get_schedule_class).
 
 import ast
 import re
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from traincast.dialects.flags import Pasted, flag_table
 from traincast.errors import InfeasibleError
+from traincast.job.job import Job
 from traincast.job.pipeline_layout import PipelineLayout
 from traincast.model.model import Model
+from traincast.schedules.schedule import SCHEDULES, Pairing
 from traincast.units import counted, quoted
 
 _SECTION = "parallelism."
 _SCHEDULE = f"{_SECTION}pipeline_parallel_schedule"
+_MICROBATCH = f"{_SECTION}pipeline_parallel_microbatch_size"
 _PER_STAGE = f"{_SECTION}pipeline_parallel_layers_per_stage"
 _POINTS = f"{_SECTION}pipeline_parallel_split_points"
 _PARTS = f"{_SECTION}module_fqns_per_model_part"
@@ -29,7 +32,7 @@ _LESS = (
 )
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d{1,6})")
 _MODULES = {"tok_embeddings": "E", "norm": "", "output": "L", "lm_head": "L"}
-"""Modules beside the layers, and the letters of a layout that they are."""
+"""Modules in addition to the layers, and the letters of a layout that they are."""
 
 
 def pipeline_fields(settings: Pasted, pp: int) -> dict[str, Any]:
@@ -66,8 +69,32 @@ def schedule_name(schedule: str) -> str | None:
     return next((str(each["name"]) for each in known if each["schedule"] == schedule), None)
 
 
+def pipeline_settings(job: Job) -> dict[str, Any]:
+    """Return the settings that say a job's pipeline, as `pipeline_fields` and `stages_of` read them."""
+    if job.parallel.pp == 1:
+        return {}
+    schedule, layers_Q = job.pipeline.schedule, job.pipeline.layers_Q
+    known = schedule_name(schedule)
+    found: dict[str, Any] = {_SCHEDULE: known, _MICROBATCH: job.batch.micro_batch}
+    if len(set(layers_Q)) == 1:
+        # It takes embedding and head for layers, of which even stages have none less.
+        found |= {**dict.fromkeys(_LESS, 0), _PER_STAGE: layers_Q[0]}
+    else:
+        found[_PARTS] = _parts(layers_Q)
+    if known and SCHEDULES.get(schedule).pairing is Pairing.ALWAYS:
+        found[_OVERLAP] = job.experts.a2a_overlap
+    return found
+
+
+def _parts(layers_Q: Sequence[int]) -> list[list[str]]:
+    """Return the modules of every virtual stage by their names in torchtitan's models."""
+    ends = list(accumulate(layers_Q))
+    parts = [[f"layers.{index}" for index in range(end - held, end)] for held, end in zip(layers_Q, ends, strict=True)]
+    return [["tok_embeddings", *parts[0]], *parts[1:-1], [*parts[-1], "norm", "output"]]
+
+
 def unused(settings: Pasted, fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the settings of the pipeline that have no effect beside the others."""
+    """Return the settings of the pipeline that have no effect given the others."""
     ignored = (
         [_PER_STAGE, *_LESS, _POINTS] if _PARTS in settings else [_PER_STAGE, *_LESS] if _POINTS in settings else []
     )

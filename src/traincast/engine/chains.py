@@ -125,14 +125,14 @@ def _find_visits(graph: Graph) -> Visits | None:
 def _together(rendezvous_of_heads: list[int]) -> list[list[int]]:
     """Return chains by what is visited at once: those that begin with one rendezvous, each other one alone."""
     units: list[list[int]] = []
-    meeting: dict[int, list[int]] = {}
+    chains_at: dict[int, list[int]] = {}
     for chain, rendezvous in enumerate(rendezvous_of_heads):
-        if rendezvous in meeting:
-            meeting[rendezvous].append(chain)
+        if rendezvous in chains_at:
+            chains_at[rendezvous].append(chain)
             continue
         units.append([chain])
         if rendezvous >= 0:
-            meeting[rendezvous] = units[-1]
+            chains_at[rendezvous] = units[-1]
     return units
 
 

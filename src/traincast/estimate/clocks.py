@@ -1,4 +1,4 @@
-"""How long GEMMs take in a step beside their timings alone, by the clock that the power limit allows.
+"""How long GEMMs take in a step compared with their timings alone, by the clock that the power limit allows.
 
 Long GEMMs draw more than most GPUs may: the limiter lowers the clock until the mean over some milliseconds is within
 the limit. A kernel is timed alone for less than that, a step runs for seconds. At voltages near their least, a FLOP
@@ -77,5 +77,5 @@ def _limited_rates(gpu: Gpu) -> dict[str, float]:
 
 
 def _of_generation(architecture: str) -> Gpu | None:
-    """Return the first GPU of a generation, for what a FLOP takes in each type beside bf16."""
+    """Return the first GPU of a generation, for what a FLOP takes in each type other than bf16."""
     return next((each for each in map(load_gpu, gpu_names()) if each.architecture == architecture), None)

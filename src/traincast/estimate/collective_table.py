@@ -42,7 +42,7 @@ class CollectiveTable(Struct, frozen=True, kw_only=True):
     rows: tuple[CollectiveRow, ...]
     """In the order of the sizes."""
     assumptions: tuple[Note, ...] = ()
-    """What was not said, and what a fabric does to the group."""
+    """What was not specified, and what a fabric does to the group."""
 
     def __repr__(self) -> str:
         """Say what is estimated, in a line."""
@@ -52,9 +52,9 @@ class CollectiveTable(Struct, frozen=True, kw_only=True):
 
 
 def doubling(first_bytes: int, last_bytes: int) -> list[int]:
-    """Return sizes from the first, each twice the one before, up to the last; refuse a range that is none."""
+    """Return sizes from the first, each twice the one before, up to the last; refuse an empty range."""
     if not 0 < first_bytes <= last_bytes:
-        raise ConfigError(f"from {first_bytes} to {last_bytes} bytes is no range of sizes; write it like 1KiB..8GiB")
+        raise ConfigError(f"from {first_bytes} to {last_bytes} bytes is not a range of sizes; write it like 1KiB..8GiB")
     sizes = [first_bytes]
     while sizes[-1] * 2 <= last_bytes:
         sizes.append(sizes[-1] * 2)
@@ -119,7 +119,7 @@ def collective_table(
 
 
 def _from_table(table: MeasuredTable, sizes_bytes: Sequence[int]) -> Note:
-    """Say that the times were measured, and how far the formula takes them further."""
+    """Say that the times were measured, and how far the formula extends them."""
     first, last = table.size_bytes[0], table.size_bytes[-1]
     text = f"times are measured ones ({table.source}), on straight lines between their sizes on logarithmic scales"
     if not first <= min(sizes_bytes) <= max(sizes_bytes) <= last:

@@ -1,4 +1,4 @@
-"""What operations cost each other that run at the same time: links that groups share, and overlap.
+"""What operations that run at the same time cost each other: shared links, and overlap.
 
 All groups of one kind do the same thing at the same time in a step, so the slowest of them sets the
 pace of all: each kind gets the cluster with its rates between nodes divided by the worst slowdown.
@@ -91,7 +91,7 @@ class SharedNetwork(Struct):
     network: str = "auto"
     """Whether flows are solved: where they can be shared (``auto``), never (``analytical``), or always (``flow``)."""
     seed: int | None = None
-    """Of the fabric's hash, instead of its own."""
+    """Seed of the fabric's hash, instead of its own."""
     answers: NetworkAnswers = field(default_factory=NetworkAnswers)
     """What is known of networks from other steps."""
     _own: dict[Group, Contention] = field(default_factory=dict)
@@ -176,7 +176,7 @@ class SharedNetwork(Struct):
         return _Groups(kind, kind in self.exchanging, members_GK.shape, members_GK.tobytes())
 
     def _can_contend(self) -> bool:
-        """Tell whether groups of one kind can be in each other's way.
+        """Tell whether groups of one kind can contend with each other.
 
         A NIC is in one of them only, so that without a fabric the limits of the nodes decide.
         """

@@ -1,6 +1,6 @@
 """What end-to-end runs teach beyond single kernels: factors on classes of work.
 
-A kernel measured alone runs with nothing beside it; in a training step caches are shared and libraries pick other
+A kernel measured alone runs with nothing alongside it; in a training step caches are shared and libraries pick other
 kernels. A factor scales one class of work, and is the product of what is common to all GPUs or frameworks, and of what
 an architecture or a framework adds: of a GPU that no run was measured on, what is known of its kind still holds. A
 factor is 1 where nothing was measured. What chips of an architecture differ in is the clock that their power limit
@@ -79,7 +79,7 @@ def prior_deviation(key: Key) -> float:
 
 
 def own_deviation(cost_class: str) -> float:
-    """Return how far one cluster's own time of a class of work may be from that of its like, before a run is seen."""
+    """Return how far one cluster's own time of a class of work may be from that of others, before a run is seen."""
     return _class_of(cost_class).own
 
 
@@ -206,7 +206,7 @@ class FactorTable(Struct, frozen=True, dict=True):
         return {each: tuple((level, _scaled_on(level, each)) for level in _LEVELS) for each in classes}
 
     @classmethod
-    def of(cls, factors: Iterable[Factor]) -> "FactorTable":
+    def from_factors(cls, factors: Iterable[Factor]) -> "FactorTable":
         """Return a table; a later factor of a key counts."""
         return cls({each.key: each for each in factors})
 
@@ -239,7 +239,7 @@ def with_factors(job: Job, factors: CostFactors) -> Job:
 
 def read_factors(text: str) -> FactorTable:
     """Return the factors of a CSV text."""
-    return FactorTable.of(from_row(row, Factor) for row in csv.DictReader(io.StringIO(text)))
+    return FactorTable.from_factors(from_row(row, Factor) for row in csv.DictReader(io.StringIO(text)))
 
 
 def factors_on(cluster: Cluster) -> FactorTable:
@@ -250,7 +250,11 @@ def factors_on(cluster: Cluster) -> FactorTable:
         )
         for each in cluster.run_factors
     )
-    return FactorTable.of([*shipped_factors().factors.values(), *own]) if cluster.run_factors else shipped_factors()
+    return (
+        FactorTable.from_factors([*shipped_factors().factors.values(), *own])
+        if cluster.run_factors
+        else shipped_factors()
+    )
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What was measured of operators on a cluster: names of what a factor speaks for, and where none speaks for a job."""
+"""What was measured of operators on a cluster: names of what a factor covers, and what of a job no factor covers."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ def of_pass(name: str) -> bool:
 
 
 def operator_name(call: OperatorCall) -> str:
-    """Return what a factor calls an operator that it speaks for: ``gemm 4096x7680x5120``."""
+    """Return the name of an operator that a factor covers: ``gemm 4096x7680x5120``."""
     return f"{call.family} {'x'.join(map(str, call.shape))}"
 
 

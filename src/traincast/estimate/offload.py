@@ -10,7 +10,7 @@ from traincast.estimate.program import ComputeCost
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import Host, host_of
 from traincast.job.job import Job
-from traincast.lowering.offload import update_bytes
+from traincast.mechanisms.offload import update_bytes
 from traincast.units import format_rate, format_size
 from traincast.workload.words import Provenance, Stream
 
@@ -46,7 +46,8 @@ def update_s(job: Job, host: Host, parameters: int, pieces: int, gpu_s: float) -
     first, last = -(-out // apart), -(-back // apart)
     link = host.link_bytes_per_s
     meanwhile = max(gpu_s, through / host.adam_bytes_per_s, (out - first) / link, (back - last) / link)
-    return first / link + meanwhile + last / link
+    found: float = first / link + meanwhile + last / link
+    return found
 
 
 def offload_notes(job: Job, gpu: Gpu, ranks_per_node: int) -> Iterator[Note]:

@@ -221,7 +221,7 @@ class Uncosted(Struct, frozen=True):
     """Distinct communications whose times the input gives."""
 
     @classmethod
-    def of(cls, program: Program, location_LW: IntArray) -> "Uncosted":
+    def from_program(cls, program: Program, location_LW: IntArray) -> "Uncosted":
         """Tell the communications of a program apart; `location_LW` says where every rank sits.
 
         Raises
@@ -286,7 +286,7 @@ class _Distinct(NamedTuple):
     placements: list[Placement]
     placement_at: IntArray
     size_at: IntArray
-    """Of members that move unequal amounts, what the busiest sends or receives."""
+    """What the busiest member sends or receives, where members move unequal amounts."""
     first_U: IntArray
     """An operation of each, by its place."""
     which_at: IntArray
@@ -299,8 +299,8 @@ def _distinct(program: Program, at: IntArray, location_LW: IntArray, *more_T: In
     ops, row_at = program.ops, program.row_N[at]
     placements, placement_at = _placements(program, at, location_LW)
     size_at = _busiest_bytes(program, at)
-    kind_T, kinds = _joint_number(ops.group_T, ops.operation_T)
-    more_number_T, more = _joint_number(*more_T)
+    kind_T, kinds = _pair_number(ops.group_T, ops.operation_T)
+    more_number_T, more = _pair_number(*more_T)
     sizes, number_at = _size_numbers(program, at, size_at)
     key_at = ((placement_at * kinds + kind_T[row_at]) * sizes + number_at) * more
     key_at += more_number_T[row_at] if more_T else 0
@@ -325,11 +325,11 @@ def _size_numbers(program: Program, at: IntArray, size_at: IntArray) -> tuple[in
     return len(sizes), number_at
 
 
-def _joint_number(*columns_T: IntArray) -> tuple[IntArray, int]:
+def _pair_number(*columns_T: IntArray) -> tuple[IntArray, int]:
     """Return a number for each combination of some columns, in their order, and how many there may be."""
     number_T, count = np.zeros(1, dtype=np.int64), 1
     for column_T in columns_T:
-        # -1 is what is no communication, which is not asked for.
+        # -1 stands for what is not communication, and is not asked for.
         known_T, values = np.maximum(column_T.astype(np.int64), 0), int(column_T.max(initial=0)) + 1
         number_T, count = number_T * values + known_T, count * values
     return number_T, count

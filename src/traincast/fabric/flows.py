@@ -31,7 +31,7 @@ def rates(routes_FH: IntArray, capacity_L: FloatArray, engine: str = "auto") -> 
     Parameters
     ----------
     routes_FH : int array [F, H]
-        Links of each flow; -1 is no link.
+        Links of each flow; -1 means no link.
     capacity_L : float array [L]
         Bytes per second of each link.
     engine : {"auto", "reference", "kernel"}
@@ -121,7 +121,7 @@ def _check(routes_FH: IntArray, capacity_L: FloatArray) -> None:
     if routes_FH.ndim != 2 or routes_FH.shape[1] == 0:
         raise ProgramError("routes must be a table with a row per flow and at least one hop")
     if routes_FH.size and (routes_FH.max() >= len(capacity_L) or routes_FH.min() < -1):
-        raise ProgramError(f"a route names a link that is none of the {len(capacity_L)}")
+        raise ProgramError(f"a route names a link that is not one of the {len(capacity_L)}")
     if not np.all(capacity_L > 0):
         raise ProgramError("every link needs a positive capacity")
 

@@ -44,7 +44,7 @@ class FabricGraph(Struct, frozen=True, kw_only=True):
     queue_pairs: int = 1
     seed: int = 0
     dimensions: tuple[Dimension, ...] = ()
-    """Of a network that is their product; its weakest one says the bisection."""
+    """Dimensions of a network that is their product; the weakest one sets the bisection."""
 
     @property
     def gpus_per_node(self) -> int:
@@ -75,7 +75,7 @@ class FabricGraph(Struct, frozen=True, kw_only=True):
         Returns
         -------
         int array [F * Q, H]
-            The Q parts of a flow follow each other; -1 is no link. A flow from a GPU to
+            The Q parts of a flow follow each other; -1 means no link. A flow from a GPU to
             itself crosses none.
 
         Raises
@@ -87,7 +87,7 @@ class FabricGraph(Struct, frozen=True, kw_only=True):
         ids = np.arange(len(source)) if flow_ids_F is None else np.asarray(flow_ids_F, dtype=np.int64)
         ends = np.concatenate([source, target])
         if len(ends) and not 0 <= ends.min() <= ends.max() < self.network.gpus:
-            raise ProgramError(f"a flow ends at a GPU that is none of the {self.network.gpus} of the fabric")
+            raise ProgramError(f"a flow ends at a GPU that is not one of the {self.network.gpus} of the fabric")
         source, target, ids = (np.repeat(each, self.queue_pairs) for each in (source, target, ids))
         part = np.arange(len(ids)) % self.queue_pairs
         number = np.full(len(ids), self.seed if seed is None else seed)

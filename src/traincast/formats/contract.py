@@ -1,8 +1,9 @@
 """The contract of a format: tell a file, describe it, read it into a workload.
 
 Files of a known kind are registered in `FORMATS`. A `FileKind` is told and described; a `Format` is read into a
-workload besides. A format of which one text file says a whole run gives three functions more to `text_format`:
-its grammar, what there is to be said of a file, and what it means.
+workload besides. Its `Reader` may stand in a module that is imported when such a file is read. A format of which one
+text file says a whole run gives three functions more to `text_format`: its grammar, what there is to be said of a file,
+and what it means.
 """
 
 from collections import defaultdict
@@ -11,7 +12,7 @@ from enum import IntEnum
 from importlib import import_module
 from math import fsum
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -98,9 +99,9 @@ class Inspection(Struct, frozen=True, kw_only=True):
     oddities: tuple[Note, ...] = ()
     """Everything unusual, each with its ``file:line``."""
     taken_by: str = ""
-    """Which command takes the file, where it is no workload."""
+    """Which command takes the file, where it is not a workload."""
     recorded: Workload | None = None
-    """Of a trace the step that it recorded, for analyses; no part of the document."""
+    """The step that a trace recorded, for analyses; not part of the document."""
 
     def __eq__(self, other: object) -> bool:
         """Tell whether another inspection says the same; the recorded step is not looked at."""
@@ -142,6 +143,24 @@ class MeasuredComputations(NamedTuple):
     """As the files name it; empty where they do not."""
 
 
+class Reader(Struct, frozen=True, kw_only=True, eq=False):
+    """What reads the files of one kind. A module that a `FileKind` names has it as ``READER``."""
+
+    describe: Callable[[Path], Inspection]
+    """Describes a file. Raises FormatError with the line of the first thing that cannot be read."""
+    read_run: Callable[[Sequence[Path], str, LayoutOptions], Workload] | None = None
+    """Of a `Format`: reads the files of a run, given the name of their format and what to override of their layout."""
+    open_run: Callable[[Sequence[Path], str], Callable[[LayoutOptions], Workload]] | None = None
+    """Reads files that are read once for all layouts, and returns what builds the workload in a layout."""
+    recorded: Callable[[Sequence[Path], str, LayoutOptions], Workload] | None = None
+    """Reads traces not into templates but as a recorded program with its measured times, unless
+    the layout asks for another run."""
+    expert_loads: Callable[[Sequence[Path], int | None], tuple[ExpertLoads, Note]] | None = None
+    """Returns the tokens that each expert rank of a traced run got, over the mean, and a note on them."""
+    computations: Callable[[Sequence[Path]], MeasuredComputations] | None = None
+    """Returns what each traced rank computed, for a calibration of its job's operators."""
+
+
 class FileKind(Struct, kw_only=True, eq=False):
     """Files of one kind, such as a description of a network; an instance is registered in `FORMATS` under its name."""
 
@@ -150,16 +169,23 @@ class FileKind(Struct, kw_only=True, eq=False):
     """What such a file is, in the words of a message: ``NeuSight operator forecast``."""
     looks_like: Callable[[str], Sniff]
     """Tells from the first 64 KiB (text without a byte-order mark, undecodable bytes replaced) how sure it is."""
-    describe: Callable[[Path], Inspection]
-    """Describes a file. Raises FormatError with the line of the first thing that cannot be read."""
+    reader: Reader | str
+    """What reads such files; or the module that has it, which is imported when the first of them is read."""
     instead: str = ""
-    """Of what is no workload: what it is and what to do with it; ``{name!r}`` stands for the file's name."""
+    """What a file that is not a workload is, and what to do with it; ``{name!r}`` stands for the file's name."""
     most_sure: float = 1.0
-    """The most that `looks_like` ever says: where another kind is surer, it need not be asked, nor loaded."""
+    """The most that `looks_like` ever says: where another kind is surer, it need not be asked."""
+
+    def loaded(self) -> Reader:
+        """Return what reads such files."""
+        if isinstance(self.reader, str):
+            found: Reader = import_module(self.reader).READER
+            return found
+        return self.reader
 
     def inspect(self, path: Path) -> Inspection:
-        """Describe a file (see `describe`)."""
-        return replace(self.describe(path), path=str(path), format=self.name)
+        """Describe a file (see `Reader.describe`)."""
+        return replace(self.loaded().describe(path), path=str(path), format=self.name)
 
 
 class Format(FileKind, kw_only=True, eq=False):
@@ -167,21 +193,20 @@ class Format(FileKind, kw_only=True, eq=False):
 
     options: frozenset[str]
     """Fields of `LayoutOptions` that mean something to it; the user may set no other one."""
-    read_run: Callable[[Sequence[Path], str, LayoutOptions], Workload]
-    """Reads the files of one run, given the name of their format and what to override of their layout."""
-    open_run: Callable[[Sequence[Path], str], Callable[[LayoutOptions], Workload]] | None = None
-    """Of files that are read once for all layouts: reads them, and returns what builds the workload in a layout."""
-    recorded: Callable[[Sequence[Path], str, LayoutOptions], Workload] | None = None
-    """Of traces that are read into templates: reads a run as a recorded program with its measured times instead, unless
-    the layout asks for another run."""
-    expert_loads: Callable[[Sequence[Path], int | None], tuple[ExpertLoads, Note]] | None = None
-    """Of traces: the tokens that each expert rank of a run got, over the mean, and what is to be said of them."""
-    computations: Callable[[Sequence[Path]], MeasuredComputations] | None = None
-    """Of traces: what each traced rank computed, for a calibration of its job's operators."""
 
     def read(self, paths: Sequence[Path], options: LayoutOptions) -> Workload:
         """Read the files of one run into the intermediate form."""
-        return self.read_run(paths, self.name, options)
+        return self.opened(paths)(options)
+
+    def opened(self, paths: Sequence[Path]) -> Callable[[LayoutOptions], Workload]:
+        """Return what reads the files of one run in a layout; what all layouts share is read once, here."""
+        reader = self.loaded()
+        if reader.open_run is not None:
+            return reader.open_run(paths, self.name)
+        read = reader.read_run
+        if read is None:
+            raise TypeError(f"the reader of {self.name} has neither read_run nor open_run")
+        return lambda layout: read(paths, self.name, layout)
 
 
 class Source(Struct, frozen=True):
@@ -194,6 +219,29 @@ class Source(Struct, frozen=True):
     def builder(self, parallel: Parallel, schedule: str) -> WorkloadBuilder:
         """Return the builder of the file's workload."""
         return WorkloadBuilder(self.path.name, parallel, schedule, self.notes, self.inputs)
+
+
+def text_reader(
+    *,
+    one: str,
+    parse: Callable[[str, str], F],
+    describe: Callable[[F], Inspection],
+    build: Callable[[F, LayoutOptions, Source], Workload],
+) -> Reader:
+    """Return the reader of a format in which one text file describes a whole run (parameters as of `text_format`)."""
+
+    def inspected(path: Path) -> Inspection:
+        return describe(parse(str(path), _text(read_unpacked(path))))
+
+    def open_run(paths: Sequence[Path], form: str) -> Callable[[LayoutOptions], Workload]:
+        if len(paths) != 1:
+            raise FormatError(f"{one} is one file for a whole run; give one file", str(paths[1]))
+        path, data = paths[0], read_bytes(paths[0])
+        inputs = (input_of(path, form, data),)
+        file = parse(str(path), _text(unpacked(data, str(path))))
+        return lambda layout: build(file, layout, Source(path, Notebook(str(path)), inputs))
+
+    return Reader(describe=inspected, open_run=open_run)
 
 
 def text_format(
@@ -221,44 +269,16 @@ def text_format(
     build : callable
         What it means: a call of `Source.builder` and of what that makes.
     """
-
-    def inspected(path: Path) -> Inspection:
-        return describe(parse(str(path), _text(read_unpacked(path))))
-
-    def open_run(paths: Sequence[Path], form: str) -> Callable[[LayoutOptions], Workload]:
-        if len(paths) != 1:
-            raise FormatError(f"{one} is one file for a whole run; give one file", str(paths[1]))
-        path, data = paths[0], read_bytes(paths[0])
-        inputs = (input_of(path, form, data),)
-        file = parse(str(path), _text(unpacked(data, str(path))))
-        return lambda layout: build(file, layout, Source(path, Notebook(str(path)), inputs))
-
-    known = frozenset(options)
     form = Format(
         name=name,
         title=title,
-        options=known,
+        options=frozenset(options),
         looks_like=looks_like,
-        describe=inspected,
-        read_run=lambda paths, form, layout: open_run(paths, form)(layout),
-        open_run=open_run,
+        reader=text_reader(one=one, parse=parse, describe=describe, build=build),
         most_sure=most_sure,
     )
     FORMATS.register(name)(form)
     return form
-
-
-def later(place: str) -> Callable[..., Any]:
-    """Return a function that is imported from ``module:name`` when it is first called.
-
-    What reads one format is not loaded to read another.
-    """
-    module, _, name = place.partition(":")
-
-    def call(*given: Any) -> Any:  # noqa: ANN401
-        return getattr(import_module(module), name)(*given)
-
-    return call
 
 
 def _text(data: bytes) -> str:
@@ -278,5 +298,5 @@ def read_again(workload: Workload) -> Workload:
     """
     form = FORMATS.get(workload.inputs[0].format)
     if not isinstance(form, Format):
-        raise FormatError(f"is {form.title}, and no workload", workload.inputs[0].path)
+        raise FormatError(f"is {form.title}, not a workload", workload.inputs[0].path)
     return form.read([Path(each.path) for each in workload.inputs], workload.layout)

@@ -57,7 +57,7 @@ def _files_in(folder: Path) -> list[Path]:
     files = sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith("."))
     if not files:
         raise FormatError("is a folder without files", str(folder))
-    # A table of a whole run is a run in itself; what stands beside it describes it.
+    # A table of a whole run is a run in itself; what stands next to it describes it.
     return [each for each in files if each.suffix == ".parquet"] or files
 
 
@@ -128,7 +128,7 @@ def _advice(path: Path, given: Sequence[Path]) -> str:
     """Return what to do about a stray file, where it stands in a folder that was given."""
     if path in given or path.parent not in given:
         return ""
-    return f"; if it is no part of the run, give a pattern such as {str(path.parent / _pattern(path))!r}"
+    return f"; if it is not part of the run, give a pattern such as {str(path.parent / _pattern(path))!r}"
 
 
 def _pattern(stray: Path) -> str:
@@ -153,7 +153,7 @@ class OpenRun:
     def read(self, layout: LayoutOptions, *, recorded: bool = False) -> Workload:
         """Read the run in a layout; where its expert loads are a path, with those of the traces there, inputs too.
 
-        With `recorded` a trace is taken as it is (`Format.recorded`).
+        With `recorded` a trace is taken as it is (`Reader.recorded`).
 
         Raises
         ------
@@ -163,8 +163,9 @@ class OpenRun:
             If what is overridden means nothing to the format.
         """
         refuse_meaningless(self._form, layout)
-        if recorded and self._form.recorded is not None:
-            return replace(self._form.recorded(self._paths, self._form.name, layout), layout=layout)
+        as_recorded = self._form.loaded().recorded
+        if recorded and as_recorded is not None:
+            return replace(as_recorded(self._paths, self._form.name, layout), layout=layout)
         traces = layout.expert_loads
         if not isinstance(traces, Path):
             return replace(self._built(layout), layout=layout)
@@ -174,10 +175,8 @@ class OpenRun:
         return replace(workload, assumptions=notes, inputs=inputs, layout=layout)
 
     def _built(self, layout: LayoutOptions) -> Workload:
-        if self._form.open_run is None:
-            return self._form.read(self._paths, layout)
         if self._build is None:
-            self._build = self._form.open_run(self._paths, self._form.name)
+            self._build = self._form.opened(self._paths)
         return self._build(layout)
 
 
@@ -185,9 +184,10 @@ def _loads_of(traces: Path, layout: LayoutOptions) -> tuple[ExpertLoads, Note, t
     """Return the expert loads that traces show, what is to be said of them, and the traces."""
     files = expand_inputs([traces])
     form = identify_run(files, [traces])
-    if form.expert_loads is None:
-        raise FormatError(f"is no rank trace, but of format {form.name}; it shows no loads of experts", str(traces))
-    loads, note = form.expert_loads(files, layout.ep)
+    expert_loads = form.loaded().expert_loads
+    if expert_loads is None:
+        raise FormatError(f"is not a rank trace, but of format {form.name}; it shows no loads of experts", str(traces))
+    loads, note = expert_loads(files, layout.ep)
     return loads, note, tuple(input_of(path, LOADS) for path in files)
 
 

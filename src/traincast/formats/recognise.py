@@ -25,7 +25,7 @@ _AIOB = re.compile(r"\s*train_iter\s*:\s*\d+\s")
 
 
 class Known(NamedTuple):
-    """A file that is no workload."""
+    """A file that is not a workload."""
 
     name: str
     """Short name of its kind."""
@@ -148,14 +148,14 @@ def described(path: Path, further: Sequence[Teller] = ()) -> Inspection | None:
 
 
 def workload_format(paths: Sequence[Path], given: Sequence[Path], further: Sequence[Teller] = ()) -> Format:
-    """Return the format of a run's files (`identify_run`); of a file that is no workload the error says what it is."""
+    """Return the format of a run's files (`identify_run`); the error says what a file is that is not a workload."""
     try:
         return identify_run(paths, given)
     except FormatError:
         known = None if len(paths) > 1 else recognise(paths[0], further)
         if known is None:
             raise
-    raise FormatError(f"is no workload: {known.what}; {known.taken_by}", str(paths[0]))
+    raise FormatError(f"is not a workload: {known.what}; {known.taken_by}", str(paths[0]))
 
 
 def bus_bandwidths(path: Path, further: Sequence[Teller] = ()) -> dict[str, float]:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.files import MOST_BYTES, read_text
-from traincast.formats.contract import FORMATS, FileKind, Inspection, Sniff
+from traincast.formats.contract import FORMATS, FileKind, Inspection, Reader, Sniff
 from traincast.formats.values import number, shown
 from traincast.hardware.network import SHAPES, Dimension, Network, bisection_bytes_per_s
 from traincast.units import RANGES, format_rate, parse_rate
@@ -60,7 +60,7 @@ def read_topology(path: Path) -> Network | tuple[Dimension, ...]:
 
 
 def network_layout(network: Network) -> dict[str, int | str | None]:
-    """Return what is to be said of a network beside its counts: size of a node, bisection, oversubscription."""
+    """Return what is said of a network in addition to its counts: size of a node, bisection, oversubscription."""
     ratios = network.oversubscription.items()
     return {
         "gpus_per_node": network.gpus_per_node,
@@ -219,7 +219,7 @@ def _lists(path: Path, text: str) -> dict[str, list[_Item]]:
         if not opened and not rest.startswith("-"):
             key, colon, rest = (part.strip() for part in rest.partition(":"))
             if not colon or key in found:
-                message = f"{shown(raw.strip())} is no key with a list, or its key stands twice"
+                message = f"{shown(raw.strip())} is not a key with a list, or its key stands twice"
                 raise FormatError(message, str(path), line)
             found[key] = []
         opened = (opened or "[" in rest) and "]" not in rest
@@ -264,7 +264,7 @@ for _name, _title, _looks_like, _describe in (
             name=_name,
             title=_title,
             looks_like=_looks_like,
-            describe=_describe,
+            reader=Reader(describe=_describe),
             instead="a network, not a workload; name it in a cluster file ([fabric] with file = {name!r}) and give "
             "that with --cluster",
         )

@@ -39,7 +39,7 @@ def check_lines(text: str, path: str, most: int = MOST_LINES) -> None:
 def filled_lines(text: str) -> list[tuple[int, str]]:
     """Return the lines that hold something, with their 1-based numbers.
 
-    A byte-order mark, carriage returns and what pads the end of a file are no part of them.
+    A byte-order mark, carriage returns and what pads the end of a file are not part of them.
     """
     text = text.removeprefix("\ufeff").rstrip("\0 \t\r\n").replace("\r\n", "\n").replace("\r", "\n")
     return [(place, line) for place, line in enumerate(text.split("\n"), 1) if line and not line.isspace()]
@@ -84,7 +84,7 @@ def number(text: str) -> int | float:
 def whole(
     text: str, kind: str = "degree", *, least: int | None = None, most: int | None = None, rounded: bool = False
 ) -> int:
-    """Read a whole number, written as ``8``, ``8.0`` or ``8e0``; raise ValueError where it is none, or out of range.
+    """Read a whole number, written as ``8``, ``8.0`` or ``8e0``; raise ValueError where it is not one, or out of range.
 
     The range is that of a kind of `RANGES`, or `least` and `most`; a fraction may be rounded instead of refused.
     """

@@ -1,6 +1,7 @@
 """The contract of a writer: what it needs of a run, the files that it makes, what they cannot say.
 
-A writer of the format NAME is registered in `WRITERS` by ``traincast.formats.NAME.write``.
+A writer of the format NAME is registered in `WRITERS` by ``traincast.formats.NAME.write``, which its package names, so
+that it is imported when that format is written.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -134,11 +135,13 @@ class Writer(Struct, kw_only=True, eq=False):
             found = find_name(name, known)
             if found is None:
                 hint = known_names(name, known) if known else "it has none"
-                raise ConfigError(f"{name!r} is no option of {self.title}; {hint}", "option")
+                raise ConfigError(f"{name!r} is not an option of {self.title}; {hint}", "option")
             choices = known[found].choices
             meant = find_name(value, choices) if choices else value
             if meant is None:
-                raise ConfigError(f"{value!r} is no value of {found}; {known_names(value, choices)}", f"option {found}")
+                raise ConfigError(
+                    f"{value!r} is not a value of {found}; {known_names(value, choices)}", f"option {found}"
+                )
             values[found] = meant
         return values
 
@@ -166,4 +169,4 @@ class Conversion(Struct, frozen=True, kw_only=True):
         )
 
 
-WRITERS: Registry[Writer] = Registry("format to write", "traincast.formats", inner="write", group="traincast.writers")
+WRITERS: Registry[Writer] = Registry("format to write", "traincast.formats", group="traincast.writers")

@@ -12,7 +12,7 @@ from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.gpu import Gpu, filled
 
 INTRA_KINDS = ("mesh", "nvswitch", "pcie", "torus")
-"""What the links inside a node can be said to be made of; a price differs by it."""
+"""What the links inside a node can be said to be made of; an estimate differs by it."""
 
 INTER_KINDS = ("ethernet", "infiniband")
 """What the network between nodes can be said to be; only the switches of InfiniBand reduce (SHARP)."""
@@ -115,7 +115,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     """Version of NCCL whose tuning tables say which algorithms and protocols run; None: the bare
     formula with one protocol, and every algorithm that NCCL has without its switches."""
     algorithms: tuple[str, ...] = ()
-    """Algorithms of collectives to try beside those that its library chooses by itself."""
+    """Algorithms of collectives to try in addition to those that its library chooses by itself."""
     ideal: bool = False
     """Communication takes no time."""
     fabric: FabricSpec | None = None
@@ -144,7 +144,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
         if self.in_network_reduction and self.inter.kind != "infiniband":
             raise ConfigError(
-                'needs kind = "infiniband" in [inter]; other switches reduce nothing', "in_network_reduction"
+                'needs kind = "infiniband" in [inter]; other switches do not reduce', "in_network_reduction"
             )
 
     @property

@@ -275,7 +275,7 @@ def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
     Raises
     ------
     ConfigError
-        If it is no list of tables, one lacks a key, or sizes do not rise or times fall.
+        If it is not a list of tables, one lacks a key, or sizes do not rise or times fall.
     """
     tables = []
     for path, table in _each(MeasuredTable, raw, "measured", shown, {"op": OPERATIONS}):
@@ -285,7 +285,7 @@ def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
         raise ConfigError(
-            f"{twice[0]} over {twice[1]} ranks on {twice[2]} nodes is there twice (in {shown})", "measured"
+            f"{twice[0]} over {twice[1]} ranks on {twice[2]} nodes is given twice (in {shown})", "measured"
         )
     return tuple(tables)
 
@@ -310,4 +310,4 @@ def _check_measured(table: MeasuredTable, path: str, shown: str) -> None:
     rising = all(one < two for one, two in pairwise(table.size_bytes))
     never_falling = all(one <= two for one, two in pairwise(table.time_s))
     if len(table.size_bytes) != len(table.time_s) or not table.size_bytes or not rising or not never_falling:
-        raise ConfigError(f"needs as many times as sizes, sizes that rise and times that never fall (in {shown})", path)
+        raise ConfigError(f"needs one time for each size, rising sizes, and times that never fall (in {shown})", path)

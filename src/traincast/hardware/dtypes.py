@@ -49,7 +49,7 @@ PEAK_OF_DTYPE = {each.name: each.peak for each in ELEMENT_TYPES.values() if each
 PRECISIONS = tuple(each.name for each in ELEMENT_TYPES.values() if each.precision)
 
 FOUR_BIT = "fp4"
-"""As a precision: the type of 4 bits that a chip has, of those with scales for small blocks."""
+"""Precision that stands for the 4-bit type of a chip, one with scales for small blocks."""
 
 EIGHT_BIT = tuple(name for name in PRECISIONS if ELEMENT_TYPES[name].copies_bytes)
 """Precisions of 8 bits or less, whose weights can be kept and gathered in 8."""

@@ -29,7 +29,7 @@ _ALWAYS = frozenset({"kind", "file", "routing", "queue_pairs", "seed"})
 
 
 class FabricKind(Struct, frozen=True):
-    """A topology: which fields of `FabricSpec` mean something to it beside those of routing, and what builds it."""
+    """A topology: which fields of `FabricSpec` have a meaning for it besides those of routing, and what builds it."""
 
     reads: frozenset[str]
     needs: tuple[str, ...]
@@ -49,7 +49,7 @@ _NUMBERS = (
 
 
 class FabricSpec(Struct, frozen=True, kw_only=True):
-    """One network between nodes; None is "not said", and the kind has a default for it."""
+    """One network between nodes; None is "not specified", and the kind has a default for it."""
 
     kind: str
     """A name in `TOPOLOGIES`."""

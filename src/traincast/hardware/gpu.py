@@ -235,7 +235,7 @@ _UNSAID = dict(zip(reversed(Gpu.__struct_fields__), reversed(Gpu.__struct_defaul
 
 
 def said_of(gpu: Gpu) -> dict[str, Any]:
-    """Return the fields of a GPU that are not as their default."""
+    """Return the fields of a GPU that differ from their default."""
     return {name: said for name in Gpu.__struct_fields__ if (said := getattr(gpu, name)) != _UNSAID.get(name)}
 
 

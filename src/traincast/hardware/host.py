@@ -1,4 +1,4 @@
-"""The host of a GPU as what is offloaded meets it: the link to it, its memory, and who shares them."""
+"""The host of a GPU as offloading sees it: the link to it, its memory, and who shares them."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ USUAL_MEMORY_BYTES_PER_S = 409.6e9
 
 
 class Host(NamedTuple):
-    """What one GPU has of its host while some others use theirs."""
+    """One GPU's share of its host while others use theirs."""
 
     link_bytes_per_s: float
     """Rate at which copies go each way: that of the link, at most that of its share of the memory."""

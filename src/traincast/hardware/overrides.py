@@ -1,4 +1,4 @@
-"""What else of a cluster changes with a number of it: the one rule of cluster files that build on another and what-ifs.
+"""What else changes in a cluster with one of its numbers: one rule for what-ifs and files that build on another.
 
 A number that was made from another keeps its ratio to it, unless it is given itself: what all ranks of a node get of
 the network follows what one gets and how many there are, the links inside a node follow the datasheet's rate of them.
@@ -59,7 +59,7 @@ def _card_share(base: Cluster) -> float:
 
 
 def described(base: Cluster, said: Mapping[str, Value]) -> str:
-    """Return what a cluster is that differs from another in some numbers; empty where it does not."""
+    """Describe how a cluster differs from another in some numbers; empty where it does not."""
     other = [path for path, (value, source) in said.items() if source is not None and value != _number(base, path)]
     more = f" and {len(other) - 3} more" if len(other) > 3 else ""
     return f"as {base.name} but for {', '.join(other[:3])}{more}" if other else ""

@@ -36,7 +36,8 @@ def note_long_sequence(request: JobRequest, decided: Decisions) -> None:
     longest = request.model.max_positions
     if longest is not None and request.seq_length > longest:
         decided.note(
-            "long-sequence", f"a sequence of {request.seq_length} tokens; {request.model.name} is made for {longest}"
+            "long-sequence",
+            f"a sequence of {request.seq_length} tokens; {request.model.name} is made for at most {longest}",
         )
 
 

@@ -52,9 +52,9 @@ class WorkEdit(Struct, frozen=True, kw_only=True):
     work: str
     """One of `WORK`, or `OPERATION` and the name of an operation."""
     ranks: tuple[int, ...] = ()
-    """Of these ranks alone; of their communications those with others too. Empty: of all."""
+    """The ranks whose work changes, including their communication with others; empty: all ranks."""
     stages: tuple[int, ...] = ()
-    """Of these stages alone. Empty: of all."""
+    """The stages whose work changes; empty: all stages."""
     factor: float = 1.0
     """What its time is multiplied with."""
     like: str = ""
@@ -96,9 +96,9 @@ def parse_change(text: str) -> WorkEdit | FieldEdit:
     name, star, factor = (each.strip() for each in text.rpartition("*"))
     if not star or not name:
         known = "WORK*FACTOR, rankN.WORK=peers, or FIELD=VALUE, such as tp_comm*0.5"
-        raise ConfigError(f"{quoted(text)} is no change; write {known}", "what_if")
+        raise ConfigError(f"{quoted(text)} is not a change; write {known}", "what_if")
     if not is_number(factor) or not 0 <= float(factor) <= MOST:
-        raise ConfigError(f"{quoted(factor)} in {quoted(text)} is no factor from 0 to {MOST:g}", "what_if")
+        raise ConfigError(f"{quoted(factor)} in {quoted(text)} is not a factor from 0 to {MOST:g}", "what_if")
     return _work_edit(text, name, float(factor))
 
 
@@ -107,7 +107,7 @@ def _as_like(text: str, name: str, like: str) -> WorkEdit:
     is_comm = edit.work.endswith("comm")
     if like == PEERS and (is_comm or not (edit.ranks or edit.stages)):
         raise ConfigError(
-            f"{quoted(text)}: what is as on peers is the own work of some ranks or stages, such as rank7.compute=peers",
+            f"{quoted(text)}: only work of some ranks or stages can be as on peers, such as rank7.compute=peers",
             "what_if",
         )
     if like != PEERS and is_comm != (like == USUAL):
@@ -132,7 +132,7 @@ def _work_edit(text: str, name: str, factor: float, like: str = "") -> WorkEdit:
     work = _work(name)
     if work is None:
         raise ConfigError(
-            f"{quoted(name)} in {quoted(text)} is no work; {known_names(name, WORK)}, or op:NAME", "what_if"
+            f"{quoted(name)} in {quoted(text)} does not name any work; {known_names(name, WORK)}, or op:NAME", "what_if"
         )
     of_ranks = placed is not None and placed[1].lower() == "rank"
     return WorkEdit(

@@ -1,4 +1,4 @@
-"""What was decided of a job so far: a note for every decision, and for what is turned on without an effect."""
+"""What was decided about a job so far: a note for every decision, and for what is turned on without an effect."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

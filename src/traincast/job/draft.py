@@ -20,7 +20,7 @@ from traincast.model.model import Model
 _REQUIRED = ("gpus", "seq_length", "global_batch")
 
 Finish = Callable[[Mapping[str, Any], Model | None], Mapping[str, Any]]
-"""From all fields that were given, and the model where it is known, to further ones that follow from them."""
+"""Returns fields that follow from those that were given, and from the model where it is known."""
 
 
 class Setting(Struct, frozen=True):

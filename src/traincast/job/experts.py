@@ -166,7 +166,7 @@ def _decide_imbalance(request: JobRequest, decided: Decisions, ep: int) -> float
         return natural
     if given == 1 and request.moe_routing is None:
         text = (
-            "moe_routing is not given: balanced, each expert gets as many tokens, as benchmarks force it; were it "
+            "moe_routing is not given: balanced, every expert gets equally many tokens, as in benchmarks; if it were "
             f"natural, as at initialisation, the busiest of ep {ep} expert ranks would get {natural:.2f} x the mean"
         )
         brief = f"moe_routing is not given: balanced (natural: the busiest rank gets {natural:.2f} x the mean)"

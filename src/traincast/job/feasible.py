@@ -18,7 +18,7 @@ _NUMBERS = tuple(each for each in fields(of=JOB) if each.is_number)
 
 
 def check_choices(request: JobRequest) -> JobRequest:
-    """Refuse values that are no choice, and counts below one; return the job with every choice in its one spelling.
+    """Refuse values that are not a choice, and counts below one; return the job with every choice in its one spelling.
 
     Raises
     ------

@@ -36,7 +36,7 @@ def decide_finetuning(request: JobRequest, decided: Decisions) -> Finetuning:
     Raises
     ------
     ConfigError
-        If adapters are described for a task that has none, or stand beside nothing.
+        If adapters are described for a task that has none, or none of them is named.
     """
     if request.task != "lora":
         for name in ("lora_rank", "lora_targets"):
@@ -53,7 +53,7 @@ def decide_finetuning(request: JobRequest, decided: Decisions) -> Finetuning:
             "assumed-lora-targets", f"lora_targets is not given: {' '.join(targets)}, as {decided.framework.name} does"
         )
     elif not targets:
-        raise ConfigError("is empty; adapters stand beside one kind of linear layer at least", "lora_targets")
+        raise ConfigError("is empty; adapters need at least one kind of linear layer", "lora_targets")
     experts = request.model.experts
     if experts is not None and {"linear_fc1", "linear_fc2"} & set(targets):
         shown = counted(experts.experts, "routed expert")

@@ -1,7 +1,7 @@
 """Frameworks: what the training software of some year does where a job does not say, and what it costs.
 
 A framework is a TOML file of `data/frameworks`, or one of a user's own, with the fields of `Framework`. A file that
-builds on another (``base``) changes only what it says. Its few numbers are physical and stand beside their source::
+builds on another (``base``) changes only what it says. Its few numbers are physical and stand next to their source::
 
     base = "megatron-core-2025"         # everything else is as in this framework
 
@@ -81,7 +81,7 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     fused_loss: bool = False
     """Whether `logit_bytes` has the logits' gradient; else that is made in addition to what was saved."""
     activation_copy: bool = False
-    """Whether a gate's output is kept beside its product with the other half."""
+    """Whether a gate's output is kept in addition to its multiplication by the other half."""
     core_output_copy: bool = False
     """Whether the output projection keeps a transposed copy of the attention's output."""
     expert_output_copy: bool = False
@@ -126,7 +126,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     step_fixed_s: float
     """Per step: data loading, clip, logging, synchronisation."""
     unhidden_tp: float
-    """Share of a tensor parallel transfer that cannot be hidden behind its matrix product (1: not overlapped)."""
+    """Share of a tensor parallel transfer that cannot be hidden behind its GEMM (1: not overlapped)."""
     unhidden_cp: float
     unhidden_fsdp: float
     p2p_handover_s: float
@@ -143,7 +143,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     gradient_sum: str = "gemm"
     """One of `GRADIENT_SUMS`."""
     recasts_norms: bool = False
-    """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are computed again in
+    """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are recomputed in
     the backward pass rather than keep it."""
     state_by_tensor: bool = False
     """Whether gradients and parameters are exchanged over the replicas tensor by tensor, and not in large buffers."""
@@ -197,7 +197,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     vocab_multiple: int = 1
     """The vocabulary is padded to a multiple of this times tp; 1: only so that tp divides it."""
     selective_share: float = 0.0
-    """Share of each layer's work that ``selective`` computes again, where it is more than the attention core."""
+    """Share of each layer's work that ``selective`` recomputes, where it is more than the attention core."""
     recomputes_modules: bool = False
     """Whether it can recompute single modules of a layer, so that doing so is proposed where memory lacks."""
     recomputes_some_layers: bool = True

@@ -1,4 +1,4 @@
-"""A training job: a model, a framework, and what was decided of it, in groups.
+"""A training job: a model, a framework, and what was decided about it, in groups.
 
 A `JobRequest` is what the user says; `traincast.job.resolve` decides the rest by framework and year and returns a
 `Job`, with every decision among its assumptions. Each group stands in a file of its own, which decides its values,

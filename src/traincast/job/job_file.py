@@ -99,7 +99,7 @@ def read_job_file(path: str) -> Draft:
 
 
 def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
-    """Return the job that the tables of a job file describe, by section; paths are looked up beside the file.
+    """Return the job that the tables of a job file describe, by section; paths are relative to the file.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
     for section, table in document.items():
         if section not in ("model", "convert", *SECTIONS):
             known = known_names(section, ["model", *SECTIONS, "convert"])
-            raise ConfigError(f"is no section; {known} (in {shown})", section)
+            raise ConfigError(f"is not a section; {known} (in {shown})", section)
         if not isinstance(table, Mapping):
             raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
         if section in ("model", "convert"):
@@ -125,9 +125,9 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
             except ConfigError as error:
                 raise ConfigError(f"{error} (in {shown})", place) from None
     cluster = given.pop("name", None)
-    beside = _beside(cluster, shown)
+    located = _next_to(cluster, shown)
     convert = {name: _choices(name, table, shown) for name, table in document.get("convert", {}).items()}
-    return Draft(model=_model(document.get("model"), shown), cluster=beside, fields=given, convert=convert)
+    return Draft(model=_model(document.get("model"), shown), cluster=located, fields=given, convert=convert)
 
 
 def _choices(writer: str, table: Any, shown: str) -> dict[str, str]:  # noqa: ANN401
@@ -154,7 +154,7 @@ def _model(table: Any, shown: str) -> Model | str | None:  # noqa: ANN401
         return None
     if set(table) == {"name"}:
         try:
-            return _beside(decoded("name", str, table["name"]), shown)
+            return _next_to(decoded("name", str, table["name"]), shown)
         except ConfigError as error:
             raise ConfigError(f"{error} (in {shown})", "model.name") from None
     named = find_model(table["name"]) if isinstance(table.get("name"), str) else None
@@ -166,7 +166,7 @@ def _model(table: Any, shown: str) -> Model | str | None:  # noqa: ANN401
         raise ConfigError(str(error), "model") from error
 
 
-def _beside(name: str | None, shown: str) -> str | None:
+def _next_to(name: str | None, shown: str) -> str | None:
     """Return a path relative to the job file as one that can be opened; a name as it is."""
     if name is None or not name.endswith((".toml", ".json")):
         return name

@@ -1,4 +1,4 @@
-"""How the layers of a model fall on the virtual stages of a pipeline, as frameworks do it.
+"""How the layers of a model are split over the virtual stages of a pipeline, as frameworks do it.
 
 Virtual stage q runs on stage ``q % pp``; counts are in model order.
 Sources: Megatron-LM, megatron/core/transformer/transformer_block.py (get_num_layers_to_build) and

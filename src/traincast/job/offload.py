@@ -17,7 +17,7 @@ Sources: Ren et al. 2021, arXiv 2101.06840 (ZeRO-Offload); Megatron-LM,
 megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py; Transformer Engine, pytorch/cpu_offload.py.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -25,23 +25,6 @@ from msgspec import Struct
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.job.decisions import Decisions
 from traincast.job.request import JobRequest
-from traincast.model.blocks.part import Part
-from traincast.model.numbers import Number
-
-GRADIENT_BYTES = 4
-"""Of a gradient on its way to the host: it is cast to fp32 before it leaves. Sources: DeepSpeed,
-runtime/zero/stage_1_and_2.py (async_inplace_copy_grad_to_fp32_buffer_from_gpu); Megatron-LM, hybrid_optimizer.py
-(cpu_copy_map_grad, in the type of the fp32 copy)."""
-
-PARAMETER_BYTES = 2
-"""Of an updated parameter on its way back: it is cast to the type of the GPU's before it leaves."""
-
-ADAM_BYTES = 30
-"""Of host memory that Adam there reads and writes for each parameter: two fp32 moments and the fp32 parameter both ways
-(24), the fp32 gradient (4), the 16-bit parameter (2)."""
-
-HELD_BYTES = 16
-"""Of host memory for each parameter that is updated there: its fp32 copy, both moments, its gradient."""
 
 OFFLOAD_MODULES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -142,16 +125,3 @@ def decide_offload(
         modules=request.offload_modules or (),
         overlap=request.overlap_offload is not False,
     )
-
-
-def offloaded_tensors(
-    parts: Sequence[Part], modules: Sequence[str], recomputed_modules: Sequence[str]
-) -> Iterator[tuple[str, Number]]:
-    """Yield what the parts of one block save that modules' inputs are, by name; what is recomputed is not there."""
-    kinds = {part.counts_as for part in parts}
-    kind = "attention" if "attention" in kinds else "mlp" if kinds & {"mlp", "experts"} else ""
-    names = {name for of, name in map(OFFLOAD_MODULES.__getitem__, modules) if of == kind}
-    for part in parts:
-        for name, size in part.saved.items():
-            if name in names and not set(recomputed_modules) & set(part.drops.get(name, ())):
-                yield name, size

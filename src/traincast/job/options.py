@@ -1,4 +1,4 @@
-"""What the user may ask of a simulation beside the file: layout, schedule, costs; of SimAI's sum, its shares."""
+"""What the user may ask of a simulation besides the file: layout, schedule, costs; of SimAI's total, its shares."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -133,7 +133,7 @@ class LayoutOptions(Struct, frozen=True, kw_only=True):
 
 
 def _checked_loads(loads: Iterable[float] | str | Path, imbalance: float | None) -> tuple[float, ...] | Path:
-    """Refuse loads that are none, that are all zero, or that stand beside a single factor."""
+    """Refuse loads that are empty, that are all zero, or that are given together with a single factor."""
     if imbalance is not None:
         raise ConfigError("cannot be combined with expert_imbalance; give one of the two", "expert_loads")
     if isinstance(loads, str | Path):
@@ -189,7 +189,7 @@ class StepOptions(RunTerms, frozen=True, kw_only=True):
     """Constants of operators that go before the shipped ones; a path is that of a file of ``traincast calibrate
     --gpu``."""
     jitter: float = 0.0
-    """Standard deviation of the time of every computation over its mean; the spread of the step is told beside it."""
+    """Standard deviation of the time of every computation over its mean; the spread of the step is reported with it."""
     seeds: int = DEFAULT_SEEDS
     """Simulations with jitter."""
     tokens_per_step: float | None = None
@@ -226,7 +226,7 @@ class StepOptions(RunTerms, frozen=True, kw_only=True):
             return
         RANGES["training tokens"].checked(self.tokens_per_step, "tokens_per_step")
         if self.tokens is None:
-            raise ConfigError("is of a whole run; give its tokens too, such as 15T", "tokens_per_step")
+            raise ConfigError("belongs to a whole run; give its tokens too, such as 15T", "tokens_per_step")
 
     def _check_overlap(self) -> None:
         if not isinstance(self.overlap_slowdown, Mapping):
@@ -274,7 +274,7 @@ def _checked_rate(typed: str, rate: float) -> tuple[str, float]:
 
 
 def _spell(options: Struct, name: str, known: Iterable[str]) -> None:
-    """Give a field that holds a name its one spelling; refuse a name that is none of the known ones."""
+    """Give a field that holds a name its one spelling; refuse a name that is not one of the known ones."""
     said, names = getattr(options, name), list(known)
     if said is None:
         return
@@ -285,7 +285,7 @@ def _spell(options: Struct, name: str, known: Iterable[str]) -> None:
 
 
 def check_gpus_used(value: object, most: int | None = None, node_of: str = "") -> None:
-    """Refuse what is no number of GPUs of a node (where it is known, of at most `most`) and none of `NODE_USES`."""
+    """Refuse what is neither a number of GPUs of a node (at most `most`, where known) nor one of `NODE_USES`."""
     if value is None or value in NODE_USES:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -301,7 +301,7 @@ def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401
     Raises
     ------
     ConfigError
-        If a keyword is no such field, or a value is not allowed.
+        If a keyword is not such a field, or a value is not allowed.
     """
     return changed_options(SimulateOptions(), **values)
 
@@ -312,7 +312,7 @@ def changed_options(options: SimulateOptions, **values: Any) -> SimulateOptions:
     Raises
     ------
     ConfigError
-        If a keyword is no such field, or a value is not allowed.
+        If a keyword is not such a field, or a value is not allowed.
     """
     of_layout = set(LayoutOptions.__struct_fields__)
     known = sorted(of_layout | set(SimulateOptions.__struct_fields__) - {"layout"})
@@ -338,11 +338,11 @@ class SimaiOverlap(Struct, frozen=True, kw_only=True):
     ep: float = 0.0
     """Hidden share; `dp` is that of DP_EP, too."""
     pp: float = 1.0
-    """Hidden share of the messages between stages. SimAI divides their size by it, as if it were their bandwidth in
+    """Hidden share of pipeline P2P. SimAI divides their size by it, as if it were their bandwidth in
     GiB/s; with its default of 1 they take no time."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no share, and a pp share of zero, by which SimAI would divide."""
+        """Refuse what is not a share, and a pp share of zero, by which SimAI would divide."""
         for name in self.__struct_fields__:
             share = getattr(self, name)
             if not 0 <= share <= 1:

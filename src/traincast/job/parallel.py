@@ -47,7 +47,7 @@ class Parallel(Struct, frozen=True, kw_only=True):
     microbatches: int = 1
     """Microbatches per step and data parallel replica."""
     shard: int | None = None
-    """Of the dp x cp ranks with equal dense parameters, those that share one copy of sharded state; None: all."""
+    """How many of the dp x cp ranks with equal dense parameters share one copy of sharded state; None: all."""
 
     def __post_init__(self) -> None:
         """Refuse degrees below one and layouts that do not divide."""

@@ -34,7 +34,7 @@ class Pipeline(Struct, frozen=True, kw_only=True):
     layers_Q: tuple[int, ...]
     """Layers of each virtual stage, in model order."""
     overlap_p2p: bool
-    """Whether messages between stages are overlapped with computation."""
+    """Whether pipeline P2P is overlapped with computation."""
     mtp_stage: int | None = None
     """Virtual stage of the MTP layers, in model order; None: the last."""
 
@@ -91,7 +91,7 @@ def _check_one_layout(request: JobRequest) -> None:
 
 
 def decide_pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> Pipeline:
-    """Decide schedule, layers and place of MTP layers; whether messages are overlapped is decided with other overlaps.
+    """Decide schedule, layers and place of MTP layers; whether P2P is overlapped is decided with other overlaps.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches:
     if not framework.interleave or request.schedule not in (None, usual_schedule(2)):
         why = f"{framework.name} does not interleave by itself"
     elif microbatches % pp:
-        why = f"{microbatches} microbatches are no multiple of pp {pp}"
+        why = f"{microbatches} microbatches are not a multiple of pp {pp}"
     elif ends != (None, None):
         why = "the first or last stage has its own number of layers"
     if why is not None:
@@ -164,12 +164,12 @@ def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches:
                 brief=f"vpp is not given: {vpp} ({found[1]})",
             )
             return vpp
-    decided.note("assumed-vpp", f"vpp is not given: 1, as the layers divide into no smaller pieces over pp {pp}")
+    decided.note("assumed-vpp", f"vpp is not given: 1, as the layers do not divide into smaller pieces over pp {pp}")
     return 1
 
 
 def decide_overlap_p2p(request: JobRequest, decided: Decisions, parallel: Parallel) -> bool:
-    """Decide whether messages between stages are overlapped with computation."""
+    """Decide whether pipeline P2P is overlapped with computation."""
     default = decided.framework.overlap_p2p
     return decided.overlap("overlap_p2p", request.overlap_p2p, default, matters=parallel.pp > 1)
 

@@ -18,7 +18,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.units import brief, counted
 
 LETTERS = {"E": "the embedding", "t": "a layer", "m": "an MTP layer", "L": "the LM head with the loss"}
-"""What a layout is made of, beside the ``|`` between virtual stages."""
+"""What a layout is made of, in addition to the ``|`` between virtual stages."""
 
 _FIELD = "pipeline_layout"
 _ONE = r"[EtmL|](?:\*\d{1,9})?"
@@ -101,7 +101,7 @@ def _hint(plain: str) -> str:
     written = "write it like Et*3|(tt|)*29m|L, of E (embedding), t (layer), m (MTP layer), L (loss), | and *N"
     unknown = next((letter for letter in plain if letter not in "EtmL|()*0123456789"), None)
     if unknown is not None:
-        return f"{unknown!r} is no letter of a layout; {written}"
+        return f"{unknown!r} is not a letter of a layout; {written}"
     if re.search(r"\([^)]*\(", plain):
         return f"groups cannot be nested; {written}"
     if re.search(r"\)(?!\*\d)", plain):
@@ -157,7 +157,7 @@ def _misplaced(layout: PipelineLayout, pp: int) -> Iterator[str]:
     written = "".join(layout.stages)
     for letter, place, stage in (("E", "first", layout.stages[0][:1]), ("L", "last", layout.stages[-1][-1:])):
         if written.count(letter) != 1:
-            yield f"it has {written.count(letter)} times {letter} ({LETTERS[letter]}), not once"
+            yield f"it has {letter} ({LETTERS[letter]}) {written.count(letter)} times, not once"
         elif stage != letter:
             yield f"{letter} ({LETTERS[letter]}) must be the {place} of the {place} virtual stage"
     if "mt" in written:

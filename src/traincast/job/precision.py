@@ -50,7 +50,7 @@ def decide_dtype(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> st
         decided.note("assumed-precision", f"precision is not given: {precision}")
     found = precision_on(precision, gpu)
     if gpu is not None and found != precision:
-        decided.note("precision-of-gpu", f"precision {precision}: {found}, the type of 4 bits that {gpu.name} has")
+        decided.note("precision-of-gpu", f"precision {precision}: {found}, the 4-bit type that {gpu.name} has")
     check_gpu(found, gpu)
     return found
 
@@ -89,12 +89,12 @@ def precision_on(precision: str, gpu: Gpu | None) -> str:
         return precision
     known = [each for each in PRECISIONS if PEAK_OF_DTYPE[each] == FOUR_BIT]
     if gpu is None:
-        text = f"is {FOUR_BIT}, and no GPU says which type of 4 bits that is; use {' or '.join(known)}"
+        text = f"is {FOUR_BIT}, and no GPU says which 4-bit type that is; use {' or '.join(known)}"
         raise ConfigError(text, "precision")
     found = next((each for each in gpu.generation.scaled_blocks if each in known and gpu.has_peak(each)), None)
     if found is None:
         raise InfeasibleError(
-            f"{gpu.name} ({gpu.architecture or 'unknown'}) has no matrix units for a type of 4 bits "
+            f"{gpu.name} ({gpu.architecture or 'unknown'}) has no matrix units for a 4-bit type "
             f"({' or '.join(known)}); use {'fp8' if gpu.has_peak('fp8') else 'bf16'}"
         )
     return found

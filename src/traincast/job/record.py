@@ -39,7 +39,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     cluster_assumed: bool = False
     """Whether nobody named it."""
     options: SimulateOptions
-    """Of the simulation; its cluster is left out."""
+    """Options of the simulation, without its cluster."""
     job: JobRequest | Job | None = None
     """What was forecast: as it was said, or with everything decided; None for a workload."""
     notes: tuple[Note, ...] = ()
@@ -58,12 +58,14 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         Raises
         ------
         ConfigError
-            If the result is no forecast.
+            If the result is not a forecast.
         """
         if isinstance(self.job, Job):
             return self.job
         if self.job is None:
-            raise ConfigError("is the result of a file, which says no job; run traincast simulate on it", "run.command")
+            raise ConfigError(
+                "is the result of a file, which does not describe a job; run traincast simulate on it", "run.command"
+            )
         return Draft(
             model=self.job.model,
             cluster=self.cluster,
@@ -77,7 +79,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 
 def record_to_table(record: RunRecord) -> dict[str, object]:
-    """Return a record as a table of plain values; the inputs stand in the result beside it."""
+    """Return a record as a table of plain values; the inputs stand next to it in the result."""
     table: dict[str, object] = {"command": record.command}
     if isinstance(record.job, Job):
         table["decided_job"] = _decided_table(record.job)
@@ -153,7 +155,7 @@ _WRITTEN_AS: dict[str, Any] = {"expert_loads": tuple[float, ...] | str}
 
 
 def _fields_said(job: JobRequest) -> dict[str, Any]:
-    """Return the fields of a job, but the model, that are not as their default."""
+    """Return the fields of a job, except the model, that differ from their default."""
     return {name: getattr(job, name) for name, each in JOB_FIELDS.items() if name != "model" and is_said(job, each)}
 
 

@@ -63,7 +63,7 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """Whether weight gradients of experts hide the way of their inputs' gradients back, where exchanges overlap."""
     recompute: str | None = None
     recompute_layers: int | None = None
-    """Layers per virtual stage that are computed again whole, with recompute ``full``; None: all."""
+    """Layers per virtual stage that are recomputed whole, with recompute ``full``; None: all."""
     recompute_method: str | None = None
     """With recompute ``full`` what `recompute_layers` counts: ``block``, as above, or ``uniform``, the layers of each
     group that keeps its first input alone, all of them recomputed."""
@@ -108,7 +108,7 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     task: str = "pretrain"
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] | None = None
-    """Linear layers that adapters stand beside (`traincast.model.blocks.share.LORA_TARGETS`)."""
+    """Linear layers that get adapters (`traincast.model.blocks.share.LORA_TARGETS`)."""
     packed_length: int | None = None
     """Tokens of the sequences that are packed into one and do not attend to each other; None: a sequence is one."""
     expert_imbalance: float = 1.0

@@ -35,7 +35,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     Raises
     ------
     ConfigError
-        If a value is no choice, or two of them contradict each other.
+        If a value is not a choice, or two of them contradict each other.
     InfeasibleError
         If the combination cannot be run; the message names the rule that it breaks.
     UnknownNameError

@@ -5,8 +5,7 @@ from msgspec.structs import replace
 from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job
 from traincast.model.blocks.share import Execution, Share
-from traincast.model.numbers import Number
-from traincast.model.structure import Blocks, RankParts, in_sixteen_bits, layer_blocks
+from traincast.model.structure import Blocks, in_sixteen_bits, layer_blocks
 
 
 def blocks_of_layer(job: Job, layer: int) -> Blocks:
@@ -75,13 +74,3 @@ def kept_share(share: Share, policy: MemoryPolicy) -> Share:
             saved_logit_bytes=policy.saved_logit_bytes,
         ),
     )
-
-
-def saved_bytes(parts: RankParts, blocks: Blocks, recomputed_modules: tuple[str, ...]) -> Number:
-    """Return what some blocks save of a microbatch, without what the recomputation of modules drops."""
-    modules, total = set(recomputed_modules), 0.0 * parts.share.residual_bytes
-    for part in parts.of(blocks):
-        for name, size in part.saved.items():
-            if not modules & set(part.drops.get(name, ())):
-                total = total + size
-    return total

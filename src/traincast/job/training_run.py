@@ -45,7 +45,7 @@ class RunTerms(Struct, frozen=True, kw_only=True):
         if self.gpu_hour_price == 0:
             raise ConfigError("is 0; it must be above 0", "gpu_hour_price")
         if self.currency is not None and self.gpu_hour_price is None:
-            raise ConfigError("is of a price; give gpu_hour_price too", "currency")
+            raise ConfigError("needs a price; give gpu_hour_price too", "currency")
         if isinstance(self.failures, str | bool):
             text = self.failures if isinstance(self.failures, str) else ""
             force_setattr(self, "failures", None if self.failures is False else parse_failures(text))
@@ -53,7 +53,7 @@ class RunTerms(Struct, frozen=True, kw_only=True):
         names = [each for each in RunTerms.__struct_fields__ if each != "failures"]
         given = [name for name in names if getattr(self, name) is not None]
         if given and self.tokens is None:
-            raise ConfigError("is of a whole run; give its tokens too, such as 15T", given[0])
+            raise ConfigError("belongs to a whole run; give its tokens too, such as 15T", given[0])
 
 
 def run_terms(values: dict[str, Any]) -> RunTerms:
@@ -62,7 +62,7 @@ def run_terms(values: dict[str, Any]) -> RunTerms:
     Raises
     ------
     ConfigError
-        If a keyword is none of them, a value is not allowed, or failures are given and no tokens.
+        If a keyword is not one of them, a value is not allowed, or failures are given and no tokens.
     """
     known = [*RunTerms.__struct_fields__]
     unknown = next((name for name in sorted(values) if name not in known), None)
@@ -70,5 +70,5 @@ def run_terms(values: dict[str, Any]) -> RunTerms:
         raise ConfigError(f"unknown option {unknown!r}; {known_names(unknown, known)}")
     terms = RunTerms(**values)
     if terms.failures is not None and terms.tokens is None:
-        raise ConfigError("is of a whole run; give its tokens too, such as 15T", "failures")
+        raise ConfigError("belongs to a whole run; give its tokens too, such as 15T", "failures")
     return terms

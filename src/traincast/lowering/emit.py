@@ -1,44 +1,84 @@
-"""Turn calls and exchanges into operations of a table.
+"""Write what a rank runs, in program order, from the few things that it can do.
+
+Lowering says once what a pass runs, exchanges, moves and waits for. What becomes of that is the emitter's: rows of a
+workload (`RowEmitter`), or the seconds that it takes on arrays of layouts (`traincast.planning.screen.moments`).
 
 An exchange that a framework hides behind computation is written as two operations: one that is launched
 before the computation, and the share that no framework can hide (the first and last piece of a pipelined
 transfer), which blocks. What the computation is too short for shows as exposed all the same.
 """
 
-from collections.abc import Iterable, Mapping
-
-from msgspec import Struct
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from traincast.job.job import Job
 from traincast.lowering.launches import Launches
-from traincast.lowering.work import Exchange
+from traincast.lowering.work import Exchange, Pass, call_of
+from traincast.model.blocks.part import Kernel
 from traincast.model.blocks.share import Share
-from traincast.workload.builder import Rows, WorkloadBuilder, collective_op, compute_op, host_op
+from traincast.model.numbers import Number, anywhere, ceil_div, choose
+from traincast.workload.builder import WorkloadBuilder, collective_op, compute_op, host_op, offload_op
 from traincast.workload.ops import OperatorCall
-from traincast.workload.words import CostClass, Group, Phase
+from traincast.workload.words import CostClass, Group, Phase, Stream
 
-Exchanges = Mapping[Exchange, float] | list[Exchange]
+Rows: TypeAlias = list[Any]
+"""Operations in program order, as an emitter tells them: by their rows, or by what they take."""
+
+Exchanges = Mapping[Exchange, Number] | Sequence[Exchange]
 """Exchanges, each once or as often as it is said."""
 
 
-class Emitter(Struct):
-    """Adds operations to a workload and returns their rows."""
+class Emitter(ABC):
+    """Makes operations of what lowering says: first what every emitter has of its own, then what is written with it.
+
+    Sizes and times are numbers or arrays (`traincast.model.numbers`); what is 0 everywhere is not written.
+    """
 
     job: Job
     """The job whose work it is."""
     share: Share
     """What a rank has of it, and how many ranks share its node."""
-    builder: WorkloadBuilder
 
-    def compute(self, name: str, phase: Phase, calls: Mapping[OperatorCall, float]) -> Rows:
-        """Add one operation for all calls that run one after the other; nothing for none."""
-        return self.builder.add(compute_op(name, phase, calls=tuple(calls.items()), part=name)) if calls else []
+    @abstractmethod
+    def compute(self, name: str, phase: Phase, work: Pass) -> Rows:
+        """Return one operation for all calls of a pass, which run one after the other; nothing for none."""
 
-    def gap(self, name: str, duration_s: float, cost_class: CostClass, phase: Phase = Phase.STEP) -> Rows:
-        """Add host time for which the GPU waits, if there is any."""
-        if duration_s <= 0:
-            return []
-        return self.builder.add(host_op(name, phase, duration_s, cost_class=cost_class, part=name))
+    @abstractmethod
+    def kernels(self, name: str, phase: Phase, kernels: Iterable[Kernel]) -> Rows:
+        """Return one operation for some kernels; nothing for none."""
+
+    @abstractmethod
+    def gap(self, name: str, duration_s: Number, cost_class: CostClass, phase: Phase = Phase.STEP) -> Rows:
+        """Return host time for which the GPU waits, if there is any."""
+
+    @abstractmethod
+    def launched(self, duration_s: Number, phase: Phase) -> Rows:
+        """Return the time in which the host launches what follows, which runs meanwhile."""
+
+    @abstractmethod
+    def copy(self, name: str, phase: Phase, stream: Stream, size_bytes: Number, *, blocking: bool = False) -> Rows:
+        """Return what moves so many bytes between a GPU and its host, or in the memory of the host."""
+
+    @abstractmethod
+    def exchange(
+        self,
+        each: Exchange,
+        phase: Phase = Phase.STEP,
+        count: Number = 1.0,
+        *,
+        blocking: bool = True,
+        unhidden: bool = False,
+    ) -> Rows:
+        """Return an exchange so many times, perhaps the share of it that nothing hides; nothing for an empty one."""
+
+    @abstractmethod
+    def wait(self, *streams: Stream, where: Number = True) -> Rows:
+        """Wait for everything that was launched on each of some streams; `where` says whether that is done at all."""
+
+    @abstractmethod
+    def overlapped(self, launched: Rows, hiding: Rows) -> Rows:
+        """Return an asynchronous pair around what may hide it: launches, the work, a wait for each stream."""
 
     def hosted(self, host: Launches, phase: Phase, rows: Rows) -> Rows:
         """Let the host launch some operations while they run: they last at least as long as that takes.
@@ -46,14 +86,11 @@ class Emitter(Struct):
         Where it waits for what they compute, the GPU has nothing to do until it has launched more.
         """
         seconds = host.seconds(self.job.framework)
-        if not rows or seconds <= 0:
+        if not rows or not anywhere(seconds):
             return rows
-        name, cost_class = "launches of layers", CostClass.HOST_LAYERS
-        launched = self.builder.add(
-            host_op(name, phase, seconds, launches=True, cost_class=cost_class, part="host launches")
-        )
-        waited = self.gap("waits of the host", host.idle_s(self.job.framework), cost_class, phase)
-        return self.builder.overlapped(launched, [*rows, *waited])
+        launched = self.launched(seconds, phase)
+        waited = self.gap("waits of the host", host.idle_s(self.job.framework), CostClass.HOST_LAYERS, phase)
+        return self.overlapped(launched, [*rows, *waited])
 
     def all(
         self,
@@ -63,11 +100,91 @@ class Emitter(Struct):
         share: float = 1.0,
         blocking: bool = True,
     ) -> Rows:
-        """Add a share of every exchange."""
+        """Return a share of every exchange."""
         rows: Rows = []
         for each, count in _counted(exchanges):
             rows += self.exchange(each, phase, count * share, blocking=blocking)
         return rows
+
+    def beside(self, exchanges: Exchanges, phase: Phase, compute: Rows) -> Rows:
+        """Put exchanges around the computation that they may hide behind."""
+        before: Rows = []
+        after: Rows = []
+        for each, count in _counted(exchanges):
+            share = self.unhidden(each.group)
+            before += self.exchange(each, phase, count * (1 - share), blocking=False)
+            after += self.exchange(each, phase, count * share, unhidden=anywhere(1 - share))
+        return [*self.overlapped(before, compute), *after]
+
+    def unhidden(self, group: Group) -> Number:
+        """Return the share of a group's exchanges that cannot be hidden."""
+        job, framework = self.job, self.job.framework
+        if group in (Group.TP, Group.ETP):
+            return choose(self.overlap_tp & self.can_overlap(group), framework.unhidden_tp, 1.0)
+        if group is Group.CP:
+            return framework.unhidden_cp
+        if group is Group.EP:
+            return 1.0  # what hides them is another microbatch, or nothing
+        # Other frameworks reduce and gather layer by layer: what stays in sight follows from the simulation.
+        fsdp = group in (Group.DP, Group.EDP, Group.SHARD) and job.sharding.zero == 3
+        return framework.unhidden_fsdp if fsdp else 1.0
+
+    @property
+    def overlap_tp(self) -> Number:
+        """Whether tensor parallel exchanges are to be overlapped with GEMMs."""
+        return self.job.communication.overlap_tp
+
+    def can_overlap(self, group: Group) -> Number:
+        """Return whether transfers of a tensor parallel group can be pipelined with its GEMMs.
+
+        The kernels that do so write to the memory of their peers, which takes one NVLink domain. Sources:
+        NVIDIA/TransformerEngine issue 1071 (userbuffers: tensor parallelism of one node only); PyTorch,
+        torch/distributed/_symmetric_memory (async TP: every rank maps the memory of all others).
+        """
+        span = self.share.tp if group is Group.TP else self.share.etp
+        ranks = self.share.execution.ranks_per_node
+        return (self.job.parallel.world_size <= ranks) | (ranks % span == 0)
+
+
+def _counted(exchanges: Exchanges) -> Iterable[tuple[Exchange, Number]]:
+    return exchanges.items() if isinstance(exchanges, Mapping) else ((each, 1.0) for each in exchanges)
+
+
+class RowEmitter(Emitter):
+    """Adds operations to a workload and returns their rows."""
+
+    def __init__(self, job: Job, share: Share, builder: WorkloadBuilder) -> None:
+        self.job, self.share, self.builder = job, share, builder
+
+    def compute(self, name: str, phase: Phase, work: Pass) -> list[int]:
+        """Add one operation for all calls of a pass."""
+        return self._computed(name, phase, tuple(work.calls.items()))
+
+    def kernels(self, name: str, phase: Phase, kernels: Iterable[Kernel]) -> list[int]:
+        """Add one operation for some kernels, but those that have nothing to do."""
+        return self._computed(name, phase, tuple((call_of(each), 1.0) for each in kernels if min(each.shape) > 0))
+
+    def _computed(self, name: str, phase: Phase, calls: tuple[tuple[OperatorCall, float], ...]) -> list[int]:
+        return self.builder.add(compute_op(name, phase, calls=calls, part=name)) if calls else []
+
+    def gap(self, name: str, duration_s: float, cost_class: CostClass, phase: Phase = Phase.STEP) -> list[int]:
+        """Add host time for which the GPU waits."""
+        if duration_s <= 0:
+            return []
+        return self.builder.add(host_op(name, phase, duration_s, cost_class=cost_class, part=name))
+
+    def launched(self, duration_s: float, phase: Phase) -> list[int]:
+        """Add the host's launches."""
+        name, cost_class = "launches of layers", CostClass.HOST_LAYERS
+        return self.builder.add(
+            host_op(name, phase, duration_s, launches=True, cost_class=cost_class, part="host launches")
+        )
+
+    def copy(self, name: str, phase: Phase, stream: Stream, size_bytes: int, *, blocking: bool = False) -> list[int]:
+        """Add a copy."""
+        if size_bytes <= 0:
+            return []
+        return self.builder.add(offload_op(name, phase, stream, size_bytes, blocking=blocking, part=name))
 
     def exchange(
         self,
@@ -77,8 +194,8 @@ class Emitter(Struct):
         *,
         blocking: bool = True,
         unhidden: bool = False,
-    ) -> Rows:
-        """Add an exchange so many times, perhaps the share of it that nothing hides; nothing for an empty one."""
+    ) -> list[int]:
+        """Add a collective."""
         if each.size_bytes <= 0 or count <= 0:
             return []
         part = f"{each.group.name.lower()} {each.operation.name.lower()}"
@@ -88,7 +205,7 @@ class Emitter(Struct):
                 phase,
                 each.group,
                 each.operation,
-                -(-each.size_bytes // each.messages),
+                ceil_div(each.size_bytes, each.messages),
                 blocking=blocking,
                 repeats=count * each.messages,
                 cost_class=CostClass.UNHIDDEN if unhidden else CostClass.NONE,
@@ -96,41 +213,10 @@ class Emitter(Struct):
             )
         )
 
-    def beside(self, exchanges: Exchanges, phase: Phase, compute: Rows) -> Rows:
-        """Put exchanges around the computation that they may hide behind."""
-        before: Rows = []
-        after: Rows = []
-        for each, count in _counted(exchanges):
-            share = self.unhidden(each.group)
-            before += self.exchange(each, phase, count * (1 - share), blocking=False)
-            after += self.exchange(each, phase, count * share, unhidden=share < 1)
-        return [*self.builder.overlapped(before, compute), *after]
+    def wait(self, *streams: Stream, where: bool = True) -> list[int]:
+        """Add waits."""
+        return self.builder.wait(*streams) if where else []
 
-    def unhidden(self, group: Group) -> float:
-        """Return the share of a group's exchanges that cannot be hidden."""
-        job, framework = self.job, self.job.framework
-        if group in (Group.TP, Group.ETP):
-            return framework.unhidden_tp if job.communication.overlap_tp and self.can_overlap(group) else 1.0
-        if group is Group.CP:
-            return framework.unhidden_cp
-        if group is Group.EP:
-            return 1.0  # what hides them is another microbatch, or nothing
-        # Other frameworks reduce and gather layer by layer: what stays in sight follows from the simulation.
-        fsdp = group in (Group.DP, Group.EDP, Group.SHARD) and job.sharding.zero == 3
-        return framework.unhidden_fsdp if fsdp else 1.0
-
-    def can_overlap(self, group: Group) -> bool:
-        """Return whether transfers of a tensor parallel group can be pipelined with its GEMMs.
-
-        The kernels that do so write to the memory of their peers, which takes one NVLink domain. Sources:
-        NVIDIA/TransformerEngine issue 1071 (userbuffers: tensor parallelism of one node only); PyTorch,
-        torch/distributed/_symmetric_memory (async TP: every rank maps the memory of all others).
-        """
-        parallel = self.job.parallel
-        span = parallel.tp if group is Group.TP else parallel.expert_tp
-        ranks = self.share.execution.ranks_per_node
-        return parallel.world_size <= ranks or ranks % span == 0
-
-
-def _counted(exchanges: Exchanges) -> Iterable[tuple[Exchange, float]]:
-    return exchanges.items() if isinstance(exchanges, Mapping) else ((each, 1.0) for each in exchanges)
+    def overlapped(self, launched: list[int], hiding: list[int]) -> list[int]:
+        """Add the waits for what is launched."""
+        return self.builder.overlapped(launched, hiding)

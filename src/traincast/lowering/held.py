@@ -10,7 +10,6 @@ Letters: Q virtual stages in model order.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import accumulate
 
 from msgspec import Struct
@@ -68,18 +67,11 @@ def held_by_stages(job: Job, plan: SchedulePlan) -> tuple[Held, ...]:
     model, last, mtp = job.model, len(job.pipeline.layers_Q) - 1, job.pipeline.mtp_stage_index
     reads_another = plan.share_rank(0, mtp) or (model.tied_embeddings and plan.share_rank(last, mtp))
     copies_table = model.mtp_layers > 0 and not reads_another
-    return _held(job.pipeline.layers_Q, mtp, model.mtp_layers, copies_table, plan.share_rank(0, last))
-
-
-@lru_cache(maxsize=64)
-def _held(
-    layers_Q: tuple[int, ...], mtp: int, mtp_layers: int, copies_table: bool, shares_table: bool
-) -> tuple[Held, ...]:
-    """Return what each virtual stage holds; kept, as each of thousands of virtual stages asks for its own."""
+    layers_Q, shares_table = job.pipeline.layers_Q, plan.share_rank(0, last)
     return tuple(
         Held(
             layers=range(end - count, end),
-            mtp_layers=mtp_layers if index == mtp else 0,
+            mtp_layers=model.mtp_layers if index == mtp else 0,
             first=index == 0,
             last=index == len(layers_Q) - 1,
             copies_table=index == mtp and copies_table,

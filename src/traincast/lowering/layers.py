@@ -9,12 +9,13 @@ megatron/core/transformer/moe/shared_experts.py (moe_shared_expert_overlap: FC1 
 combine).
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
-from traincast.lowering.emit import Emitter
+from traincast.lowering.emit import Emitter, Rows
 from traincast.lowering.launches import Launches
 from traincast.lowering.work import Exchange, Pass
-from traincast.workload.builder import Rows
+from traincast.model.numbers import Number, anywhere
 from traincast.workload.words import Phase
 
 
@@ -30,6 +31,9 @@ class Layers(Protocol):
     def at(self, place: str, phase: Phase) -> Pass:
         """Return what they run in a pass at a place beside the exchanges of tokens with their experts."""
 
+    def nothing(self) -> Pass:
+        """Return a pass in which nothing runs."""
+
 
 def layers_forward(emit: Emitter, stage: Layers, beside: list[Exchange]) -> Rows:
     """Return the layers of a forward pass with what the host does and their exchanges, and those beside the pass.
@@ -40,15 +44,16 @@ def layers_forward(emit: Emitter, stage: Layers, beside: list[Exchange]) -> Rows
     phase, host, layers = Phase.FORWARD, stage.host(Phase.FORWARD), stage.in_pass(Phase.FORWARD)
     out, back, others = layers.with_experts()
     hidden = bool(emit.job.experts.hides_exchanges and out)
-    if not (hidden or host.waits):
-        passed = emit.beside(layers.exchanges, phase, emit.compute("layers forward", phase, layers.calls))
+    waits = anywhere(host.waits)
+    if not (hidden or waits):
+        passed = emit.beside(layers.exchanges, phase, emit.compute("layers forward", phase, layers))
         return emit.hosted(host, phase, emit.beside(beside, phase, passed))
     experts, dispatch, combine = _places(emit, stage, phase)
     before = emit.compute("layers forward", phase, layers.without(experts, dispatch, combine))
-    rows = _hidden(emit, phase, out, emit.compute(_SHARED, phase, dispatch.calls)) if hidden else emit.all(out, phase)
-    rows += emit.compute("experts forward", phase, experts.calls)
-    rows += _hidden(emit, phase, back, emit.compute(_SHARED, phase, combine.calls)) if hidden else emit.all(back, phase)
-    if emit.job.experts.pairs_passes or not host.waits:
+    rows = _hidden(emit, phase, out, emit.compute(_SHARED, phase, dispatch)) if hidden else emit.all(out, phase)
+    rows += emit.compute("experts forward", phase, experts)
+    rows += _hidden(emit, phase, back, emit.compute(_SHARED, phase, combine)) if hidden else emit.all(back, phase)
+    if emit.job.experts.pairs_passes or not waits:
         return emit.hosted(host, phase, emit.beside(beside, phase, emit.beside(others, phase, before + rows)))
     ahead, after = host.parts
     passed = emit.hosted(ahead, phase, emit.beside(others, phase, before)) + emit.hosted(after, phase, rows)
@@ -64,14 +69,14 @@ def layers_backward(emit: Emitter, stage: Layers) -> Rows:
     layers, weights = map(stage.in_pass, (Phase.BACKWARD, Phase.WEIGHT_GRADIENT))
     out, back, others = layers.with_experts()
     if not (emit.job.experts.hides_exchanges and out):
-        compute = emit.compute("layers backward", Phase.BACKWARD, layers.calls)
-        compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.calls)
+        compute = emit.compute("layers backward", Phase.BACKWARD, layers)
+        compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights)
         return emit.beside(layers.exchanges, Phase.BACKWARD, compute)
     experts, dispatch, combine = _places(emit, stage, Phase.BACKWARD)
     own, of_dispatch, of_combine = _places(emit, stage, Phase.WEIGHT_GRADIENT)
-    weight = emit.compute("experts weight gradient", Phase.WEIGHT_GRADIENT, own.calls)
+    weight = emit.compute("experts weight gradient", Phase.WEIGHT_GRADIENT, own)
     rows = _hidden(emit, Phase.BACKWARD, out, _shared_backward(emit, combine, of_combine))
-    rows += emit.compute("experts backward", Phase.BACKWARD, experts.calls)
+    rows += emit.compute("experts backward", Phase.BACKWARD, experts)
     rows += [] if emit.job.experts.delay_wgrad else weight
     shared = _shared_backward(emit, dispatch, of_dispatch)
     rows += _hidden(emit, Phase.BACKWARD, back, shared + (weight if emit.job.experts.delay_wgrad else []))
@@ -86,15 +91,15 @@ _SHARED = "shared experts forward"
 def _places(emit: Emitter, stage: Layers, phase: Phase) -> tuple[Pass, Pass, Pass]:
     """Return the routed experts, and what of the shared ones runs beside the dispatch and beside the combine."""
     overlapped = emit.job.experts.shared_expert_overlap
-    shared = [stage.at(f"with {each}", phase) if overlapped else Pass() for each in ("dispatch", "combine")]
+    shared = [stage.at(f"with {each}", phase) if overlapped else stage.nothing() for each in ("dispatch", "combine")]
     return stage.at("experts", phase), shared[0], shared[1]
 
 
 def _shared_backward(emit: Emitter, inputs: Pass, weights: Pass) -> Rows:
-    rows = emit.compute("shared experts backward", Phase.BACKWARD, inputs.calls)
-    return rows + emit.compute("shared experts weight gradient", Phase.WEIGHT_GRADIENT, weights.calls)
+    rows = emit.compute("shared experts backward", Phase.BACKWARD, inputs)
+    return rows + emit.compute("shared experts weight gradient", Phase.WEIGHT_GRADIENT, weights)
 
 
-def _hidden(emit: Emitter, phase: Phase, exchanges: dict[Exchange, float], meanwhile: Rows) -> Rows:
+def _hidden(emit: Emitter, phase: Phase, exchanges: Mapping[Exchange, Number], meanwhile: Rows) -> Rows:
     """Return exchanges that are launched, what runs meanwhile, and the wait for them."""
-    return emit.builder.overlapped(emit.all(exchanges, phase, blocking=False), meanwhile)
+    return emit.overlapped(emit.all(exchanges, phase, blocking=False), meanwhile)

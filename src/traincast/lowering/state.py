@@ -7,13 +7,15 @@ gradients after each backward pass).
 Letters: Q virtual stages in model order, M microbatches.
 """
 
+from typing import Protocol
+
 import numpy as np
 from msgspec import Struct
 
 from traincast.job.job import Job
 from traincast.lowering.work import Exchange
 from traincast.model.blocks.part import Elements
-from traincast.model.numbers import ceil_div
+from traincast.model.numbers import Number, ceil_div
 from traincast.schedules.plan import SchedulePlan
 from traincast.schedules.slots import SlotKind
 from traincast.workload.ops import BoolArray, IntArray
@@ -23,8 +25,36 @@ PARAMETER_BYTES = 2
 """Parameters are gathered in 16 bits, but for GEMM weights that the job gathers in 8."""
 
 
+class State(Protocol):
+    """What ranks exchange and update of a virtual stage's state, of numbers or arrays."""
+
+    def gathered(self) -> list[Exchange]:
+        """Return what brings all parameters of the stage to each rank."""
+
+    def reduced(self) -> list[Exchange]:
+        """Return the reductions of its gradients."""
+
+    def summed(self) -> list[Exchange]:
+        """Return the sums over ranks that hold the same share of the state."""
+
+    def all_reduced(self) -> list[Exchange]:
+        """Return the reductions and then the sums."""
+
+    def over_copies(self) -> list[Exchange]:
+        """Return the sum over the copies of the model, of what the rank updates."""
+
+    def updated(self) -> Number:
+        """Return the parameters that the optimizer of one rank updates."""
+
+    def held(self) -> Number:
+        """Return the parameters of which one rank holds the state."""
+
+    def cast(self) -> Number:
+        """Return the weights that are brought to the type of 8-bit GEMMs once a step, as if there were such."""
+
+
 class StateExchange(Struct, frozen=True):
-    """Exchanges over the replicas of a virtual stage's weights."""
+    """Exchanges over the replicas of a virtual stage's weights, of numbers."""
 
     job: Job
     weights: Elements
@@ -115,6 +145,10 @@ class StateExchange(Struct, frozen=True):
     def held(self) -> int:
         """Return the parameters of which one rank holds the state."""
         return self._of_rank(trained=False)
+
+    def cast(self) -> Number:
+        """Return the weights that GEMMs read."""
+        return self.weights.matrices + self.weights.experts
 
     def _of_rank(self, *, trained: bool) -> int:
         dense, expert = self._elements(trained=trained)

@@ -5,7 +5,7 @@ wgrad into that of the weight, which it adds to the gradient buffer.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from traincast.model.blocks.common import gradient_sums
 from traincast.model.blocks.part import Exchange as PartExchange
 from traincast.model.blocks.part import Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
-from traincast.model.numbers import Number
+from traincast.model.numbers import Number, anywhere
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group, Operation, Phase
 
@@ -28,7 +28,7 @@ class Exchange(NamedTuple):
 
     group: Group
     operation: Operation
-    size_bytes: int
+    size_bytes: Number
     goes: str = ""
     """``out`` with tokens to their experts, ``back`` with what these made of them; empty for all else."""
     messages: int = 1
@@ -41,7 +41,7 @@ class Pass(Struct):
     calls: dict[OperatorCall, float] = field(default_factory=dict)
     exchanges: dict[Exchange, float] = field(default_factory=dict)
 
-    def add(self, other: "Pass", count: float = 1.0) -> None:
+    def add(self, other: Self, count: float = 1.0) -> None:
         """Add another pass so many times."""
         if count == 0:
             return
@@ -62,16 +62,16 @@ class Pass(Struct):
             found = Exchange(group, operation, each.size_bytes, each.goes)
             self.exchanges[found] = self.exchanges.get(found, 0.0) + each.count
 
-    def without(self, *some: "Pass") -> dict[OperatorCall, float]:
+    def without(self, *some: Self) -> "Pass":
         """Return its calls without those of some others."""
         left = {call: often - sum(each.calls.get(call, 0.0) for each in some) for call, often in self.calls.items()}
-        return {call: often for call, often in left.items() if often > _ROUNDING * self.calls[call]}
+        return Pass({call: often for call, often in left.items() if often > _ROUNDING * self.calls[call]})
 
     def with_experts(self) -> tuple[dict[Exchange, float], dict[Exchange, float], dict[Exchange, float]]:
         """Return the exchanges that take tokens to their experts, those that bring them back, and all others."""
         way: tuple[dict[Exchange, float], dict[Exchange, float], dict[Exchange, float]] = ({}, {}, {})
         for each, often in self.exchanges.items():
-            if each.size_bytes > 0 or not each.goes:
+            if not each.goes or anywhere(each.size_bytes):
                 way[("out", "back").index(each.goes) if each.goes else 2][each] = often
         return way
 

@@ -91,7 +91,7 @@ class TorchCollectives:
         return [float(each) for each in slowest.tolist()]
 
     def host_s(self, launch: object) -> float | None:  # noqa: ARG002
-        """Return None: ranks that wait for each other say nothing of the host."""
+        """Return None: ranks that wait for each other say nothing about the host."""
         return None
 
     def release(self) -> None:
@@ -158,7 +158,7 @@ class TorchCollectives:
         if op == "send_recv":
             message, ends = buffer(elements), members[:2]
             return lambda: (dist.send if self.rank == ends[0] else dist.recv)(message, ends[self.rank == ends[0]])
-        raise CannotTimeError(f"torch.distributed is not asked for {op} here")
+        raise CannotTimeError(f"{op} is not timed with torch.distributed")
 
     def _synchronize(self) -> None:
         if self.device == "cuda":

@@ -41,7 +41,7 @@ class Call(NamedTuple):
     options: Mapping[str, str]
 
     @classmethod
-    def of(cls, cells: Mapping[str, str]) -> "Call":
+    def from_cells(cls, cells: Mapping[str, str]) -> "Call":
         """Read the cells of a row."""
         options = dict(pair.split("=", 1) for pair in cells["options"].split())
         shape = tuple(int(size) for size in cells["shape"].split("x"))
@@ -94,7 +94,7 @@ class TorchKernels:
 
     def prepare(self, cells: Mapping[str, str]) -> Launch:
         """Make the tensors of a task and run it once."""
-        call = Call.of(cells)
+        call = Call.from_cells(cells)
         launch = BUILDERS.get(call.family)
         if launch is None:
             raise CannotTimeError(f"PyTorch has no kernel for {call.family}")
@@ -196,7 +196,7 @@ class Maker:
         self.torch, self.device = torch, device
 
     def dtype(self, name: str) -> Any:  # noqa: ANN401
-        """Return PyTorch's type of that name; says how fp32 products are to be computed."""
+        """Return PyTorch's type of that name; says how fp32 GEMMs are to be computed."""
         if name not in _DTYPES or not hasattr(self.torch, _DTYPES[name]):
             raise CannotTimeError(f"PyTorch alone has no kernels for {name} on every GPU")
         self.torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
@@ -342,7 +342,7 @@ def _softmax(make: Maker, call: Call) -> Launch:
 def _elementwise(make: Maker, call: Call) -> Launch:
     inputs, outputs = (float(call.options.get(name, default)) for name, default in (("inputs", 2), ("outputs", 1)))
     if outputs != 1 or inputs not in (1, 2, 3):
-        raise CannotTimeError(f"{inputs:g} inputs and {outputs:g} outputs are no single kernel of PyTorch")
+        raise CannotTimeError(f"{inputs:g} inputs and {outputs:g} outputs are not a single PyTorch kernel")
     tensors = [make.normal(*call.shape, dtype=call.dtype) for _ in range(int(inputs))]
     out, torch = make.torch.empty_like(tensors[0]), make.torch
     run = {1: torch.neg, 2: torch.add, 3: torch.addcmul}[int(inputs)]

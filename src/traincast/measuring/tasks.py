@@ -32,7 +32,7 @@ class Tasks(Struct, frozen=True, kw_only=True):
     """All there is to time for a job."""
 
     name: str
-    """Of the job's model."""
+    """Name of the job's model."""
     operators: tuple[Task, ...]
     collectives: tuple[Task, ...]
 

@@ -118,7 +118,7 @@ class Summary:
     left: int = 0
     """Not reached within the time limit."""
     share: float = 0.0
-    """Of the expected time of all tasks, those that are in the file now."""
+    """Share of the expected time of all tasks that is in the file now."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """Tasks that could not be timed, and why."""
     host_s: list[float] = field(default_factory=list)
@@ -140,7 +140,7 @@ class Summary:
         if self.host_s:
             found.append(f"the host launches an operator in {_median(self.host_s) * 1e6:.3g} us (median)")
         if self.left:
-            found.append("the time is over; the same command goes on where it ended (--minutes gives it more)")
+            found.append("the time is up; the same command continues where it stopped (--minutes gives it more)")
         if self.done or self.known:
             found.append(f"{min(self.share, 1.0):.0%} of the expected time is in {out}")
         return found
@@ -185,7 +185,7 @@ def measure(
     """
     start_s, about = clock(), dict(backend.about())
     ordered = sorted(tasks, key=lambda task: -task.share)
-    rows = Rows(out, tuple(ordered[0].cells), about, read_text) if ordered and backend.writes else None
+    rows = TimesFile(out, tuple(ordered[0].cells), about, read_text) if ordered and backend.writes else None
     known = backend.agreed(None if rows is None else {key for key, row in rows.found.items() if row["time_s"]}) or set()
     total = sum(task.share for task in ordered) or 1.0
     found = Summary(writes=backend.writes)
@@ -264,7 +264,7 @@ def _cells(timing: Timing) -> dict[str, str]:
     }
 
 
-class Rows:
+class TimesFile:
     """The CSV file: read once, written whole after each row, so that it is never half a row."""
 
     def __init__(
@@ -300,7 +300,7 @@ class Rows:
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise MeasureError(f"{self.path} cannot be continued: {error}; give another --out") from None
         if columns != self.columns or any(None in line.values() or None in line for line in lines):
-            raise MeasureError(f"{self.path} is not a file of these columns; give another --out, or move it away")
+            raise MeasureError(f"{self.path} does not have these columns; give another --out, or move it away")
         for line in lines:
             if line["gpu"] != self.about["gpu"]:
                 raise MeasureError(

@@ -22,7 +22,7 @@ from traincast.model.recompute import DEFAULT_MODULES, RECOMPUTE
 from traincast.model.structure import FIRST_BLOCKS, Blocks, last_blocks, layer_kinds, mtp_layer, parts_of
 
 TASKS = ("pretrain", "sft", "lora")
-"""What is trained: everything, everything on packed dialogues, or low-rank adapters beside frozen weights."""
+"""What is trained: everything, everything on packed dialogues, or low-rank adapters alongside frozen weights."""
 
 _ENDS = ("embedding", "positions", "final_norm", "head", "other", "mtp_projections")
 """What parts count as that are in no layer; what is neither here nor a field of a layer's counts is `others` there."""
@@ -104,7 +104,7 @@ class TokenFlops(Summed, frozen=True, kw_only=True):
     attention_core: float = 0.0
     """Queries times keys, and weights times values."""
     scan: float = 0.0
-    """Of state-space layers: their states, over the sequence."""
+    """Scans of state-space layers: their states, over the sequence."""
     mlp: float = 0.0
     router: float = 0.0
     experts: float = 0.0
@@ -122,7 +122,7 @@ class TokenFlops(Summed, frozen=True, kw_only=True):
 
     @property
     def core(self) -> float:
-        """What has no parameters: attention's products and scans."""
+        """What has no parameters: attention's GEMMs and scans."""
         return self.attention_core + self.scan
 
     @property
@@ -182,7 +182,7 @@ class FurtherBlocks(Struct, frozen=True):
     kind: str
     """What their parts count as."""
     parameters: int
-    """Of all layers, without MTP layers."""
+    """Parameters in all layers, without MTP layers."""
     forward_flops: float
     """For one token, with MTP layers."""
 

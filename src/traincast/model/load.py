@@ -90,7 +90,7 @@ def load_model(name_or_path: str) -> Model:
     if path.suffix == ".toml":
         return model_over_base(read_toml(path), str(path))
     if find_model(name_or_path) is None and path.is_file():
-        raise FormatError("is no model; give a config.json or a TOML file", str(path))
+        raise FormatError("is not a model; give a config.json or a TOML file", str(path))
     return _builtin(builtin_table(name_or_path)["name"])
 
 

@@ -56,10 +56,10 @@ class Attention(Struct, frozen=True, kw_only=True):
     window: int = 0
     """Tokens a query sees back; 0: all."""
     window_layers: int = 0
-    """Of each `window_period` layers, how many use the window."""
+    """How many of each `window_period` layers use the window."""
     window_period: int = 1
     chunked: bool = False
-    """Whether the window begins anew every so many tokens, so that sequences fall into chunks (Llama 4)."""
+    """Whether the window starts again every so many tokens, so that sequences fall into chunks (Llama 4)."""
     causal: bool = True
     qkv_bias: bool = False
     qk_norm: bool = False
@@ -180,7 +180,7 @@ class Model(Struct, frozen=True, kw_only=True):
     """What had to be taken for granted when the description was read."""
 
     def __post_init__(self) -> None:
-        """Refuse shapes that are none."""
+        """Refuse impossible shapes."""
         parts = {"attention": self.attention, "latent": self.attention.latent, "experts": self.experts, "": self}
         for part, names, least in _NUMBERS:
             if parts[part] is not None:
@@ -235,7 +235,7 @@ class Model(Struct, frozen=True, kw_only=True):
         Raises
         ------
         ConfigError
-            If the model does not give one, or it is no whole number from 1.
+            If the model does not give one, or it is not a whole number from 1.
         """
         found = {name: self.setting(f"{prefix}_{name}") for name in names}
         for name, size in found.items():

@@ -50,6 +50,11 @@ def smaller(one: Number, other: Number) -> Number:
     return min(one, other)
 
 
+def anywhere(value: Number) -> bool:
+    """Return whether a number, or any element of an array, is larger than 0."""
+    return bool((value > 0).any()) if _arrays(value) else bool(value > 0)
+
+
 def choose(condition: Number, one: Number, other: Number) -> Number:
     """Return `one` where the condition holds, else `other`."""
     if _arrays(condition):

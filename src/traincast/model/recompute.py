@@ -87,7 +87,7 @@ def modules_of(model: Model, modules: Sequence[str]) -> tuple[str, ...]:
     """
     available = available_modules(model)
     if "mla_up_proj" in modules and "mla_up_proj" not in available:
-        raise ConfigError(f"mla_up_proj needs latent attention, which {model.name} has not", "recompute_modules")
+        raise ConfigError(f"mla_up_proj needs latent attention, which {model.name} does not have", "recompute_modules")
     return tuple(name for name in available if name in modules)
 
 

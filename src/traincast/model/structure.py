@@ -1,4 +1,4 @@
-"""A model as a list of blocks: embedding, the blocks of every layer, head, and layers that predict further tokens."""
+"""A model as a list of blocks: embedding, the blocks of every layer, head, and MTP layers."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -20,10 +20,10 @@ FIRST_BLOCKS: Blocks = (Embedding(),)
 """What stands before the first layer."""
 
 MTP_PROJECTION: Blocks = (MtpProjection(),)
-"""What stands before the layer itself where it predicts a further token."""
+"""What stands before the layer itself in an MTP layer."""
 
 MTP_HEAD: Blocks = (LmHead(shared_table=True),)
-"""What stands after it, beside the LM head of the model: its norm, GEMM and loss."""
+"""What stands after it, in addition to the LM head of the model: its norm, GEMM and loss."""
 
 EMBEDDING_COPY: Blocks = (EmbeddingCopy(),)
 """What MTP layers read where no other table of the embedding is on their rank."""
@@ -93,11 +93,13 @@ def check_blocks(model: Model) -> None:
     used = {variant for _, variant in kinds}
     unused = [name for name, _ in model.variants if name not in used]
     if unused:
-        raise ConfigError(f"is a variant of no block of {model.name}; name it behind a colon", f"variants.{unused[0]}")
+        raise ConfigError(
+            f"is not a variant of any block of {model.name}; name it behind a colon", f"variants.{unused[0]}"
+        )
     unread = [name for name, _ in model.settings if name not in read]
     if unread:
         known = ", ".join(sorted(read)) or "nothing"
-        raise ConfigError(f"is read by no block of {model.name}; its blocks read {known}", f"settings.{unread[0]}")
+        raise ConfigError(f"is not read by any block of {model.name}; its blocks read {known}", f"settings.{unread[0]}")
 
 
 def last_blocks(model: Model, *, with_embedding: bool) -> Blocks:
@@ -110,12 +112,12 @@ def last_blocks(model: Model, *, with_embedding: bool) -> Blocks:
 
 
 def mtp_layer(model: Model) -> Blocks:
-    """Return the blocks of one layer that predicts a further token, with what joins it to the model, and its head."""
+    """Return the blocks of one MTP layer, with what joins it to the model, and its head."""
     return (*mtp_body(model), *MTP_HEAD)
 
 
 def mtp_body(model: Model) -> Blocks:
-    """Return the blocks of one layer that predicts a further token, without its head."""
+    """Return the blocks of one MTP layer, without its head."""
     return (*MTP_PROJECTION, *mtp_blocks(model))
 
 
@@ -147,7 +149,7 @@ class RankParts(Struct, frozen=True, eq=False):
     def elements(self, blocks: Blocks) -> Elements:
         """Return the parameters of some blocks."""
         if blocks not in self._elements:
-            self._elements[blocks] = Elements.of(self.of(blocks), trains_weights=self.share.trains_weights)
+            self._elements[blocks] = Elements.from_parts(self.of(blocks), trains_weights=self.share.trains_weights)
         return self._elements[blocks]
 
 

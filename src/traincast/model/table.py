@@ -116,7 +116,7 @@ def _variants(raw: Any, full: Mapping[str, Any], shown: str) -> tuple[tuple[str,
         strange = [] if whole else [key for key in values if key in _OF_THE_WHOLE]
         if strange:
             key = f"variants.{name}.{strange[0]}"
-            raise ConfigError(f"is of the whole model, not of some blocks (in {shown})", key)
+            raise ConfigError(f"belongs to the whole model, not to some blocks (in {shown})", key)
         found.append((name, _model(values if whole else merged(of_all, values), shown)))
     return tuple(found)
 

@@ -1,6 +1,6 @@
 """The answer of a plan: the layouts to run, each with its forecast and what speaks for it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
@@ -8,14 +8,11 @@ from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
 from traincast.job.request import JobRequest
 from traincast.planning.changes import Start
-from traincast.planning.explain import Explanation
 from traincast.planning.layout import Layout
 from traincast.planning.sensitivity import Sensitivity
+from traincast.simulation.columns import Table, table_of
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
 from traincast.units import counted, format_time
-
-if TYPE_CHECKING:
-    from traincast.simulation.columns import Table
 
 
 class Choice(Struct, frozen=True, kw_only=True):
@@ -89,6 +86,22 @@ class Asked(Struct, frozen=True, kw_only=True):
     """Name or file of the cluster."""
 
 
+class WhyNot(Struct, frozen=True, kw_only=True):
+    """Why a layout that a user names is not the best."""
+
+    asked: str
+    """What was asked for."""
+    verdict: str
+    """``impossible``, ``too large``, ``slower``, or ``best``."""
+    text: str
+    layout: Layout | None = None
+    """The best that has what was asked for."""
+    step_s: float | None = None
+    """Its simulated step, where it fits."""
+    change: str | None = None
+    """The single change of what was asked for that helps most."""
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """The best layouts of a model on a cluster."""
 
@@ -120,7 +133,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Of all that were simulated those that no other beats in both step and memory, the fastest first."""
     estimated: tuple[Estimate, ...] = ()
     """The fastest layouts by the screen, and the fastest of those that need less memory; not in documents."""
-    explained: tuple[Explanation, ...] = ()
+    explained: tuple[WhyNot, ...] = ()
     """Why not the layouts that were asked for."""
     start: Start | None = None
     """The job that one has, where the plan begins with one, and what changes of it save."""
@@ -137,10 +150,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         took = format_time(best.result.iteration_time_s)
         return f"<Plan: {best.layout.text} takes {took}, of {counted(self.evaluated, 'layout')} of {where}>"
 
-    def table(self) -> "Table":
+    def table(self) -> Table:
         """Return the layouts of `shown` for data frames, one a row: ``polars.DataFrame(plan.table())``."""
-        from traincast.simulation.columns import table_of
-
         return table_of([_line(each) for each in self.shown])
 
     @property

@@ -53,7 +53,7 @@ MOST_TOGETHER = 4
 _TRIED = 3
 """Changes that are simulated for each number of them: the best that the screen has."""
 _LEAST_GAIN = 0.002
-"""Share of the step that a further change must save: less is no reason to touch a job."""
+"""Share of the step that a further change must save: less is not a reason to touch a job."""
 _SURE = 0.9
 _LITTLE_CHANCE = 0.01
 """Chances that are told: of being slower after all, of running out of memory."""

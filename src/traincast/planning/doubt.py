@@ -1,4 +1,4 @@
-"""How sure it is which layout is the fastest: the same errors act on all layouts, on each by how much it answers.
+"""How certain it is which layout is the fastest: the same errors act on all layouts, as much as each responds.
 
 What is not known of each class of work is drawn from a normal distribution, once for all layouts; the share of draws
 in which a layout is the fastest is the probability that it is the best.

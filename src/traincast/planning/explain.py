@@ -2,25 +2,21 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.errors import TraincastError
-from traincast.estimate.memory.fits import fits
+from traincast.estimate.memory import JobMemory, fits
 from traincast.hardware.host import host_of
 from traincast.job.resolve import resolve_job
-from traincast.lowering.plans import plan_of_job
+from traincast.planning.answer import Choice, WhyNot
 from traincast.planning.finalists import Finalist, simulated
 from traincast.planning.layout import Layout, said
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
 from traincast.units import format_share, format_size, format_time
-
-if TYPE_CHECKING:
-    from traincast.planning.answer import Choice
 
 Simulate = Callable[[Layout], tuple[Result, JobStep]]
 
@@ -34,23 +30,7 @@ _FEW = 3
 """Layouts that are simulated for a question."""
 
 
-class Explanation(Struct, frozen=True, kw_only=True):
-    """Why a layout that a user names is not the best."""
-
-    asked: str
-    """What was asked for."""
-    verdict: str
-    """``impossible``, ``too large``, ``slower``, or ``best``."""
-    text: str
-    layout: Layout | None = None
-    """The best that has what was asked for."""
-    step_s: float | None = None
-    """Its simulated step, where it fits."""
-    change: str | None = None
-    """The single change of what was asked for that helps most."""
-
-
-def explain(screen: Screen, asked: Mapping[str, Any], chosen: "Choice", simulate: Simulate) -> Explanation:
+def explain(screen: Screen, asked: Mapping[str, Any], chosen: Choice, simulate: Simulate) -> WhyNot:
     """Return why the best layouts have not what was asked for."""
     shown = ", ".join(f"{name} {said(value)}" for name, value in asked.items())
     found, outside = _screened(screen, asked)
@@ -65,7 +45,7 @@ def explain(screen: Screen, asked: Mapping[str, Any], chosen: "Choice", simulate
     text, verdict = _slower(shown, best, chosen)
     text += f"; {_OUTSIDE}" if outside else ""
     change = _change(screen, asked, best, simulate)
-    return Explanation(asked=shown, verdict=verdict, text=text, layout=best.layout, step_s=best.step_s, change=change)
+    return WhyNot(asked=shown, verdict=verdict, text=text, layout=best.layout, step_s=best.step_s, change=change)
 
 
 def _screened(screen: Screen, asked: Mapping[str, Any]) -> tuple[Screened | None, bool]:
@@ -81,7 +61,7 @@ def _screened(screen: Screen, asked: Mapping[str, Any]) -> tuple[Screened | None
     return None, False
 
 
-def _impossible(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: Simulate) -> Explanation:
+def _impossible(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: Simulate) -> WhyNot:
     """Return what forbids a layout, in the words of a forecast of it, and which single change allows one."""
     text = "no layout of this model on these GPUs has that"
     try:
@@ -89,10 +69,10 @@ def _impossible(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: 
     except TraincastError as error:
         text = str(error)
     change = _change(screen, asked, None, simulate)
-    return Explanation(asked=shown, verdict="impossible", text=f"{shown}: {text}", change=change)
+    return WhyNot(asked=shown, verdict="impossible", text=f"{shown}: {text}", change=change)
 
 
-def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: Simulate) -> Explanation:
+def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: Simulate) -> WhyNot:
     """Return by how much the smallest layout is too large, and what would free memory or fit."""
     found, _ = _screened(dataclasses.replace(screen, limit_bytes=float("inf")), asked)
     if found is None:
@@ -103,7 +83,7 @@ def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: S
     gpu = screen.setting.cluster.gpu
     room = host_of(gpu, min(screen.setting.cluster.ranks_per_node, job.parallel.world_size)).memory_bytes
     gpus_per_node = screen.setting.cluster.gpus_per_node
-    remedies = fits(job, plan_of_job(job), gpu.memory_bytes, gpus_per_node, host_bytes=room).remedies
+    remedies = fits(JobMemory(job), gpu.memory_bytes, gpus_per_node, room).remedies
     helps = [f"{name} frees {format_size(size)}" for name, size in remedies[:_SHOWN]]
     text = (
         f"{shown}: the smallest such layout, {layout.text}, needs {format_size(peak)}, "
@@ -111,10 +91,10 @@ def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: S
     )
     fits_with = _change(screen, asked, None, simulate)
     change = "; ".join([*([", ".join(helps)] if helps else []), *([fits_with] if fits_with else [])]) or None
-    return Explanation(asked=shown, verdict="too large", text=text, layout=layout, change=change)
+    return WhyNot(asked=shown, verdict="too large", text=text, layout=layout, change=change)
 
 
-def _slower(shown: str, best: Finalist, chosen: "Choice") -> tuple[str, str]:
+def _slower(shown: str, best: Finalist, chosen: Choice) -> tuple[str, str]:
     """Return the terms in which a layout loses."""
     behind = best.step_s / chosen.step_s - 1
     begin = f"{shown}: {best.layout.text}, which takes {format_time(best.step_s)}, is"

@@ -23,7 +23,7 @@ LEAST = 8
 """Fewest layouts that are simulated, where there are so many."""
 
 _SCATTER = 0.01
-"""Scatter of the ratios that is assumed beside what is seen: of layouts that differ in little."""
+"""Scatter of the ratios that is assumed in addition to what is seen: of layouts that differ in little."""
 
 
 class Finalist(Struct, frozen=True, kw_only=True):

@@ -56,7 +56,7 @@ class PlanOptions(RunTerms, frozen=True, kw_only=True):
 
 
 def price_on(gpu_hour_price: float | Mapping[str, float] | None, cluster: str) -> float | None:
-    """Return what an hour of a GPU of a cluster costs; None where that is not said."""
+    """Return what an hour of a GPU of a cluster costs; None where that is not specified."""
     return gpu_hour_price.get(cluster) if isinstance(gpu_hour_price, Mapping) else gpu_hour_price
 
 
@@ -107,7 +107,7 @@ def plan_options(cluster: str, said: PlanKeywords) -> tuple[PlanOptions, tuple[N
     said_fields = [*((each, AXES, "fix") for each in fix), *((each, LIMITED, "most") for each in most), *asked]
     for name, among, where in said_fields:
         if name not in among:
-            raise ConfigError(f"{name!r} is no field that a plan decides; {known_names(name, among)}", where)
+            raise ConfigError(f"{name!r} is not a field that a plan decides; {known_names(name, among)}", where)
     if headroom is not None and not 0 <= headroom < 1:
         raise ConfigError(f"is {headroom:g}; it must be from 0 to below 1", "headroom")
     if top < 1:

@@ -1,8 +1,8 @@
 """The space of layouts: what every axis may be, as far as the user leaves it open.
 
 By default it leaves out what nobody would run: tensor parallelism over nodes, experts over NVLink domains without a
-dispatcher for it, context parallelism of short sequences, schedules that the framework has not. ``full`` has all that
-can be run at all.
+dispatcher for it, context parallelism of short sequences, schedules that the framework does not have. ``full`` has all
+that can be run at all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -236,7 +236,8 @@ class Space(Struct, frozen=True, kw_only=True):
     def _offloaded_counts(self, most: int, pp: int) -> list[int]:
         """Return of how many layers of a virtual stage activations may be offloaded.
 
-        Megatron-LM refuses it in a pipeline, and beside recomputation: megatron/core/transformer/transformer_config.py.
+        Megatron-LM refuses it in a pipeline, and together with recomputation:
+        megatron/core/transformer/transformer_config.py.
         """
         able = self._offloads("activations") and (self.full or pp == 1)
         return sorted({0, most // 2, most}) if able else [0]
@@ -314,7 +315,7 @@ class Space(Struct, frozen=True, kw_only=True):
         return self.among("reshard_after_forward", (True, False) if chooses else (True,))
 
     def overlaps(self, name: str, *, able: bool) -> tuple[bool, ...]:
-        """Return whether something is done beside computation, where it can be."""
+        """Return whether something is overlapped with computation, where it can be."""
         if not able:
             return (False,)
         return self.among(name, (True, False) if self.full else (bool(getattr(self.framework, name)),))

@@ -42,7 +42,7 @@ def check_numbers(document: Mapping[str, Any], path: str) -> None:
         for place, name, number in _numbers(value, f"$.{key}", key):
             lowest, highest, what = _bounds(name, named=key not in _FREE)
             if not lowest <= number <= highest:
-                raise FormatError(f"{quoted(number)} at {place} is no value of a result; it must be {what}", path)
+                raise FormatError(f"{quoted(number)} at {place} is not a value of a result; it must be {what}", path)
 
 
 def _bounds(name: str, *, named: bool) -> tuple[float, float, str]:

@@ -12,22 +12,21 @@ Letters: N operations, R simulated ranks, T template operations, G groups.
 
 import gzip
 from collections.abc import Iterable, Iterator
-from heapq import heappush, heapreplace
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
 from traincast.report.files import file_report
-from traincast.report.operations import Choice, Described, choose_ranks, described, pieces, simulated
+from traincast.report.operations import Described, RankChoice, choose_ranks, described, pieces, simulated
 from traincast.report.plain import Plain, encodable, plain
+from traincast.report.threads import Threads
 from traincast.report.trace_links import counters, flows
 from traincast.simulation.result import Result
 from traincast.units import GIGA
-from traincast.workload.words import Stream
 
 if TYPE_CHECKING:
-    from traincast.workload.ops import FloatArray, IntArray
+    from traincast.workload.ops import FloatArray
     from traincast.workload.program import Program, Timeline
 
 T = TypeVar("T")
@@ -84,7 +83,7 @@ def write_trace(result: Result, stream: BinaryIO) -> None:
     encode = msgspec.json.Encoder().encode
     # An empty name: GzipFile would otherwise write the name of the stream.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=stream, mtime=0) as packed:
-        threads = {index: Threads.of(program, timeline, index) for index in choice.indices}
+        threads = {index: Threads.from_program(program, timeline, index) for index in choice.indices}
         packed.write(b'{"traceEvents":[' + encode(_names(result, program, choice, threads))[1:-1])
         for index in choice.indices:
             for slices in _slices(program, timeline, index, described_T, threads[index]):
@@ -112,7 +111,7 @@ class _Spans(NamedTuple):
     run_us_N: "FloatArray"
 
     @classmethod
-    def of(cls, timeline: "Timeline", part: slice) -> "_Spans":
+    def from_timeline(cls, timeline: "Timeline", part: slice) -> "_Spans":
         """Return the spans of some operations."""
         edges_s_N = (timeline.ready_s_N, timeline.start_s_N, timeline.end_s_N)
         ready_N, start_N, end_N = ((edge_s_N[part] * GIGA).round() for edge_s_N in edges_s_N)
@@ -121,12 +120,12 @@ class _Spans(NamedTuple):
 
 
 def _slice_count(timeline: "Timeline", part: slice) -> int:
-    spans = _Spans.of(timeline, part)
+    spans = _Spans.from_timeline(timeline, part)
     return int((spans.wait_us_N > 0).sum() + (spans.run_us_N > 0).sum())
 
 
 def _slices(
-    program: "Program", timeline: "Timeline", index: int, described_T: list[Described], threads: "Threads"
+    program: "Program", timeline: "Timeline", index: int, described_T: list[Described], threads: Threads
 ) -> Iterator[list[_Slice]]:
     """Yield the slices of a simulated rank in program order, in pieces that fit in memory."""
     rank, first = int(program.rank_R[index]), program.rank_slice(index).start
@@ -135,7 +134,7 @@ def _slices(
     for part in pieces(program, index):
         thread_N = threads.thread_N[part.start - first : part.stop - first]
         own_N = (program.row_N[part], thread_N, program.microbatch_N[part], program.group_N[part])
-        columns = (*own_N, *_Spans.of(timeline, part))
+        columns = (*own_N, *_Spans.from_timeline(timeline, part))
         found: list[_Slice] = []
         for row, thread, microbatch, group, ready_us, wait_us, start_us, run_us in zip(
             *(column.tolist() for column in columns), strict=True
@@ -160,54 +159,7 @@ def _slices(
             yield found
 
 
-class Threads(NamedTuple):
-    """The thread of each operation of a rank, and their names; never 0, which viewers take for the idle thread."""
-
-    thread_N: "IntArray"
-    names: dict[int, str]
-
-    @classmethod
-    def of(cls, program: "Program", timeline: "Timeline", index: int) -> "Threads":
-        """Return a thread for each stream; of a recorded program for each of its queues.
-
-        What is in no queue shares the threads of its stream so that its slices never overlap.
-        """
-        import numpy as np
-
-        mine = program.rank_slice(index)
-        stream_N = program.ops.stream_T[program.row_N[mine]].astype(np.int64)
-        if program.recorded is None:
-            streams = sorted(set(stream_N.tolist()))
-            return cls(stream_N + 1, {stream + 1: _words(stream) for stream in streams})
-        queue_N = program.recorded.queue_N[mine]
-        lane_N = queue_N.copy()
-        loose = np.flatnonzero(queue_N < 0)
-        free: dict[int, list[tuple[float, int]]] = {}
-        lanes = int(queue_N.max(initial=-1)) + 1
-        begin_N, end_N = timeline.ready_s_N[mine], timeline.end_s_N[mine]
-        for op in loose[np.argsort(begin_N[loose], kind="stable")].tolist():
-            known = free.setdefault(int(stream_N[op]), [])
-            if known and known[0][0] <= begin_N[op]:
-                lane_N[op] = known[0][1]
-                heapreplace(known, (float(end_N[op]), int(lane_N[op])))
-            else:
-                lane_N[op] = lanes
-                heappush(known, (float(end_N[op]), lanes))
-                lanes += 1
-        _, first, thread_N = np.unique(lane_N, return_index=True, return_inverse=True)
-        found = [_words(int(stream)) for stream in stream_N[first]]
-        names = {
-            at + 1: name if found.count(name) == 1 else f"{name} {found[: at + 1].count(name)}"
-            for at, name in enumerate(found)
-        }
-        return cls(thread_N + 1, names)
-
-
-def _words(stream: int) -> str:
-    return Stream(stream).name.lower().replace("_", " ")
-
-
-def _names(result: Result, program: "Program", choice: Choice, threads: dict[int, Threads]) -> list[Plain]:
+def _names(result: Result, program: "Program", choice: RankChoice, threads: dict[int, Threads]) -> list[Plain]:
     """Return the metadata events that name and sort the processes and threads."""
     events: list[Plain] = []
     held = () if result.job is None else result.job.stages
@@ -227,7 +179,7 @@ def _names(result: Result, program: "Program", choice: Choice, threads: dict[int
     return events
 
 
-def _other_data(result: Result, program: "Program", choice: Choice) -> Plain:
+def _other_data(result: Result, program: "Program", choice: RankChoice) -> Plain:
     facts = {
         "producer": "traincast",
         "version": result.version,

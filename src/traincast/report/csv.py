@@ -47,7 +47,7 @@ def write_csv(result: Result, stream: BinaryIO) -> None:
     program, timeline = step.program, step.timeline
     size_R = list(map(int, program.op_ptr_R1[1:] - program.op_ptr_R1[:-1]))
     choice = choose_ranks(result, size_R, MAX_ROWS, "lines")
-    cells = _Cells.of(program, result.inputs)
+    cells = _Cells.from_program(program, result.inputs)
     stream.write((",".join(COLUMNS) + "\n").encode())
     for index in choice.indices:
         place = f"{program.rank_R[index]},{program.stage_R[index]}"
@@ -68,7 +68,7 @@ class _Cells(NamedTuple):
     """Size of each group, and one entry more for the index -1: no group."""
 
     @classmethod
-    def of(cls, program: "Program", inputs: Sequence[InputFile]) -> "_Cells":
+    def from_program(cls, program: "Program", inputs: Sequence[InputFile]) -> "_Cells":
         """Return the cells of a program."""
         ops = program.ops
         places = zip(ops.file_T.tolist(), ops.line_T.tolist(), strict=True)

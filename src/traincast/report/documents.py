@@ -2,37 +2,56 @@
 
 from collections.abc import Callable, Mapping
 
+from traincast.analysis.comparison import Side
+from traincast.analysis.gpu_time import GpuTime
+from traincast.calibration.cluster_calibration import Calibration
+from traincast.calibration.collective_comparison import CollectiveComparison, MeasuredPair
+from traincast.calibration.operator_calibration import OperatorCalibration
+from traincast.calibration.ranking import RankedGroup, Ranking
+from traincast.calibration.run_calibration import RunCalibration
+from traincast.calibration.validate import GroupFigures, HeldOut, Statistics, Validation
+from traincast.diagnostics import Note
 from traincast.errors import UnknownNameError
-from traincast.report.json_schema import Shape, fields_of, schema_of
+from traincast.estimate.collective_table import CollectiveTable
+from traincast.estimate.operators.cost import OperatorTime
+from traincast.estimate.simai.cost import SimaiLayout
+from traincast.estimate.simai.total import SimaiReport
+from traincast.files import InputFile
+from traincast.formats.contract import Inspection
+from traincast.formats.writer import Conversion
+from traincast.hardware.cluster import Cluster, RunFactor
+from traincast.model.counts import Parameters, TokenFlops
+from traincast.model.model import Model
+from traincast.planning.answer import Choice, Plan
+from traincast.planning.changes import Start
+from traincast.planning.several import Refusal
+from traincast.report.failure import Failure
+from traincast.report.json_schema import DocumentShape, fields_of, schema_of
 from traincast.report.plain import Plain
+from traincast.simulation.result import UNWRITTEN, Result
+from traincast.simulation.result_records import ParallelFacts
+from traincast.workload.ops import OperatorCall
 
 _EITHER = float | None
-_DIFFERENCE = Shape(more=dict.fromkeys(("a", "b", "difference", "relative"), _EITHER))
+_DIFFERENCE = DocumentShape(more=dict.fromkeys(("a", "b", "difference", "relative"), _EITHER))
 
 
-def _result() -> Shape:
-    from traincast.simulation.result import UNWRITTEN, Result
-
-    return Shape((Result,), UNWRITTEN)
+def _result() -> DocumentShape:
+    return DocumentShape((Result,), UNWRITTEN)
 
 
-def _plan() -> Shape:
+def _plan() -> DocumentShape:
     """Of several plans keys that differ are null, and each plan is a document of its own."""
-    from traincast.diagnostics import Note
-    from traincast.planning.answer import Choice, Plan
-    from traincast.planning.changes import Start
-    from traincast.planning.several import Refusal
-
     lists, result = ("best", "pareto"), _result()
-    choice = Shape(
+    choice = DocumentShape(
         (Choice,),
         ("result",),
         {
             "text": str,
             "step_s": float,
             "tokens_per_s": float,
-            "limits": [Shape(more={"part": str, "share": float})],
-            "result": Shape(result.of, result.without, {"schema": str}),
+            "limits": [DocumentShape(more={"part": str, "share": float})],
+            "result": DocumentShape(result.of, result.without, {"schema": str}),
         },
     )
     start = fields_of(Start)
@@ -49,18 +68,16 @@ def _plan() -> Shape:
     either = {name: (each, None) for name, each in own.items()}
     shared = {"best": [choice], "pareto": [choice], "refused": tuple[Refusal, ...], "version": str}
     notes = {"assumptions": tuple[Note, ...], "warnings": tuple[Note, ...]}
-    one = Shape(more={"schema": str, **own, **shared, "plans": [Shape()]})
-    return Shape(more={**either, **shared, **notes, "plans": [one]})
+    one = DocumentShape(more={"schema": str, **own, **shared, "plans": [DocumentShape()]})
+    return DocumentShape(more={**either, **shared, **notes, "plans": [one]})
 
 
-def _comparison() -> Shape:
-    from traincast.analysis.comparison import Side
-
+def _comparison() -> DocumentShape:
     unwritten = ("step_s", "end_s", "part_s", "wait_s", "breakdown_s", "gpu_tdp_w")
-    side, by_name = Shape((Side,), unwritten), Shape(values=_DIFFERENCE)
-    parts = [Shape(more={"rank": int, "part": str, "time_s": _EITHER})]
-    only = Shape(more={"ranks": tuple[int, ...], "parts": parts})
-    return Shape(
+    side, by_name = DocumentShape((Side,), unwritten), DocumentShape(values=_DIFFERENCE)
+    parts = [DocumentShape(more={"rank": int, "part": str, "time_s": _EITHER})]
+    only = DocumentShape(more={"ranks": tuple[int, ...], "parts": parts})
+    return DocumentShape(
         more={
             "a": side,
             "b": side,
@@ -68,129 +85,97 @@ def _comparison() -> Shape:
             "breakdown_s": (by_name, None),
             "parts_s": by_name,
             "waits_s": by_name,
-            "ranks": [Shape(more={"rank": int, "end_s": _DIFFERENCE, "parts_s": by_name})],
+            "ranks": [DocumentShape(more={"rank": int, "end_s": _DIFFERENCE, "parts_s": by_name})],
             "only_a": only,
             "only_b": only,
         }
     )
 
 
-def _collective_comparison() -> Shape:
-    from traincast.calibration.collective_comparison import CollectiveComparison, MeasuredPair
-
-    both = Shape(more={"a": float, "b": float})
-    pair = Shape((MeasuredPair,), ("a_s", "b_s"), {"time_s": _DIFFERENCE, "busbw_bytes_per_s": both})
-    return Shape((CollectiveComparison,), more={"median_relative": float, "pairs": [pair]})
+def _collective_comparison() -> DocumentShape:
+    both = DocumentShape(more={"a": float, "b": float})
+    pair = DocumentShape((MeasuredPair,), ("a_s", "b_s"), {"time_s": _DIFFERENCE, "busbw_bytes_per_s": both})
+    return DocumentShape((CollectiveComparison,), more={"median_relative": float, "pairs": [pair]})
 
 
-def _inspection() -> Shape:
-    from traincast.analysis.gpu_time import GpuTime
-    from traincast.formats.contract import Inspection
-
-    return Shape((Inspection,), ("recorded",), {"gpu_time": tuple[GpuTime, ...]})
+def _inspection() -> DocumentShape:
+    return DocumentShape((Inspection,), ("recorded",), {"gpu_time": tuple[GpuTime, ...]})
 
 
-def _inspections() -> Shape:
+def _inspections() -> DocumentShape:
     one = _inspection()
-    return Shape(more={"files": [Shape(one.of, one.without, {"schema": str, **one.more})]})
+    return DocumentShape(more={"files": [DocumentShape(one.of, one.without, {"schema": str, **one.more})]})
 
 
-def _conversion() -> Shape:
-    from traincast.formats.writer import Conversion
-
-    return Shape((Conversion,))
+def _conversion() -> DocumentShape:
+    return DocumentShape((Conversion,))
 
 
-def _clusters() -> Shape:
-    from traincast.hardware.cluster import Cluster
-
-    source = Shape(more={"number": str, "source": str})
-    return Shape(more={"clusters": [Shape((Cluster,), more={"sources": [source]})]})
+def _clusters() -> DocumentShape:
+    source = DocumentShape(more={"number": str, "source": str})
+    return DocumentShape(more={"clusters": [DocumentShape((Cluster,), more={"sources": [source]})]})
 
 
-def _models() -> Shape:
-    from traincast.model.counts import Parameters, TokenFlops
-    from traincast.model.model import Model
-
-    totals = Shape((Parameters,), more=dict.fromkeys(("total", "active", "computed", "trained"), int))
+def _models() -> DocumentShape:
+    totals = DocumentShape((Parameters,), more=dict.fromkeys(("total", "active", "computed", "trained"), int))
     training = dict.fromkeys(("training_per_token", "lora_per_token"), float)
-    flops = Shape(more={"seq_length": int, **training, "forward_per_token": TokenFlops})
-    return Shape(more={"models": [Shape((Model,), more={"parameters": totals, "flops": flops})]})
+    flops = DocumentShape(more={"seq_length": int, **training, "forward_per_token": TokenFlops})
+    return DocumentShape(more={"models": [DocumentShape((Model,), more={"parameters": totals, "flops": flops})]})
 
 
-def _simai() -> Shape:
-    from traincast.estimate.simai.price import SimaiLayout
-    from traincast.estimate.simai.total import SimaiReport
-    from traincast.files import InputFile
-    from traincast.simulation.result_records import ParallelFacts
-
+def _simai() -> DocumentShape:
     step = {"iteration_time_s": float, "breakdown_s": dict[str, float], "parallel": ParallelFacts}
-    simulated = Shape(more={**step, "cluster": str | None})
-    layout = Shape((SimaiLayout,), more={"dp": int})
-    return Shape(
+    simulated = DocumentShape(more={**step, "cluster": str | None})
+    layout = DocumentShape((SimaiLayout,), more={"dp": int})
+    return DocumentShape(
         (SimaiReport,),
         more={"layout": layout, "simulated": simulated, "inputs": tuple[InputFile, ...], "version": str},
     )
 
 
-def _collective() -> Shape:
-    from traincast.estimate.collective_table import CollectiveTable
-
-    return Shape((CollectiveTable,))
+def _collective() -> DocumentShape:
+    return DocumentShape((CollectiveTable,))
 
 
-def _operator() -> Shape:
-    from traincast.diagnostics import Note
-    from traincast.estimate.operators.cost import OperatorTime
-    from traincast.workload.ops import OperatorCall
-
+def _operator() -> DocumentShape:
     more = {"options": dict[str, object], "terms": dict[str, float], "bytes": float}
-    return Shape((OperatorCall, OperatorTime), ("bytes_moved",), {**more, "gpu": str, "assumptions": tuple[Note, ...]})
+    return DocumentShape(
+        (OperatorCall, OperatorTime), ("bytes_moved",), {**more, "gpu": str, "assumptions": tuple[Note, ...]}
+    )
 
 
-def _validation() -> Shape:
-    from traincast.calibration.validate import GroupFigures, HeldOut, Statistics, Validation
-
+def _validation() -> DocumentShape:
     figures, own = fields_of(HeldOut), fields_of(Validation)
-    group = Shape((GroupFigures, Statistics), ("figures",))
+    group = DocumentShape((GroupFigures, Statistics), ("figures",))
     totals = {"skipped": figures["skipped"], "groups": [group], "counted_once": figures["counted_once"]}
-    held_out = Shape((Statistics,), more={"by": str, **totals})
+    held_out = DocumentShape((Statistics,), more={"by": str, **totals})
     kept = {name: own[name] for name in ("worst", "worst_groups", "kind", "quantity", "notes")}
-    return Shape((Statistics,), more={**totals, **kept, "file": str, "held_out": (held_out, None)})
+    return DocumentShape((Statistics,), more={**totals, **kept, "file": str, "held_out": (held_out, None)})
 
 
-def _ranking() -> Shape:
-    from traincast.calibration.ranking import RankedGroup, Ranking
-
-    return Shape((Ranking,), ("path",), {"file": str, "groups": [Shape((RankedGroup,), more={"regret": float})]})
-
-
-def _calibration() -> Shape:
-    from traincast.calibration.cluster_calibration import Calibration
-
-    return Shape((Calibration,), more={"base": str})
+def _ranking() -> DocumentShape:
+    return DocumentShape(
+        (Ranking,), ("path",), {"file": str, "groups": [DocumentShape((RankedGroup,), more={"regret": float})]}
+    )
 
 
-def _run_calibration() -> Shape:
-    from traincast.calibration.run_calibration import RunCalibration
-    from traincast.hardware.cluster import RunFactor
-
-    return Shape((RunCalibration,), ("of_passes",), {"base": str, "factors": tuple[RunFactor, ...]})
+def _calibration() -> DocumentShape:
+    return DocumentShape((Calibration,), more={"base": str})
 
 
-def _operator_calibration() -> Shape:
-    from traincast.calibration.operator_calibration import OperatorCalibration
-
-    return Shape((OperatorCalibration,), more={"gpu": str})
+def _run_calibration() -> DocumentShape:
+    return DocumentShape((RunCalibration,), ("of_passes",), {"base": str, "factors": tuple[RunFactor, ...]})
 
 
-def _error() -> Shape:
-    from traincast.report.failure import Failure
-
-    return Shape((Failure,))
+def _operator_calibration() -> DocumentShape:
+    return DocumentShape((OperatorCalibration,), more={"gpu": str})
 
 
-DOCUMENTS: Mapping[str, tuple[str, Callable[[], Shape]]] = {
+def _error() -> DocumentShape:
+    return DocumentShape((Failure,))
+
+
+DOCUMENTS: Mapping[str, tuple[str, Callable[[], DocumentShape]]] = {
     "result": ("predict, simulate, report: a step; result.json", _result),
     "plan": ("plan: layouts with their results; plan.json", _plan),
     "comparison": ("compare: two steps", _comparison),

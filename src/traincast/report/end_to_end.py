@@ -45,7 +45,7 @@ _HEADINGS = (
 )
 
 
-class Communication(NamedTuple):
+class RowCommunication(NamedTuple):
     """What a row communicates in one of its columns."""
 
     time_s: float = 0.0
@@ -54,9 +54,9 @@ class Communication(NamedTuple):
     bus_bytes: float = 0.0
     """Size times bus over algorithm bandwidth."""
 
-    def plus(self, other: "Communication") -> "Communication":
+    def plus(self, other: "RowCommunication") -> "RowCommunication":
         """Return both, one after the other."""
-        return Communication(*(a + b for a, b in zip(self, other, strict=True)))
+        return RowCommunication(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class Line(NamedTuple):
@@ -64,7 +64,7 @@ class Line(NamedTuple):
 
     name: str
     compute_s: tuple[float, float, float]
-    communications: tuple[Communication, Communication, Communication]
+    communications: tuple[RowCommunication, RowCommunication, RowCommunication]
 
 
 def end_to_end_csv(name: str, run: str, summary_s: Mapping[str, float], lines: Iterable[Line]) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _cell(name: str) -> str:
     return csv_line([" ".join(name.replace(",", " ").replace('"', " ").splitlines())])
 
 
-def _bandwidths(each: Communication) -> tuple[str, str, str]:
+def _bandwidths(each: RowCommunication) -> tuple[str, str, str]:
     per_s = 1 / each.time_s / _GIB if each.time_s else 0.0
     return _us(each.time_s), f"{each.size_bytes * per_s:.2f}", f"{each.bus_bytes * per_s:.2f}"
 
@@ -108,7 +108,7 @@ def _simai_line(row: SimaiRow) -> Line:
     times = (row.forward_comm_s, row.input_grad_comm_s, row.weight_grad_comm_s)
     columns = zip(times, row.exposed_s, row.size_bytes, row.bus_factor, strict=True)
     forward, input_grad, weight_grad = (
-        Communication(time_s, exposed_s, size, size * factor) for time_s, exposed_s, size, factor in columns
+        RowCommunication(time_s, exposed_s, size, size * factor) for time_s, exposed_s, size, factor in columns
     )
     compute = (row.forward_compute_s, row.weight_grad_compute_s, row.input_grad_compute_s)
     return Line(row.name, compute, (forward, weight_grad, input_grad))
@@ -153,7 +153,7 @@ def write_end_to_end(result: Result, stream: BinaryIO) -> None:
         ranks = len(program.groups[group].members) if group >= 0 else 1
         bus_bytes = size * bus_factor(Operation(int(ops.operation_T[row])), ranks)
         sums.communications[column] = sums.communications[column].plus(
-            Communication(time_s, exposed_s, size, bus_bytes)
+            RowCommunication(time_s, exposed_s, size, bus_bytes)
         )
     parts = rank_breakdown(step, index).breakdown_s
     of_experts_s = float(exposed_N[ops.group_T[row_N] == Group.EDP].sum())
@@ -166,7 +166,7 @@ class _Sums(Struct):
     """What is added up of a line, by column."""
 
     compute_s: list[float] = field(default_factory=lambda: [0.0] * 3)
-    communications: list[Communication] = field(default_factory=lambda: [Communication()] * 3)
+    communications: list[RowCommunication] = field(default_factory=lambda: [RowCommunication()] * 3)
 
     def line(self, name: str) -> Line:
         """Return the line of that name."""

@@ -1,11 +1,10 @@
 """Files of a planned layout for what runs it, each written only if its own reader makes the planned job of it.
 
-A file says what `traincast.report.layouts_megatron` and `traincast.report.layouts_toml` can write of a layout. What is
-written is read back, as a user would paste it: where step or memory of that job are not those of the plan, there is no
-file, and the reason is told.
+A file says what `traincast.dialects.WRITES` can write of a layout. What is written is read back, as a user would paste
+it: where step or memory of that job are not those of the plan, there is no file, and the reason is told.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -13,27 +12,26 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from traincast.dialects import draft_like
+from traincast.dialects import WRITES, draft_like
+from traincast.dialects.writing import toml_of
 from traincast.errors import TraincastError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.job import Job
+from traincast.job.job_file import SECTIONS
+from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.answer import Choice, Plan
-from traincast.report.layouts_megatron import bridge_overrides, megatron_flags
-from traincast.report.layouts_toml import job_toml, torchtitan_toml
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
 
-LAYOUT_FILES: Mapping[str, Callable[[Plan, Choice], str]] = {
-    "megatron.txt": megatron_flags,
-    "bridge.txt": bridge_overrides,
-    "torchtitan.toml": torchtitan_toml,
-    "job.toml": job_toml,
+LAYOUT_FILES: Mapping[str, str] = {
+    "megatron.txt": "megatron",
+    "bridge.txt": "bridge",
+    "torchtitan.toml": "torchtitan",
+    "job.toml": "",
 }
-"""End of the name of a file of a layout to what writes it."""
-_READ_BY = {"megatron.txt": "megatron", "bridge.txt": "bridge", "torchtitan.toml": "torchtitan"}
-"""File to the framework whose reader takes it; what is not here is a job of our own."""
+"""End of the name of a file of a layout to the framework that it is for; empty for a job file of our own."""
 _SAME = 1e-9
 """Relative difference of steps and memory below which two jobs are the same."""
 _MOST_NAMED = 6
@@ -49,15 +47,50 @@ class Export(NamedTuple):
 
 def exports(plan: Plan, choice: Choice) -> Iterator[Export]:
     """Yield the files of a planned layout."""
-    for name, write in LAYOUT_FILES.items():
-        text, like = write(plan, choice), _READ_BY.get(name)
-        why_not = "" if like is None else _unlike(plan, choice, like, text)
+    job = decided(plan, choice)
+    for name, like in LAYOUT_FILES.items():
+        text = WRITES[like](job) if like else job_toml(plan, choice)
+        why_not = _unlike(plan, choice, like, text) if like else ""
         yield Export(name, None if why_not else text, why_not)
+
+
+def decided(plan: Plan, choice: Choice) -> Job:
+    """Return the job of a planned layout with everything decided."""
+    job = resolve_job(_request(plan, choice), load_cluster(plan.asked.cluster))
+    # A layout has a dispatcher, which its request leaves open where each rank has all experts.
+    dispatcher = choice.layout.moe_dispatcher
+    return job if dispatcher is None else job.with_values(moe_dispatcher=dispatcher)
+
+
+def _request(plan: Plan, choice: Choice) -> JobRequest:
+    return replace(plan.asked.request, **choice.layout.request())
+
+
+def job_toml(plan: Plan, choice: Choice) -> str:
+    """Return a job file of the layout, for ``traincast predict``: all that was asked for, and what was decided.
+
+    Files that it names are written with their whole path.
+    """
+    asked, request = plan.asked, _request(plan, choice)
+    framework = request.framework if isinstance(request.framework, str) else plan.framework
+    said = {each: getattr(request, each) for each in JOB_FIELDS}
+    said |= {"name": _whole_path(asked.cluster), "framework": _whole_path(framework)}
+    unsaid = {name: each.default for name, each in JOB_FIELDS.items()}
+    tables = {
+        section: {key: said[key] for key in keys if key == "name" or said[key] != unsaid.get(key)}
+        for section, keys in SECTIONS.items()
+    }
+    return toml_of({"model": {"name": _whole_path(asked.model)}, **tables})
+
+
+def _whole_path(name: str) -> str:
+    """Return the whole path of a file, so that it is found from anywhere; a name as it is."""
+    return str(Path(name).resolve()) if name.endswith((".toml", ".json")) and Path(name).is_file() else name
 
 
 def _unlike(plan: Plan, choice: Choice, like: str, text: str) -> str:
     """Return how the job that a framework's reader makes of a text differs from the planned one; empty if not."""
-    request, cluster = replace(plan.asked.request, **choice.layout.request()), load_cluster(plan.asked.cluster)
+    request, cluster = _request(plan, choice), load_cluster(plan.asked.cluster)
     framework = request.framework or plan.framework
     if like == "torchtitan" and "torchtitan" not in str(getattr(framework, "name", framework)):
         return f"planned for {plan.framework}; --framework torchtitan-2025 plans for torchtitan"

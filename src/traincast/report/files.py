@@ -2,6 +2,8 @@
 
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -130,9 +132,6 @@ def _made(out: Path) -> Iterator[None]:
 @contextmanager
 def _staging(out: Path) -> Iterator[Path]:
     """Make a temporary directory inside `out`, and take it away in any case."""
-    import shutil
-    import tempfile
-
     try:
         staging = Path(tempfile.mkdtemp(prefix=".traincast-", dir=out))
     except OSError as error:
@@ -175,8 +174,6 @@ def _publish(staged: Sequence[Path], targets: Sequence[Path], staging: Path) -> 
 
 def _keep(path: Path, kept: Path) -> None:
     """Keep a file under another name, too, without copying it where the file system can."""
-    import shutil
-
     try:
         kept.hardlink_to(path)
     except OSError:
@@ -246,7 +243,7 @@ def _stored(path: Path, content: Iterable[bytes]) -> Path:
 
 
 def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file through a temporary one beside it; an existing file is replaced in one step.
+    """Write a file through a temporary one next to it; an existing file is replaced in one step.
 
     Of a symbolic link the file that it leads to is replaced. A device or pipe, such as ``/dev/null``, is written to as
     it is: replacing it would take it away.

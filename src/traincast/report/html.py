@@ -2,6 +2,7 @@
 
 from typing import BinaryIO
 
+from traincast.report.explorer.page import write_page
 from traincast.report.files import file_report
 from traincast.simulation.result import Result
 
@@ -15,8 +16,6 @@ def write_html(result: Result, stream: BinaryIO) -> None:
     ConfigError
         If the result holds no single operations.
     """
-    from traincast.report.explorer.page import write_page
-
     write_page([(title_of(result), result)], stream)
 
 

@@ -215,12 +215,12 @@ def collective_to_dict(table: "CollectiveTable") -> dict[str, Plain]:
     return _document("collective", table)
 
 
-def operator_to_dict(price: "OperatorCost") -> dict[str, Plain]:
+def operator_to_dict(estimated: "OperatorCost") -> dict[str, Plain]:
     """Return what an operator takes as the document ``traincast.operator/1``."""
-    call, time = asdict(price.call), asdict(price.cost)
-    call["options"], time["terms"] = dict(price.call.options), dict(price.cost.terms)
+    call, time = asdict(estimated.call), asdict(estimated.cost)
+    call["options"], time["terms"] = dict(estimated.call.options), dict(estimated.cost.terms)
     time = {"bytes" if name == "bytes_moved" else name: value for name, value in time.items()}
-    document = {**call, "gpu": price.gpu, **time, "assumptions": price.assumptions}
+    document = {**call, "gpu": estimated.gpu, **time, "assumptions": estimated.assumptions}
     return _document("operator", document)
 
 
@@ -317,7 +317,7 @@ def result_from_json(data: bytes, path: str) -> Result:
     Raises
     ------
     FormatError
-        If it is no ``traincast.result`` of this major version, or a value is missing, of another kind or
+        If it is not a ``traincast.result`` of this major version, or a value is missing, of another kind or
         out of range, or parts do not sum to the step; the message names the field path.
     """
     try:

@@ -23,18 +23,18 @@ _SIMPLE: Mapping[Any, Mapping[str, Plain]] = {
 }
 
 
-class Shape(msgspec.Struct, frozen=True):
+class DocumentShape(msgspec.Struct, frozen=True):
     """An object that is written key by key: the fields of records, less some, and further keys with their types."""
 
     of: tuple[type, ...] = ()
     without: tuple[str, ...] = ()
     more: Mapping[str, Any] = {}
-    """A type, or a `Shape`, or such in a list: an array of them; None and such in a tuple: either."""
+    """A type, or a `DocumentShape`, or such in a list: an array of them; None and such in a tuple: either."""
     values: Any = None
     """Of an object whose keys are names: what all values are."""
 
 
-def schema_of(shape: Shape, name: str) -> dict[str, Plain]:
+def schema_of(shape: DocumentShape, name: str) -> dict[str, Plain]:
     """Return the schema of the document ``traincast.NAME/1``; no other key is there.
 
     No key may be missing, but for those that a record omits where they say nothing.
@@ -45,7 +45,7 @@ def schema_of(shape: Shape, name: str) -> dict[str, Plain]:
         If a type has no form in JSON.
     """
     found: dict[str, Plain] = {}
-    body = _of(Shape(shape.of, shape.without, {"schema": Literal[f"traincast.{name}/1"], **shape.more}), found)
+    body = _of(DocumentShape(shape.of, shape.without, {"schema": Literal[f"traincast.{name}/1"], **shape.more}), found)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"traincast.{name}/1",
@@ -58,9 +58,9 @@ def _of(kind: Any, found: dict[str, Plain]) -> dict[str, Plain]:  # noqa: ANN401
     """Return the schema of a type; those of records go to `found` and are referred to."""
     if kind is None or kind is Any or (isinstance(kind, type) and kind in _SIMPLE):
         return dict(_SIMPLE[kind])
-    if isinstance(kind, Shape) and kind.values is not None:
+    if isinstance(kind, DocumentShape) and kind.values is not None:
         return {"type": "object", "additionalProperties": _of(kind.values, found)}
-    if isinstance(kind, Shape):
+    if isinstance(kind, DocumentShape):
         types = {key: each for record in kind.of for key, each in fields_of(record).items() if key not in kind.without}
         first = {key: each for key, each in kind.more.items() if key == "schema"}
         return _object({**first, **types, **kind.more}, found)

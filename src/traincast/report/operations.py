@@ -19,7 +19,7 @@ _AT_ONCE = 20_000
 """Operations that are written together, to bound the memory."""
 
 
-class Choice(NamedTuple):
+class RankChoice(NamedTuple):
     """Chosen ranks, and why these."""
 
     indices: tuple[int, ...]
@@ -37,11 +37,11 @@ def simulated(result: Result) -> "TimedProgram":
         If the result holds none, as one read back from JSON.
     """
     if result.timed is None:
-        raise ConfigError("this result holds no single operations; simulate again to get them")
+        raise ConfigError("this result does not hold single operations; simulate again to get them")
     return result.timed
 
 
-def choose_ranks(result: Result, size_R: Sequence[int], limit: int, unit: str) -> Choice:
+def choose_ranks(result: Result, size_R: Sequence[int], limit: int, unit: str) -> RankChoice:
     """Choose whole ranks whose sizes together stay within a limit.
 
     The ranks that explain a step come first: the first rank, the last, the one ending last,
@@ -51,7 +51,7 @@ def choose_ranks(result: Result, size_R: Sequence[int], limit: int, unit: str) -
     `size_R` says how many lines or slices (the `unit`) each simulated rank would take.
     """
     if sum(size_R) <= limit:
-        return Choice(tuple(range(len(size_R))), "every simulated rank is shown")
+        return RankChoice(tuple(range(len(size_R))), "every simulated rank is shown")
     chosen: list[int] = []
     left = limit
     for index in _by_interest(result, len(size_R)):
@@ -62,7 +62,7 @@ def choose_ranks(result: Result, size_R: Sequence[int], limit: int, unit: str) -
         f"at most {limit:,} {unit}: the first rank, the last, the one ending last, the one computing longest, "
         "then in order, as many as fit"
     )
-    return Choice(tuple(sorted(chosen)), reason)
+    return RankChoice(tuple(sorted(chosen)), reason)
 
 
 def _by_interest(result: Result, count: int) -> list[int]:

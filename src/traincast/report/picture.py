@@ -7,15 +7,17 @@ narrower than a quarter of a unit is drawn with its neighbours of one colour, or
 
 from collections.abc import Collection, Iterable, Iterator
 from html import escape
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
+import numpy as np
+
+from traincast.analysis.breakdown import rank_owners
+from traincast.analysis.timed_program import TimedProgram
 from traincast.report.files import file_report
 from traincast.report.operations import choose_ranks, simulated
 from traincast.simulation.result import Result
 from traincast.units import format_time
-
-if TYPE_CHECKING:
-    from traincast.analysis.timed_program import TimedProgram
+from traincast.workload.words import Kind
 
 MOST_RANKS = 64
 """Rows of a picture; of more ranks those that matter are shown."""
@@ -42,7 +44,7 @@ class _Theme(NamedTuple):
     ink: str
     line: str
 
-    def of(self, name: str) -> str:
+    def colour(self, name: str) -> str:
         """Return the colour of what a rank does."""
         return _COLOURS[name][self.dark]
 
@@ -80,7 +82,7 @@ def _draw(result: Result, stream: BinaryIO, theme: _Theme) -> None:
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 10} {height}" role="img" '
         f'font-family="sans-serif" font-size="11" fill="{theme.ink}"><title>{escape(said)}</title>'
-        f'<rect width="100%" height="100%" fill="{theme.of("other")}"/>'
+        f'<rect width="100%" height="100%" fill="{theme.colour("other")}"/>'
         f'<text x="4" y="14" font-size="13">{escape(said)}</text>'
     )
     stream.write(head.encode())
@@ -101,7 +103,7 @@ def _legend(shown: Collection[str], theme: _Theme) -> Iterator[str]:
         wide = 22 + 6.4 * len(name)
         if x + wide > _LEFT + _WIDTH:
             x, y = 4.0, y + 14
-        yield f'<rect x="{x:.0f}" y="{y}" width="10" height="10" fill="{theme.of(name)}"/>'
+        yield f'<rect x="{x:.0f}" y="{y}" width="10" height="10" fill="{theme.colour(name)}"/>'
         yield f'<text x="{x + 14:.0f}" y="{y + 9}">{escape(name)}</text>'
         x += wide
 
@@ -111,16 +113,11 @@ def _row(label: str, spans: Iterable[tuple[str, float, float]], scale: float, y:
     for name, begin_s, end_s in spans:
         x, wide = _LEFT + begin_s * scale, (end_s - begin_s) * scale
         if name != "other" and wide >= _NARROWEST:
-            yield f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{_ROW}" fill="{theme.of(name)}"/>'
+            yield f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{_ROW}" fill="{theme.colour(name)}"/>'
 
 
-def _spans(step: "TimedProgram", index: int) -> Iterator[tuple[str, float, float]]:
+def _spans(step: TimedProgram, index: int) -> Iterator[tuple[str, float, float]]:
     """Yield what a rank did from when to when; neighbours that are alike are one."""
-    import numpy as np
-
-    from traincast.analysis.breakdown import rank_owners
-    from traincast.workload.words import Kind
-
     program, timeline = step.program, step.timeline
     _, border_B, owner_B = rank_owners(step, index)
     mine = program.rank_slice(index)

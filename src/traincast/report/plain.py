@@ -59,7 +59,7 @@ def _scalar(value: object, place: str) -> Plain:
         number = float(value)
         if math.isfinite(number):
             return number
-        raise TraincastError(f"the result holds {number} at {place}, which is no time or quantity; please report it")
+        raise TraincastError(f"the result holds {number} at {place}, which is not a time or quantity; please report it")
     raise TraincastError(f"the result holds a {type(value).__name__} at {place}, which JSON cannot say")
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from traincast.analysis.comparison import Side, logged_side, measured_side
+from traincast.analysis.comparison import Side, measured_side
+from traincast.analysis.logged import logged_side
 from traincast.analysis.timed_program import timed_program
 from traincast.analysis.whole_step import measured_breakdown
 from traincast.dialects.recognise import draft_of_file
@@ -14,9 +15,10 @@ from traincast.errors import FormatError
 from traincast.files import input_of, read_bytes, read_head
 from traincast.formats.contract import FileKind
 from traincast.formats.open import identify
-from traincast.formats.training_log import TRAINING_LOG, read_log
+from traincast.formats.training_log import TRAINING_LOG
 from traincast.formats.training_log.grammar import TrainingLog
 from traincast.formats.training_log.job import draft_of_log
+from traincast.formats.training_log.reader import read_log
 from traincast.job.draft import Draft
 from traincast.job.job_file import read_job_file
 from traincast.job.parallel import RESULT_DEGREES

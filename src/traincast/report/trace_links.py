@@ -1,4 +1,4 @@
-"""What a timeline for Perfetto has beside its slices: arrows between ranks, and counters.
+"""What a timeline for Perfetto has in addition to its slices: arrows between ranks, and counters.
 
 An arrow (a flow of the Trace Event Format) leads from each send to its receive, and in a collective from the member
 that arrived last, for which all others waited, to each of them. Counters of a rank are the bytes that its stage holds,
@@ -10,16 +10,15 @@ Letters: N operations, P points of a counter, J rendezvous.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
+from traincast.report.threads import Threads
+from traincast.simulation.reproducible import memory_of
 from traincast.simulation.result import Result
+from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind
-
-if TYPE_CHECKING:
-    from traincast.report.chrome_trace import Threads
-    from traincast.workload.program import Program, Timeline
 
 MOST_FLOWS = 300_000
 """Arrows of a trace; a step with more has none."""
@@ -53,10 +52,8 @@ class Counter(msgspec.Struct, gc=False):
     cat: str = "counter"
 
 
-def flows(program: "Program", timeline: "Timeline", threads: Mapping[int, "Threads"]) -> Iterator[list[Flow]]:
+def flows(program: Program, timeline: Timeline, threads: Mapping[int, Threads]) -> Iterator[list[Flow]]:
     """Yield the arrows between the ranks that are shown, in pieces; nothing where there are too many."""
-    import numpy as np
-
     index_N = np.repeat(np.arange(len(program.rank_R)), np.diff(program.op_ptr_R1))
     took_N = timeline.end_s_N > timeline.start_s_N
     met = np.flatnonzero((program.rendezvous_N >= 0) & np.isin(index_N, list(threads)) & took_N)
@@ -89,7 +86,7 @@ def flows(program: "Program", timeline: "Timeline", threads: Mapping[int, "Threa
             yield found
 
 
-def counters(result: Result, program: "Program", timeline: "Timeline", indices: tuple[int, ...]) -> Iterator[Counter]:
+def counters(result: Result, program: Program, timeline: Timeline, indices: tuple[int, ...]) -> Iterator[Counter]:
     """Yield the counters of the ranks that are shown: memory of their stage, and bytes/s of each kind of group."""
     yield from _memory(result, {int(program.rank_R[index]) for index in indices})
     for index in indices:
@@ -97,8 +94,6 @@ def counters(result: Result, program: "Program", timeline: "Timeline", indices: 
 
 
 def _memory(result: Result, ranks: set[int]) -> Iterator[Counter]:
-    from traincast.simulation.reproducible import memory_of
-
     for curve in memory_of(result):
         if curve.rank not in ranks:
             continue
@@ -109,9 +104,7 @@ def _memory(result: Result, ranks: set[int]) -> Iterator[Counter]:
             yield Counter(name, curve.rank, _us(time_s), {"GiB" if in_bytes else "count": round(value, 4)})
 
 
-def _link_use(program: "Program", timeline: "Timeline", index: int) -> Iterator[Counter]:
-    import numpy as np
-
+def _link_use(program: Program, timeline: Timeline, index: int) -> Iterator[Counter]:
     mine = program.rank_slice(index)
     row_N = program.row_N[mine]
     size_N, group_N = program.ops.size_bytes_T[row_N], program.ops.group_T[row_N]

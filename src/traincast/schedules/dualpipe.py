@@ -127,7 +127,7 @@ def _full_order(depth: int, length: int, microbatches: int) -> Iterator[tuple[Tu
 
 
 def _length(line: Pipeline) -> Number:
-    """Leave of the bubbles what the README of the source says; `b` is the gradient of the inputs alone."""
+    """Return the length with the bubbles that the source's README leaves; `b` is the gradient of the inputs alone."""
     return filled_bubbles(line, lambda p, f, b, w: (p / 2 - 1) * (f + 2 * b - w))
 
 

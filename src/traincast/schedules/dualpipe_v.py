@@ -42,7 +42,7 @@ def dualpipe_v(stages: int, virtual_per_stage: int, microbatches: int) -> Schedu
 
 
 def _length(line: Pipeline) -> Number:
-    """Leave of the bubbles what the README of the source says; `b` is the gradient of the inputs alone."""
+    """Return the length with the bubbles that the source's README leaves; `b` is the gradient of the inputs alone."""
     return filled_bubbles(line, lambda p, f, b, w: (p - 1) * (f + 2 * b - w))
 
 

@@ -10,12 +10,12 @@ Fewer = Callable[[int, int, bool], int]
 
 
 def as_many(stages: int, microbatches: int, pairs: bool) -> int:  # noqa: ARG001
-    """Return all of them: an order of which nothing is known."""
+    """Return all of them, for an order about which nothing is known."""
     return microbatches
 
 
 def settled(rounds: int, step: int | None = None) -> Fewer:
-    """Return the rule of orders that have no more in flight from so many microbatches per stage on.
+    """Return the rule of orders whose number in flight stops growing at so many microbatches per stage.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ class Sum(Struct, frozen=True):
         return Sum(counts, self.rest_s + other.rest_s)
 
     def __mul__(self, times: Number) -> "Sum":
-        """Return it so many times."""
+        """Return it multiplied by a number."""
         return Sum({each: count * times for each, count in self.counts.items()}, self.rest_s * times)
 
     __radd__, __rmul__ = __add__, __mul__
@@ -66,12 +66,12 @@ class Pipeline(Struct, frozen=True, eq=False, dict=True):
     forward_s_C: Sequence["FloatArray"]
     """Seconds of a forward pass of each kind, [K, Z, 1] or with R."""
     backward_s_C: "FloatArray"
-    """Of a backward pass: both gradients, or that of the inputs alone where the schedule runs the other later, [C, K,
-    Z, R]."""
+    """Seconds of a backward pass: both gradients, or that of the inputs alone where the schedule runs the
+    other later, [C, K, Z, R]."""
     weight_s_C: Sequence["FloatArray"]
-    """Of the gradient of the weights alone, [K, 1, 1]."""
+    """Seconds of the gradient of the weights alone, [K, 1, 1]."""
     message_s: Number
-    """Of a message to the next stage."""
+    """Seconds of a P2P send to the next stage."""
     handover_s: Number
     """What the host adds where messages hold the stage back."""
     splits_backward: bool = False
@@ -124,7 +124,7 @@ class Pipeline(Struct, frozen=True, eq=False, dict=True):
         return longest
 
     def _seconds(self, each: Sum) -> "FloatArray":
-        """Return the seconds of a sum: first of what does not hang on what is recomputed, which is little."""
+        """Return the seconds of a sum: first of what does not depend on recomputation, which is little."""
         import numpy as np
 
         seconds = {FORWARD: self.forward_s_C, BACKWARD: [*self.backward_s_C], WEIGHT: self.weight_s_C}

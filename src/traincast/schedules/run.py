@@ -63,8 +63,8 @@ def _some(line: Pipeline, at_K: Number) -> Pipeline:
 def run_plan(plan: SchedulePlan, line: Pipeline) -> Number:
     """Return when the last stage has ended a plan that can be executed.
 
-    A pass begins when its stage is free and what it needs is there: a message is on its way beside other work, or holds
-    its receiver up where sends and receives block.
+    A pass begins when its stage is free and what it needs is there: a message is on its way while other work runs, or
+    holds its receiver up where sends and receives block.
     """
     free_P: list[Number] = [0.0] * line.stages
     ended: dict[Part, Number] = {}

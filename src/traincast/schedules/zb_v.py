@@ -75,7 +75,7 @@ def _order(stage: int, stages: int, microbatches: int) -> Iterator[Slot]:
 
 
 def _length(line: Pipeline) -> Number:
-    """Leave of the bubbles what section 3 of the source says."""
+    """Return the length with the bubbles that section 3 of the source leaves."""
     return filled_bubbles(line, lambda p, f, b, w: (p - 1) * (f + b - 2 * w))
 
 

@@ -4,7 +4,7 @@ A file that was read, or a job whose work was built, is a workload. From there o
 
     workload    what every rank does (`traincast.workload`)
        |  lay out   one rank for all that are alike, over all virtual stages and microbatches; what was recorded
-       |            operation by operation (`traincast.workload.recorded`) is taken as it is
+       |            operation by operation (`traincast.workload.recorder`) is taken as it is
     program     every operation of every simulated rank, and who follows whom
        |  cost      each communication on the links that groups of its kind share, each computation as it stands
     costs       how long every operation takes alone, and where that is known from

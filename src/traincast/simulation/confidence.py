@@ -1,4 +1,4 @@
-"""How sure a forecast of a job is: how it answers to each factor, and so an interval around its step.
+"""How certain the forecast of a job is: how it responds to each factor, and so an interval around its step.
 
 One simulation gives the whole gradient. Making an operation on the critical path a little longer makes the step
 longer by as much, and any other operation does nothing. So the share of the step that the path spends in a class of
@@ -94,7 +94,7 @@ _CHOICES: Mapping[str, frozenset[str]] = {
 
 UNSEEN_COMPUTE = 0.12
 """Deviation of computation on a GPU that no run was fitted to: GEMMs of unseen GPUs are off by 12 % in the mean,
-with kernels of its like (docs/operators.md)."""
+with kernels of its kind (docs/operators.md)."""
 
 UNSEEN_FRAMEWORK = 0.10
 """Deviation of computation in a framework that no run was fitted to, beyond the prior of its factor: sources of runs
@@ -167,7 +167,7 @@ def deviation(
     for name, slope in slopes.items():
         if name not in own and part_of(name) in own:
             continue
-        variance += slope**2 * _beside_factors(name, done, table)
+        variance += slope**2 * _outside_factors(name, done, table)
         if name in own:
             continue
         kind = name if name == TRANSFER_CLASS[Group.EP] else name.partition(" ")[0]
@@ -181,7 +181,7 @@ def deviation(
 
 def deviation_of(name: str, done: "JobStep", table: FactorTable) -> float:
     """Return the standard deviation of the logarithm of the time of one class of work, as far as it is known."""
-    variance = _beside_factors(name, done, table)
+    variance = _outside_factors(name, done, table)
     if _own(name, done, table) is None:
         variance += _loose(name) ** 2 + sum(_left(key, table) for key in keys_of(name, done.gpu, _fitted_as(done)))
     return math.sqrt(variance)
@@ -197,7 +197,7 @@ def _own(name: str, done: "JobStep", table: FactorTable) -> Factor | None:
     return table.factors.get(own_key(done.job.framework.name, name))
 
 
-def _beside_factors(name: str, done: "JobStep", table: FactorTable) -> float:
+def _outside_factors(name: str, done: "JobStep", table: FactorTable) -> float:
     """Return the variance of the logarithm of a class's time that the factors of all runs do not speak for."""
     own = _own(name, done, table)
     if own is not None:
@@ -239,7 +239,7 @@ def _assumed(done: "JobStep", notes: Iterable[Note]) -> float:
 
 
 def spread_of_job(done: "JobStep", table: FactorTable) -> Callable[[str], float]:
-    """Return how sure the time of a kind of work is: of a kind of group (``tp``), ``compute`` or ``host``."""
+    """Return the uncertainty of the time of a kind of work: of a kind of group (``tp``), ``compute`` or ``host``."""
     classes = {group.name.lower(): name for group, name in TRANSFER_CLASS.items()}
     classes |= {"compute": "compute", "host": host_class(CostClass.HOST_LAYERS)}
     return lambda what: deviation_of(classes[what], done, table) if what in classes else 0.0

@@ -1,4 +1,4 @@
-"""Changes to how long the work of a step takes, for what-ifs: some operations faster, or as on like ranks.
+"""Changes to how long the work of a step takes, for what-ifs: some operations faster, or as on similar ranks.
 
 Own work of a rank is what it does without others: computations, gaps of the host, copies. `PEERS` gives it the time
 that it takes on the other ranks of its stage, in the median; where a stage has one rank, on like stages: those in the
@@ -161,7 +161,9 @@ def _as_peers(program: Program, duration_s_N: FloatArray, index: int, work_N: Bo
     """Return what the durations of one rank are multiplied with for some work to take what it takes on its peers."""
     if not len(peers):
         rank = program.rank_R[index]
-        raise ConfigError(f"rank {rank} has no peers to be like: no other rank of its stage, no other stage", "what_if")
+        raise ConfigError(
+            f"rank {rank} has no peers to compare with: no other rank of its stage, no other stage", "what_if"
+        )
     class_T, count = _classes(program)
 
     def sums(each: int) -> FloatArray:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note, advanced
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, factors_on
-from traincast.estimate.memory import StageMemory, chance_of_oom, fits, job_memory, usable_bytes
+from traincast.estimate.memory import JobMemory, StageMemory, chance_of_oom, fits, usable_bytes
 from traincast.estimate.memory.states import held_by
 from traincast.estimate.offload import ranks_of_host
 from traincast.hardware.cluster import Cluster
@@ -72,8 +72,9 @@ def forecast_step(
 ) -> tuple[Result, JobStep]:
     """Return the forecast of a job (`forecast`) with the step as it was simulated."""
     table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of_job(job)
-    memory = job_memory(job)
-    warnings = _warnings(job, plan, setting.cluster, memory, allow_oom=allow_oom)
+    study = study or Study()
+    memory = study.memory(job)
+    warnings = _warnings(memory, plan, setting.cluster, allow_oom=allow_oom)
     done = run_job(job, setting, factors_of(job, setting, table), study)
     result = account(done.step)
     advanced(0.85)
@@ -81,8 +82,8 @@ def forecast_step(
     found = replace(
         result,
         interval=interval(done, table),
-        memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in memory),
-        assumptions=(*_in_bytes(result.assumptions, job, memory), *_own_factors(job, setting.cluster)),
+        memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in memory.stages),
+        assumptions=(*_in_bytes(result.assumptions, memory, study), *_own_factors(job, setting.cluster)),
         warnings=result.warnings + warnings + above_peak(rates),
         tokens_per_s_per_gpu=rates.tokens_per_s,
         tflops_per_gpu=rates.flops_per_s / 1e12,
@@ -97,15 +98,15 @@ def forecast_step(
     return found, done
 
 
-def _in_bytes(notes: Sequence[Note], job: Job, memory: Sequence[StageMemory]) -> Iterator[Note]:
+def _in_bytes(notes: Sequence[Note], memory: JobMemory, study: Study) -> Iterator[Note]:
     """Yield assumptions, those on types of gradients and of the optimizer's state with the bytes that they take."""
-    fullest = max(memory, key=lambda each: each.peak)
+    job, fullest = memory.job, memory.stages[memory.worst]
     for note in notes:
         if note.code == GRADIENT_TYPE and job.precision.dtype not in ("fp32", "tf32"):
             now = job.framework.grad_reduce_bytes
             other = 6 - now
-            wider = job_memory(replace(job, framework=replace(job.framework, grad_reduce_bytes=other)))
-            peak = format_size(max(each.peak for each in wider))
+            wider = study.memory(replace(job, framework=replace(job.framework, grad_reduce_bytes=other)))
+            peak = format_size(wider.peak)
             took = f"{format_size(fullest.gradients)} of the {format_size(fullest.peak)} of its fullest GPU"
             text = f"{note.text}: {took}, which would be {peak} with {other} bytes"
             yield replace(note, text=text, brief=f"gradients are reduced in {now} bytes; with {other} it needs {peak}")
@@ -117,13 +118,11 @@ def _in_bytes(notes: Sequence[Note], job: Job, memory: Sequence[StageMemory]) ->
             yield note
 
 
-def _warnings(
-    job: Job, plan: SchedulePlan, cluster: Cluster, memory: Sequence[StageMemory], *, allow_oom: bool
-) -> tuple[Note, ...]:
+def _warnings(memory: JobMemory, plan: SchedulePlan, cluster: Cluster, *, allow_oom: bool) -> tuple[Note, ...]:
     """Return what looks wrong with a job before it runs; refuse one that is very unlikely to fit into memory."""
-    found: list[Note] = []
+    job, found = memory.job, list[Note]()
     host = host_of(cluster.gpu, ranks_of_host(job, placed(job, Setting(cluster=cluster))[0].ranks_per_node))
-    verdict = fits(job, plan, cluster.gpu.memory_bytes, cluster.gpus_per_node, memory, host.memory_bytes)
+    verdict = fits(memory, cluster.gpu.memory_bytes, cluster.gpus_per_node, host.memory_bytes)
     if verdict.refused and not allow_oom:
         raise InfeasibleError(
             f"{verdict.text}; allow_oom=True simulates all the same",
@@ -131,7 +130,7 @@ def _warnings(
             limit_bytes=verdict.usable_bytes,
             stage=verdict.stage,
         ).typed(allow_oom="--allow-oom")
-    found += _host_memory(job, host, memory, allow_oom=allow_oom)
+    found += _host_memory(job, host, memory.stages, allow_oom=allow_oom)
     if verdict.doubtful:
         found.append(Note("out-of-memory" if verdict.refused else "may-run-out-of-memory", verdict.text))
     if plan.overlapped_p2p and not job.pipeline.overlap_p2p and job.parallel.pp > 1:
@@ -163,9 +162,9 @@ def _own_factors(job: Job, cluster: Cluster) -> Iterator[Note]:
     mine = [f"{each.cost_class} x {each.factor:g}" for each in cluster.run_factors if each.framework == name]
     others = sorted({each.framework for each in cluster.run_factors} - {name})
     if mine:
-        yield Note("run-factors", f"as runs of {name} on {cluster.name} taught: {', '.join(mine)}")
+        yield Note("run-factors", f"as learned from runs of {name} on {cluster.name}: {', '.join(mine)}")
     elif others:
-        text = f"runs on {cluster.name} were of {', '.join(others)}, and say nothing of a job of {name}"
+        text = f"runs on {cluster.name} used {', '.join(others)}, and say nothing about a job of {name}"
         yield Note("run-factors-unused", text)
 
 
@@ -192,7 +191,7 @@ def _stages(job: Job, plan: SchedulePlan) -> tuple[str, ...]:
     )
 
 
-class Rates(Struct, frozen=True, kw_only=True):
+class StepRates(Struct, frozen=True, kw_only=True):
     """Rates of one step per GPU."""
 
     tokens_per_s: float
@@ -231,7 +230,7 @@ class Rates(Struct, frozen=True, kw_only=True):
         return self.hardware_flops_per_s / self.peak_16_bit_flops_per_s
 
 
-def rates_of(done: JobStep) -> Rates:
+def rates_of(done: JobStep) -> StepRates:
     """Return the rates of a simulated job.
 
     Raises
@@ -243,7 +242,7 @@ def rates_of(done: JobStep) -> Rates:
     recompute, share = _recomputed(job)
     tokens = job.batch.tokens_per_step / done.step_s / world
     dtype, half = _peak_dtype(job.precision.dtype, done.gpu), _half(done.gpu)
-    return Rates(
+    return StepRates(
         tokens_per_s=tokens,
         flops_per_s=tokens * model_flops_per_token(job.model, attended, job.finetuning.task),
         hardware_flops_per_s=tokens
@@ -255,7 +254,7 @@ def rates_of(done: JobStep) -> Rates:
     )
 
 
-def above_peak(rates: Rates) -> tuple[Note, ...]:
+def above_peak(rates: StepRates) -> tuple[Note, ...]:
     """Return a warning for each peak that a rate is above, so that no share beyond 100 % is shown in silence."""
     found = []
     if max(rates.mfu, rates.hfu) > 1:

@@ -136,7 +136,7 @@ def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:
     flag = f"sharp {job.communication.sharp}"
     if cluster.inter.kind != "infiniband":
         text = (
-            f"{flag} has no effect: {cluster.name} is not specified as InfiniBand, and other switches reduce nothing; "
+            f"{flag} has no effect: {cluster.name} is not specified as InfiniBand, and other switches do not reduce; "
             'give a cluster file with kind = "infiniband" in [inter] where it is'
         )
         return replace(workload, warnings=(*workload.warnings, Note("sharp-unused", text)))
@@ -146,7 +146,9 @@ def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:
         return replace(workload, warnings=(*workload.warnings, Note("sharp-unused", text)))
     text = f"{flag}: InfiniBand switches reduce, so that an all-reduce crosses each NIC once, and not nearly twice"
     if not np.any(at & (workload.ops.operation_T == Operation.ALL_REDUCE)):
-        text += f"; zero {job.sharding.zero} has none over that group, and reduce-scatters and all-gathers move the "
-        text += "same bytes"
+        text += (
+            f"; zero {job.sharding.zero} has no all-reduce over that group, "
+            "and reduce-scatters and all-gathers move the same bytes"
+        )
     note = Note("sharp", text, brief=f"{flag}: InfiniBand switches reduce")
     return replace(workload, in_network=frozenset({group}), assumptions=(*workload.assumptions, note))

@@ -60,7 +60,7 @@ def checked_oom_risk(result: Result, most: float | None) -> Result:
     Raises
     ------
     ConfigError
-        If `most` is no share.
+        If `most` is not a share.
     InfeasibleError
         With what the stage needs and can use.
     """

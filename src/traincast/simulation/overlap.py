@@ -1,6 +1,6 @@
 """What is overlapped with what on a rank, as its times say: computation and transfers, transfers of two kinds.
 
-Waiting for members or for a message is no transfer. All ranks are handled in the same array operations, yet the
+Waiting for members or for a message is not a transfer. All ranks are handled in the same array operations, yet the
 numbers of a rank depend on nothing but its own times, so that a rank has the same ones whichever others are
 simulated. Letters: N operations, T template operations, I spans or operations of a selection, D disjoint spans,
 P pairs, R ranks, W ranks of the world.
@@ -135,7 +135,7 @@ class Selection(Struct, frozen=True):
     rank_I: IntArray
 
     @classmethod
-    def of(cls, program: Program, rows_T: BoolArray) -> "Selection":
+    def from_program(cls, program: Program, rows_T: BoolArray) -> "Selection":
         """Select the runs of some template operations."""
         at_I = np.flatnonzero(rows_T[program.row_N]) if rows_T.any() else np.zeros(0, dtype=np.int64)
         ptr_R1 = np.searchsorted(at_I, program.op_ptr_R1)
@@ -158,7 +158,7 @@ class ComputeAndTransfers(Struct, frozen=True):
     transfers: Selection
 
     @classmethod
-    def of(cls, program: Program, group: Group | None = None) -> "ComputeAndTransfers":
+    def from_program(cls, program: Program, group: Group | None = None) -> "ComputeAndTransfers":
         """Find them in a program, perhaps the transfers of one kind of group alone.
 
         Two operations that both hold back what follows them are never overlapped.
@@ -171,7 +171,7 @@ class ComputeAndTransfers(Struct, frozen=True):
             transfer_T = transfer_T & (ops.group_T == group)
         if not transfer_T.any():
             compute_T = np.zeros_like(compute_T)
-        return cls(Selection.of(program, compute_T), Selection.of(program, transfer_T))
+        return cls(Selection.from_program(program, compute_T), Selection.from_program(program, transfer_T))
 
     def shares(self, start_s_N: FloatArray, end_s_N: FloatArray) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yield computations, then transfers, with the share of its own time that the other kind of work runs too."""
@@ -190,13 +190,13 @@ class KindsOfTransfers(Struct, frozen=True):
     """Kinds with transfers that hold nothing back."""
 
     @classmethod
-    def of(cls, program: Program, location_LW: IntArray) -> "KindsOfTransfers":
+    def from_program(cls, program: Program, location_LW: IntArray) -> "KindsOfTransfers":
         """Find them in a program."""
         ops = program.ops
         transfer_T = np.isin(ops.kind_T, _TRANSFERS)
         found = {}
         for kind in sorted({Group(int(each)) for each in distinct(ops.group_T[transfer_T])} - {Group.NONE}):
-            of_kind = Selection.of(program, transfer_T & (ops.group_T == kind))
+            of_kind = Selection.from_program(program, transfer_T & (ops.group_T == kind))
             leaving = of_kind.where(_leaves_node(program, of_kind, location_LW[NODE]))
             if len(leaving.at_I):
                 found[kind] = leaving
@@ -211,9 +211,9 @@ class KindsOfTransfers(Struct, frozen=True):
         spans = {kind: each.spans(start_s_N, end_s_N) for kind, each in self.of_kind.items()}
         covered = {kind: union(each) for kind, each in spans.items()} if len(spans) > 1 and self.asynchronous else {}
         pairs = [pair for pair in combinations(covered, 2) if not self.asynchronous.isdisjoint(pair)]
-        meeting = {pair for pair in pairs if meet(covered[pair[0]], covered[pair[1]])}
+        overlapping = {pair for pair in pairs if meet(covered[pair[0]], covered[pair[1]])}
         for one, two in permutations(covered, 2):
-            if (one, two) not in meeting and (two, one) not in meeting:
+            if (one, two) not in overlapping and (two, one) not in overlapping:
                 continue
             overlap_s_I = overlaps(spans[one], covered[two]).per_span(spans[one])
             if overlap_s_I.any():

@@ -89,13 +89,13 @@ def choose(
     if options.constants is not None and not any(each.format == CONSTANTS for each in files):
         files += named_file(options.constants.name, (), CONSTANTS)
     if isinstance(cluster, Cluster):
-        return Chosen(Setting.of(options, cluster, engine), cluster_assumed, tuple(files))
+        return Chosen(Setting.from_options(options, cluster, engine), cluster_assumed, tuple(files))
     found = load_cluster(DEFAULT_CLUSTER if cluster is None else cluster)
     if cluster is not None:
         files += named_file(fspath(cluster), cluster_names(), "cluster")
     if found.fabric is not None and found.fabric.file is not None:
         files += named_file(found.fabric.file, (), "topology")
-    return Chosen(Setting.of(options, found, engine), cluster_assumed or cluster is None, tuple(files))
+    return Chosen(Setting.from_options(options, found, engine), cluster_assumed or cluster is None, tuple(files))
 
 
 _SHARE_OF_STEP = 0.6
@@ -128,11 +128,11 @@ def reproducible_simulation(
         if not change.fields:
             return timed(workload, change.setting, study).timeline.step_s
         if read_again is None:
-            raise ConfigError(f"cannot change {next(iter(change.fields))} of a workload that was made in Python")
+            raise ConfigError(f"cannot change {next(iter(change.fields))} of a workload that was built in Python")
         of_layout = [*LayoutOptions.__struct_fields__]
         unknown = next((name for name in change.fields if name not in of_layout), None)
         if unknown is not None:
-            raise ConfigError(f"{unknown} is of a job, and this is a file; {known_names(unknown, of_layout)}")
+            raise ConfigError(f"{unknown} applies to a job, and this is a file; {known_names(unknown, of_layout)}")
         return timed(read_again(replace(workload.layout, **change.fields)), change.setting, study).timeline.step_s
 
     result = _advised(result, chosen.setting, options_of_files(result, workload.layout), rerun)
@@ -169,7 +169,7 @@ def reproducible_forecast(
 
     check_what_ifs(chosen.setting)
     if chosen.setting.tokens_per_step is not None:
-        raise ConfigError("is of a file; a job says it by its batch and sequence length", "tokens_per_step")
+        raise ConfigError("applies to a file; a job says it by its batch and sequence length", "tokens_per_step")
     cluster = chosen.setting.cluster
     draft, request, decided, files = decide(job, cluster)
     study = study or Study()
@@ -286,7 +286,7 @@ def _changed_job(job: Draft | JobRequest | Job, change: Changed) -> Draft | JobR
     unknown = next((name for name in change.fields if name not in JOB_FIELDS), None)
     if unknown is not None:
         known = known_names(unknown, [*JOB_FIELDS])
-        raise ConfigError(f"{unknown} is of files, and this is a job; {known}")
+        raise ConfigError(f"{unknown} applies to files, and this is a job; {known}")
     if isinstance(job, Draft):
         said = dict(change.fields)
         return job.under(Draft(model=said.pop("model", None), fields=said))
@@ -312,7 +312,7 @@ def explained_in_full(result: Result, engine: str = "auto") -> Explanation:
         If it holds none.
     """
     if result.timed is None:
-        raise ConfigError("this result holds no single operations; run it again to get them")
+        raise ConfigError("this result does not hold single operations; run it again to get them")
     saved_Q, peak_bytes_P = _held(result)
     return explain(result.timed, saved_Q=saved_Q, peak_bytes_P=peak_bytes_P, engine=engine)
 
@@ -326,7 +326,7 @@ def memory_of(result: Result) -> tuple[StageCurve, ...]:
         As `explained_in_full`.
     """
     if result.timed is None:
-        raise ConfigError("this result holds no single operations; run it again to get them")
+        raise ConfigError("this result does not hold single operations; run it again to get them")
     return memory_curves(result.timed.program, result.timed.timeline, *_held(result))
 
 
@@ -374,7 +374,9 @@ def record_of(result: Result, shown: str = "result.json") -> RunRecord:
         If what it holds is damaged.
     """
     if result.run is None:
-        raise FormatError("does not hold what it was made from (key run); its version did not write it", shown)
+        raise FormatError(
+            "does not hold what it was made from (key run): the version that wrote it did not store that", shown
+        )
     return record_from_table(result.run, result.inputs, shown)
 
 

@@ -183,7 +183,9 @@ class Result(Struct, frozen=True, kw_only=True):
         if of != "operations":
             return table_of(list(map(asdict, getattr(self, of))))
         if self.program is None or self.timeline is None:
-            raise ConfigError("this result holds no single operations; run it again to get them (traincast.run_again)")
+            raise ConfigError(
+                "this result does not hold single operations; run it again to get them (traincast.run_again)"
+            )
         return operations(self.program, self.timeline)
 
     def frame(self, of: str = "operations") -> Any:  # noqa: ANN401 polars need not be there

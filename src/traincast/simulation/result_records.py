@@ -95,12 +95,12 @@ class MemoryResult(IndexedByName, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class StragglerResult(IndexedByName, frozen=True, kw_only=True):
-    """A rank whose computations take well longer than those of its like."""
+    """A rank whose computations take much longer than those of its peers."""
 
     rank: int
     stage: int
     slowdown: float
-    """Its compute time over the median of its like."""
+    """Its compute time over the median of its peers."""
     cost_s: float
     """What the step would be shorter if its own work took as long as its peers'."""
 

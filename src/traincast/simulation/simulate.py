@@ -42,7 +42,7 @@ from traincast.workload.ops import FloatArray
 from traincast.workload.parts import Spent, step_parts
 from traincast.workload.program import Program
 from traincast.workload.words import Kind
-from traincast.workload.workload import MeasuredRun, Workload
+from traincast.workload.workload import MeasuredStep, Workload
 
 MOST_STRAGGLERS = 64
 """Stragglers whose cost is worked out."""
@@ -126,7 +126,7 @@ def account(step: Step) -> Result:
     )
 
 
-def _parts(step: Step, measured: MeasuredRun | None) -> tuple[PartResult, ...]:
+def _parts(step: Step, measured: MeasuredStep | None) -> tuple[PartResult, ...]:
     """Return the parts of every simulated rank's step, and what was measured of it."""
     results = []
     parts = step_parts(step.program, step.timeline)
@@ -201,7 +201,7 @@ def _stragglers(step: Step) -> tuple[tuple[StragglerResult, ...], tuple[Note, ..
                 cost_s=step.timeline.step_s - float(end_N.max()),
             )
         )
-    text = f"{len(all_of_them):,} ranks compute well longer than their like; the {len(found)} slowest are listed"
+    text = f"{len(all_of_them):,} ranks compute much longer than their peers; the {len(found)} slowest are listed"
     return tuple(found), (Note("stragglers-unlisted", text),) if len(found) < len(all_of_them) else ()
 
 

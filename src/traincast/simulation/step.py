@@ -67,7 +67,7 @@ class Setting(StepOptions, frozen=True, kw_only=True):
     """Changes to how long work takes alone, for what-ifs."""
 
     @classmethod
-    def of(cls, options: StepOptions, cluster: Cluster, engine: str = "auto") -> "Setting":
+    def from_options(cls, options: StepOptions, cluster: Cluster, engine: str = "auto") -> "Setting":
         """Return some options on a cluster."""
         said = {each: getattr(options, each) for each in StepOptions.__struct_fields__}
         return cls(cluster=cluster, engine=engine, **said)
@@ -81,7 +81,7 @@ class Setting(StepOptions, frozen=True, kw_only=True):
         )
 
 
-class Layout(Struct, frozen=True):
+class ProgramLayout(Struct, frozen=True):
     """A workload as a program, and what does not depend on how long anything takes."""
 
     workload: Workload
@@ -100,7 +100,7 @@ class Layout(Struct, frozen=True):
 class Step(Struct, frozen=True):
     """A step that ran: its program with costs and times."""
 
-    layout: Layout
+    layout: ProgramLayout
     timed: TimedProgram
     """The program of the layout with its times, each operation with where its time is known from."""
     costs: ProgramCosts
@@ -156,7 +156,7 @@ def run_step(workload: Workload, setting: Setting, study: Study | None = None) -
     return time_layout(lay_out(workload, setting, study))
 
 
-def lay_out(workload: Workload, setting: Setting, study: Study | None = None) -> Layout:
+def lay_out(workload: Workload, setting: Setting, study: Study | None = None) -> ProgramLayout:
     """Lay out the operations of every rank, or of one rank for all that are alike.
 
     Raises
@@ -180,10 +180,10 @@ def lay_out(workload: Workload, setting: Setting, study: Study | None = None) ->
         program, tables = _as_recorded(workload, workload.program, setting)
         graph, schedule, warnings = graph_of(program), RECORDED, ()
     advanced(0.35)
-    return Layout(workload, setting, schedule, warnings, program, tables, location_LW, graph, study)
+    return ProgramLayout(workload, setting, schedule, warnings, program, tables, location_LW, graph, study)
 
 
-def time_layout(layout: Layout, seed: int | None = None) -> Step:
+def time_layout(layout: ProgramLayout, seed: int | None = None) -> Step:
     """Cost a program and let its times settle; `seed` is that of hashed routes, by default the fabric's own.
 
     Raises
@@ -195,7 +195,7 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
     exchanging, answers = all_to_all_kinds(program.ops), layout.study.networks
     network = SharedNetwork(setting.cluster, layout.tables, exchanging, setting.network, seed, answers)
     contention = network.own_kind()
-    work = Uncosted.of(program, layout.location_LW)
+    work = Uncosted.from_program(program, layout.location_LW)
     own, alone = {kind: each.cluster for kind, each in contention.items()}, network.alone
 
     def cost(contended: Mapping[Group, Cluster], kinds: Container[Group] | None = None) -> ProgramCosts:
@@ -217,10 +217,12 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
     loop = Loop(
         alone_s_N=edited(program, costs.duration_s_N, setting.edits),
         slowdown_N=lambda at_I: slowdown_T[program.row_N[at_I]],
-        compute=ComputeAndTransfers.of(program) if slows else None,
-        exchanges=ComputeAndTransfers.of(program, Group.EP) if held_T.any() and not setting.cluster.ideal else None,
+        compute=ComputeAndTransfers.from_program(program) if slows else None,
+        exchanges=ComputeAndTransfers.from_program(program, Group.EP)
+        if held_T.any() and not setting.cluster.ideal
+        else None,
         held_N=lambda at_I: held_T[program.row_N[at_I]],
-        kinds=KindsOfTransfers.of(program, layout.location_LW) if network.shared else None,
+        kinds=KindsOfTransfers.from_program(program, layout.location_LW) if network.shared else None,
         network=network,
         cost=contended_s,
     )

@@ -17,6 +17,7 @@ from msgspec import Struct
 from traincast.analysis.timed_program import MOST_KEPT, graph_of
 from traincast.engine.graph import Graph
 from traincast.estimate.contention import NetworkAnswers
+from traincast.estimate.memory import JobMemory
 from traincast.job.job import Job
 from traincast.lowering.build import build_workload
 from traincast.lowering.plans import plan_of_job
@@ -28,7 +29,7 @@ from traincast.workload.program import Program
 from traincast.workload.words import Group
 from traincast.workload.workload import Workload
 
-_WORKLOADS, _FOLDS, _PROGRAMS = 8, 32, 4
+_WORKLOADS, _MEMORIES, _FOLDS, _PROGRAMS = 8, 16, 32, 4
 """How many of each a study keeps, those that were made last."""
 
 Made = TypeVar("Made")
@@ -77,6 +78,7 @@ class Study:
         self.networks = NetworkAnswers()
         """What is known of the links that groups share."""
         self._workloads: _Latest[Workload] = _Latest(_WORKLOADS)
+        self._memories: _Latest[JobMemory] = _Latest(_MEMORIES)
         self._folds: _Latest[Fold] = _Latest(_FOLDS)
         self._programs: tuple[_LaidOut, ...] = ()
 
@@ -93,6 +95,10 @@ class Study:
             return build_workload(job, plan_of_job(job), ranks_per_node)
 
         return self._workloads.get((job, ranks_per_node), build)
+
+    def memory(self, job: Job) -> JobMemory:
+        """Return the memory of a job, the same on every cluster."""
+        return self._memories.get(job, lambda: JobMemory(job))
 
     def fold(self, key: Hashable, find: Callable[[], Fold]) -> Fold:
         """Return which ranks are simulated, by all that decides it, and where it is not known find it."""

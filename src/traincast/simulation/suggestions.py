@@ -5,7 +5,7 @@ so how much a change of it can save at most. The likeliest changes by that are t
 for another chain may be nearly as long. A change is written as ``--what-if`` takes it.
 
 Half of a communication is what twice the bandwidth would give, a tenth of the computation what better kernels might;
-a rank or stage that takes longer than its like is brought to them; options that are off are turned on. Of a measured
+a rank or stage that takes longer than its peers is brought to them; options that are off are turned on. Of a measured
 step what mends its causes comes first.
 """
 
@@ -115,13 +115,13 @@ def suggestions(
 
 
 def _place_of(change: str) -> tuple[object, ...]:
-    """Return the work that a change is about: what mends a cause is not halved beside it."""
+    """Return the work that a change is about: what mends a cause is not halved in addition."""
     edit = parse_change(change) if change else None
     return (edit.work, edit.ranks, edit.stages) if isinstance(edit, WorkEdit) else (change,)
 
 
 def _shown_from_s(found: Sequence[tuple[_Candidate, float]]) -> float:
-    """Return the saving above which a change is shown beside those that were found: what saves less is not tried."""
+    """Return the saving above which a change is shown besides those that were found: what saves less is not tried."""
     return sorted((saving_s for _, saving_s in found), reverse=True)[SHOWN - 1] if len(found) >= SHOWN else -math.inf
 
 
@@ -193,15 +193,15 @@ def _long_stage(result: Result) -> Iterator[_Candidate]:
 
 
 def spread_of_files(result: Result, cluster: Cluster) -> Spread:
-    """Return how sure the times of a file's step are: what it measured is, what was estimated as well as links are."""
+    """Return the uncertainty of the times of a file's step: none for measured ones, that of links for estimates."""
     seen = any(key[0] == "chip" and key[1] == chip_of(cluster.gpu) for key in factors_on(cluster).factors)
     deviation = TRANSFERS["seen" if seen else "unseen"]
     program = result.program
     estimated: set[str] = set()
     if program is not None:
         ops = program.ops
-        priced = np.flatnonzero(ops.provenance_T == Provenance.PRICED)
-        for kind, group in set(zip(ops.kind_T[priced].tolist(), ops.group_T[priced].tolist(), strict=True)):
+        estimated_T = np.flatnonzero(ops.provenance_T == Provenance.PRICED)
+        for kind, group in set(zip(ops.kind_T[estimated_T].tolist(), ops.group_T[estimated_T].tolist(), strict=True)):
             estimated.add("compute" if kind == Kind.COMPUTE else Group(group).name.lower())
     return lambda what: deviation if what in estimated else 0.0
 

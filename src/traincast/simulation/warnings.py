@@ -1,4 +1,4 @@
-"""What a simulation says beside its numbers: what was assumed of overlap and links, and what looks wrong."""
+"""What a simulation says in addition to its numbers: what was assumed of overlap and links, and what looks wrong."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -170,9 +170,9 @@ def _unused_slowdowns(step: Step) -> Iterator[Note]:
     if given == set(OVERLAP_SLOWDOWN):
         return
     there = f"there is {', '.join(present) or 'none'}"
-    why = f"no operation of this step is of it ({there})"
+    why = f"no operation of this step belongs to it ({there})"
     if in_situ:
-        why = f"no operation is of it (computations measured in a run hold their overlap; {there})"
+        why = f"no operation belongs to it (computations measured in a run hold their overlap; {there})"
     yield from (
         Note("overlap-slowdown-unused", f"--overlap-slowdown {name} changes nothing: {why}")
         for name in OVERLAP_SLOWDOWN
@@ -187,7 +187,7 @@ def _seeds_spread(step: Step) -> Iterator[Note]:
         return
     text = (
         f"step over {len(steps_s)} hash seeds: min {min(steps_s):.6g} s, median {np.median(steps_s):.6g} s, "
-        f"max {max(steps_s):.6g} s; shown is that of the fabric's own seed, {steps_s[0]:.6g} s"
+        f"max {max(steps_s):.6g} s; shown: that of the fabric's own seed, {steps_s[0]:.6g} s"
     )
     yield Note("network-seeds", text)
 

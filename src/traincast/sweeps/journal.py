@@ -1,4 +1,4 @@
-"""What of a sweep is done, on disk: a line for each finished chunk, so that a killed sweep goes on where it was.
+"""What is done of a sweep, on disk: a line for each finished chunk, so that a killed sweep goes on where it was.
 
 The first line says of which sweep, and how it is cut into chunks; each other one has the number of a chunk and its
 rows. A line is whole or, at the end of a journal whose writer was killed, cut off and left out.
@@ -55,9 +55,9 @@ class Journal:
         Raises
         ------
         ConfigError
-            If it is of another sweep, another sweep writes to it now, or it cannot be written.
+            If it belongs to another sweep, another sweep writes to it now, or it cannot be written.
         FormatError
-            If it is no journal.
+            If it is not a journal.
         """
         self.path, self.rows_of = path, {}
         self._stream = _locked(path)
@@ -78,7 +78,7 @@ class Journal:
         self.rows_of[chunk] = list(rows)
 
     def close(self, *, remove: bool = False) -> None:
-        """Close it; take it away where what it held is elsewhere."""
+        """Close it; delete it where what it held is stored elsewhere."""
         with suppress(OSError):
             if remove and _is_of(self.path, self._stream):
                 self.path.unlink(missing_ok=True)
@@ -112,19 +112,19 @@ class Journal:
                 done = msgspec.json.decode(line, type=_Line)
                 self.rows_of[done.chunk] = done.rows
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise FormatError(f"is no journal of a sweep ({error}); move it away", str(self.path)) from None
+            raise FormatError(f"is not a journal of a sweep ({error}); move it away", str(self.path)) from None
         if found != heading:
             raise ConfigError(_otherwise(found, heading), str(self.path))
 
 
 def _otherwise(found: Heading, heading: Heading) -> str:
     if found.fingerprint != heading.fingerprint:
-        what = "is of another sweep"
+        what = "belongs to another sweep"
     elif found.version != heading.version:
         what = f"was written by traincast {found.version}, and this is {heading.version}"
     else:
         what = f"has chunks of {found.chunk} points, not of {heading.chunk}"
-    return f"{what}; --restart begins anew"
+    return f"{what}; --restart starts over"
 
 
 def _locked(path: Path) -> BinaryIO:

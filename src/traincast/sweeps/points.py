@@ -26,7 +26,7 @@ class PointWork(Struct, frozen=True):
     chunk: ClassVar[int]
     """Points of a chunk: about a second of work, and what is lost when a sweep is killed."""
     path: str
-    """File of the specification: paths of a point are looked up beside it."""
+    """File of the specification: paths of a point are relative to it."""
     prices: Mapping[str, float]
     options: PlanKeywords = field(default_factory=PlanKeywords)
     """How plans are made."""

@@ -72,7 +72,7 @@ def _next(
 
 
 def _alone(key: int, point: Point, executor: Executor) -> Row:
-    """Run one point with nothing else beside it, so that whatever goes wrong is its own doing."""
+    """Run one point with nothing else running, so that whatever goes wrong is caused by it."""
     error: Sequence[Row] | Exception = []
     for _ in range(TRIES):
         executor.start(key, [point])

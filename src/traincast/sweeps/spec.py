@@ -65,7 +65,7 @@ class Spec(Struct, frozen=True, kw_only=True):
     """A sweep."""
 
     path: str
-    """File that it was read from; paths in it are looked up beside it."""
+    """File that it was read from; paths in it are relative to it."""
     base: Mapping[str, Any]
     """Tables of the job that every point starts from."""
     grid: Mapping[str, tuple[Value, ...]]
@@ -129,7 +129,7 @@ def spec_of(document: Mapping[str, Any], path: Path) -> Spec:
     """
     for name in document:
         if name not in SECTIONS:
-            raise ConfigError(f"is no section of a sweep; {known_names(name, SECTIONS)} (in {path})", name)
+            raise ConfigError(f"is not a section of a sweep; {known_names(name, SECTIONS)} (in {path})", name)
     grid = {key: _values(key, raw, path) for key, raw in _table(document, "grid", path).items()}
     cases = document.get("cases", [])
     if not isinstance(cases, list) or not all(isinstance(case, Mapping) and case for case in cases):
@@ -190,7 +190,7 @@ def base_of(document: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
 def _key(key: str, place: str, path: Path) -> str:
     section, _, name = key.partition(".")
     if not section or not name or "." in name:
-        what = f'is no key of a job file; write "section.key", such as "parallel.tp" (in {path})'
+        what = f'is not a key of a job file; write "section.key", such as "parallel.tp" (in {path})'
         raise ConfigError(what, f"{place}.{key}")
     return key
 
@@ -214,7 +214,7 @@ def _value(key: str, raw: Any, path: Path) -> Value:  # noqa: ANN401
 
 
 def over(base: Mapping[str, Any], said: Mapping[str, Value]) -> Mapping[str, Any]:
-    """Return the tables of a job with some keys said otherwise."""
+    """Return the tables of a job with other values for some keys."""
     document = {name: dict(table) if isinstance(table, Mapping) else table for name, table in base.items()}
     for key, value in said.items():
         section, _, name = key.partition(".")

@@ -13,7 +13,7 @@ from traincast.job.words import JOB_WORDS, job_fields, sorted_out
 from traincast.sweeps.spec import SECTIONS, Spec, base_of, over, spec_of
 
 SWEEP_WORDS = MappingProxyType({**{name: name for name in SECTIONS}, "cluster": "cluster"})
-"""What a sweep may be told beside the words of a job."""
+"""What a sweep may be told in addition to the words of a job."""
 _KEYS = {"model": "model.name", "cluster": "cluster.name"} | {
     field: f"{section}.{field}" for section, fields in JOB_SECTIONS.items() for field in fields if field != "name"
 }

@@ -10,7 +10,7 @@ A workload is made from the inside out:
    and `WorkloadBuilder.drained` waits for whatever some rows leave running.
 3. **segments**: rows in program order, the pieces that are repeated (`WorkloadBuilder.segment`).
 4. **templates**: which segment a rank runs at each virtual stage and microbatch (`WorkloadBuilder.template`);
-   messages between stages come with the pipeline schedule and need their sizes alone.
+   pipeline P2P comes with the schedule and needs its sizes alone.
 5. **the workload** with all that was assumed (`WorkloadBuilder.workload`).
 
 Letters: P stages, Q virtual stages in model order, M microbatches, D directions, W ranks.
@@ -38,7 +38,7 @@ from traincast.workload.words import (
     Provenance,
     Stream,
 )
-from traincast.workload.workload import MeasuredRun, Template, Workload
+from traincast.workload.workload import MeasuredStep, Template, Workload
 
 Rows = list[int]
 """Rows of the table of operations, in program order."""
@@ -307,7 +307,7 @@ class WorkloadBuilder(Struct):
         *,
         forward_only: bool = False,
         template_W: IntArray | None = None,
-        measured: MeasuredRun | None = None,
+        measured: MeasuredStep | None = None,
         expert_load_W: FloatArray | None = None,
         compute_is_in_situ: bool = False,
         table_stages: tuple[int, ...] = (),

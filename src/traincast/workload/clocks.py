@@ -48,7 +48,7 @@ _Apart = Mapping[_Pair, list[float]]
 
 
 class Ends(Struct, frozen=True):
-    """By how much the two ends of what pairs of ranks did together differ."""
+    """How much the two ends of what pairs of ranks did together differ."""
 
     apart_s: _Apart = field(default_factory=dict)
     """By two ranks: the end at the second less the end at the first, in seconds, of each message from the first to
@@ -84,7 +84,7 @@ class Ends(Struct, frozen=True):
         return cls(both)
 
     def __or__(self, better: "Ends") -> "Ends":
-        """Return what either tells; of two ranks of which both tell, what `better` does."""
+        """Return what either tells; where both tell of two ranks, what `better` tells."""
         return Ends({**self.apart_s, **better.apart_s})
 
 

@@ -223,7 +223,7 @@ def _groups_of_ops(group_RK: IntArray, index_N: IntArray, ops: OpTable, row_N: I
     missing = np.flatnonzero((kind_N >= 0) & (group_N < 0))
     if len(missing):
         name, kind = ops.name_T[row_N[missing[0]]], Group(int(kind_N[missing[0]]))
-        raise ProgramError(f"{name!r} communicates over {kind.name.lower()}, but its rank is in no such group")
+        raise ProgramError(f"{name!r} communicates over {kind.name.lower()}, but its rank is not in such a group")
     return group_N
 
 

@@ -150,7 +150,9 @@ def _stretched_sizes(table: OpTable, load_T: FloatArray) -> IntArray:
     at = np.flatnonzero((load_T != 1) & (size_T > 0))
     stretched = np.rint(size_T[at] * load_T[at])
     if (stretched >= _LARGEST).any():
-        raise ProgramError(f"a communication of {stretched.max():.3g} bytes is beyond any number; give smaller loads")
+        raise ProgramError(
+            f"a communication of {stretched.max():.3g} bytes is too large to represent; give smaller loads"
+        )
     size_T[at] = stretched.astype(np.int64)
     return size_T
 

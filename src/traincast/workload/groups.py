@@ -32,7 +32,7 @@ class GroupTable(Struct, frozen=True, kw_only=True):
     """Whether members play different parts (the stages of a pipeline)."""
 
     @classmethod
-    def of(cls, kind: Group, members_GK: IntArray, world_size: int, ordered: bool = False) -> "GroupTable":
+    def from_members(cls, kind: Group, members_GK: IntArray, world_size: int, ordered: bool = False) -> "GroupTable":
         """Build a table from its members."""
         members = np.ascontiguousarray(members_GK, dtype=np.int32)
         group_W = np.full(world_size, -1, dtype=np.int32)
@@ -83,7 +83,9 @@ def _rank_groups(
         Group.SHARD: shards.reshape(-1, parallel.sharing),
         Group.REPLICA: shards.transpose(0, 2, 1).reshape(-1, dp * cp // parallel.sharing),
     }
-    return tuple((kind, GroupTable.of(kind, members[kind], world, ordered=kind is Group.PP)) for kind in sorted(kinds))
+    return tuple(
+        (kind, GroupTable.from_members(kind, members[kind], world, ordered=kind is Group.PP)) for kind in sorted(kinds)
+    )
 
 
 class Fold(Struct, frozen=True):

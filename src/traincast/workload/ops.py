@@ -58,7 +58,7 @@ class OperatorCall(Struct, frozen=True, kw_only=True):
     dtype: str
     """Type of the inputs: bf16, fp16, fp32, tf32, fp8, fp8_block, mxfp8, nvfp4, mxfp4."""
     direction: str = "forward"
-    """``forward``; of a matrix product ``dgrad`` and ``wgrad``; of others ``backward``."""
+    """``forward``; of a GEMM ``dgrad`` and ``wgrad``; of others ``backward``."""
     causal: bool = False
     window: int = 0
     """Tokens an attention query sees back; 0: all."""

@@ -105,7 +105,7 @@ class Keys(Struct, frozen=True):
     """Segment of the operation that was made for a number."""
 
     @classmethod
-    def of(cls, template: Template) -> "Keys":
+    def from_template(cls, template: Template) -> "Keys":
         """Return those of what ranks with a template do."""
         if template.message_s_DQM is None:
             transfers_s, transfer_DQM = [math.nan], np.zeros((2, *template.forward_QM.shape), dtype=np.int64)

@@ -29,7 +29,7 @@ Said = tuple[tuple[str, str], ...]
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """What every operation has of its own in a program that was recorded one by one (`traincast.workload.recorded`)."""
+    """What every operation has of its own in a program that was recorded one by one (`traincast.workload.recorder`)."""
 
     queue_N: IntArray
     """In-order queue of its rank, such as a stream of the GPU; -1 for none: ordered by its edges alone."""
@@ -75,9 +75,9 @@ class Program(Struct, frozen=True, kw_only=True):
     """Virtual stage; for a send or receive the one its message leaves in forward direction, those of a second
     model copy counted after the first; -1 outside."""
     peer_stage_N: IntArray
-    """Stage at the other end of a send or receive; -1 for what is no message."""
+    """Stage at the other end of a send or receive; -1 for what is not a message."""
     group_N: IntArray
-    """Index into `groups`; -1 for what is no communication."""
+    """Index into `groups`; -1 for what is not communication."""
     rendezvous_N: IntArray
     """Rendezvous the operation belongs to; -1 for none (or only one simulated member)."""
     edge_src_E: IntArray

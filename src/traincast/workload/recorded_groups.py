@@ -50,7 +50,7 @@ _BY_MEMBERS = (Group.TP, Group.CP, Group.PP, Group.DP, Group.EP, Group.ETP, Grou
 
 
 def group_named(description: str) -> Group | None:
-    """Return the kind of group that a framework's description of it means; None for none that is known."""
+    """Return the kind of group that a framework's description of it means; None for one that is not known."""
     words = re.sub(r"[^a-z]+", " ", description.lower())
     return next((kind for pattern, kind in _SPELLINGS if re.search(pattern, words)), None)
 

@@ -1,6 +1,6 @@
 """The program of recorded ranks: their columns one after the other, what meets, and how long everything takes.
 
-`traincast.workload.recorded` checks the records and makes the workload of it. Letters: as there.
+`traincast.workload.recorder` checks the records and makes the workload of it. Letters: as there.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from traincast.workload.parts import step_parts
 from traincast.workload.program import GroupInstance, Program, Recorded, Said, Timeline
 from traincast.workload.rendezvous import join_collectives, join_messages, keys, occurrences
 from traincast.workload.words import Group, Kind, Provenance
-from traincast.workload.workload import MeasuredRun
+from traincast.workload.workload import MeasuredStep
 
 
-class Columns(Struct, frozen=True):
+class RecordColumns(Struct, frozen=True):
     """A record, checked."""
 
     rank: int
@@ -64,12 +64,12 @@ def recorded_tables(program: Program, world_size: int) -> dict[Group, GroupTable
             rows_GK = np.full((len(groups), max(map(len, groups))), -1, dtype=np.int32)
             for row, ranks in enumerate(groups):
                 rows_GK[row, : len(ranks)] = ranks
-            tables[kind] = GroupTable.of(kind, rows_GK, world_size, ordered=kind is Group.PP)
+            tables[kind] = GroupTable.from_members(kind, rows_GK, world_size, ordered=kind is Group.PP)
     return tables
 
 
 def program_of(
-    records: Sequence[Columns],
+    records: Sequence[RecordColumns],
     own: Recorded,
     ops: OpTable,
     groups: tuple[GroupInstance, ...],
@@ -104,12 +104,14 @@ def program_of(
     wrong = np.flatnonzero(kind_N != ops.group_T[row_N])
     if len(wrong):
         at = int(wrong[0])
-        raise ProgramError(f"{ops.name_T[row_N[at]]!r}{program.place_of(at)} has another kind of group than its row")
+        raise ProgramError(
+            f"{ops.name_T[row_N[at]]!r}{program.place_of(at)} has a different kind of group than its row"
+        )
     order_E = np.argsort(program.edge_src_E, kind="stable")
     return replace(program, edge_src_E=program.edge_src_E[order_E], edge_dst_E=program.edge_dst_E[order_E])
 
 
-def own_columns(records: Sequence[Columns], said: tuple[Said, ...]) -> Recorded:
+def own_columns(records: Sequence[RecordColumns], said: tuple[Said, ...]) -> Recorded:
     """Return what every operation of some records has of its own."""
     return Recorded(
         queue_N=column(records, "queue_L"),
@@ -123,7 +125,7 @@ def own_columns(records: Sequence[Columns], said: tuple[Said, ...]) -> Recorded:
     )
 
 
-def column(records: Sequence[Columns], name: str) -> Any:  # noqa: ANN401
+def column(records: Sequence[RecordColumns], name: str) -> Any:  # noqa: ANN401
     """Return a column of some records, one after the other."""
     return np.concatenate([getattr(record, name) for record in records])
 
@@ -151,11 +153,11 @@ def rendezvous_of(program: Program, key_N: IntArray) -> IntArray:
             continue
         _check_members(program, at)
         named_J = keys(program.group_N[at], key_N[at])
-        meeting_J = keys(named_J, occurrences(keys(program.rank_N[at], named_J)))
+        rendezvous_J = keys(named_J, occurrences(keys(program.rank_N[at], named_J)))
         if message_N[at[0]]:
-            found_J = join_messages(program, at, meeting_J)
+            found_J = join_messages(program, at, rendezvous_J)
         else:
-            found_J = join_collectives(program, at, meeting_J, members_G, cut=bool((key_N[at] >= 0).all()))
+            found_J = join_collectives(program, at, rendezvous_J, members_G, cut=bool((key_N[at] >= 0).all()))
         rendezvous_N[at] = found_J + used
         used += int(found_J.max()) + 1
     return rendezvous_N
@@ -178,7 +180,7 @@ def _check_members(program: Program, at: IntArray) -> None:
             )
 
 
-def measured_times(program: Program, records: Sequence[Columns]) -> Timeline:
+def measured_times(program: Program, records: Sequence[RecordColumns]) -> Timeline:
     """Return when everything ran; a communication starts when its last recorded member has begun."""
     begin_N = np.concatenate([record.start_s_L for record in records if record.start_s_L is not None])
     end_N = np.concatenate([record.end_s_L for record in records if record.end_s_L is not None])
@@ -199,7 +201,7 @@ def with_times(program: Program, own: Recorded, timeline: Timeline | None, measu
     duration_N = (own if timeline is None else timeline).duration_s_N.copy()
     joined = np.flatnonzero(program.rendezvous_N >= 0)
     if timeline is not None and len(joined):
-        # All end together; what one record rounds off is no shorter transfer.
+        # All end together; what one record rounds off is not a shorter transfer.
         longest_J = np.zeros(int(program.rendezvous_N.max()) + 1)
         np.maximum.at(longest_J, program.rendezvous_N[joined], duration_N[joined])
         duration_N[joined] = longest_J[program.rendezvous_N[joined]]
@@ -220,14 +222,14 @@ def with_times(program: Program, own: Recorded, timeline: Timeline | None, measu
     return replace(program, ops=ops, row_N=row_N, recorded=replace(own, duration_s_N=duration_N))
 
 
-def measured_run(program: Program, timeline: Timeline) -> MeasuredRun:
+def measured_run(program: Program, timeline: Timeline) -> MeasuredStep:
     """Return what a timeline means for each rank: its end, its parts, and what of them is waiting."""
     ends = {
         rank: float(timeline.end_s_N[program.rank_slice(index)].max(initial=0.0))
         for index, rank in enumerate(program.rank_R.tolist())
     }
     parts = dict(zip(ends, step_parts(program, timeline), strict=True))
-    return MeasuredRun(
+    return MeasuredStep(
         step_s=timeline.step_s,
         end_s=ends,
         part_s={rank: {name: spent.time_s for name, spent in of.items()} for rank, of in parts.items()},

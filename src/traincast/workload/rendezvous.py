@@ -19,7 +19,7 @@ _MOST_KEYS = 2**62
 
 
 def join_collectives(
-    program: Program, at_J: IntArray, meeting_J: IntArray, members_G: IntArray, *, cut: bool = False
+    program: Program, at_J: IntArray, number_J: IntArray, members_G: IntArray, *, cut: bool = False
 ) -> IntArray:
     """Return a number 0, 1, ... for each rendezvous of collectives, [J].
 
@@ -27,7 +27,7 @@ def join_collectives(
     ----------
     program : Program
         What runs.
-    at_J, meeting_J : int array [J]
+    at_J, number_J : int array [J]
         Its collectives with several members, and numbers that those share that meet.
     members_G : int array [G]
         Members of each group that take part.
@@ -40,7 +40,7 @@ def join_collectives(
         If members disagree, or one is missing.
     """
     ops, row_J = program.ops, program.row_N[at_J]
-    _, first, inverse_J, count = np.unique(meeting_J, return_index=True, return_inverse=True, return_counts=True)
+    _, first, inverse_J, count = np.unique(number_J, return_index=True, return_inverse=True, return_counts=True)
     lead_J = row_J[first][inverse_J]
     differ_T = ops.may_differ_T
     same_J = ops.operation_T[row_J] == ops.operation_T[lead_J]
@@ -63,7 +63,7 @@ def join_collectives(
     return rendezvous_J
 
 
-def join_messages(program: Program, at_J: IntArray, meeting_J: IntArray) -> IntArray:
+def join_messages(program: Program, at_J: IntArray, number_J: IntArray) -> IntArray:
     """Return a number 0, 1, ... for each message, [J], given numbers that its send and its receive share.
 
     Raises
@@ -72,7 +72,7 @@ def join_messages(program: Program, at_J: IntArray, meeting_J: IntArray) -> IntA
         If a send lacks its receive, or a receive its send.
     """
     kind_J = program.ops.kind_T[program.row_N[at_J]]
-    found, inverse_J = np.unique(meeting_J, return_inverse=True)
+    found, inverse_J = np.unique(number_J, return_inverse=True)
     sends = np.bincount(inverse_J, kind_J == Kind.SEND, len(found))
     receives = np.bincount(inverse_J, kind_J == Kind.RECV, len(found))
     broken = np.flatnonzero((sends != 1) | (receives != 1))

@@ -1,7 +1,7 @@
 """The program of one rank: its template, laid out in the order of a pipeline schedule.
 
 A sequence is a list of pieces, and a piece is a segment of template operations at one virtual
-stage and microbatch. Messages between stages are pieces too:
+stage and microbatch. Pipeline sends and receives are pieces too:
 
 * blocking (1F1B): receive, work, send, one after the other; a send and a following receive with
   the same neighbour are posted together, as Megatron's fused calls do;
@@ -90,7 +90,7 @@ class SequenceBuilder:
         if self.workload.forward_only:
             slots = slots.where(slots.kind_S == SlotKind.F)
         if id(template) not in self._keys:
-            self._keys[id(template)] = Keys.of(template)
+            self._keys[id(template)] = Keys.from_template(template)
         keys = self._keys[id(template)]
         arrange = self._overlapped if self.plan.overlapped_p2p else self._blocking
         start, end = int(template.start_P[stage]), int(template.end_P[stage])

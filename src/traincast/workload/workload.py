@@ -17,8 +17,8 @@ from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group
 
 
-class MeasuredRun(Struct, frozen=True):
-    """A measured step, to be shown beside the simulated one."""
+class MeasuredStep(Struct, frozen=True):
+    """A measured step, to be shown next to the simulated one."""
 
     step_s: float
     """From the first start to the last end over all ranks."""
@@ -45,7 +45,7 @@ class Template(Struct, frozen=True, kw_only=True):
     end_P: IntArray
     message_s_DQM: FloatArray | None = None
     """Transfer of the message over the boundary after each virtual stage, forward (0) and backward (1), in
-    seconds; NaN where it is to be priced, None where all are."""
+    seconds; NaN where it is to be estimated, None where all are."""
     before_recv_DQM: IntArray | None = None
     """Segment that precedes the receive of the message over each boundary (a host's gap), -1 for none."""
 
@@ -68,7 +68,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     inputs: tuple[InputFile, ...]
     assumptions: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
-    measured: "MeasuredRun | None" = None
+    measured: "MeasuredStep | None" = None
     """What the input measured, where it is a measured run."""
     expert_load_W: FloatArray | None = None
     """Tokens of each rank's experts over the mean (`traincast.workload.experts`); None where they are balanced."""
@@ -88,9 +88,9 @@ class Workload(Struct, frozen=True, kw_only=True):
     in_network: frozenset[Group] = frozenset()
     """Kinds of groups whose collectives the switches between nodes reduce (SHARP)."""
     transfer_factor: Mapping[Group, float] = field(default_factory=dict)
-    """Time of communication over a group of a kind, over its price; 1 for kinds that are not in it."""
+    """Time of communication over a group of a kind, over its estimate; 1 for kinds that are not in it."""
     program: Program | None = None
-    """Every operation of every rank, where they were recorded one by one (`traincast.workload.recorded`): it runs as
+    """Every operation of every rank, where they were recorded one by one (`traincast.workload.recorder`): it runs as
     it is, without schedule and symmetry reduction, and there are no templates."""
     timeline: Timeline | None = None
     """When the operations of `program` ran, where that was measured."""

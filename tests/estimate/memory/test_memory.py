@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_counts import adapter_parameters
-from traincast.estimate.memory import chance_of_oom, fits, stage_memory, usable_bytes
-from traincast.estimate.memory.activations import ChunkBytes, LayerModel, peak_in_flight
+from traincast.estimate.memory import JobMemory, chance_of_oom, fits, stage_memory, usable_bytes
+from traincast.estimate.memory.activations import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.fits import memory_deviation
 from traincast.job.frameworks import load_framework
 from traincast.job.job import Job
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.mechanisms.activations import LayerModel
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
 from traincast.schedules.plan import SchedulePlan
@@ -276,7 +277,7 @@ def test_known_frameworks_keep_what_is_said_of_them():
 
 def test_a_job_that_fits_says_so_and_has_no_remedies():
     job = job_of(gpus=64, tp=8, pp=1)
-    verdict = fits(job, plan_of(job), 80e9)
+    verdict = fits(JobMemory(job), 80e9)
     assert verdict.fits
     assert verdict.shortfall_bytes == 0
     assert verdict.remedies == ()
@@ -286,7 +287,7 @@ def test_a_job_that_fits_says_so_and_has_no_remedies():
 
 def test_a_job_that_does_not_fit_names_what_would_free_memory_truthfully():
     job = job_of("llama3-70b", 64, tp=4, pp=2, vpp=1, zero=0, micro_batch=2)
-    verdict = fits(job, plan_of(job), 80e9)
+    verdict = fits(JobMemory(job), 80e9)
     assert not verdict.fits
     assert verdict.shortfall_bytes == pytest.approx(peak_of(job) - usable_bytes(80e9))
     saved = dict(verdict.remedies)
@@ -297,17 +298,17 @@ def test_a_job_that_does_not_fit_names_what_would_free_memory_truthfully():
     assert saved["tp 8"] == pytest.approx(peak_of(job) - peak_of(again))
     assert list(saved.values()) == sorted(saved.values(), reverse=True)
     assert "does not fit" in verdict.text
-    assert "chance of running out of memory above 99 %" in fits(job, plan_of(job), 1e9).text, "nothing is certain"
-    even = fits(job, plan_of(job), 80e9 * peak_of(job) / usable_bytes(80e9))
+    assert "chance of running out of memory above 99 %" in fits(JobMemory(job), 1e9).text, "nothing is certain"
+    even = fits(JobMemory(job), 80e9 * peak_of(job) / usable_bytes(80e9))
     assert "may not fit" in even.text
     assert "chance of running out of memory 50 %" in even.text
-    little = fits(job, plan_of(job), 80e9 * (peak_of(job) + GIB) / usable_bytes(80e9))
+    little = fits(JobMemory(job), 80e9 * (peak_of(job) + GIB) / usable_bytes(80e9))
     assert "1.0 GiB to spare" in little.text
 
 
 def test_only_changes_that_are_enough_are_named_where_there_are_any():
     job = job_of("llama3-70b", 64, tp=4, pp=2, vpp=1, zero=0, micro_batch=2)
-    verdict = fits(job, plan_of(job), 80e9)
+    verdict = fits(JobMemory(job), 80e9)
     (first, most), *_, (last, least) = verdict.remedies
     lacks = {size: replace(verdict, shortfall_bytes=size) for size in (least, (least + most) / 2, most, 2 * most)}
     texts = {size: found.text for size, found in lacks.items()}
@@ -333,7 +334,7 @@ def test_chances_follow_from_the_measured_error():
 def test_jobs_are_refused_warned_of_or_run_by_their_chance(share):
     job = job_of("llama3-70b", 64, tp=4, pp=2, vpp=1, zero=0, micro_batch=2)
     need = peak_of(job)
-    verdict = fits(job, plan_of(job), 80e9 * share * need / usable_bytes(80e9))
+    verdict = fits(JobMemory(job), 80e9 * share * need / usable_bytes(80e9))
     assert verdict.chance_of_oom == pytest.approx(chance_of_oom(need, share * need))
     assert verdict.fits == (share >= 1)
     assert verdict.refused <= verdict.doubtful
@@ -358,7 +359,7 @@ def test_jobs_are_refused_warned_of_or_run_by_their_chance(share):
 )
 def test_only_layouts_that_one_would_run_are_proposed(model, layout, gpus_per_node, absent):
     job = job_of(model, 64, **{"seq_length": 8192, "vpp": 1, "recompute": "none"} | layout)
-    verdict = fits(job, plan_of(job), 1e9, gpus_per_node)
+    verdict = fits(JobMemory(job), 1e9, gpus_per_node)
     assert verdict.refused
     assert absent not in dict(verdict.remedies)
     assert "recompute full" in dict(verdict.remedies)
@@ -366,7 +367,7 @@ def test_only_layouts_that_one_would_run_are_proposed(model, layout, gpus_per_no
 
 def test_long_sequences_may_be_split_further():
     job = job_of("llama3-70b", 64, tp=4, pp=1, seq_length=32768, zero=1)
-    saved = dict(fits(job, plan_of(job), 1e9).remedies)
+    saved = dict(fits(JobMemory(job), 1e9).remedies)
     again = job_of("llama3-70b", 64, tp=4, pp=1, seq_length=32768, zero=1, cp=2)
     assert saved["cp 2"] == pytest.approx(peak_of(job) - peak_of(again))
 
@@ -380,7 +381,7 @@ def test_a_gpu_of_80_gb_shows_79_gib():
     "framework", ["megatron-core-2025", "megatron-2021", "megatron-deepspeed-2022", "torchtitan-2025", "nanotron-2024"]
 )
 def test_sharding_more_never_needs_more(framework, precision):
-    """What ZeRO shards is no part of the loss: stage 3 peaks nowhere above 2, 2 above 1, 1 above 0."""
+    """What ZeRO shards is not part of the loss: stage 3 peaks nowhere above 2, 2 above 1, 1 above 0."""
     # Under a pipeline torchtitan keeps gathered parameters and their gradients whole.
     layout = {"tp": 2, "pp": 1 if "torchtitan" in framework else 2, "seq_length": 8192, "global_batch": 128}
     peaks = [peak_of(job_of(framework=framework, zero=zero, precision=precision, **layout)) for zero in range(4)]
@@ -485,7 +486,7 @@ def test_sharding_over_one_rank_is_none():
 
 def test_the_verdict_says_what_is_needed_and_what_is_missing_in_gib():
     job = job_of("llama3-8b", gpus=8, global_batch=8, tp=1, zero=0)
-    verdict = fits(job, plan_of(job), 80e9)
+    verdict = fits(JobMemory(job), 80e9)
     assert not verdict.fits
     needed, usable = (size / 2**30 for size in (verdict.peak_bytes, verdict.usable_bytes))
     assert verdict.text.startswith(f"the job does not fit: stage 0 needs {needed:,.1f} GiB, {usable:.1f} GiB usable")

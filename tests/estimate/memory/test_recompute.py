@@ -3,9 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from job_parts import TINY, TINY_ALL, job_of
-from traincast.estimate.memory import fits, stage_memory
-from traincast.estimate.memory.activations import LayerModel
+from traincast.estimate.memory import JobMemory, fits, stage_memory
 from traincast.lowering.plans import plan_of_job
+from traincast.mechanisms.activations import LayerModel
 from traincast.model.recompute import RECOMPUTE_MODULES
 
 LAYOUT = {"gpus": 8, "tp": 2, "ep": 2, "etp": 1, "sequence_parallel": True, "pp": 2}
@@ -110,7 +110,7 @@ def test_modules_that_a_model_has_not_change_nothing():
 
 def test_modules_are_among_what_would_free_memory():
     job = plain()
-    saved = dict(fits(job, plan_of_job(job), 1e6).remedies)
+    saved = dict(fits(JobMemory(job), 1e6).remedies)
     alone = {name.removeprefix("recompute ") for name in saved if name.startswith("recompute ")}
     assert alone >= {"mla_up_proj", "layernorm", "moe", "mla_up_proj layernorm moe_act", "full"}
     usual, cheap = (
@@ -119,9 +119,9 @@ def test_modules_are_among_what_would_free_memory():
     )
     assert saved["recompute mla_up_proj layernorm moe_act"] == pytest.approx(usual - cheap)
     more = again("moe")
-    assert "recompute moe" not in dict(fits(more, plan_of_job(more), 1e6).remedies)
+    assert "recompute moe" not in dict(fits(JobMemory(more), 1e6).remedies)
     old = job_of(TINY_ALL, **LAYOUT, framework="megatron-core-2024")
-    assert not [name for name, _ in fits(old, plan_of_job(old), 1e6).remedies if "moe" in name]
+    assert not [name for name, _ in fits(JobMemory(old), 1e6).remedies if "moe" in name]
 
 
 def test_layers_in_groups_keep_one_input_and_come_back_together():

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS
 from job_parts import job_of as tiny_job_of
-from traincast.estimate.memory import fits, stage_memory
+from traincast.estimate.memory import JobMemory, fits, stage_memory
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.lowering.plans import plan_of_job
@@ -224,7 +224,7 @@ JOBS = {
 )
 def test_more_tensor_parallelism_stays_in_a_node_and_keeps_key_value_heads_whole(model, tp, gpus_per_node, more):
     job = job_of(model, {"gpus": 64, "tp": tp, "zero": 0, "seq_length": 2048})
-    found = dict(fits(job, plan_of_job(job), 1e9, gpus_per_node).remedies)
+    found = dict(fits(JobMemory(job), 1e9, gpus_per_node).remedies)
     assert (f"tp {2 * tp}" in found) is more
 
 
@@ -243,7 +243,7 @@ def peak_of(job):
 def test_remedies_are_the_changes_that_free_memory_and_say_how_much(name):
     model, fields, changes = JOBS[name]
     job = job_of(model, fields)
-    remedies = fits(job, plan_of_job(job), 1e9).remedies
+    remedies = fits(JobMemory(job), 1e9).remedies
     found = dict(remedies)
     assert len(found) == len(remedies), "each once"
     expected = {change: peak_of(job) - peak_of(job_of(model, fields | more)) for change, more in changes.items()}
@@ -253,7 +253,7 @@ def test_remedies_are_the_changes_that_free_memory_and_say_how_much(name):
 
 def remedies_of(model, **fields):
     job = tiny_job_of(model, zero=0, **fields)
-    return dict(fits(job, plan_of_job(job), 1e9).remedies)
+    return dict(fits(JobMemory(job), 1e9).remedies)
 
 
 def test_experts_that_are_not_split_may_have_a_width_that_more_tensor_parallelism_does_not_divide():
@@ -292,17 +292,17 @@ def test_two_replicas_share_their_state_and_one_has_nobody_to_share_with():
 
 def test_offloading_is_proposed_where_nothing_else_is_enough_and_the_host_has_room():
     job = job_of("llama3-70b", {"gpus": 8, "tp": 8, "global_batch": 8, "seq_length": 8192})
-    plan, hbm_bytes = plan_of_job(job), 80e9
-    found = {host: dict(fits(job, plan, hbm_bytes, host_bytes=host).remedies) for host in (0.0, 1e12)}
+    hbm_bytes = 80e9
+    found = {host: dict(fits(JobMemory(job), hbm_bytes, host_bytes=host).remedies) for host in (0.0, 1e12)}
     assert not any(name.startswith("offload") for name in found[0.0])
     changed = job.with_values(offload_optimizer=1.0)
     freed = peak_of(job) - peak_of(changed)
     assert found[1e12]["offload_optimizer 1"] == pytest.approx(freed)
     both = changed.with_values(offload_activations=80)
     assert found[1e12]["offload_optimizer 1 with offload_activations 80"] == pytest.approx(peak_of(job) - peak_of(both))
-    assert "offload_optimizer 1 frees" in fits(job, plan, hbm_bytes, host_bytes=1e12).text
+    assert "offload_optimizer 1 frees" in fits(JobMemory(job), hbm_bytes, host_bytes=1e12).text
     # Where recomputation is enough, its transfers are not proposed.
     job = job_of("llama3-8b", {"gpus": 8, "tp": 8, "micro_batch": 4})
-    enough = fits(job, plan_of_job(job), 0.96 * peak_of(job) / 2**30 * 1e9, host_bytes=1e12)
+    enough = fits(JobMemory(job), 0.96 * peak_of(job) / 2**30 * 1e9, host_bytes=1e12)
     assert 0 < enough.shortfall_bytes < enough.remedies[0][1]
     assert not any(name.startswith("offload") for name, _ in enough.remedies)

@@ -112,7 +112,7 @@ def test_an_unknown_gpu_is_named_with_what_is_near():
     assert "\n" not in str(raised.value)
 
 
-def test_one_row_of_one_column_has_a_price():
+def test_one_row_of_one_column_has_a_cost():
     for gpu, dtype in TYPED:
         price = estimate_operator(OperatorCall(family="gemm", shape=(1, 1, 1), dtype=dtype), gpu)
         assert 1e-6 < price.time_s < 1e-4

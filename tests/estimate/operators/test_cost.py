@@ -63,7 +63,7 @@ def test_no_product_beats_the_peaks(m, n, k, gpu, direction):
 @given(st.tuples(size, size, size), st.integers(0, 2), st.integers(0, 5000), some_gpu)
 def test_the_roofline_rises_with_every_size(shape, axis, more, gpu):
     larger = tuple(each + more * (place == axis) for place, each in enumerate(shape))
-    # Where a row begins decides over the alignment, which is no size.
+    # Where a row begins decides over the alignment, which is not a size.
     small, large = (work_of(gemm(*each)) for each in (shape, larger))
     if small.aligned >= large.aligned:
         a, b = (estimate_operator(gemm(*each), gpu, PLAIN).time_s for each in (shape, larger))
@@ -238,7 +238,7 @@ def test_shipped_corrections_are_whole_percent_that_a_person_can_read():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a,b\n1,2\n", "is no file of operator constants"),
+        ("a,b\n1,2\n", "is not a file of operator constants"),
         ("gpu,family,dtype,compute\nx,gemm,bf16,fast\n", "cannot be read"),
         ("gpu,family,dtype,compute\nx,gemm,bf16,1.5\n", "compute of x gemm must be from 1e-06 to 1"),
         ("gpu,family,dtype,wave\nx,gemm,bf16,2\n", "wave of x gemm must be from 0 to 1"),

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from traincast.errors import FormatError
 from traincast.formats.aicb.grammar import parse
-from traincast.formats.aicb.inspection import generation, looks_like, structural_oddities
+from traincast.formats.aicb.inspection import generation, structural_warnings
 from traincast.formats.aicb.meaning import structure
+from traincast.formats.aicb.sniff import looks_like
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SAMPLES = [
@@ -58,7 +59,7 @@ def survive(text):
         assert all(block.layers)
     assert sorted(placed) == list(range(len(file.rows)))
     assert 0 <= generation(file).confidence <= 1
-    structural_oddities(file, split)
+    structural_warnings(file, split)
 
 
 @settings(max_examples=250, deadline=None)

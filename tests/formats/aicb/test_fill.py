@@ -110,6 +110,6 @@ def test_what_cannot_be_filled_is_refused(case, tmp_path):
         traincast.convert(ROOT / "examples" / "megatron_rank0_pp2.txt", tmp_path / "o.txt", "aicb", model="llama3-8b")
     odd = tmp_path / "odd.txt"
     odd.write_text(empty.read_text().replace("mlp_", "mystery_"))
-    with pytest.raises(FormatError, match="stands for nothing of") as caught:
+    with pytest.raises(FormatError, match="does not correspond to any part of") as caught:
         traincast.convert(odd, tmp_path / "o.txt", "aicb", model=str(job))
     assert caught.value.line

@@ -103,7 +103,7 @@ def test_the_stage_that_is_written_can_be_said(tmp_path):
     assert "embedding_grads" in first
     with pytest.raises(ConfigError, match="option stage"):
         written(tmp_path, run, stage="4")
-    with pytest.raises(ConfigError, match="is of jobs"):
+    with pytest.raises(ConfigError, match="applies to jobs"):
         written(tmp_path, run, parameters="job")
 
 

@@ -101,19 +101,19 @@ def test_unknown_keys_are_kept_and_remarked():
     file = read(f"{FWD_IN_BCKWD} pp_stage_boundaries: 3 7 cp 2 ep: 4")
     assert file.header.extra == {"pp_stage_boundaries": "3 7", "cp": "2"}
     assert (file.header.ep, file.header.bare_keys) == (4, ("cp",))
-    assert [(note.code, note.place) for note in file.oddities] == [("unknown-key", "w.txt:1")] * 2
+    assert [(note.code, note.place) for note in file.warnings] == [("unknown-key", "w.txt:1")] * 2
 
 
 def test_the_dlrm_key_is_kept():
     file = read("HYBRID_DLRM DLRM_LAST_BOTTOM_LAYER: 3")
     assert file.header.extra == {"DLRM_LAST_BOTTOM_LAYER": "3"}
-    assert file.oddities == ()
+    assert file.warnings == ()
 
 
-def test_a_key_repeated_with_one_value_is_an_oddity():
+def test_a_key_repeated_with_one_value_is_a_warning():
     file = read(f"{FWD_IN_BCKWD} ep: 4 expert_parallel_npu_group: 4")
     assert file.header.ep == 4
-    assert [note.code for note in file.oddities] == ["repeated-key"]
+    assert [note.code for note in file.warnings] == ["repeated-key"]
 
 
 @pytest.mark.parametrize(
@@ -265,10 +265,10 @@ def test_customized_rows_carry_their_policy():
         (839, 2, "839 rows are declared and 2 are there; those that are there are used"),
     ],
 )
-def test_a_wrong_row_count_is_an_oddity(declared, used, said):
+def test_a_wrong_row_count_is_a_warning(declared, used, said):
     file = parse("w.txt", f"MICRO\n{declared}\n{ROW}\n\n{ROW}\n")
     assert (file.declared_rows, len(file.rows)) == (declared, used)
-    assert [(note.code, note.text, note.place) for note in file.oddities] == [("row-count", said, "w.txt:2")]
+    assert [(note.code, note.text, note.place) for note in file.warnings] == [("row-count", said, "w.txt:2")]
     assert file.left_out == (5 if used == 1 else None)
 
 
@@ -279,10 +279,10 @@ def test_what_follows_the_declared_rows_is_not_read():
         parse("w.txt", f"MICRO\n0\n{ROW}\nnotes of somebody\n")
 
 
-def test_a_missing_row_count_is_an_oddity():
+def test_a_missing_row_count_is_a_warning():
     file = parse("w.txt", f"MICRO\n{ROW}\n{ROW}\n")
     assert (file.declared_rows, len(file.rows), file.rows[0].line) == (None, 2, 2)
-    assert [note.code for note in file.oddities] == ["no-row-count"]
+    assert [note.code for note in file.warnings] == ["no-row-count"]
 
 
 @pytest.mark.parametrize("count", ["many", "1 2", "-1", "nan", "9" * 5000, "a -1 1 NONE"])
@@ -297,34 +297,34 @@ def test_a_file_without_rows_is_an_error(text):
         parse("w.txt", text)
 
 
-def test_repeated_oddities_are_one_note_with_count_and_last_line():
+def test_repeated_warnings_are_one_note_with_count_and_last_line():
     zero = ROW.replace("ALLGATHER\t134217728", "ALLGATHER\t0")
     file = read(FWD_IN_BCKWD, ROW, zero, zero, zero, ROW.replace("NONE\t0", "NONE\t1"), ROW.replace("NONE", "none"))
-    assert [(note.code, note.place) for note in file.oddities] == [
+    assert [(note.code, note.place) for note in file.warnings] == [
         ("zero-size", "w.txt:4"),
         ("size-beside-none", "w.txt:7"),
         ("token-case", "w.txt:8"),
     ]
-    assert "3 times, the last in line 6" in file.oddities[0].text
+    assert "3 times, the last in line 6" in file.warnings[0].text
     assert file.rows[4].weight_grad.size_bytes == 1
     assert file.rows[5].weight_grad.operation is Operation.NONE
 
 
-def test_placeholder_compute_is_an_oddity():
+def test_placeholder_compute_is_a_warning():
     file = read(FWD_IN_BCKWD, "attention_layer -1 1 ALLREDUCE 8 1 NONE 0 1 NONE 0 100")
-    assert [note.code for note in file.oddities] == ["placeholder-compute"]
+    assert [note.code for note in file.warnings] == ["placeholder-compute"]
 
 
 def test_the_samples_are_read_whole():
     first = load(EXAMPLES / "aicb_gpt_405b_1024gpu.txt")
     assert (first.declared_rows, len(first.rows)) == (557, 557)
     assert (first.header.tp, first.header.pp, first.header.ga, first.header.vpp) == (8, 16, 16, None)
-    assert {note.code for note in first.oddities} == {"zero-size"}
+    assert {note.code for note in first.warnings} == {"zero-size"}
     second = load(EXAMPLES / "aicb_scaled_512gpu.txt")
     assert (second.declared_rows, len(second.rows)) == (172, 172)
     assert (second.header.vpp, second.header.ga, second.header.pp_message_bytes) == (8, 1, 20971520)
     assert second.rows[0].forward == Cell(0.0, "BROADCAST", Operation.BROADCAST, None, 65536)
-    assert second.oddities == ()
+    assert second.warnings == ()
 
 
 @pytest.mark.parametrize("name", ["absent.txt", ""])

@@ -7,7 +7,8 @@ import pytest
 from traincast import api
 from traincast.errors import FormatError
 from traincast.formats.aicb.grammar import parse
-from traincast.formats.aicb.inspection import generation, looks_like
+from traincast.formats.aicb.inspection import generation
+from traincast.formats.aicb.sniff import looks_like
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FWD = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"

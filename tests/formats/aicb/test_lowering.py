@@ -280,7 +280,7 @@ def test_a_degree_that_no_row_communicates_over_is_said(make, name):
     world = {"tp": 2, "ep": 1, "pp": 1, "ga": 1, "all_gpus": 16}
     assert not {"cp-unused", "ep-unused", "etp-unused"} & codes(make(silent, keys=world))
     assert f"{name}-unused" in codes(make(silent, keys=world, **{name: 4}))
-    # What the run has anyhow is no wish for something else.
+    # What the run has anyhow does not ask for something else.
     assert f"{name}-unused" not in codes(make(silent, keys=world, **{name: 2 if name == "etp" else 1}))
     suffix = "CP" if name == "cp" else "EP"
     heard = [row("attention_layer", (MS, f"ALLGATHER_{suffix}", A), MS)]

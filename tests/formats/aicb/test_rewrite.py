@@ -92,7 +92,7 @@ def test_one_time_is_one_cell_and_other_operations_are_refused(tmp_path):
     duration_s_T[first] *= 2
     with pytest.raises(FormatError, match="ranks compute for different times here"):
         written(tmp_path, replace(workload, ops=replace(ops, duration_s_T=duration_s_T)))
-    with pytest.raises(FormatError, match="operations are others"):
+    with pytest.raises(FormatError, match="operations differ"):
         written(tmp_path, replace(workload, ops=ops.joined(ops)))
 
 

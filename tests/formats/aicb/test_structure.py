@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from traincast.formats.aicb.grammar import Cell, Column, load, parse
-from traincast.formats.aicb.inspection import structural_oddities
+from traincast.formats.aicb.inspection import structural_warnings
 from traincast.formats.aicb.meaning import Structure, group_of, structure
 from traincast.workload.words import Group, Operation
 
@@ -48,7 +48,7 @@ def test_the_405b_sample_has_sixteen_blocks_of_eight_layers():
         assert (len(block.embedding), len(block.layers), len(block.final)) == (1, 8, 1)
         assert {len(layer) for layer in block.layers} == {4}
     assert found.blocks[1].embedding == (6 + 34,)
-    notes = structural_oddities(file, found)
+    notes = structural_warnings(file, found)
     assert [(note.code, note.place.rpartition(":")[2]) for note in notes] == [("microbatches-differ", "9")]
 
 
@@ -60,7 +60,7 @@ def test_the_scaled_sample_has_one_block_of_forty_layers():
     assert found.embedding_norm == (164,)
     assert [(block.embedding, len(block.layers), block.final) for block in found.blocks] == [((3,), 40, ())]
     assert {len(layer) for layer in found.blocks[0].layers} == {4}
-    assert structural_oddities(file, found) == ()
+    assert structural_warnings(file, found) == ()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_embedding_norm_is_taken_out_wherever_it_stands():
     assert (len(found.leading), len(found.blocks), len(found.trailing)) == (3, 2, 7)
     assert [layer_names(names, found, block) for block in (0, 1)] == [[DENSE]] * 2
     file = file_of(names)
-    assert [(note.code, note.place) for note in structural_oddities(file, found)] == [
+    assert [(note.code, note.place) for note in structural_warnings(file, found)] == [
         ("embedding-norm-repeated", "w.txt:3")
     ]
 
@@ -179,7 +179,7 @@ def test_row_and_column_decide_the_group_without_a_suffix(name, forward, input_g
 def test_a_group_of_one_and_a_wrong_ga_are_odd():
     header = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 1 ga: 2"
     file = file_of(["Llama_layer1", "Llama_layer2"], header)
-    notes = structural_oddities(file, structure(file))
+    notes = structural_warnings(file, structure(file))
     assert [(note.code, note.place) for note in notes] == [
         ("microbatches-mismatch", "w.txt:3"),
         ("group-of-one", "w.txt:3"),

@@ -279,7 +279,7 @@ def test_a_file_of_times_that_is_damaged_has_its_line(tmp_path):
     with pytest.raises(FormatError, match=r"times\.txt:3.*'fast' is not a number"):
         written(tmp_path, request(), times=str(path))
     path.write_text("nothing\n")
-    with pytest.raises(FormatError, match="no times of AIOB"):
+    with pytest.raises(FormatError, match="no AIOB times"):
         written(tmp_path, request(), times=str(path))
 
 

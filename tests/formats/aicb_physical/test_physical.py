@@ -137,7 +137,7 @@ def test_one_stage_stands_for_all_that_the_pp_group_counts(tmp_path):
     assert "one-stage" in codes(result)
     assert counted(result) == counted(sections)
     assert result.iteration_time_s == sections.iteration_time_s
-    with pytest.raises(FormatError, match="nothing says how many stages there are; give pp="):
+    with pytest.raises(FormatError, match="does not say how many stages there are; give pp="):
         run(written(tmp_path, text_of([*INIT, *pipeline(0, 3, 4), END])))
     assert run(written(tmp_path, text_of([*INIT, *pipeline(0, 3, 4), END])), pp=3).parallel.pp == 3
 
@@ -282,7 +282,7 @@ def test_degrees_of_the_user_change_groups_and_are_said_to(tmp_path):
         ("None,None,1\nCommType.epoch", "None,None,0\nCommType.epoch", 4, "column count"),
         (",algbw", ",speed", 2, "unknown column 'speed'"),
         ("msg_size,stage", "stage", 2, "no column msg_size"),
-        ("[rank0 ~ rank7]", "[ranks]", 1, "is no title"),
+        ("[rank0 ~ rank7]", "[ranks]", 1, "is not a title"),
         ("init.model_setup,None", "init.model_setup", 3, "the row has 11 cells, the header 12"),
     ],
 )

@@ -90,7 +90,7 @@ def test_groups_come_from_the_comm_group_file(tmp_path):
     assert result.iteration_time_s == pytest.approx((1 << 20) / 1e9, rel=0.01)
     assert result.parallel.tp == 2
     (folder / "comm_group.json").unlink()
-    with pytest.raises(FormatError, match="over the group '1', whose ranks are not said"):
+    with pytest.raises(FormatError, match="over the group '1', whose ranks are not specified"):
         simulate(folder)
 
 

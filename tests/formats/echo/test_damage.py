@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from echo_runs import line_read
 from traincast.errors import FormatError
 from traincast.formats.echo.grammar import parse, parse_line
-from traincast.formats.echo.inspection import generation, looks_like, sizes_of_shapes, totals, trace_warnings
+from traincast.formats.echo.inspection import generation, sizes_of_shapes, totals, trace_warnings
 from traincast.formats.echo.lines import fused_pairs
+from traincast.formats.echo.sniff import looks_like
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TEXT = (EXAMPLES / "megatron_moe_profile_rank7.txt").read_text()

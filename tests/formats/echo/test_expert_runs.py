@@ -146,7 +146,7 @@ def test_loads_are_taken_from_the_traces_of_a_run(tmp_path):
         simulate(PROFILE, expert_loads=tmp_path / "run", **{**options, "ep": 2})
     with pytest.raises(FormatError, match="no tokens of experts"):
         simulate(PROFILE, expert_loads=PROFILE.parent / "megatron_pp4_tp2", **options)
-    with pytest.raises(FormatError, match="is no rank trace"):
+    with pytest.raises(FormatError, match="is not a rank trace"):
         simulate(PROFILE, expert_loads=PROFILE.parent / "aicb_gpt_405b_1024gpu.txt", **options)
 
 
@@ -248,4 +248,4 @@ def test_the_slowest_stragglers_are_listed_where_there_are_many(tmp_path, monkey
     run = MoeRun(dp=8, ep=2, tokens=lambda *_: 2048, slow={2: 1.5, 3: 2.0})
     result = simulate(run.write(tmp_path / "run"))
     assert [each.rank for each in result.stragglers] == [3]
-    assert "2 ranks compute well longer than their like; the 1 slowest" in "".join(n.text for n in result.warnings)
+    assert "2 ranks compute much longer than their peers; the 1 slowest" in "".join(n.text for n in result.warnings)

@@ -13,11 +13,11 @@ from traincast.formats.echo.inspection import (
     REAL_RUN,
     generation,
     inspect_file,
-    looks_like,
     pure_compute_s,
     totals,
     trace_warnings,
 )
+from traincast.formats.echo.sniff import looks_like
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 DENSE = EXAMPLES / "megatron_rank0_pp2.txt"

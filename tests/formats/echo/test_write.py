@@ -17,7 +17,7 @@ from traincast.formats.echo.spelling import milliseconds
 from traincast.job.parallel import Parallel
 from traincast.workload.builder import collective_op, compute_op
 from traincast.workload.ops import Op
-from traincast.workload.recorded import RankRecord, Recorder
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import Group, Kind, Operation, Phase
 
 ROOT = Path(__file__).parents[3]
@@ -248,9 +248,9 @@ def test_a_run_of_another_format_is_written_with_its_times(tmp_path):
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        ({"group": (0, 3)}, r"has a tp group of ranks \[0, 3\], which is none of its layout"),
-        ({"peer": 1}, "is no message between neighbours of a pipeline"),
-        ({"peer": 3}, "is no message between neighbours of a pipeline"),
+        ({"group": (0, 3)}, r"has a tp group of ranks \[0, 3\], which its layout does not have"),
+        ({"peer": 1}, "is not a message between neighbours of a pipeline"),
+        ({"peer": 3}, "is not a message between neighbours of a pipeline"),
     ],
 )
 def test_what_a_trace_cannot_name_is_refused(run, words, tmp_path):

@@ -109,9 +109,9 @@ def test_bytes_that_are_no_text_are_refused_with_their_place(tmp_path, word):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"schemaVersion": 1}, "is no profiler trace: it has no list 'traceEvents'; the text ends at byte"),
+        ({"schemaVersion": 1}, "is not a profiler trace: it has no list 'traceEvents'; the text ends at byte"),
         ({"a": {"traceEvents": []}}, "it has no list 'traceEvents'"),
-        ({"traceEvents": {}}, "'traceEvents' is no list at byte 16"),
+        ({"traceEvents": {}}, "'traceEvents' is not a list at byte 16"),
         ({"traceEvents": [1]}, "event 0: expected `object`, got `int`"),
         ({"traceEvents": [{}, {"cat": "kernel", "ts": "x"}]}, r"event 1 \(ts\): expected `float`, got `str`"),
         ({"traceEvents": [{"cat": "kernel", "name": "k", "dur": 1}]}, r"event 0 \('k'\) has no ts"),
@@ -120,7 +120,7 @@ def test_bytes_that_are_no_text_are_refused_with_their_place(tmp_path, word):
             {"traceEvents": [{"ph": "M"}, {"cat": "cpu_op", "name": "k", "ts": 1, "dur": -2.5}]},
             r"event 1 \('k'\) has a dur of -2.5 us",
         ),
-        ({"distributedInfo": 3, "traceEvents": []}, "the object beside its events is none of a profiler"),
+        ({"distributedInfo": 3, "traceEvents": []}, "the object around its events is not one of a profiler"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_its_place(tmp_path, document, message):

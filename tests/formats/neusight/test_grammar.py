@@ -42,7 +42,7 @@ def test_the_kind_and_column_of_a_communication_say_its_group(column, kind, oper
 
 def test_the_sample_is_read_whole():
     file = parse(str(GPT2_LARGE), GPT2_LARGE.read_text())
-    assert (len(file.rows), file.entries, file.oddities) == (51, False, ())
+    assert (len(file.rows), file.entries, file.warnings) == (51, False, ())
     assert sum(cell.elements for line in file.rows for cell in line.reductions) == 85_369_937
     assert sum(line.forward.compute_s for line in file.rows) == pytest.approx(0.18754, rel=1e-4)
 
@@ -172,15 +172,15 @@ def test_json_that_breaks_off_is_named_with_its_line():
         parse("w.json", '[\n{"name": ]')
 
 
-def test_what_is_unusual_is_kept_as_an_oddity():
+def test_what_is_unusual_is_kept_as_a_warning():
     rows = [row("x", (1, "None", 7)), row("x", (1, "ALLREDUCE", 0), process_ms=2), gradient("y", 3)]
-    assert [note.code for note in parse("w.tsv", text_of(rows)).oddities] == [
+    assert [note.code for note in parse("w.tsv", text_of(rows)).warnings] == [
         "size-beside-none",
         "name-repeated",
         "process-time",
         "zero-size",
     ]
-    notes = parse("w.json", json_rows([*rows, *rows])).oddities
+    notes = parse("w.json", json_rows([*rows, *rows])).warnings
     assert notes[0].place == "w.json[0]"
     assert notes[0].text.endswith("2 times, the last in entry 3")
 

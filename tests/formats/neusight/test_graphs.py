@@ -11,7 +11,7 @@ from traincast import api
 from traincast.errors import ConfigError, FormatError
 from traincast.estimate.operators import estimate_operator
 from traincast.estimate.operators.families import work_of
-from traincast.formats.neusight import opgraph
+from traincast.formats.neusight import opgraph, sniff
 from traincast.formats.neusight.grammar import Form
 from traincast.formats.neusight.kernels import ListedNode, forward_calls, input_gradient_calls, weight_gradient_calls
 from traincast.hardware.gpu import find_gpu
@@ -22,7 +22,7 @@ DATA_PARALLEL = SAMPLES / "gpt2_large-train-1024-4-dp4.csv"
 PIPELINE = SAMPLES / "gpt2_large-train-1024-4-pp4_1.csv"
 TOTAL_MS = {DATA_PARALLEL: 214.11080825222507, PIPELINE: 650.2182906034193}
 """What NeuSight's own files beside them say of the 36 layers."""
-HEADER = ",".join(opgraph.COLUMNS)
+HEADER = ",".join(sniff.GRAPH_COLUMNS)
 MLP = (1024, 256, 1024)
 
 

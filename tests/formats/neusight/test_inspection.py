@@ -17,8 +17,9 @@ from neusight_files import (
 )
 from traincast import api
 from traincast.errors import FormatError
-from traincast.formats.neusight.grammar import COLUMNS, looks_like, parse
-from traincast.formats.neusight.inspection import structural_oddities
+from traincast.formats.neusight.grammar import COLUMNS, parse
+from traincast.formats.neusight.inspection import structural_warnings
+from traincast.formats.neusight.sniff import looks_like
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_the_sample_is_described():
     }
 
 
-def test_the_oddities_of_the_sample_have_their_lines():
+def test_the_warnings_of_the_sample_have_their_lines():
     notes = {note.code: note for note in api.inspect(GPT2_LARGE).oddities}
     lines = {code: int(note.place.rpartition(":")[2]) for code, note in notes.items()}
     assert lines == {
@@ -76,10 +77,10 @@ def test_the_oddities_of_the_sample_have_their_lines():
 
 
 def codes(rows):
-    return [note.code for note in structural_oddities(parse("w.tsv", text_of(rows)))]
+    return [note.code for note in structural_warnings(parse("w.tsv", text_of(rows)))]
 
 
-def test_sound_files_have_no_such_oddity():
+def test_sound_files_have_no_such_warning():
     assert codes(bert_rows(2, backward=1)) == []
     assert codes(opt_rows()) == ["no-backward"]
 
@@ -94,7 +95,7 @@ def test_sound_files_have_no_such_oddity():
         ([row("a", 1e-9, 1e-9), row("b", 1, 1)], ["no-kernel"]),
     ],
 )
-def test_each_oddity(rows, expected):
+def test_each_warning(rows, expected):
     assert codes(rows) == expected
 
 

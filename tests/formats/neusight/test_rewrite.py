@@ -46,7 +46,7 @@ def test_what_the_file_cannot_say_is_listed_and_other_operations_are_refused(tmp
     assert {"neusight-dp", "neusight-microbatches", "neusight-cluster"} <= {note.code for note in done.lost}
     assert (tmp_path / "a.tsv").read_bytes() == FORECAST.read_bytes()
     workload = traincast.read(FORECAST)
-    with pytest.raises(FormatError, match="operations are others"):
+    with pytest.raises(FormatError, match="operations differ"):
         more = replace(workload, ops=workload.ops.joined(workload.ops))
         traincast.convert(more, tmp_path / "b.tsv", "neusight")
     with pytest.raises(FormatError, match="describes no job"):

@@ -3,7 +3,8 @@
 import pytest
 
 from traincast.errors import FormatError
-from traincast.formats.training_log.grammar import looks_like, parse
+from traincast.formats.training_log.grammar import parse
+from traincast.formats.training_log.sniff import looks_like
 from training_logs import (
     bridge_lines,
     deepspeed_line,
@@ -214,7 +215,7 @@ def test_a_line_that_was_cut_or_garbled_is_told_of_and_passed_over():
     for cut in (whole[: whole.index("(ms): ") + 6], whole.replace("iteration        2/", "iterat")):
         log = read(megatron_line(1, 2000), cut, megatron_line(3, 2000))
         assert numbers(log) == [1, 3]
-        ((code, place),) = [(note.code, note.place) for note in log.oddities]
+        ((code, place),) = [(note.code, note.place) for note in log.warnings]
         assert (code, place) == ("step-cut", "run.log:2")
 
 

@@ -5,8 +5,8 @@ import pytest
 from traincast import api
 from traincast.dialects import draft_like
 from traincast.errors import CalibrationError, FormatError
-from traincast.formats.training_log import read_log
 from traincast.formats.training_log.job import draft_of_log
+from traincast.formats.training_log.reader import read_log
 from traincast.report.json import result_from_json, to_json
 from training_logs import megatron_line, megatron_settings
 

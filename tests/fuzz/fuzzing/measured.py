@@ -5,10 +5,12 @@ _SIZES = [(1 << power, ranks) for power in (12, 16, 20, 24, 28) for ranks in (2,
 MEASURED = {
     "collectives": "gpu,op,ranks,size_bytes,time_us\n"
     + "".join(f"A100-SXM,all_reduce,{ranks},{size},{15 + ranks + size / 2e5:.2f}\n" for size, ranks in _SIZES),
-    "named": "gpu,op,shape,dtype,ms\n"
-    "H100-SXM-80GB,linear,1x1024x2560x2560,fp32,0.5\nH100-SXM-80GB,bmm,128x512x512x256,fp32,0.4\n"
-    "A100-SXM-80GB,add,32768x2048,fp32,0.6\nA100-SXM-80GB,softmax,32768x1600,fp32,0.4\n"
-    "H100-SXM-80GB,ln,32768x1600,fp32,0.3\nV100-SXM2,gelu,32768x1600,fp32,0.4\n",
+    "named": "gpu,operator,family,shape,dtype,options,timing,ms\n"
+    "H100-SXM-80GB,linear,gemm,1024x2560x2560,fp32,,event,0.5\nH100-SXM-80GB,bmm,gemm,128x512x256x512,fp32,,event,0.4\n"
+    "A100-SXM-80GB,add,elementwise,32768x2048,fp32,inputs=2,event,0.6\n"
+    "A100-SXM-80GB,softmax,softmax,32768x1600,fp32,,event,0.4\n"
+    "H100-SXM-80GB,ln,norm,32768x1600,fp32,kind=layer,event,0.3\n"
+    "V100-SXM2,gelu,activation,32768x1600,fp32,kind=gelu,event,0.4\n",
     "gemm": "gpu,dtype,m,n,k,ms,source\n"
     "a100_sxm,bfloat16,3841,768,3584,0.1,made up\nh100_sxm,bfloat16,4096,4096,4096,0.25,made up\n"
     "h100_sxm,fp8,4096,4096,4096,0.15,made up\nh200_sxm,float16,128,8192,1024,0.02,made up\n",
@@ -24,9 +26,9 @@ MEASURED = {
     "experts": "gpu,dtype,tokens,hidden,moe_ffn,topk,experts,tp,ep,distribution,ms,source\n"
     "a100_sxm,bfloat16,1024,4096,14336,2,8,1,1,balanced,6.1,made up\n"
     "h100_sxm,bfloat16,4096,2048,1408,6,64,1,8,power_law_1.01,0.9,made up\n",
-    "kernels": "gpu,kernel,peak_tflops,description,efficiency\n"
-    'A100-PCIe,matmul,312,"b=1, m=4096, k=5120, n=1536, layout=TN, accumulate=False, out_dtype=bf16",0.78\n'
-    'A100-PCIe,matmul,312,"b=1, m=4096, k=1536, n=5120, layout=NN, accumulate=False, out_dtype=bf16",0.73\n',
+    "kernels": "gpu,operator,family,shape,dtype,direction,time_s\n"
+    "A100-PCIe,matmul forward,gemm,4096x1536x5120,bf16,forward,0.0002647\n"
+    "A100-PCIe,matmul dgrad,gemm,4096x1536x5120,bf16,dgrad,0.0002829\n",
     "runs": "id,source,model,params_b,layers,hidden,ffn_hidden,heads,kv_heads,head_dim,vocab,experts,topk,moe_ffn,"
     "seq_len,global_batch,micro_batch,gpu,num_gpus,gpus_per_node,tp,pp,vpp,cp,ep,dp,zero_or_fsdp,sequence_parallel,recompute,"
     "precision,framework,interconnect,measured_metric,measured_value,notes,x_iter_time_s,x_peak_mem_gib,x_task\n"
@@ -48,10 +50,12 @@ MEASURED = {
     "x_iter_time_s,x_peak_mem_gib\n"
     "b-1,torchtitan,llama3-8b,8.03,8,1024,2816,16,8,128256,2048,16,2,H100-SXM-80GB,8,8,1,1,8,fsdp,selective,bf16,torchtitan,"
     "iter_time_s,0.5,0.5,22.5\n",
-    "sweep": "id,model,layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gpu,nodes,num_gpus,dp,tp,pp,zero_stage,"
-    "micro_batch,grad_accum,global_batch,repeat,status,mfu_pct,tokens_per_s_per_gpu,tokens_per_s_total,gpu_mem_gb,"
-    "x_iter_time_s\n"
-    "n-1,1B,16,2048,8192,32,32,131072,4096,H100-SXM-80GB,1,8,8,1,1,0,1,4,32,1,ok,31.3,27437,219494,18.4,0.6\n"
-    "n-2,1B,16,2048,8192,32,32,131072,4096,H100-SXM-80GB,1,8,2,2,2,1,2,4,16,1,ok,20.0,17437,139494,12.4,0.5\n",
+    "sweep": "id,model,base_model,layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gpu,num_gpus,tp,pp,sharding,"
+    "micro_batch,global_batch,recompute,precision,stage_layers,sequence_parallel,framework,sweep,repeat_of,outcome,"
+    "x_peak_mem_gib,memory_kind,memory_stage,x_iter_time_s\n"
+    "n-1,1B,llama-1B,16,2048,8192,32,32,131072,4096,H100-SXM-80GB,8,1,1,zero0,1,32,none,bf16,by-cost,,nanotron,ours,"
+    "1B 8,ok,18.4,reserved,first,0.6\n"
+    "n-2,1B,llama-1B,16,2048,8192,32,32,131072,4096,H100-SXM-80GB,8,2,2,zero1,2,16,none,bf16,by-cost,true,nanotron,ours,"
+    ",ok,12.4,reserved,first,0.5\n",
 }
 """Kind of measurements to a file of it."""

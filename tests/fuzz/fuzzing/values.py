@@ -17,7 +17,7 @@ TEXTS = (
     *("[bold]x[/]", "{}", "[]", "'", '"', "/", "..", "nowhere/at/all", "%s", "a=b", "#", "\\", "\t", "\n", "\u00e9"),
 )
 PATHS = (".", "/dev/zero", "/dev/stdin", "/proc/self/mem", "/dev", "nowhere/at/all", "*", "[", "w.txt", "c.toml")
-"""What is no file to read, or has no end."""
+"""What is not a file to read, or has no end."""
 SMALL = ("1", "2", "3", "4", "5", "6", "7", "8", "12", "16", "32", "64", "100", "128", "1024", "2048", "4096")
 """Numbers that most fields take: what comes after a reader is reached with these."""
 

@@ -1,4 +1,4 @@
-"""Measured collectives, against the prices of the cluster they ran on."""
+"""Measured collectives, against the estimates of the cluster they ran on."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from traincast.calibration.collectives import (
     CollectiveMeasurements,
     collectives_of,
+    estimate_measured,
     holds_collectives,
-    price_measured,
     size_bands,
 )
 from traincast.calibration.fit_links import fit_links, from_others
 from traincast.calibration.kind import KINDS, ClusterLike, Grouping, Labels, MeasurementKind, Predictions, Request
-from traincast.calibration.tables import Skipped, Table
+from traincast.calibration.tables import MeasurementTable, Skipped
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError, ConfigError
 from traincast.estimate.collectives import CollectiveCost
@@ -24,16 +24,16 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 
 RowsOf = Mapping[Cluster, Sequence[int]]
-_Priced = tuple[list[int], Cluster | str]
+_Estimated = tuple[list[int], Cluster | str]
 """Rows with the cluster that predicts them, or why there is none."""
-Plan = list[_Priced]
+Plan = list[_Estimated]
 _NO_OTHER = "there is no other GPU to learn from"
 _OTHER_PARTS = {"pcie", "nvl"}
 """Words that make it another part than the one in the preset of that name."""
 
 
-def predict(table: Table, request: Request) -> Predictions:
-    """Return measured collectives with their prices.
+def predict(table: MeasurementTable, request: Request) -> Predictions:
+    """Return measured collectives with their estimates.
 
     The cluster of the request is that of every row; else each row's own, by its ``gpu``, or by the name of the file
     where the row does not say its GPU; rows whose GPU is in no preset are skipped. It can leave out ``ranks``: each
@@ -50,12 +50,12 @@ def predict(table: Table, request: Request) -> Predictions:
         nodes[rows] = read.measurements.select(rows).on(cluster).nodes
     measured = replace(read.measurements, nodes=nodes)
     plan = _plan(measured, rows_of, request.leave_out)
-    prices, reasons = _prices(measured, plan)
+    estimates, reasons = _estimates(measured, plan)
     return Predictions(
         ids=read.ids,
         measured=measured.time_s,
-        predicted=np.array([np.nan if price is None else price.time_s for price in prices], np.float64),
-        details=_details(measured, clusters, prices),
+        predicted=np.array([np.nan if estimate is None else estimate.time_s for estimate in estimates], np.float64),
+        details=_details(measured, clusters, estimates),
         groupings=_groupings(measured, clusters),
         skipped=(*read.skipped, *(Skipped(read.ids[row], reason) for row, reason in sorted(reasons.items()))),
         rows=table.size,
@@ -80,7 +80,7 @@ def _clusters(
 
 
 def _plan(measured: CollectiveMeasurements, rows_of: RowsOf, leave_out: str | None) -> Plan:
-    """Return which cluster prices which rows.
+    """Return which cluster estimates which rows.
 
     It is their own; for each number of ranks the fit to all others; or what the datasheet and the fits of the other
     clusters tell of theirs. Measured tables would know what is left out, and are not used there.
@@ -101,7 +101,9 @@ def _plan(measured: CollectiveMeasurements, rows_of: RowsOf, leave_out: str | No
     return found
 
 
-def _without_each_ranks(measured: CollectiveMeasurements, base: Cluster, of_base: Sequence[int]) -> Iterator[_Priced]:
+def _without_each_ranks(
+    measured: CollectiveMeasurements, base: Cluster, of_base: Sequence[int]
+) -> Iterator[_Estimated]:
     mine, bare = measured.select(of_base), replace(base, measured=None)
     for ranks in sorted(set(mine.ranks.tolist())):
         left_out = mine.ranks == ranks
@@ -114,9 +116,9 @@ def _without_each_ranks(measured: CollectiveMeasurements, base: Cluster, of_base
         yield np.asarray(of_base)[left_out].tolist(), fitted
 
 
-def _prices(measured: CollectiveMeasurements, plan: Plan) -> tuple[list[CollectiveCost | None], dict[int, str]]:
-    """Return the price of each row, and why a row has none."""
-    prices: list[CollectiveCost | None] = [None] * len(measured)
+def _estimates(measured: CollectiveMeasurements, plan: Plan) -> tuple[list[CollectiveCost | None], dict[int, str]]:
+    """Return the estimate of each row, and why a row has none."""
+    estimates: list[CollectiveCost | None] = [None] * len(measured)
     reasons = {
         row: "the GPU is not specified; give a cluster"
         if gpu is None
@@ -127,14 +129,14 @@ def _prices(measured: CollectiveMeasurements, plan: Plan) -> tuple[list[Collecti
         if isinstance(cluster, str):
             reasons |= dict.fromkeys(rows, cluster)
             continue
-        for row, price in zip(rows, price_measured(measured.select(rows), cluster), strict=True):
-            prices[row] = price
+        for row, estimate in zip(rows, estimate_measured(measured.select(rows), cluster), strict=True):
+            estimates[row] = estimate
             del reasons[row]
-    return prices, reasons
+    return estimates, reasons
 
 
 def _details(
-    measured: CollectiveMeasurements, clusters: list[Cluster | None], prices: list[CollectiveCost | None]
+    measured: CollectiveMeasurements, clusters: list[Cluster | None], estimates: list[CollectiveCost | None]
 ) -> dict[str, Labels]:
     return {
         "gpu": measured.gpu,
@@ -143,8 +145,8 @@ def _details(
         "nodes": tuple(nodes or None for nodes in measured.nodes.tolist()),
         "size_bytes": tuple(measured.size_bytes.tolist()),
         "cluster": tuple(None if cluster is None else cluster.name for cluster in clusters),
-        "algorithm": tuple(None if price is None else price.algorithm for price in prices),
-        "protocol": tuple(None if price is None else price.protocol for price in prices),
+        "algorithm": tuple(None if estimate is None else estimate.algorithm for estimate in estimates),
+        "protocol": tuple(None if estimate is None else estimate.protocol for estimate in estimates),
     }
 
 
@@ -155,9 +157,9 @@ def _groupings(measured: CollectiveMeasurements, clusters: list[Cluster | None])
         for gpu, cluster in zip(measured.gpu, clusters, strict=True)
     ]
     return (
-        Grouping.of("gpu", gpus),
-        Grouping.of("op", measured.op),
-        Grouping.of("ranks", measured.ranks.tolist()),
+        Grouping.from_labels("gpu", gpus),
+        Grouping.from_labels("op", measured.op),
+        Grouping.from_labels("ranks", measured.ranks.tolist()),
         size_bands(measured.size_bytes),
     )
 

@@ -6,11 +6,11 @@ from traincast.calibration.kind import KINDS, MeasurementKind, Predictions, Requ
 from traincast.calibration.kinds.runs import step_predictions
 from traincast.calibration.log_runs import read_log_runs
 from traincast.calibration.run_factors import forecast_runs
-from traincast.calibration.tables import LOG_COLUMN, Table
+from traincast.calibration.tables import LOG_COLUMN, MeasurementTable
 from traincast.estimate.factors import factors_on
 
 
-def predict(table: Table, request: Request) -> Predictions:
+def predict(table: MeasurementTable, request: Request) -> Predictions:
     """Return the steps of training logs with the forecast of the job that the request names."""
     runs, skipped = read_log_runs(table, request.job, request.cluster)
     found = step_predictions(table, runs, forecast_runs(runs, [factors_on(run.cluster) for run in runs]), skipped)

@@ -3,16 +3,16 @@
 import numpy as np
 
 from traincast.calibration.kind import KINDS, Grouping, MeasurementKind, Predictions, Request
-from traincast.calibration.operator_recipe import price_held_out_shapes, price_without_each_gpu
+from traincast.calibration.operator_recipe import estimate_held_out_shapes, estimate_without_each_gpu
 from traincast.calibration.operators import (
     LONG_S,
     OperatorMeasurements,
+    estimate_measurements,
     holds_operators,
     main_call,
     operators_of,
-    price_measurements,
 )
-from traincast.calibration.tables import Skipped, Table
+from traincast.calibration.tables import MeasurementTable, Skipped
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.estimate.operators import work_of
@@ -26,7 +26,7 @@ _EVENTS = Note(
 )
 
 
-def predict(table: Table, request: Request) -> Predictions:
+def predict(table: MeasurementTable, request: Request) -> Predictions:
     """Return measured operators with their costs; rows whose GPU or operator is unknown are skipped.
 
     It can leave out ``shape``: a fifth of the shapes, by a hash, is predicted by constants and corrections fitted to
@@ -37,9 +37,9 @@ def predict(table: Table, request: Request) -> Predictions:
         raise ConfigError("measured operators say their GPU row by row; leave the cluster out", "cluster")
     measured = operators_of(table)
     if request.leave_out == "shape":
-        predicted, reasons = price_held_out_shapes(measured, request.progress)
+        predicted, reasons = estimate_held_out_shapes(measured, request.progress)
     else:
-        predicted, reasons = (price_without_each_gpu if request.leave_out else price_measurements)(measured)
+        predicted, reasons = (estimate_without_each_gpu if request.leave_out else estimate_measurements)(measured)
     dtypes = tuple(calls[-1].dtype for calls in measured.calls)
     return Predictions(
         ids=measured.ids,
@@ -62,11 +62,11 @@ def _groupings(measured: OperatorMeasurements, dtypes: tuple[str, ...]) -> tuple
     # The name of the constants and the type of a row: gemm fp32.
     names = [(*work_of(main_call(calls)).constants, "parts")[0] for calls in measured.calls]
     return (
-        Grouping.of("gpu", [gpu.name for gpu in measured.gpu]),
-        Grouping.of("op", measured.op),
-        Grouping.of("dtype", dtypes),
+        Grouping.from_labels("gpu", [gpu.name for gpu in measured.gpu]),
+        Grouping.from_labels("op", measured.op),
+        Grouping.from_labels("dtype", dtypes),
         Grouping(by="duration", names=_BAND_NAMES, index=np.searchsorted(_BANDS_S, measured.time_s)),
-        Grouping.of("family", [f"{name} {dtype}" for name, dtype in zip(names, dtypes, strict=True)]),
+        Grouping.from_labels("family", [f"{name} {dtype}" for name, dtype in zip(names, dtypes, strict=True)]),
         Grouping(by="length", names=_LENGTHS, index=(measured.time_s >= LONG_S).astype(np.int64)),
     )
 

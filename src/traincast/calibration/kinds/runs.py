@@ -33,11 +33,11 @@ from traincast.calibration.runs import (
     precision_class,
     read_runs,
 )
-from traincast.calibration.tables import Skipped, Table
+from traincast.calibration.tables import MeasurementTable, Skipped
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.factors import FactorTable, factors_on, shipped_factors
-from traincast.estimate.memory import StageMemory, fits, stage_memory
+from traincast.estimate.memory import JobMemory, StageMemory, fits
 from traincast.estimate.memory.fits import REFUSED_ABOVE
 from traincast.schedules.schedule import planned
 from traincast.simulation.confidence import Z
@@ -57,7 +57,7 @@ ONE_DEVIATION = 0.68
 _OUTCOMES = {"ok": "ran", "crashed": "crashed"}
 
 
-def predict_steps(table: Table, request: Request) -> Predictions:
+def predict_steps(table: MeasurementTable, request: Request) -> Predictions:
     """Return runs with the forecasts of their steps, in seconds; those without one are skipped with their reason.
 
     The cluster of the request is that of every row; else each row's own, by its GPU. It can leave out groups by
@@ -82,7 +82,7 @@ def predict_steps(table: Table, request: Request) -> Predictions:
 
 
 def step_predictions(
-    table: Table, rows: Sequence[MeasuredRun], forecasts: list[Forecast], skipped: Sequence[Skipped]
+    table: MeasurementTable, rows: Sequence[MeasuredRun], forecasts: list[Forecast], skipped: Sequence[Skipped]
 ) -> Predictions:
     """Return the predictions that forecasts of a table's runs make."""
     predicted = np.array([np.nan if each.step_s is None else each.step_s for each in forecasts], np.float64)
@@ -100,7 +100,7 @@ def step_predictions(
         measured=np.array([run.measured_s for run in rows], np.float64),
         predicted=predicted,
         details=details,
-        groupings=tuple(Grouping.of(name, labels[name]) for name in (*GROUPINGS, "family")),
+        groupings=tuple(Grouping.from_labels(name, labels[name]) for name in (*GROUPINGS, "family")),
         skipped=(*skipped, *reasons),
         rows=table.size,
         notes=assumed_frameworks(rows),
@@ -186,7 +186,7 @@ def _sharding(run: MeasuredRun) -> str:
 
 
 def _alike(runs: Iterable[tuple[MeasuredRun, tuple[object, ...]]]) -> list[list[MeasuredRun]]:
-    """Return the runs with a step that share `_SAME` and what stands beside them, where there are several."""
+    """Return the runs with a step that share `_SAME` and what stands next to them, where there are several."""
     found: defaultdict[tuple[object, ...], list[MeasuredRun]] = defaultdict(list)
     for run, further in runs:
         if run.measured_s is not None:
@@ -235,13 +235,14 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
         return RunMemory(None, run.memory_kind, False, True, str(error))
     parallel = job.parallel
     plan = planned(job.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
-    stages = stage_memory(job, plan)
+    memory = JobMemory(job, plan)
+    stages = memory.stages
     printed = stages[0] if run.first_stage_memory else max(stages, key=lambda stage: stage.peak)
-    verdict = fits(job, plan, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)
+    verdict = fits(memory, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)
     return RunMemory(printed, run.memory_kind, verdict.fits, verdict.refused, "" if verdict.fits else verdict.text)
 
 
-def predict_memory(table: Table, request: Request) -> Predictions:
+def predict_memory(table: MeasurementTable, request: Request) -> Predictions:
     """Return the memory of runs that print it, in bytes, and how many layouts are rightly called infeasible.
 
     Runs without memory are skipped, the counts of feasible ones are notes. Nothing can be left out: the model has no
@@ -284,7 +285,7 @@ def predict_memory(table: Table, request: Request) -> Predictions:
         measured=measured,
         predicted=predicted,
         details=details,
-        groupings=tuple(Grouping.of(name, [run.groups[name] for run, _ in kept]) for name in MEMORY_GROUPINGS),
+        groupings=tuple(Grouping.from_labels(name, [run.groups[name] for run, _ in kept]) for name in MEMORY_GROUPINGS),
         skipped=tuple(skipped),
         rows=table.size,
         notes=(*notes, *assumed_frameworks([run for run, _ in kept])),

@@ -1,4 +1,4 @@
-// Everything beside the canvas: the headline, what would help, notices, the selected operation, tables and charts.
+// Everything around the canvas: the headline, what would help, notices, the selected operation, tables and charts.
 
 /** Make a table: columns are [title, text or element of a row, whether it is words]. */
 function table(columns, rows, caption) {

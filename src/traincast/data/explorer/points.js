@@ -97,7 +97,7 @@ class Points {
     byId("panel").replaceChildren(this.table());
   }
 
-  named(value) { const column = this.column.get(this.colour); return this.text({ [column.at]: value }, column) || (value === false ? "no" : "not said"); }
+  named(value) { const column = this.column.get(this.colour); return this.text({ [column.at]: value }, column) || (value === false ? "no" : "not specified"); }
   hue(row) { return this.colour ? this.hues.get(this.cell(row, this.colour)) : "var(--compute)"; }
 
   chart() {
@@ -145,7 +145,7 @@ class Points {
     return [...alike.values()].map(sorted);
   }
 
-  /** Say all of a row beside its point, within the window. */
+  /** Show all of a row next to its point, within the window. */
   tell(row, mark) {
     const tip = byId("tip");
     const facts = [...this.column.values()].filter((column) => this.given.told.includes(column.name) && row[column.at] !== null);
@@ -154,8 +154,8 @@ class Points {
     const [point, own] = [mark.getBoundingClientRect(), tip.getBoundingClientRect()];
     const right = point.right + 8 + own.width <= window.innerWidth;
     tip.style.left = `${Math.max(4, right ? point.right + 8 : point.left - own.width - 8)}px`;
-    const beside = right || point.left - own.width - 8 >= 4;
-    tip.style.top = `${beside ? Math.max(4, Math.min(point.top, window.innerHeight - own.height - 4)) : point.bottom + 8}px`;
+    const fits = right || point.left - own.width - 8 >= 4;
+    tip.style.top = `${fits ? Math.max(4, Math.min(point.top, window.innerHeight - own.height - 4)) : point.bottom + 8}px`;
   }
 
   /** Show the line of a row in the table. */

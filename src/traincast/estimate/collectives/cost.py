@@ -235,7 +235,7 @@ def _busiest(operation: Operation, loads: npt.ArrayLike, placement: Placement) -
     n = placement.ranks
     if operation is not Operation.ALL_TO_ALL or load.shape not in ((n,), (2, n)):
         raise ProgramError(
-            f"loads of shape {load.shape} fit no {operation.name} over {n} ranks; an ALL_TO_ALL takes one row "
+            f"loads of shape {load.shape} do not fit {operation.name} over {n} ranks; an ALL_TO_ALL takes one row "
             f"of {n} (the buffer of each) or two (what each sends, what each receives)"
         )
     if not (np.isfinite(load).all() and (load >= 0).all()):

@@ -36,7 +36,7 @@ from traincast.workload.ops import FloatArray
 STRAIGHT = ("mesh", "torus")
 """Kinds of links that lead from rank to rank without a switch."""
 _TORUS_LINKS = 6
-"""Of a chip in a torus of three dimensions."""
+"""Links of a chip in a torus of three dimensions."""
 _CLOSED = 4
 """Chips in a row from which on its ends are joined.
 
@@ -45,10 +45,10 @@ ISCA 2023: blocks of 4 x 4 x 4 chips, whose faces are joined by optical switches
 """
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class ProtocolShape(Struct, frozen=True, kw_only=True):
     """The form of NCCL's protocols; the defaults are one protocol for everything.
 
-    These are no constants of a GPU: they say how much longer a step becomes once a message leaves the low-latency
+    These are not constants of a GPU: they say how much longer a step becomes once a message leaves the low-latency
     protocol, and from which size on. `Link` has the rest.
     """
 
@@ -81,14 +81,14 @@ class Shape(Struct, frozen=True, kw_only=True):
 
 
 @cache
-def fitted() -> Shape:
+def fitted() -> ProtocolShape:
     """Return the form fitted to measured collectives (`data/nccl/fitted.toml`)."""
-    return shipped_toml("nccl/fitted.toml", Shape)
+    return shipped_toml("nccl/fitted.toml", ProtocolShape)
 
 
-def shape_of(cluster: Cluster) -> Shape:
+def shape_of(cluster: Cluster) -> ProtocolShape:
     """Return the form of the protocols of a cluster: the fitted one where it runs NCCL."""
-    return Shape() if cluster.nccl is None else fitted()
+    return ProtocolShape() if cluster.nccl is None else fitted()
 
 
 class Curve(NamedTuple):

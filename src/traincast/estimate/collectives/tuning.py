@@ -31,7 +31,7 @@ _WITHOUT_ALGORITHM = frozenset(
 """What NCCL has no algorithm for: it sends messages."""
 _IN_SWITCH = ("nvls", "nvls_tree")
 _BYTES_PER_US = 1000.0
-"""Of 1 GB/s."""
+"""Bytes that 1 GB/s moves in a microsecond."""
 _P2P_LL_BYTES = 16384
 """NCCL_P2P_LL_THRESHOLD, src/enqueue.cc."""
 

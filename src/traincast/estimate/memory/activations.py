@@ -1,140 +1,10 @@
-"""Activations on one rank: sums over what the parts of the model's blocks keep, and what a schedule has in flight.
-
-Per layer: what autograd keeps from the forward to the backward pass. With plain attention and dropout the sum is
-the s b h (34 + 5 a s / h) of Korthikanti et al. 2022, arXiv 2205.05198, equation 1, and its division by tensor and
-sequence parallelism (equations 2 to 4) follows from where each tensor is split.
-"""
-
-from collections.abc import Mapping
-from functools import cache, cached_property
+"""Activations in flight on one rank: what the order of a schedule has saved at a time."""
 
 import numpy as np
 from msgspec import Struct
 
-from traincast.job.job import Job
-from traincast.job.offload import offloaded_tensors
-from traincast.job.share import blocks_of_layer, kept_share, rank_share
-from traincast.model.blocks.share import Share
-from traincast.model.numbers import choose, larger
-from traincast.model.structure import MTP_HEAD, MTP_PROJECTION, Blocks, RankParts, last_blocks, mtp_blocks
 from traincast.schedules.plan import SchedulePlan
 from traincast.schedules.slots import SlotKind
-
-
-class LayerBytes(Struct, frozen=True, dict=True):
-    """What one layer keeps of one microbatch, and what passes while it runs."""
-
-    tensors: Mapping[str, float]
-    """Bytes saved with nothing recomputed, by part."""
-    dropped: Mapping[str, float]
-    """The part of them that the recomputation of modules drops."""
-    away: Mapping[str, float]
-    """The part of them that is offloaded to the memory of the host, by modules."""
-    recomputed: float
-    """Most of the dropped bytes that are there again at a time while its backward pass runs: those of one block."""
-    input_bytes: float
-    """The layer's input, all that full recomputation keeps."""
-    forward: float
-    """Gathered inputs while the layer runs."""
-    backward: float
-    """Gathered inputs and gradients of the widest part."""
-
-    @property
-    def all_bytes(self) -> float:
-        """Everything that is saved with nothing recomputed."""
-        return sum(self.tensors.values())
-
-    @cached_property
-    def saved(self) -> Mapping[str, float]:
-        """What is saved by part, without what the recomputation of modules drops."""
-        kept = {name: size - self.dropped.get(name, 0.0) for name, size in self.tensors.items()}
-        kept |= {name: kept[name] - size for name, size in self.away.items()}
-        return {name: size for name, size in kept.items() if isinstance(size, np.ndarray) or size}
-
-
-class LayerModel:
-    """Sizes of the activations of a job's layers; layers with equal blocks are alike.
-
-    They are those of one rank's `share`, by default that of the job: numbers, or arrays where its degrees are arrays.
-    """
-
-    def __init__(self, job: Job, share: Share | None = None) -> None:
-        self.job, self.policy = job, job.memory_policy
-        self.share = kept_share(rank_share(job) if share is None else share, self.policy)
-        self.parts = RankParts(self.share)
-        self.of_blocks = cache(self._of_blocks)
-        self.blocks_at = cache(self._blocks_at)
-
-    def of_job(self, job: Job) -> "LayerModel":
-        """Return the same of a job that recomputes something else; layers that it does not change are shared."""
-        found = LayerModel(job, self.share)
-        found.parts, found.blocks_at = self.parts, self.blocks_at
-        if job.recompute.recomputed_modules == self.job.recompute.recomputed_modules:
-            found.of_blocks = self.of_blocks
-        return found
-
-    def layer(self, index: int) -> LayerBytes:
-        """Return the activations of the layer at that index."""
-        return self.of_blocks(self.blocks_at(index))
-
-    def _blocks_at(self, index: int) -> Blocks:
-        return blocks_of_layer(self.job, index)
-
-    def mtp_layer(self) -> LayerBytes:
-        """Return the activations of one MTP layer, without its projection and its head."""
-        return self.of_blocks(mtp_blocks(self.job.model))
-
-    def mtp_projection(self) -> dict[str, float]:
-        """Return what joining one MTP layer to the model keeps."""
-        return self._saved(MTP_PROJECTION)
-
-    def head(self) -> dict[str, float]:
-        """Return what the LM head keeps, and that of each MTP layer."""
-        model = self.job.model
-        found = self._saved(last_blocks(model, with_embedding=False))
-        for name, size in self._saved(MTP_HEAD).items() if model.mtp_layers else ():
-            found[name] = found.get(name, 0.0) + model.mtp_layers * size
-        return {name: size for name, size in found.items() if isinstance(size, np.ndarray) or size}
-
-    def _saved(self, blocks: Blocks) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for part in self.parts.of(blocks):
-            for name, size in part.saved.items():
-                found[name] = found.get(name, 0.0) + size
-        return found
-
-    def _of_blocks(self, blocks: Blocks) -> LayerBytes:
-        share, offloaded = self.share, self.job.offload.modules
-        recomputed_modules = self.job.recompute.recomputed_modules
-        modules = set(recomputed_modules)
-        tensors: dict[str, float] = {}
-        dropped: dict[str, float] = {}
-        away: dict[str, float] = {}
-        recomputed = forward = backward = 0.0
-        for block in blocks:
-            parts, again = self.parts.of((block,)), 0.0
-            for part in parts:
-                for name, size in part.saved.items():
-                    tensors[name] = tensors.get(name, 0.0) + size
-                    if modules & set(part.drops.get(name, ())):
-                        dropped[name] = dropped.get(name, 0.0) + size
-                        again += size
-            recomputed = larger(recomputed, again)
-            if offloaded:
-                for name, size in offloaded_tensors(parts, offloaded, recomputed_modules):
-                    away[name] = away.get(name, 0.0) + size
-            forward += sum(part.passing_forward for part in parts)
-            backward = larger(backward, sum(part.passing_backward for part in parts))
-        gathered = share.activation_bytes * choose(share.splits_sequence, 2, 1)
-        return LayerBytes(
-            tensors=tensors,
-            dropped=dropped,
-            away=away,
-            recomputed=recomputed,
-            input_bytes=share.residual_bytes,
-            forward=gathered + forward,
-            backward=gathered + backward,
-        )
 
 
 class ChunkBytes(Struct, frozen=True, kw_only=True):
@@ -147,6 +17,8 @@ class ChunkBytes(Struct, frozen=True, kw_only=True):
     forward: float
     """Beside it while its forward pass runs."""
     backward: float
+    host: float = 0.0
+    """What of it the memory of the host keeps from the forward to the backward pass: in none of the others."""
 
 
 class Peak(Struct, frozen=True):

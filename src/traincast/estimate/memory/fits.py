@@ -5,16 +5,12 @@ show (`data/memory/error.toml`). All stages of a job share the model's error, so
 """
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from msgspec import Struct
 
-from traincast.estimate.memory.remedies import offloads, remedies
-from traincast.estimate.memory.stage import StageMemory, stage_memory
-from traincast.job.job import Job
-from traincast.schedules.plan import SchedulePlan
+from traincast.estimate.memory.job_memory import JobMemory
 from traincast.shipped import shipped_toml
 from traincast.units import format_share, format_size
 
@@ -114,35 +110,26 @@ def chance_of_oom(peak_bytes: float, usable_bytes: float) -> float:
     return 0.5 * math.erfc(-deviations / math.sqrt(2))
 
 
-def fits(
-    job: Job,
-    plan: SchedulePlan,
-    hbm_bytes: float,
-    gpus_per_node: int = 8,
-    stages: Sequence[StageMemory] | None = None,
-    host_bytes: float = 0.0,
-) -> Verdict:
+def fits(memory: JobMemory, hbm_bytes: float, gpus_per_node: int = 8, host_bytes: float = 0.0) -> Verdict:
     """Say whether a job fits and how sure that is, and if it may not, what would free memory.
 
     `hbm_bytes` is the memory of a GPU as its datasheet gives it. Remedies are found by computing the memory of the
-    changed job, on as many GPUs; they keep tensor parallelism inside a node. `stages` is the memory of each stage where
-    that is known, `host_bytes` what a rank has of its host's, to which it may offload where nothing else is enough.
+    changed job, on as many GPUs; they keep tensor parallelism inside a node. `host_bytes` is what a rank has of its
+    host's memory, to which it may offload where nothing else is enough.
     """
-    stages = stages or stage_memory(job, plan)
-    worst = max(range(len(stages)), key=lambda stage: stages[stage].peak)
-    peak, usable = stages[worst].peak, usable_bytes(hbm_bytes)
+    peak, usable = memory.peak, usable_bytes(hbm_bytes)
     chance, shortfall = chance_of_oom(peak, usable), max(0.0, peak - usable)
-    found = remedies(job, peak, gpus_per_node) if chance > WARNED_ABOVE else ()
+    found = memory.remedies(gpus_per_node) if chance > WARNED_ABOVE else ()
     if chance > WARNED_ABOVE and not any(size >= shortfall for _, size in found):
-        found = tuple(sorted((*found, *offloads(job, peak, host_bytes)), key=lambda remedy: -remedy[1]))
+        found = tuple(sorted((*found, *memory.offloads(host_bytes)), key=lambda remedy: -remedy[1]))
     return Verdict(
         fits=peak <= usable,
         chance_of_oom=chance,
-        stage=worst,
+        stage=memory.worst,
         peak_bytes=peak,
         usable_bytes=usable,
         shortfall_bytes=shortfall,
-        largest=tuple(sorted(stages[worst].terms, key=lambda term: -term[1])[:3]),
+        largest=tuple(sorted(memory.stages[memory.worst].terms, key=lambda term: -term[1])[:3]),
         remedies=found,
     )
 

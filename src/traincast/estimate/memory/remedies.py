@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -12,7 +12,7 @@ from traincast.estimate.memory.stage import stage_memory
 from traincast.job.degrees import check_model
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
-from traincast.model.recompute import DISCARDING_MODULES, available_modules, known_modules
+from traincast.mechanisms import all as mechanisms
 from traincast.schedules.schedule import planned, usual_schedule
 
 CONTEXT_TOKENS = 8192
@@ -20,8 +20,11 @@ CONTEXT_TOKENS = 8192
 shorter ones (Llama 3, arXiv 2407.21783, table 4: cp 1 at 8,192 tokens, 8,192 on each rank at 131,072)."""
 
 
-@lru_cache(maxsize=16)
-def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> tuple[tuple[str, float], ...]:
+Remedies: TypeAlias = tuple[tuple[str, float], ...]
+"""Changes by what people call them, with the bytes that each frees on the stage that needs most."""
+
+
+def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> Remedies:
     """Return changes that would free memory on the stage that needs most, with the bytes that each frees, best first.
 
     Each is on as many GPUs and with the same global batch; tensor parallelism stays inside a node.
@@ -29,17 +32,15 @@ def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> tuple[tuple[str
     return _freed(_changes(job, gpus_per_node), peak_bytes)
 
 
-def offloads(job: Job, peak_bytes: float, host_bytes: float) -> tuple[tuple[str, float], ...]:
+def offloads(job: Job, peak_bytes: float, host_bytes: float) -> Remedies:
     """Return what offloading to the host would free likewise, where a rank has so much of its memory.
 
     It costs transfers in every step, so that it is proposed where no other change is enough.
     """
-    return _freed(_offloads(job), peak_bytes, host_bytes)
+    return _freed(mechanisms.host_remedies(job), peak_bytes, host_bytes)
 
 
-def _freed(
-    changes: Iterable[tuple[str, Job]], peak_bytes: float, host_bytes: float = math.inf
-) -> tuple[tuple[str, float], ...]:
+def _freed(changes: Iterable[tuple[str, Job]], peak_bytes: float, host_bytes: float = math.inf) -> Remedies:
     """Return the changes that free memory and need no more of the host, with the bytes that each frees, best first."""
     found = []
     for name, changed in changes:
@@ -58,49 +59,11 @@ def _freed(
 def _changes(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
     """Yield the changes that are worth a try, each on as many GPUs and with the same global batch."""
     parallel = job.parallel
-    if job.recompute.granularity == "none" and job.kernels.attention == "unfused":
-        yield "recompute selective", job.with_values(recompute="selective")
-    yield from _modules(job)
-    if not job.recompute.all_layers:
-        yield "recompute full", job.with_values(recompute="full", recompute_layers=None, recompute_group=1)
-    for zero in range(job.sharding.zero + 1, 4):
-        if parallel.replicas > 1 and (zero < 2 or parallel.pp == 1):
-            yield f"zero {zero}", job.with_values(zero=zero)
+    yield from mechanisms.remedies(job)
     with suppress(TraincastError):
         more = replace(parallel, microbatches=parallel.microbatches * job.batch.micro_batch)
         yield "micro batch 1", replace(job.with_values(micro_batch=1), parallel=more)
     yield from _other_degrees(job, gpus_per_node)
-
-
-def _offloads(job: Job) -> Iterator[tuple[str, Job]]:
-    """Yield what the memory of the host may keep, as far as it does not: optimizer states, activations of all layers.
-
-    Activations that are recomputed whole are small, and stay.
-    """
-    most, changed = job.pipeline.most_layers, {}
-    if job.offload.optimizer < 1:
-        changed["offload_optimizer 1"] = job.with_values(offload_optimizer=1.0)
-    if job.offload.activations < most and job.recompute.granularity != "full":
-        changed[f"offload_activations {most}"] = job.with_values(offload_activations=most)
-    yield from changed.items()
-    if len(changed) > 1:
-        yield " with ".join(changed), job.with_values(offload_optimizer=1.0, offload_activations=most)
-
-
-def _modules(job: Job) -> Iterator[tuple[str, Job]]:
-    """Yield the recomputation of one more module, and of all cheap ones together.
-
-    Only where the framework knows modules and layers are not recomputed whole. Fused attention saves next to nothing
-    that recomputing it would free.
-    """
-    if job.recompute.granularity == "full" or not job.framework.recomputes_modules:
-        return
-    chosen = job.recompute.recomputed_modules
-    more = [name for name in available_modules(job.model) if name not in (*chosen, "core_attn")]
-    cheap = [name for name in more if name in DISCARDING_MODULES]
-    for names in (*([name] for name in more), *([cheap] if len(cheap) > 1 else [])):
-        modules = tuple(each for each in known_modules() if each in (*chosen, *names))
-        yield f"recompute {' '.join(names)}", job.with_values(recompute="selective", recompute_modules=modules)
 
 
 def _other_degrees(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:

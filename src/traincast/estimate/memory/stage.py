@@ -1,24 +1,18 @@
 """Memory of every stage of a job: what lasts, what is in flight, what runs beside it."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache, reduce
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
 
-from traincast.estimate.memory.activations import ChunkBytes, LayerBytes, LayerModel, peak_in_flight
-from traincast.estimate.memory.states import (
-    blocks_of_stage,
-    held_by,
-    layers_of,
-    one_of_each,
-    parameter_bytes,
-    parameters_of,
-    states,
-)
+from traincast.estimate.memory.activations import ChunkBytes, peak_in_flight
+from traincast.estimate.memory.states import held_by, rank_parameters, states
 from traincast.job.job import Job
-from traincast.lowering.offload import offloaded_bytes, offloaded_layers
-from traincast.lowering.plans import plan_of_job
+from traincast.lowering.held import Held, held_by_stages
+from traincast.mechanisms.activations import LayerModel
+from traincast.mechanisms.layers import kinds, most
+from traincast.mechanisms.mechanism import GRADIENTS, OPTIMIZER, PARAMETERS
+from traincast.mechanisms.rank import RankState
 from traincast.model.numbers import Number, larger
 from traincast.schedules.plan import SchedulePlan
 
@@ -37,10 +31,6 @@ OUTSIDE_ALLOCATOR = ("cuda context", "nccl buffers")
 """Terms that PyTorch's allocator does not count."""
 
 SLACK_TERM = "allocator slack"
-
-_IN_TRAVEL = 2
-"""Offloaded layers whose activations are on the GPU at a time: one that runs, one on its way (Transformer Engine,
-pytorch/cpu_offload.py)."""
 
 
 class StageMemory(Struct, frozen=True, kw_only=True):
@@ -68,16 +58,10 @@ class StageMemory(Struct, frozen=True, kw_only=True):
         return self.reserved - sum(size for name, size in self.terms if name == SLACK_TERM)
 
 
-@lru_cache(maxsize=16)
-def job_memory(job: Job) -> tuple[StageMemory, ...]:
-    """Return the memory of each pipeline stage of a job, worked out once for its forecasts on several clusters."""
-    return stage_memory(job, plan_of_job(job))
-
-
 def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
     """Return the memory of each pipeline stage; the plan says in which order it runs, and so what is in flight."""
-    model = LayerModel(job)
-    return tuple(_stage(model, plan, stage) for stage in range(len(plan.slots)))
+    model, held_Q = LayerModel(job), held_by_stages(job, plan)
+    return tuple(_stage(model, plan, stage, held_Q) for stage in range(len(plan.slots)))
 
 
 def saved_activations(job: Job, plan: SchedulePlan) -> dict[int, ChunkBytes]:
@@ -89,23 +73,18 @@ def saved_activations(job: Job, plan: SchedulePlan) -> dict[int, ChunkBytes]:
 
 def chunk_bytes(model: LayerModel, virtual_stage: int) -> ChunkBytes:
     """Return what one microbatch keeps on a virtual stage, of numbers or arrays."""
-    return _chunk(model, virtual_stage, sum(_parts(model, virtual_stage).values()))
+    return _chunk(model, virtual_stage)[0]
 
 
-def _stage(model: LayerModel, plan: SchedulePlan, stage: int) -> StageMemory:
-    job, parts = model.job, model.parts
-    held = tuple(blocks_of_stage(job, plan, stage))
-    state = states(job, parameters_of(held, parts))
-    activations = _activations(model, plan, stage)
-    other = _other(model, plan)
-    other["8-bit copies of weights"] = state.copies
-    # The step makes them when activations are gone: the larger of both counts.
-    other["fp32 gradients of the step"] = max(0.0, state.step_gradients - sum(activations.values()))
-    if model.policy.gradient_placeholders and job.finetuning.task != "lora":
-        kinds = dict.fromkeys(blocks for blocks, _, _ in held)
-        other["unused weight gradients"] = parameter_bytes(job.precision.dtype) * one_of_each(kinds, parts)
-    other["gathered layers"] = state.gathered
-    lasting = {"parameters": state.parameters, "gradients": state.gradients, "optimizer": state.optimizer}
+def _stage(model: LayerModel, plan: SchedulePlan, stage: int, held_Q: Sequence[Held]) -> StageMemory:
+    own = [held_Q[virtual_stage] for _, virtual_stage in held_by(plan, stage)]
+    state = states(RankState.alone(model.job, rank_parameters(model.job.model, own, model.parts)))
+    activations, host = _activations(model, plan, stage)
+    lasting = {name: state.gpu.pop(name, 0.0) for name in (PARAMETERS, GRADIENTS, OPTIMIZER)}
+    other = _other(model, plan) | state.gpu
+    for name, size in state.update.items():
+        # The update makes them when activations are gone: the larger of both counts.
+        other[name] = max(0.0, size - sum(activations.values()))
     outside = sum(other[name] for name in OUTSIDE_ALLOCATOR)
     allocated = sum(lasting.values()) + sum(activations.values()) + sum(other.values()) - outside
     other[SLACK_TERM] = SLACK * allocated
@@ -116,37 +95,33 @@ def _stage(model: LayerModel, plan: SchedulePlan, stage: int) -> StageMemory:
         other=sum(other.values()),
         peak=sum(terms.values()),
         terms=tuple((name, size) for name, size in terms.items() if size),
-        host=state.host + _offloaded(model, plan, stage),
+        host=state.host + host,
     )
 
 
-def _offloaded(model: LayerModel, plan: SchedulePlan, stage: int) -> float:
-    """Return the activations of a stage that the memory of the host keeps, at their peak."""
-    job, held = model.job, {virtual for _, virtual in held_by(plan, stage)}
-    if not (job.offload.any_activations and held):
-        return 0.0
-    sizes = {each: offloaded_bytes(job, model.parts, layers_of(job)[each]) for each in held}
-    chunks = {each: ChunkBytes(saved=size, for_weights=0.0, forward=0.0, backward=0.0) for each, size in sizes.items()}
-    return peak_in_flight(plan, stage, chunks).saved_bytes
-
-
-def _activations(model: LayerModel, plan: SchedulePlan, stage: int) -> dict[str, float]:
-    """Return the activations of a stage at its peak, by part."""
-    parts = {virtual_stage: _parts(model, virtual_stage) for _, virtual_stage in held_by(plan, stage)}
-    if not parts:
-        return {}
-    chunks = {each: _chunk(model, each, sum(saved.values())) for each, saved in parts.items()}
-    peak, found = peak_in_flight(plan, stage, chunks), _sum_of(parts.values())
+def _activations(model: LayerModel, plan: SchedulePlan, stage: int) -> tuple[dict[str, float], float]:
+    """Return the activations of a stage at its peak, by part, and the most of them that the host has at a time."""
+    found = {virtual_stage: _chunk(model, virtual_stage) for _, virtual_stage in held_by(plan, stage)}
+    if not found:
+        return {}, 0.0
+    chunks = {each: chunk for each, (chunk, _) in found.items()}
+    peak, parts = peak_in_flight(plan, stage, chunks), _sum_of(saved for _, saved in found.values())
     flights = f" x {peak.in_flight} in flight" if peak.in_flight > 1 else ""
-    whole = sum(found.values())
+    whole = sum(parts.values())
     scale = peak.saved_bytes / whole if whole else 0.0
-    saved = {f"{name}{flights}": size * scale for name, size in found.items()}
-    return saved | {"passing activations": peak.passing_bytes}
+    saved = {f"{name}{flights}": size * scale for name, size in parts.items()}
+    host = 0.0
+    if any(chunk.host for chunk in chunks.values()):
+        waiting = {
+            each: ChunkBytes(saved=chunk.host, for_weights=0, forward=0, backward=0) for each, chunk in chunks.items()
+        }
+        host = peak_in_flight(plan, stage, waiting).saved_bytes
+    return saved | {"passing activations": peak.passing_bytes}, host
 
 
-def _sum_of(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def _sum_of(parts: Iterable[Mapping[str, Number]]) -> dict[str, Number]:
     """Return the sum of what is saved under each name, without what is nothing."""
-    found: dict[str, float] = {}
+    found: dict[str, Number] = {}
     for part in parts:
         for name, size in part.items():
             if isinstance(size, np.ndarray) or size:
@@ -154,83 +129,44 @@ def _sum_of(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return found
 
 
-def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
-    """Return what one microbatch saves on a virtual stage, by part."""
-    job, layers = model.job, layers_of(model.job)[virtual_stage]
-    again, gone = job.recompute.layers_of(len(layers)), offloaded_layers(job, layers)
-    # Of each group of layers that are recomputed together, the first input is kept; what is offloaded is the host's.
-    inputs = [model.layer(layers[first]).input_bytes for first in range(0, again, job.recompute.group) if first >= gone]
-    found: list[Mapping[str, float]] = [{"layer inputs": inputs[0] * len(inputs)}] if inputs else []
-    for layer, count in _kinds(map(model.layer, layers[max(again, gone) :])):
-        found.append({name: size * count for name, size in layer.saved.items()})
-    if job.model.mtp_layers and virtual_stage == job.pipeline.mtp_stage_index:
-        extra = model.mtp_layer()
-        one = extra.input_bytes if job.recompute.granularity == "full" else sum(extra.saved.values())
-        found += [model.mtp_projection()] * job.model.mtp_layers + [{"MTP layers": job.model.mtp_layers * one}]
+def _chunk(model: LayerModel, virtual_stage: int) -> tuple[ChunkBytes, dict[str, Number]]:
+    """Return what one microbatch keeps on a virtual stage, and what of it is saved on the GPU, by part."""
+    job = model.job
+    has_mtp = job.model.mtp_layers > 0 and virtual_stage == job.pipeline.mtp_stage_index
+    stage = model.stage(model.layers_Q[virtual_stage], mtp=has_mtp)
+    found = kinds(stage.layers)
+    parts: list[Mapping[str, Number]] = [
+        {name: size * count for name, size in each.saved.items()} for each, count in found
+    ]
+    for each in stage.extra:
+        parts += [model.mtp_projection()] * job.model.mtp_layers
+        parts.append({"MTP layers": job.model.mtp_layers * sum(each.saved.values())})
     if virtual_stage == len(job.pipeline.layers_Q) - 1:
-        found.append(model.head())
+        parts.append(model.head())
     elif model.policy.stage_output_copy:
-        found.append({"stage outputs": model.share.residual_bytes * job.hidden_states_after(virtual_stage)})
-    return _sum_of(found)
-
-
-def _chunk(model: LayerModel, virtual_stage: int, saved: Number) -> ChunkBytes:
-    job, policy = model.job, model.policy
-    layers = list(map(model.layer, layers_of(job)[virtual_stage]))
-    again = job.recompute.layers_of(len(layers))
-    extra = [model.mtp_layer()] if job.model.mtp_layers and virtual_stage == job.pipeline.mtp_stage_index else []
-    # Recomputed whole, an MTP layer is a group of its own.
-    alone, others = (extra, layers[again:]) if job.recompute.granularity == "full" else ([], layers[again:] + extra)
-    forward = _most(layer.forward for layer, _ in _kinds(layers + extra))
-    groups = (*_groups_again(layers[:again], job.recompute.group), *_groups_again(alone, 1))
-    # The backward pass of other layers adds gradients, and what their modules recompute.
-    backward = _most((*groups, *(layer.backward + layer.recomputed for layer, _ in _kinds(others))))
-    if job.offload.activations:
-        # A layer's activations are there while it runs, and those of the one whose copies are on their way.
-        gone = offloaded_layers(job, layers_of(job)[virtual_stage])
-        travel = min(gone, _IN_TRAVEL) * _most(sum(layer.saved.values()) for layer, _ in _kinds(layers[again:gone]))
-        forward, backward = forward + travel, backward + travel
-    if job.offload.modules:
-        travel = _IN_TRAVEL * _most(sum(layer.away.values()) for layer, _ in _kinds(layers[again:]))
-        forward, backward = forward + travel, backward + travel
+        parts.append({"stage outputs": model.share.residual_bytes * job.hidden_states_after(virtual_stage)})
+    passing = [*(each for each, _ in found), *stage.extra]
+    forward = most(each.forward for each in passing) + stage.moving
+    backward = most(each.backward for each in passing) + stage.moving
     if virtual_stage == len(job.pipeline.layers_Q) - 1:
-        logits = 1.0 * model.share.tokens * model.share.table_rows
-        forward = larger(forward, policy.logit_bytes * logits - policy.saved_logit_bytes * logits)
-        if policy.fused_loss:
-            # The layers' backward passes begin when the logits are gone.
-            backward = larger(backward - policy.saved_logit_bytes * logits, 0.0)
-        else:
-            # The logits' gradient in the GEMMs' type, with the softmax that it is made from. Where the head's weight
-            # gradient is not fused, it takes about the room that the logits leave to the layers.
-            backward = larger(backward, parameter_bytes(job.precision.dtype) * logits)
+        forward, backward = _with_logits(model, forward, backward)
+    saved = _sum_of(parts)
+    total = sum(saved.values())
     # Weight gradients read the GEMMs' inputs; what only the inputs' gradients need (layernorm inputs, inputs of
     # activation functions, scores) is about half.
-    return ChunkBytes(saved=saved, for_weights=saved / 2, forward=forward, backward=backward)
+    return ChunkBytes(saved=total, for_weights=total / 2, forward=forward, backward=backward, host=stage.away), saved
 
 
-def _groups_again(layers: list[LayerBytes], group: int) -> Iterator[Number]:
-    """Yield what the backward pass adds for each group of layers that are recomputed together from their first input.
-
-    It has gradients of one layer, and all that the group saves.
-    """
-    groups = {tuple(map(id, layers[first : first + group])): first for first in range(0, len(layers), group)}
-    for first in groups.values():
-        members = layers[first : first + group]
-        saved = sum(layer.all_bytes for layer in members) - members[0].input_bytes
-        yield _most(layer.backward for layer in members) + saved
-
-
-def _kinds(layers: Iterable[LayerBytes]) -> list[tuple[LayerBytes, int]]:
-    """Return the layers that differ, with how many there are of each; those of one kind are one object."""
-    found: dict[int, tuple[LayerBytes, int]] = {}
-    for layer in layers:
-        _, count = found.get(id(layer), (layer, 0))
-        found[id(layer)] = layer, count + 1
-    return list(found.values())
-
-
-def _most(values: Iterable[Number]) -> Number:
-    return reduce(larger, values, 0.0)
+def _with_logits(model: LayerModel, forward: Number, backward: Number) -> tuple[Number, Number]:
+    """Return what passes in both passes of the last virtual stage, which has the loss."""
+    policy, logits = model.policy, 1.0 * model.share.tokens * model.share.table_rows
+    forward = larger(forward, policy.logit_bytes * logits - policy.saved_logit_bytes * logits)
+    if policy.fused_loss:
+        # The layers' backward passes begin when the logits are gone.
+        return forward, larger(backward - policy.saved_logit_bytes * logits, 0.0)
+    # The logits' gradient in the GEMMs' type, with the softmax that it is made from. Where the head's weight gradient
+    # is not fused, it takes about the room that the logits leave to the layers.
+    return forward, larger(backward, model.share.execution.element_bytes * logits)
 
 
 def _other(model: LayerModel, plan: SchedulePlan) -> dict[str, float]:

@@ -74,7 +74,7 @@ class FamilyConstants(Struct, frozen=True, kw_only=True):
     unaligned: float = 0.5
     """Share of the compute rate that is left where rows do not begin at multiples of 16 bytes."""
     event_s: float = 0.0
-    """What the measurements hold beside the kernel (event timing, launch); no part of an estimate."""
+    """What the measurements hold in addition to the kernel (event timing, launch); not part of an estimate."""
     rows: int = 0
     """Measurements behind it; 0 for an estimate."""
     median_error: float | None = None
@@ -234,7 +234,7 @@ def constants_of_text(text: str, path: str) -> list[FamilyConstants]:
     header = text.partition("\n")[0].strip().split(",")
     known = FamilyConstants.__struct_fields__
     if not {"gpu", "family", "dtype"} <= set(header) <= set(known):
-        raise FormatError(f"is no file of operator constants; its columns must be among {', '.join(known)}", path, 1)
+        raise FormatError(f"is not a file of operator constants; its columns must be among {', '.join(known)}", path, 1)
     try:
         rows = read_constants(text, path)
     except (msgspec.ValidationError, ValueError, TypeError) as error:

@@ -62,7 +62,7 @@ class OperatorCost(Struct, frozen=True, kw_only=True):
     """Name of the accelerator."""
     cost: OperatorTime
     assumptions: tuple[Note, ...] = ()
-    """What was not said."""
+    """What was not specified."""
 
     def __repr__(self) -> str:
         """Say what it costs, in a line."""
@@ -134,7 +134,7 @@ def estimate_operator(call: OperatorCall, gpu: Gpu, constants: OperatorConstants
         If a size is wrong, the GPU has no peak or no matrix units for the dtype, or it does not run the
         attention kernel that is asked for.
     """
-    return _remembered(call, gpu) if constants is None else _price(call, gpu, constants)
+    return _remembered(call, gpu) if constants is None else _estimate(call, gpu, constants)
 
 
 def estimate_calls(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants | None = None) -> FloatArray:
@@ -187,10 +187,10 @@ def _timed(works: Sequence[Work], dtype: str, gpu: Gpu, known: OperatorConstants
 
 @lru_cache(maxsize=_KEPT)
 def _remembered(call: OperatorCall, gpu: Gpu) -> OperatorTime:
-    return _price(call, gpu, shipped_constants())
+    return _estimate(call, gpu, shipped_constants())
 
 
-def _price(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> OperatorTime:
+def _estimate(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> OperatorTime:
     work = work_of(call)
     FAMILIES.get(call.family).check(call, gpu)
     if work.parts:
@@ -216,7 +216,7 @@ def machine_for(gpu: Gpu, dtype: str, work: Work) -> Machine:
 
 
 def _check_products(dtype: str, gpu: Gpu) -> None:
-    """Refuse products of a type by the rule that jobs are refused by: a peak of 8 bits takes no scales of blocks."""
+    """Refuse GEMMs of a type by the rule that jobs are refused by: a peak of 8 bits takes no scales of blocks."""
     if gpu.has_peak(dtype):
         why = _refusal(dtype, gpu)
         if why:
@@ -279,7 +279,7 @@ def _sum(timed: Sequence[tuple[OperatorCall, OperatorTime]]) -> OperatorTime:
     times = [time for _, time in timed]
     total = sum(time.time_s for time in times)
     if not total:
-        raise ConfigError("an operator of no time has no cost", "shape")
+        raise ConfigError("an operator that takes no time has no cost", "shape")
     longest = max(times, key=lambda time: time.time_s)
     return OperatorTime(
         time_s=total,

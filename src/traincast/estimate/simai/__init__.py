@@ -1,4 +1,4 @@
-"""SimAI-Analytical's own prices and sum, for those who compare with it.
+"""SimAI-Analytical's own costs and total, for those who compare with it.
 
 Nothing here is used by a simulation. The formulas are SimAI's with their faults, so that its
 numbers come out to the microsecond; where it would crash or be silent, an error or a warning says so.

@@ -5,20 +5,20 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from traincast.diagnostics import Note, Remarks
+from traincast.diagnostics import FileWarnings, Note
 from traincast.errors import ConfigError
-from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, single
-from traincast.estimate.simai.price import (
+from traincast.estimate.simai.cost import (
     RAISES_SMALL,
-    Price,
+    CellCost,
     SimaiLayout,
     bus_factor,
+    cell_cost,
     counted_bytes,
     group_of,
     layout_of,
     message_bytes,
-    price,
 )
+from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, single
 from traincast.formats.aicb.grammar import AicbFile, Cell, Column, Row
 from traincast.job.flags import flag_of
 from traincast.job.options import LayoutOptions, SimaiOverlap, SimulateOptions
@@ -50,7 +50,7 @@ class SimaiRow(Struct, frozen=True):
     exposed_s: tuple[float, float, float]
     """What is left of these after the shares that SimAI is told to leave out: forward, input and weight gradient."""
     size_bytes: tuple[int, int, int]
-    """Of the same communications."""
+    """Sizes of the same communications."""
     bus_factor: tuple[float, float, float]
     """Their bus over their algorithm bandwidth."""
 
@@ -80,14 +80,14 @@ class SimaiReport(Struct, frozen=True, kw_only=True):
     """Where SimAI would crash, print NaN, or take no time in silence."""
 
 
-def refuse_beside_simai(options: SimulateOptions) -> None:
+def refuse_with_simai(options: SimulateOptions) -> None:
     """Refuse, with a `ConfigError`, the first option that the user set and SimAI has no word for."""
     layout = [each for each in LayoutOptions.__struct_fields__ if each not in SIMAI_OPTIONS]
     given = [name for name in layout if getattr(options.layout, name) != getattr(LayoutOptions(), name)]
-    pricing = [each for each in SimulateOptions.__struct_fields__ if each not in ("layout", "cluster", "suggest")]
-    given += [_FLAGS.get(name, name) for name in pricing if getattr(options, name) != getattr(SimulateOptions(), name)]
+    of_costs = [each for each in SimulateOptions.__struct_fields__ if each not in ("layout", "cluster", "suggest")]
+    given += [_FLAGS.get(name, name) for name in of_costs if getattr(options, name) != getattr(SimulateOptions(), name)]
     if given:
-        raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's sum")
+        raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's total")
 
 
 def simai_sum(
@@ -109,13 +109,13 @@ def simai_sum(
     InfeasibleError
         If a communication is above the 16 GiB where SimAI's tables end.
     """
-    chosen, shares, remarks = options or LayoutOptions(), overlap or SimaiOverlap(), Remarks(file.path)
-    layout = layout_of(file, chosen, remarks)
-    pricer = _Pricer(layout, machine, file.header.policy == RAISES_SMALL, remarks)
+    chosen, shares, warnings = options or LayoutOptions(), overlap or SimaiOverlap(), FileWarnings(file.path)
+    layout = layout_of(file, chosen, warnings)
+    costs = _CellCosts(layout, machine, file.header.policy == RAISES_SMALL, warnings)
     sums = _Sums(shares)
-    for row in _rows_read(file, remarks):
-        comm_ns = [pricer.comm_ns(row, column) for column in Column]
-        sums.add(row, comm_ns, [pricer.compute_ns(row, column) for column in Column], pricer.bandwidths(row))
+    for row in _rows_read(file, warnings):
+        comm_ns = [costs.comm_ns(row, column) for column in Column]
+        sums.add(row, comm_ns, [costs.compute_ns(row, column) for column in Column], costs.bandwidths(row))
     # The base is in the file GA times, as many as it has microbatches of its one stage.
     bubble_us = sums.us["base"] * ((layout.pp - 1) / (layout.ga * layout.vpp))
     messages_us = _messages_us(message_bytes(file, chosen), layout, shares.pp)
@@ -128,17 +128,17 @@ def simai_sum(
         machine=machine,
         layout=layout,
         overlap=shares,
-        warnings=remarks.notes(),
+        warnings=warnings.notes(),
     )
 
 
-def _rows_read(file: AicbFile, remarks: Remarks) -> tuple[Row, ...]:
+def _rows_read(file: AicbFile, warnings: FileWarnings) -> tuple[Row, ...]:
     """Return the rows that SimAI reads: as many as are declared."""
     if file.left_out is not None:
         text = f"{counted(len(file.rows), 'row is', 'rows are')} declared; SimAI leaves out what is after them"
-        remarks.add("simai-rows", text, file.left_out)
+        warnings.add("simai-rows", text, file.left_out)
     if file.declared_rows == 0:
-        remarks.add("simai-rows", "no row is declared; SimAI leaves out all that are there", file.rows[0].line)
+        warnings.add("simai-rows", "no row is declared; SimAI leaves out all that are there", file.rows[0].line)
         return ()
     return file.rows
 
@@ -161,21 +161,21 @@ class _Size(NamedTuple):
     bus_factor: float
 
 
-class _Pricer(Struct):
-    """Prices rows and collects what SimAI passes over; equal cells, of which files are full, once."""
+class _CellCosts(Struct):
+    """Estimates rows and collects what SimAI passes over; equal cells, of which files are full, once."""
 
     layout: SimaiLayout
     machine: SimaiMachine
     raise_small: bool
-    remarks: Remarks
-    known: dict[tuple[Column, Cell], Price] = field(default_factory=dict)
+    warnings: FileWarnings
+    known: dict[tuple[Column, Cell], CellCost] = field(default_factory=dict)
 
     def comm_ns(self, row: Row, column: Column) -> int:
         key = column, row.cell(column)
-        found = self.known.get(key) or price(*key, self.layout, self.machine, self.raise_small)
+        found = self.known.get(key) or cell_cost(*key, self.layout, self.machine, self.raise_small)
         self.known[key] = found
         if found.doubt:
-            self.remarks.add(*found.doubt, row.line)
+            self.warnings.add(*found.doubt, row.line)
         return found.time_ns
 
     def bandwidths(self, row: Row) -> list[_Size]:
@@ -192,7 +192,7 @@ class _Pricer(Struct):
             text = (
                 "SimAI keeps compute times in 32 bits and ends without a result above 2.147 s; added as it is written"
             )
-            self.remarks.add("simai-long-compute", text, row.line)
+            self.warnings.add("simai-long-compute", text, row.line)
         return time_ns
 
 

@@ -36,9 +36,9 @@ class Clos(Struct, frozen=True, kw_only=True, dict=True):
     nodes_per_leaf: int
     leaves_per_pod: int
     spines: int
-    """Of a pod; 0 where every leaf stands alone."""
+    """Spines of a pod; 0 where every leaf stands alone."""
     cores: int
-    """Of each spine's place in its pod; 0 where pods meet spine by spine."""
+    """Cores for each spine's place in its pod; 0 where pods meet spine by spine."""
     relays: bool
     """Traffic to another rail first crosses NVLink."""
     limited: bool

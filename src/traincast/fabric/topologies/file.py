@@ -74,7 +74,7 @@ def from_file(cluster: Cluster, spec: FabricSpec, world_size: int) -> FabricGrap
 
 
 def _limited(graph: FabricGraph, *, rank_bytes_per_s: float | None, node_bytes_per_s: float | None) -> FabricGraph:
-    """Return a fabric on which what leaves a node also crosses the limits of both ends; None is no limit.
+    """Return a fabric on which what leaves a node also crosses the limits of both ends; None means no limit.
 
     They are links from vertices to themselves, up and down: of the GPUs, for what one sends and receives between
     nodes, and of a vertex for each node in a tier of its own, for what all its GPUs do together.
@@ -127,7 +127,7 @@ class _ShortestPaths(Struct, frozen=True, kw_only=True):
     """Hops between switches."""
 
     @classmethod
-    def of(cls, network: Network) -> "_ShortestPaths":
+    def from_network(cls, network: Network) -> "_ShortestPaths":
         """Work the tables out; refuse those that would be too large."""
         gpus, source, target = network.gpus, network.source_L, network.target_L
         last = (source >= gpus) & (target < gpus)
@@ -189,7 +189,7 @@ def _shortest_fabric(network: Network, *, queue_pairs: int, seed: int, descripti
     outside = (network.source_L < network.gpus) & (network.tier_V[network.target_L] != 1)
     rate_W = np.bincount(network.source_L[outside], network.capacity_L[outside], minlength=network.gpus)
     connected = rate_W[rate_W > 0]
-    paths = _ShortestPaths.of(network)
+    paths = _ShortestPaths.from_network(network)
     apart = paths.hops_SS[paths.hops_SS < _FAR]
     return FabricGraph(
         description=description,

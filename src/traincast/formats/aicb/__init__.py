@@ -3,22 +3,23 @@
 Source: aliyun/aicb (writes it) and aliyun/SimAI, astra-sim/workload/Workload.cc (reads it).
 """
 
-from traincast.formats.aicb.grammar import parse
-from traincast.formats.aicb.inspection import describe, looks_like
-from traincast.formats.aicb.read import build
-from traincast.formats.contract import text_format
+from traincast.formats.aicb.sniff import looks_like
+from traincast.formats.contract import FORMATS, Format
+from traincast.formats.writer import WRITERS
 
-text_format(
-    "aicb",
-    "AICB/SimAI workload",
-    one="an AICB workload",
-    options=(
-        *("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "schedule"),
-        *("stage_roles", "overlap_grad_reduce", "pp_message_bytes"),
-        *("expert_imbalance", "expert_loads"),
-    ),
-    looks_like=looks_like,
-    parse=parse,
-    describe=describe,
-    build=build,
+FORMATS.register("aicb")(
+    Format(
+        name="aicb",
+        title="AICB/SimAI workload",
+        options=frozenset(
+            {
+                *("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "schedule"),
+                *("stage_roles", "overlap_grad_reduce", "pp_message_bytes"),
+                *("expert_imbalance", "expert_loads"),
+            }
+        ),
+        looks_like=looks_like,
+        reader="traincast.formats.aicb.reader",
+    )
 )
+WRITERS.registered_in("traincast.formats.aicb.write", "aicb")

@@ -5,7 +5,7 @@ inner width of an MLP, s sequence, b micro batch, t tensor parallel degree, E ex
 experts of a token, A = 2 b s h bytes of an activation.
 
 Source: aliyun/aicb, ``workload_generator/SimAI_training_workload_generator.py`` (until 2025-09
-``AIOB_simAI_workload_generator.py``), ``mocked_model/training/MockedMegatron.py`` and ``MockedDeepSeek.py`` beside it,
+``AIOB_simAI_workload_generator.py``), ``mocked_model/training/MockedMegatron.py`` and ``MockedDeepSeek.py`` next to it,
 and ``utils/utils.py``; the commits are named where they matter.
 """
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.job.job import Job
-from traincast.model.blocks.attention import Attention
+from traincast.model.blocks.attention import AttentionBlock
 from traincast.model.blocks.experts import MoeMlp
 from traincast.model.blocks.latent_attention import LatentAttention
 from traincast.model.blocks.mlp import Mlp
@@ -25,7 +25,7 @@ from traincast.model.model import Experts, Latent
 from traincast.model.structure import Blocks
 
 ACTIVATION_BYTES = 2
-"""Of an element, whatever the precision."""
+"""Bytes of an element, whatever the precision."""
 GRADIENT_BYTES, PARAMETER_BYTES = 4, 2
 FP8_SHARE = (1 + 4 / 128) / 2
 """Bytes of a dispatched element with its scales over two (``FP8_FACTOR`` in ``MockedDeepSeek.py``, after DeepEP)."""
@@ -90,7 +90,7 @@ class Conventions(Struct, frozen=True, dict=True):
 
     @property
     def activation_bytes(self) -> int:
-        """A."""
+        """Bytes of an activation (A in AICB's formulas)."""
         return ACTIVATION_BYTES * self.job.batch.micro_batch * self.job.batch.seq_length * self.job.model.hidden
 
     @property
@@ -203,5 +203,5 @@ def has_experts(layer: Blocks) -> bool:
 
 def is_transformer(layer: Blocks) -> bool:
     """Tell whether a layer is attention and then an MLP or experts, all that AICB has rows for."""
-    kinds = [type(block) in (Attention, LatentAttention) for block in layer]
+    kinds = [type(block) in (AttentionBlock, LatentAttention) for block in layer]
     return kinds == [True, False] and isinstance(layer[1], (Mlp, MoeMlp))

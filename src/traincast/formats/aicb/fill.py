@@ -59,23 +59,23 @@ def _cells(
     routed = next((layer for layer in kinds if has_experts(layer)), kinds[0])
     head = last_blocks(model, with_embedding=True)
 
-    def of(index: int, found: Times) -> Iterator[tuple[tuple[int, Column], float]]:
+    def cells(index: int, found: Times) -> Iterator[tuple[tuple[int, Column], float]]:
         for column, time_ns in zip(Column, found, strict=True):
             yield (file.rows[index].line, column), time_ns / GIGA
 
     before: str | None = None
     for block in parts.blocks:
         for index in block.embedding:
-            yield from of(index, times.embedding(before))
+            yield from cells(index, times.embedding(before))
         before = file.rows[block.rows[-1]].name
         for layer in block.layers:
             names = [file.rows[index].name for index in layer]
             blocks = routed if "mlp_moelayer" in names else dense
             for place, index in enumerate(layer):
                 if names[place] != "mlp_moelayer" or place == names.index("mlp_moelayer"):
-                    yield from of(index, _times(file, index, conventions, blocks, times))
+                    yield from cells(index, _times(file, index, conventions, blocks, times))
         for index in block.final:
-            yield from of(index, times.of(file.rows[index].name, head))
+            yield from cells(index, times.row_times(file.rows[index].name, head))
     for index in (*parts.leading, *parts.trailing):
         if file.rows[index].name == "grad_param_compute":
             yield (file.rows[index].line, Column.INPUT_GRAD), times.update_ns() / GIGA
@@ -87,10 +87,10 @@ def _times(file: AicbFile, index: int, conventions: Conventions, layer: Blocks, 
     share = rank_share(conventions.job)
     known = {row_of(part.name, conventions, layer) for part in parts_of(layer, share)}
     if row.name not in known:
-        said = f"{row.name!r} stands for nothing of {conventions.job.model.name}"
-        text = f"{said}, whose rows are {', '.join(sorted(known))}; give the model or job that the file is of"
+        said = f"{row.name!r} does not correspond to any part of {conventions.job.model.name}"
+        text = f"{said}, whose rows are {', '.join(sorted(known))}; give the model or job that the file describes"
         raise FormatError(text, file.path, row.line)
-    return times.of(row.name, layer)
+    return times.row_times(row.name, layer)
 
 
 def _lost(run: Run, file: AicbFile, conventions: Conventions) -> Iterator[Note]:

@@ -210,7 +210,7 @@ def _closing(work: RankWork) -> Iterator[Line]:
 
 
 def _message_bytes(workload: Workload) -> int:
-    """Return the bytes of a message between stages, the largest."""
+    """Return the bytes of the largest pipeline send/recv."""
     if workload.parallel.pp == 1:
         return 0
     if workload.program is None:
@@ -240,7 +240,9 @@ def _lost(workload: Workload, works: Sequence[RankWork], work: RankWork, left_ou
     timed = sum(1 for item in items if not item.computes and not math.isnan(item.time_s))
     if timed:
         what = counted(timed, "communication has a time", "communications have a time")
-        yield Note("aicb-communication-times", f"{what}; rows have sizes alone, and who reads them prices them")
+        yield Note(
+            "aicb-communication-times", f"{what}; rows have sizes alone, and whoever reads them estimates their cost"
+        )
     gaps_s = sum(item.time_s for item in items if item.kind is Kind.GAP)
     if gaps_s:
         yield Note("aicb-host", f"pauses of the host, {format_time(gaps_s)} of the rank, are written as computation")
@@ -248,7 +250,7 @@ def _lost(workload: Workload, works: Sequence[RankWork], work: RankWork, left_ou
         shown = ", ".join(f"{count} {what}" for what, count in list(left_out.items())[:4])
         yield Note("aicb-no-row", f"without a row: {shown}{' ...' if len(left_out) > 4 else ''}")
     if workload.program is not None:
-        yield Note("aicb-streams", "what ran beside each other runs one after the other; gradients alone overlap")
+        yield Note("aicb-streams", "what overlapped runs one after the other; gradients alone overlap")
     if workload.expert_load_W is not None and float(np.ptp(workload.expert_load_W)) > _ALIKE:
         yield Note(
             "aicb-imbalance", "experts of other ranks get other numbers of tokens; here all get those of this one"

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from traincast.diagnostics import Note, Remarks
+from traincast.diagnostics import FileWarnings, Note
 from traincast.errors import FormatError
 from traincast.files import read_unpacked
 from traincast.formats.aicb.header import COUNTED, Header, HeaderReader, policy, size_bytes
+from traincast.formats.aicb.sniff import FIELDS
 from traincast.formats.values import (
     COLLECTIVES,
     check_lines,
@@ -29,8 +30,6 @@ from traincast.formats.values import (
 from traincast.units import GIGA, counted
 from traincast.workload.words import Group, Operation, Phase
 
-FIELDS = 12
-"""Fields of a row; files of ``HYBRID_CUSTOMIZED`` have a policy as one more."""
 PLACEHOLDER_S = 1 / GIGA
 """AICB writes 1 ns where nothing was measured."""
 T = TypeVar("T")
@@ -63,7 +62,7 @@ class Cell(Struct, frozen=True):
     """Group that the token names; None where column and row decide (`traincast.formats.aicb.meaning.group_of`)."""
     size_bytes: int
     """Payload of the whole group: the gathered tensor of an all-gather, the tensor of an all-reduce, what leaves one
-    rank in an all-to-all. May be non-zero beside NONE."""
+    rank in an all-to-all. May be non-zero with NONE."""
 
 
 class Row(Struct, frozen=True):
@@ -99,7 +98,7 @@ class AicbFile(Struct, frozen=True, kw_only=True, dict=True):
     """The declared rows, or those that are there where they are fewer or none is declared."""
     left_out: int | None = None
     """Line of the first row beyond the declared ones, where there are more; it and those after it are not read."""
-    oddities: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
     """What is unusual but readable, each with its ``file:line``."""
 
     @cached_property
@@ -135,14 +134,14 @@ def parse(path: str, text: str) -> AicbFile:
     lines = filled_lines(text)
     if not lines:
         raise FormatError("the file is empty", path)
-    remarks = Remarks(path)
-    header = HeaderReader(path, *lines[0], remarks).read()
-    declared, first = _count(path, lines, remarks)
-    reader = _RowReader(path, header.policy == "HYBRID_CUSTOMIZED", remarks)
+    warnings = FileWarnings(path)
+    header = HeaderReader(path, *lines[0], warnings).read()
+    declared, first = _count(path, lines, warnings)
+    reader = _RowReader(path, header.policy == "HYBRID_CUSTOMIZED", warnings)
     found = lines[first:]
     if not found:
         raise FormatError("the file has no rows", path, lines[-1][0])
-    left_out = _left_out(found, declared, lines[1][0], remarks)
+    left_out = _left_out(found, declared, lines[1][0], warnings)
     # As SimAI does: what follows the declared rows is not read, whatever it is.
     rows = tuple(reader.row(line, content) for line, content in (found[:declared] if left_out else found))
     for key in COUNTED:
@@ -150,13 +149,13 @@ def parse(path: str, text: str) -> AicbFile:
         if outside is not None:
             message = f"header key '{key}': there is no row {outside}; the rows are 0 to {len(rows) - 1}"
             raise FormatError(message, path, lines[0][0])
-    _check_placeholders(header, rows, remarks)
+    _check_placeholders(header, rows, warnings)
     return AicbFile(
-        path=path, header=header, declared_rows=declared, rows=rows, left_out=left_out, oddities=remarks.notes()
+        path=path, header=header, declared_rows=declared, rows=rows, left_out=left_out, warnings=warnings.notes()
     )
 
 
-def _count(path: str, lines: list[tuple[int, str]], remarks: Remarks) -> tuple[int | None, int]:
+def _count(path: str, lines: list[tuple[int, str]], warnings: FileWarnings) -> tuple[int | None, int]:
     """Return the declared number of rows and the index in `lines` of the first row."""
     if len(lines) == 1:
         message = "the file ends after its header; the number of rows and the rows are missing"
@@ -164,7 +163,7 @@ def _count(path: str, lines: list[tuple[int, str]], remarks: Remarks) -> tuple[i
     line, content = lines[1]
     fields = content.split(maxsplit=FIELDS)
     if len(fields) >= FIELDS:
-        remarks.add("no-row-count", "the line with the number of rows is missing", line)
+        warnings.add("no-row-count", "the line with the number of rows is missing", line)
         return None, 1
     try:
         if len(fields) > 1:
@@ -174,8 +173,8 @@ def _count(path: str, lines: list[tuple[int, str]], remarks: Remarks) -> tuple[i
         raise FormatError(f"the number of rows is expected here: {problem}", path, line) from None
 
 
-def _left_out(found: list[tuple[int, str]], declared: int | None, line: int, remarks: Remarks) -> int | None:
-    """Return the line of the first row beyond the declared ones; remark it where the numbers differ."""
+def _left_out(found: list[tuple[int, str]], declared: int | None, line: int, warnings: FileWarnings) -> int | None:
+    """Return the line of the first row beyond the declared ones; warn where the numbers differ."""
     if declared is None or declared == len(found):
         return None
     there = f"{len(found)} {'is' if len(found) == 1 else 'are'} there"
@@ -185,17 +184,17 @@ def _left_out(found: list[tuple[int, str]], declared: int | None, line: int, rem
         if left_out is None
         else f"only the declared ones are used: line {left_out} is the first left out"
     )
-    remarks.add("row-count", f"{counted(declared, 'row is', 'rows are')} declared and {there}; {used}", line)
+    warnings.add("row-count", f"{counted(declared, 'row is', 'rows are')} declared and {there}; {used}", line)
     return left_out
 
 
-def _check_placeholders(header: Header, rows: tuple[Row, ...], remarks: Remarks) -> None:
-    """Remark a file without compute times; a test of a collective computes nothing."""
+def _check_placeholders(header: Header, rows: tuple[Row, ...], warnings: FileWarnings) -> None:
+    """Warn of a file without compute times; a test of a collective computes nothing."""
     longest_s = max(max(row.forward.compute_s, row.input_grad.compute_s, row.weight_grad.compute_s) for row in rows)
     tests_a_collective = header.policy == "MICRO" or all(row.name == "micro_test" for row in rows)
     if longest_s <= PLACEHOLDER_S and not tests_a_collective:
         text = "no compute time in the file is above 1 ns: these are placeholders, not measurements"
-        remarks.add("placeholder-compute", text, rows[0].line)
+        warnings.add("placeholder-compute", text, rows[0].line)
 
 
 # --- values
@@ -247,7 +246,7 @@ _PARTS = ("forward", "input-gradient", "weight-gradient")
 _OF_PART = ("compute time", "communication", "size")
 _NAMES = ("name", "dependency", *(f"{part} {what}" for part in _PARTS for what in _OF_PART), "process time", "policy")
 FIRST_FIELD = {Column.FORWARD: 2, Column.INPUT_GRAD: 5, Column.WEIGHT_GRAD: 8}
-_ODDITIES = {
+_WARNINGS = {
     "token-case": "{token} is not in upper case",
     "size-beside-none": "NONE has a size, which is not used",
     "zero-size": "{token} of 0 bytes",
@@ -257,8 +256,8 @@ _ODDITIES = {
 class _RowReader:
     """Reads rows; equal cells, which real files repeat by the thousand, are one object."""
 
-    def __init__(self, path: str, customized: bool, remarks: Remarks) -> None:
-        self.path, self.remarks = path, remarks
+    def __init__(self, path: str, customized: bool, warnings: FileWarnings) -> None:
+        self.path, self.warnings = path, warnings
         self.names = _NAMES if customized else _NAMES[:FIELDS]
         self.cells: dict[tuple[str, ...], tuple[Cell, tuple[str, ...]]] = {}
 
@@ -286,19 +285,19 @@ class _RowReader:
             meaning = self._value(_token, line, fields, start + 1)
             size = self._value(size_bytes, line, fields, start + 2)
             cell = Cell(compute_s, key[1], meaning.operation, meaning.suffix, size)
-            known = self.cells[key] = cell, _oddities(cell)
-        cell, oddities = known
-        for code in oddities:
+            known = self.cells[key] = cell, _warnings(cell)
+        cell, codes = known
+        for code in codes:
             kind = f"{cell.token.upper()} {column}"
-            text = f"{_ODDITIES[code].format(token=cell.token)} (column {column}, row {shown(fields[0])})"
-            self.remarks.add(code, text, line, kind)
+            text = f"{_WARNINGS[code].format(token=cell.token)} (column {column}, row {shown(fields[0])})"
+            self.warnings.add(code, text, line, kind)
         return cell
 
     def _value(self, read: Callable[[str], T], line: int, fields: list[str], index: int) -> T:
         return read_cell(read, fields[index], f"{index + 1} ({_NAMES[index]})", self.path, line)
 
 
-def _oddities(cell: Cell) -> tuple[str, ...]:
+def _warnings(cell: Cell) -> tuple[str, ...]:
     communicates = cell.operation is not Operation.NONE
     found = {
         "token-case": cell.token != cell.token.upper(),

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from traincast.diagnostics import Remarks
+from traincast.diagnostics import FileWarnings
 from traincast.errors import FormatError
 from traincast.formats.aicb.policies import LAST_BOTTOM, POLICIES, WITH_TABLES
 from traincast.formats.values import number, shown, whole
@@ -83,10 +83,10 @@ _LONGEST_HEADER = 1 << 20
 class HeaderReader:
     """A walk over the words of a header line; colons are words of their own."""
 
-    def __init__(self, path: str, line: int, text: str, remarks: Remarks) -> None:
+    def __init__(self, path: str, line: int, text: str, warnings: FileWarnings) -> None:
         if len(text) > _LONGEST_HEADER:
-            raise FormatError(f"the header line has {len(text)} characters; this is no AICB file", path, line)
-        self.path, self.line, self.remarks = path, line, remarks
+            raise FormatError(f"the header line has {len(text)} characters; this is not an AICB file", path, line)
+        self.path, self.line, self.warnings = path, line, warnings
         self.words = text.replace(":", " : ").split()
         self.position = 1
         self.fields: dict[str, Any] = {}
@@ -119,7 +119,7 @@ class HeaderReader:
                 raise FormatError(f"header key {shown(key)}: {problem}", self.path, self.line) from None
             if target is None and key.lower() not in _SINGLE:
                 text = f"header key {shown(key)} is unknown and left alone; its value is {shown(said)}"
-                self.remarks.add("unknown-key", text, self.line)
+                self.warnings.add("unknown-key", text, self.line)
         inference = self.fields.pop("inference", False) or first == "DISTRIBUTED_INFERENCE"
         keys, bare_keys = tuple(self.keys), tuple(self.bare)
         return Header(
@@ -177,7 +177,7 @@ class HeaderReader:
             if self.fields.get(target, value) != value:
                 earlier = f"{shown(self.writer[target])} as {self.fields[target]}"
                 raise ValueError(f"is {value}, but the header already gives {earlier}")
-            self.remarks.add("repeated-key", f"header key {shown(key)} is given twice, with one value", self.line)
+            self.warnings.add("repeated-key", f"header key {shown(key)} is given twice, with one value", self.line)
         self.writer[target] = key
         self.fields[target] = value
 

@@ -9,42 +9,15 @@ from itertools import groupby
 from typing import NamedTuple
 
 from traincast.diagnostics import Note
-from traincast.formats.aicb.grammar import FIELDS, PHASES, AicbFile, Cell
+from traincast.formats.aicb.grammar import PHASES, AicbFile, Cell
 from traincast.formats.aicb.header import Header
 from traincast.formats.aicb.meaning import Block, Structure, group_of, positions_as_written, structure
-from traincast.formats.aicb.policies import POLICIES
-from traincast.formats.contract import Counted, Inspection, Sniff, totals_of
-from traincast.formats.values import shown
+from traincast.formats.contract import Counted, Inspection, totals_of
 from traincast.units import counted
 from traincast.workload.words import Group, Operation, Phase
 
 _V1_0 = "AICB v1.0 (2024-07 to 2024-08)"
 _UNKNOWN_WRITER = "SimAI workload of an unknown writer"
-
-
-def looks_like(head: str) -> Sniff:
-    """Tell from the beginning of a file, whose last line may be cut.
-
-    It is near 1 with a known policy, a number of rows and a row of 12 or 13 fields.
-    """
-    lines = [line.split() for line in head[: 1 << 16].removeprefix("\ufeff").splitlines() if line.strip()][:3]
-    if not lines:
-        return Sniff(0.0, "the file is empty")
-    first, rest = lines[0], lines[1:]
-    if first[0] not in POLICIES:
-        if "model_parallel_NPU_group:" in first:
-            return Sniff(0.3, f"the header has model_parallel_NPU_group, but {shown(first[0])} is no policy of SimAI")
-        return Sniff(0.0, "the first word is no policy of SimAI")
-    has_count = bool(rest) and len(rest[0]) == 1 and _is_whole(rest[0][0])
-    if any(len(fields) in (FIELDS, FIELDS + 1) and _is_whole(fields[1]) for fields in rest):
-        return Sniff(0.98 if has_count else 0.9, f"policy {first[0]} and rows of 12 or 13 fields")
-    if has_count or "model_parallel_NPU_group:" in first:
-        return Sniff(0.7, f"policy {first[0]} and the number of rows or the TP size")
-    return Sniff(0.2, f"the first word is the policy {first[0]}")
-
-
-def _is_whole(word: str) -> bool:
-    return word.removeprefix("-").isdecimal()
 
 
 def describe(file: AicbFile) -> Inspection:
@@ -76,7 +49,7 @@ def describe(file: AicbFile) -> Inspection:
             **header.extra,
         },
         totals=tuple(totals_of(_parts(file, once))),
-        oddities=(*file.oddities, *structural_oddities(file, parts)),
+        oddities=(*file.warnings, *structural_warnings(file, parts)),
     )
 
 
@@ -198,27 +171,27 @@ def _moe_rows(file: AicbFile) -> int:
 
 # --- what is odd about the structure
 
-_Oddity = tuple[str, str, int]
+_Warning = tuple[str, str, int]
 """Code, text, and row."""
 
 
-def structural_oddities(file: AicbFile, parts: Structure) -> tuple[Note, ...]:
+def structural_warnings(file: AicbFile, parts: Structure) -> tuple[Note, ...]:
     """List what is odd about the structure of a file, each with its ``file:line``; `AicbFile` has what is in values."""
     found = [*_odd_counts(file, parts), *_unequal_blocks(file, parts), *_lonely_groups(file)]
     return tuple(Note(code, text, f"{file.path}:{file.rows[row].line}") for code, text, row in found)
 
 
-def _odd_counts(file: AicbFile, parts: Structure) -> Iterator[_Oddity]:
+def _odd_counts(file: AicbFile, parts: Structure) -> Iterator[_Warning]:
     written, blocks, norms = file.header.ga, len(parts.blocks), len(parts.embedding_norm)
     if written is not None and written != blocks:
         held = counted(blocks, "microbatch", "microbatches")
         yield "microbatches-mismatch", f"the header says ga {written}, but the rows hold {held}", 0
     if norms > 1:
-        text = f"embedding_norm stands {norms} times; tied embeddings are reduced once per step"
+        text = f"embedding_norm appears {norms} times; tied embeddings are reduced once per step"
         yield "embedding-norm-repeated", f"{text}, so the first one counts", parts.embedding_norm[0]
 
 
-def _unequal_blocks(file: AicbFile, parts: Structure) -> Iterator[_Oddity]:
+def _unequal_blocks(file: AicbFile, parts: Structure) -> Iterator[_Warning]:
     """Report each kind of microbatch that differs from the last one, which is the steady state."""
     if not parts.blocks:
         return
@@ -237,7 +210,7 @@ def _signature(file: AicbFile, block: Block) -> list[tuple[str, Cell, Cell, Cell
     return [(row.name, row.forward, row.input_grad, row.weight_grad) for row in rows]
 
 
-def _lonely_groups(file: AicbFile) -> Iterator[_Oddity]:
+def _lonely_groups(file: AicbFile) -> Iterator[_Warning]:
     """Report communications in a group that the header says has one member: they would cost nothing."""
     positions = positions_as_written(file)
     for group, degree in ((Group.TP, file.header.tp), (Group.EP, file.header.ep)):

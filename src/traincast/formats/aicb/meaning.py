@@ -33,7 +33,7 @@ _CLOSING_PREFIXES = ("cross_entropy", "optimizer")
 _ONCE_PREFIXES = ("moe_grad_norm", *_CLOSING_PREFIXES)
 _EXPERT_WORDS = ("moe", "expert")
 _EVEN_WORDS = ("rout", "shared", "norm")
-"""Of an expert layer: what every rank does for its own tokens, however they are routed."""
+"""Words of an expert layer's rows for what every rank does for its own tokens, however they are routed."""
 _GEMM_PREFIXES = ("attention", "mlp", "final", "dense")
 
 
@@ -84,7 +84,7 @@ class Positions(Struct, frozen=True):
     gradient: Group = Group.DP
     """In the weight-gradient column."""
 
-    def of(self, column: Column) -> Group:
+    def group(self, column: Column) -> Group:
         """Return the group of a column."""
         return self.gradient if column is Column.WEIGHT_GRAD else self.activation
 
@@ -172,7 +172,7 @@ def group_of(row_name: str, column: Column, cell: Cell, positions: Positions = U
         return Group.EDP
     if row_name in _GROUP_OF_ROW:
         return _GROUP_OF_ROW[row_name]
-    return (USUAL if is_once(row_name) else positions).of(column)
+    return (USUAL if is_once(row_name) else positions).group(column)
 
 
 def runs(file: AicbFile, row: Row, column: Column) -> bool:

@@ -21,7 +21,7 @@ class Item(Struct, frozen=True):
     name: str
     kind: Kind
     time_s: float
-    """Of a communication what is known of it, NaN for nothing."""
+    """What is known of a communication's time; NaN where nothing is."""
     group: Group
     operation: Operation
     size_bytes: int
@@ -139,7 +139,7 @@ def _recorded(workload: Workload, program: Program, index: int) -> RankWork:
 
 
 def _timed(ops: OpTable, rows: Sequence[int], known_s: Sequence[float]) -> Iterator[Item | None]:
-    """Yield each operation with the time that its record knows; None for what is no work."""
+    """Yield each operation with the time that its record knows; None for what is not work."""
     for row, time_s in zip(rows, known_s, strict=True):
         found = next(_items(ops, [row]), None)
         known = time_s if not np.isnan(time_s) else (found.time_s if found else time_s)

@@ -63,6 +63,6 @@ POLICIES: dict[str, Policy] = {
 WITH_DIMENSIONS = frozenset({"HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED"})
 """Policies that tell the dimensions of the network apart."""
 WITH_TABLES = frozenset({"HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"})
-"""Of recommendation models: the first row is the tables' lookup, whose all-to-alls overlap with the bottom MLP."""
+"""Policies of recommendation models: the first row is the tables' lookup, whose all-to-alls the bottom MLP hides."""
 LAST_BOTTOM = "DLRM_LAST_BOTTOM_LAYER"
 """Key of the last row of that MLP."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
 from traincast.formats.aicb.grammar import PLACEHOLDER_S, AicbFile, Column
-from traincast.formats.aicb.inspection import structural_oddities
+from traincast.formats.aicb.inspection import structural_warnings
 from traincast.formats.aicb.layout import Layout, decide_layout
 from traincast.formats.aicb.lower import RowLowering, Work
 from traincast.formats.aicb.meaning import (
@@ -34,7 +34,7 @@ from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
 from traincast.workload.workload import Template, Workload
 
 _GRAVE = {"placeholder-compute", "embedding-norm-repeated", "row-count", "unknown-key"}
-"""Oddities of the file that change the forecast, and so are warnings of a simulation."""
+"""Warnings of the file that change the forecast, and so are warnings of a simulation."""
 
 
 def build(file: AicbFile, options: LayoutOptions, source: Source) -> Workload:
@@ -54,7 +54,7 @@ def build(file: AicbFile, options: LayoutOptions, source: Source) -> Workload:
     if options.overlap_grad_reduce and (layout.forward_only or steps.gradient is None):
         why = "the run is forward only" if layout.forward_only else "no row of the file reduces gradients"
         notes.warn("overlap-unused", f"the gradient reduction cannot overlap with anything: {why}", None)
-    notes.warnings += [note for note in (*file.oddities, *structural_oddities(file, parts)) if note.code in _GRAVE]
+    notes.warnings += [note for note in (*file.warnings, *structural_warnings(file, parts)) if note.code in _GRAVE]
     workload = builder.workload(message_bytes, forward_only=layout.forward_only)
     return workload if loads is None else with_expert_loads(workload, loads, stretched)
 
@@ -204,7 +204,7 @@ def _say_what_is_not_forward(file: AicbFile, steps: StepRows, notes: Notebook) -
 
 
 def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: LayoutOptions, notes: Notebook) -> int:
-    """Return the bytes of one activation message between stages."""
+    """Return the bytes of one activation that a stage sends to the next."""
     known = known_message_bytes(options, layout.parallel.pp, file.header.pp_message_bytes, notes)
     if known is not None:
         return known

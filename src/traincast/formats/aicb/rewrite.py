@@ -50,7 +50,7 @@ def rewritten(run: Run, vpp: str = "") -> Written:
     FormatError
         If the file is no longer what it was, or the workload is another one in more than times.
     ConfigError
-        If `vpp` is no number.
+        If `vpp` is not a number.
     """
     workload = run.workload
     (source,) = workload.inputs
@@ -61,7 +61,7 @@ def rewritten(run: Run, vpp: str = "") -> Written:
 
 
 def said_vpp(said: str) -> int:
-    """Return virtual stages as an option says them; ConfigError where that is no number from 1."""
+    """Return virtual stages as an option says them; ConfigError where that is not a number from 1."""
     try:
         return whole(said, least=1)
     except ValueError as problem:
@@ -130,7 +130,7 @@ def _changed_times(file: AicbFile, workload: Workload) -> dict[tuple[int, Column
     again = read_again(workload)
     was, now = again.ops, workload.ops
     if len(was) != len(now) or not np.array_equal(was.line_T, now.line_T):
-        raise FormatError("its operations are others than those of the file; only times can be written back", file.path)
+        raise FormatError("its operations differ from those of the file; only times can be written back", file.path)
     row_of = {row.line: row for row in file.rows}
     computes_T = (was.kind_T == Kind.COMPUTE) & (was.line_T > 0)
     other_T = computes_T & (np.abs(now.duration_s_T - was.duration_s_T) > _SAME * was.duration_s_T)
@@ -170,7 +170,9 @@ def _with_blocks(
 def _lost(workload: Workload) -> Iterator[Note]:
     """Say what was asked for and has no place in the file."""
     asked = workload.layout
-    yield Note("aicb-cluster", "a file names no cluster: compute times are kept, and who reads it says where it runs")
+    yield Note(
+        "aicb-cluster", "a file names no cluster: compute times are kept, and whoever reads it says where it runs"
+    )
     for name, flag in (
         ("cp", "--cp"),
         ("etp", "--etp"),

@@ -24,7 +24,7 @@ _PROCESS_NS = 100
 _NONE = "NONE"
 _NOTHING = (_NONE, 0)
 _FLAG_BYTES = 4
-"""Of what the optimizer's ranks agree on, and of each token in the loss."""
+"""Bytes of what the optimizer's ranks agree on, and of each token in the loss."""
 
 Communication = tuple[str, int]
 """Token and bytes."""
@@ -112,25 +112,27 @@ class RowWriter(Struct, frozen=True):
 
     def _alone(self, name: str, layer: Blocks) -> Line:
         """Return a row that communicates nothing."""
-        return Line(name, self.times.of(name, layer))
+        return Line(name, self.times.row_times(name, layer))
 
     def _reduced(self, name: str, layer: Blocks) -> Line:
         """Return half a layer whose output is reduced; AICB writes nothing for its input gradient."""
-        return Line(name, self.times.of(name, layer), self._tp("ALLREDUCE", self.conventions.activation_bytes))
+        return Line(name, self.times.row_times(name, layer), self._tp("ALLREDUCE", self.conventions.activation_bytes))
 
     def _column(self, name: str, layer: Blocks) -> Line:
         gathered = self._tp("ALLGATHER", self.conventions.activation_bytes)
-        return Line(name, self.times.of(name, layer), gathered, self._tp("REDUCESCATTER", 0))
+        return Line(name, self.times.row_times(name, layer), gathered, self._tp("REDUCESCATTER", 0))
 
     def _row(self, name: str, layer: Blocks) -> Line:
         size = self.conventions.activation_bytes
-        return Line(name, self.times.of(name, layer), self._tp("REDUCESCATTER", size), self._tp("ALLGATHER", size))
+        return Line(
+            name, self.times.row_times(name, layer), self._tp("REDUCESCATTER", size), self._tp("ALLGATHER", size)
+        )
 
     def _experts(self, layer: Blocks) -> list[Line]:
         """Return the rows of experts, the first of which has their whole computation, and shared ones after them."""
         five = self.conventions.generation.dispatch_rows < 7
         exchanges = list(self._dispatched() if five else self._dispatched_before_2025())
-        times = [self.times.of("mlp_moelayer", layer), *[Times()] * (len(exchanges) - 1)]
+        times = [self.times.row_times("mlp_moelayer", layer), *[Times()] * (len(exchanges) - 1)]
         lines = [Line("mlp_moelayer", each, *pair) for each, pair in zip(times, exchanges, strict=True)]
         return lines + (self._mlp(layer) if self.conventions.experts.shared_ffn_hidden else [])
 

@@ -57,7 +57,7 @@ class Times(NamedTuple):
 class ComputeTimes(Protocol):
     """Who knows the times of rows."""
 
-    def of(self, row: str, layer: Blocks) -> Times:
+    def row_times(self, row: str, layer: Blocks) -> Times:
         """Return those of a row of a layer, or of the LM head."""
         ...
 
@@ -83,7 +83,7 @@ class MeasuredTimes(Struct, frozen=True):
     place: str
     """Where they stand, for messages."""
 
-    def of(self, row: str, layer: Blocks) -> Times:  # noqa: ARG002 all layers of AICB's are alike
+    def row_times(self, row: str, layer: Blocks) -> Times:  # noqa: ARG002 all layers of AICB's are alike
         """Return half of a sum where a half of the layer has two rows; recomputed attention runs twice forward."""
         whole = self._exact(row) or self._sum("mlp" if row.startswith("mlp") else "atten")
         if not self.conventions.sequence_parallel:
@@ -96,7 +96,7 @@ class MeasuredTimes(Struct, frozen=True):
 
     def embedding(self, before: str | None) -> Times:
         """Return the lookup; in the last column AICB leaves what it wrote before: an input gradient, or the update."""
-        left = self._ns("param_time") if before is None else self.of(before, ()).input_grad
+        left = self._ns("param_time") if before is None else self.row_times(before, ()).input_grad
         return Times(self._ns("Emb"), PLACEHOLDER_NS, left)
 
     def update_ns(self) -> int:
@@ -139,7 +139,7 @@ def read_aiob(path: Path) -> dict[str, float]:
     Raises
     ------
     FormatError
-        If it cannot be read, or has no times; with the line of what is no time.
+        If it cannot be read, or has no times; with the line of the entry that is not a time.
     """
     times: dict[str, float] = {}
     section = ""
@@ -149,7 +149,7 @@ def read_aiob(path: Path) -> dict[str, float]:
         elif found := _TIME.match(text):
             _take(times, section, found[1], found[2], (str(path), line))
     if not times:
-        raise FormatError("has no times of AIOB's, such as 'Emb:' and below it 'time_gpu_avg: 799'", str(path), 1)
+        raise FormatError("has no AIOB times, such as 'Emb:' and below it 'time_gpu_avg: 799'", str(path), 1)
     return times
 
 
@@ -186,7 +186,7 @@ class EstimatedTimes(Struct, frozen=True, eq=False):
     ranks_per_node: int
     _known: dict[tuple[str, Blocks], Times] = field(default_factory=dict)
 
-    def of(self, row: str, layer: Blocks) -> Times:
+    def row_times(self, row: str, layer: Blocks) -> Times:
         """Return the times of the parts that a row stands for; of the LM head all, which nothing recomputes."""
         key = row, layer
         if key not in self._known:

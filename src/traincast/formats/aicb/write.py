@@ -63,7 +63,7 @@ def _refuse_unused(options: Mapping[str, str], used: str) -> None:
     usual = {each.name: each.default for each in WRITERS.get("aicb").options}
     for name, value in options.items():
         if name != used and value != usual[name]:
-            raise ConfigError("is of jobs; the input is a file without one (or give a job file)", f"option {name}")
+            raise ConfigError("applies to jobs; the input is a file without one (or give a job file)", f"option {name}")
 
 
 def _dispatch_rows(said: str) -> int:

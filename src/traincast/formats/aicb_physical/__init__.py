@@ -4,19 +4,23 @@ AICB replays such files on real GPUs, and writes them again with times. Source: 
 (``workload/physical``, ``log_analyzer/log.py``).
 """
 
-from traincast.formats.contract import later, text_format
+from traincast.formats.aicb_physical.sniff import looks_like
+from traincast.formats.contract import FORMATS, Format
+from traincast.formats.writer import WRITERS
 
-text_format(
-    "aicb-physical",
-    "AICB physical workload",
-    one="a physical AICB workload",
-    options=(
-        *("gpus", "tp", "dp", "pp", "ep", "etp", "microbatches", "schedule"),
-        *("pp_message_bytes", "comm"),
-    ),
-    looks_like=later("traincast.formats.aicb_physical.grammar:looks_like"),
-    most_sure=0.95,
-    parse=later("traincast.formats.aicb_physical.grammar:parse"),
-    describe=later("traincast.formats.aicb_physical.steps:describe"),
-    build=later("traincast.formats.aicb_physical.read:build"),
+FORMATS.register("aicb-physical")(
+    Format(
+        name="aicb-physical",
+        title="AICB physical workload",
+        options=frozenset(
+            {
+                *("gpus", "tp", "dp", "pp", "ep", "etp", "microbatches", "schedule"),
+                *("pp_message_bytes", "comm"),
+            }
+        ),
+        looks_like=looks_like,
+        most_sure=0.95,
+        reader="traincast.formats.aicb_physical.reader",
+    )
 )
+WRITERS.registered_in("traincast.formats.aicb_physical.write", "aicb-physical")

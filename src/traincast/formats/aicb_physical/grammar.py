@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.errors import FormatError
-from traincast.formats.contract import Sniff
+from traincast.formats.aicb_physical.sniff import HEADER
 from traincast.formats.values import check_lines, filled_lines, read_cell, shown, time_s, whole
 from traincast.workload.words import Group, Operation
 
@@ -35,7 +35,7 @@ class PhysicalRow(Struct, frozen=True):
     size_bytes: int
     """Payload of the whole group as `Operation` counts it; bytes of a message."""
     gemm: tuple[int, int, int, int] | None
-    """Of a computation: batch, m, n, k."""
+    """Batch, m, n, k of a computation."""
     stage: str
     """Where in the step: ``forward.MegatronRowLinear``."""
     time_s: float | None
@@ -69,12 +69,8 @@ class PhysicalFile(Struct, frozen=True):
         return (row for section in self.sections for row in section.rows)
 
 
-HEADER = "comm_type,comm_group,"
 MOST_LINES = 2**20
 """More lines than other formats may have: a log holds many steps of thousands of rows, most of them alike."""
-
-_HEADER_WITHIN = 4
-"""Lines among which the first header is."""
 
 _COLLECTIVES = {
     "all_reduce": Operation.ALL_REDUCE,
@@ -111,14 +107,6 @@ _STAGE = re.compile(r"pp_stage(\d{1,9})\b")
 _SHAPES = re.compile(r"\(\((\d{1,12}(?: \d{1,12})*)\) \((\d{1,12}(?: \d{1,12})*)\)\)")
 
 T = TypeVar("T")
-
-
-def looks_like(head: str) -> Sniff:
-    """Tell from the header, which may follow a title."""
-    lines = [line.strip() for line in head.lstrip("\ufeff").splitlines() if line.strip()][:_HEADER_WITHIN]
-    if not any(line.startswith(HEADER) for line in lines):
-        return Sniff(0.0, f"no header begins with {HEADER}")
-    return Sniff(0.95, "a header of AICB's columns")
 
 
 def parse(path: str, text: str) -> PhysicalFile:
@@ -173,7 +161,7 @@ class _Reader:
     def _title(self, line: int, content: str) -> None:
         ranks = list(map(int, _RANK.findall(content)))
         if not ranks or not content.endswith("]"):
-            text = f"{shown(content)} is no title such as [rank0 ~ rank7] or [ pp_stage0: [rank0, rank1] ]"
+            text = f"{shown(content)} is not a title such as [rank0 ~ rank7] or [ pp_stage0: [rank0, rank1] ]"
             raise FormatError(text, self.path, line)
         stage = _STAGE.search(content)
         count = max(ranks) - min(ranks) + 1 if "~" in content else len(set(ranks))

@@ -26,7 +26,7 @@ from traincast.units import counted, format_size, format_time
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group, Operation, OverlapClass, Phase
-from traincast.workload.workload import MeasuredRun, Workload
+from traincast.workload.workload import MeasuredStep, Workload
 
 _DTYPE = "bf16"
 """Type of the GEMMs: AICB counts two bytes an element."""
@@ -46,7 +46,7 @@ def build(file: PhysicalFile, options: LayoutOptions, source: Source) -> Workloa
     return builder.workload(
         message_bytes,
         forward_only=bool(steps.passes[0].forward) and not steps.passes[0].backward,
-        measured=MeasuredRun(step_s, {0: step_s}, {}) if step_s else None,
+        measured=MeasuredStep(step_s, {0: step_s}, {}) if step_s else None,
     )
 
 
@@ -104,7 +104,7 @@ def _stages(file: PhysicalFile, steps: Steps, options: LayoutOptions, sizes: dic
     written = sizes.get(Group.PP, 1)
     if sends and max(written, options.pp or 1) == 1:
         row = steps.passes[0].messages[0]
-        text = "sends messages to another stage, and nothing says how many stages there are; give pp=..."
+        text = "sends messages to another stage, and does not say how many stages there are; give pp=..."
         raise FormatError(text, file.path, row.line).typed(pp="--pp")
     if written == 1 and options.pp is not None:
         return options.pp
@@ -208,7 +208,7 @@ class _Lowering(Struct):
 
 
 def _takes_times(file: PhysicalFile, steps: Steps, options: LayoutOptions) -> bool:
-    """Decide whether the times of the file are taken: those of a log are, unless the user wants prices."""
+    """Decide whether the times of the file are taken: those of a log are, unless the user wants estimates."""
     rows = [row for passes in steps.passes for row in passes.rows()]
     known = bool(rows) and all(row.time_s is not None for row in rows)
     if options.comm == "measured" and not known:
@@ -218,7 +218,7 @@ def _takes_times(file: PhysicalFile, steps: Steps, options: LayoutOptions) -> bo
 
 
 def _message_bytes(steps: Steps, layout: _Layout, options: LayoutOptions, notes: Notebook) -> int:
-    """Return the bytes of one message between stages: the commonest in the file."""
+    """Return the bytes of one pipeline send/recv: the commonest in the file."""
     known = known_message_bytes(options, layout.parallel.pp, None, notes)
     if known is not None:
         return known
@@ -247,7 +247,7 @@ def _say(steps: Steps, layout: _Layout, lowering: _Lowering, notes: Notebook) ->
     if before:
         total = sum(row.size_bytes * row.count for row in before)
         text = f"{counted(len(before), 'communication')} of the initialisation ({format_size(total)} on a rank)"
-        notes.assume("initialisation-left-out", f"{text} are no part of a step and do not run", before[0].line)
+        notes.assume("initialisation-left-out", f"{text} are not part of a step and do not run", before[0].line)
     if steps.held > 1:
         which = "the first" if steps.measured_s is None else f"number {steps.chosen + 1}, which took the median time,"
         notes.assume("step-chosen", f"the file holds {steps.held} steps; {which} is simulated")

@@ -42,7 +42,7 @@ class Passes(Struct):
 
     @property
     def microbatches(self) -> int:
-        """Passes of a kind; 0 where the step is none of training, such as a test of a collective."""
+        """Passes of a kind; 0 where the step is not one of training, such as a test of a collective."""
         return max(len(self.forward), len(self.backward))
 
     def rows(self) -> list[PhysicalRow]:
@@ -51,7 +51,7 @@ class Passes(Struct):
 
 
 class Steps(Struct, frozen=True):
-    """The step that is simulated, stage by stage, and what the file holds beside it."""
+    """The step that is simulated, stage by stage, and what else the file holds."""
 
     passes: tuple[Passes, ...]
     """One for each section."""

@@ -70,7 +70,7 @@ class _StageWriter(Struct, dict=True):
     workload: Workload
     name: str
     _texts: dict[tuple[tuple[int, ...], str | None], str] = field(default_factory=dict)
-    """Of passes, which repeat from microbatch to microbatch."""
+    """Texts of passes, which repeat from microbatch to microbatch."""
 
     @cached_property
     def sizes(self) -> dict[Group, int]:
@@ -191,7 +191,7 @@ def write(run: Run, options: Mapping[str, str]) -> Written:  # noqa: ARG001 it h
     """Return the workload of every stage."""
     workload = run.workload
     if workload.program is not None:
-        raise _refused(run.name, "its operations were recorded one by one, and are no pipeline's")
+        raise _refused(run.name, "its operations were recorded one by one, and not by a pipeline")
     writer = _StageWriter(workload, run.name)
     writer.check()
     pieces = (

@@ -14,6 +14,7 @@ from pathlib import Path
 from traincast.errors import FormatError
 from traincast.files import read_bytes
 from traincast.formats.values import number, shown
+from traincast.formats.writer import WRITERS
 from traincast.units import GIGA
 
 _OPERATIONS = {
@@ -30,6 +31,9 @@ SECTIONS: dict[str, dict[str, str]] = {
 """Section and key to what it is the rate of, as ``--busbw`` names it."""
 _LONGEST_BYTES = 1 << 16
 _MOST_GB_PER_S = 1e6
+
+
+WRITERS.registered_in("traincast.formats.busbw.write", "busbw")
 
 
 def looks_like_busbw(head: str) -> bool:

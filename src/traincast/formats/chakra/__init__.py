@@ -8,7 +8,8 @@ Source: mlcommons/chakra, schema/protobuf/et_def.proto; ASTRA-sim, astra-sim/wor
 """
 
 from traincast.formats.chakra.sniff import looks_like
-from traincast.formats.contract import FORMATS, Format, later
+from traincast.formats.contract import FORMATS, Format
+from traincast.formats.writer import WRITERS
 
 FORMATS.register("chakra")(
     Format(
@@ -16,7 +17,7 @@ FORMATS.register("chakra")(
         title="Chakra execution trace",
         options=frozenset({"gpus", "tp", "cp", "dp", "pp", "ep", "etp", "comm"}),
         looks_like=looks_like,
-        describe=later("traincast.formats.chakra.inspection:inspect_file"),
-        read_run=later("traincast.formats.chakra.read:read_workload"),
+        reader="traincast.formats.chakra.reader",
     )
 )
+WRITERS.registered_in("traincast.formats.chakra.write", "chakra")

@@ -126,7 +126,7 @@ class Body(Struct, frozen=True, eq=False):
 
     @property
     def peer(self) -> int | None:
-        """Rank at the other end of a send or receive; None where it is not said."""
+        """Rank at the other end of a send or receive; None where it is not specified."""
         return self.number("comm_dst" if self.type == NodeType.COMM_SEND else "comm_src")
 
     @property
@@ -190,7 +190,7 @@ def parse(path: str, data: bytes, known: Bodies | None = None) -> Trace:
     Raises
     ------
     FormatError
-        If they are no trace, with the byte and, where it is known, the node.
+        If they are not a trace, with the byte and, where it is known, the node.
     """
     trace, at, bodies, count = Trace(path), 0, {} if known is None else known, len(data)
     nodes = trace.nodes
@@ -263,7 +263,7 @@ def _node(data: bytes, at: int, end: int, begin: int, known: Bodies) -> Node:
 _ATTRIBUTES = (10 << 3 | Wire.LENGTH, 11 << 3 | Wire.LENGTH)
 """Keys of attributes in the two dialects; they are the last fields of a node."""
 _OWN = (1, 4, 5, 6)
-"""Fields that are no part of a body: the id, dependencies and the start."""
+"""Fields that are not part of a body: the id, dependencies and the start."""
 
 
 def _parts(

@@ -67,7 +67,7 @@ def read_groups(path: Path) -> dict[str, tuple[int, ...]]:
 
 def _ranks(value: object, what: str, shown: str) -> tuple[int, ...]:
     if not isinstance(value, list) or any(isinstance(each, bool) or not isinstance(each, int) for each in value):
-        raise FormatError(f"{what} is no list of ranks", shown)
+        raise FormatError(f"{what} is not a list of ranks", shown)
     ranks = tuple(value)
     if len(set(ranks)) < len(ranks) or any(not 0 <= rank < 2**31 for rank in ranks):
         raise FormatError(f"{what} has ranks that are negative, too large or there twice", shown)

@@ -43,7 +43,7 @@ def inspect_file(path: Path) -> Inspection:
         elif node.type == NodeType.COMP:
             what = "computation" if node.is_computation else "host"
             found.append(Counted(Group.NONE, what, count, time_s=count * node.duration_s))
-    oddities = [
+    warnings = [
         Note(
             "unknown-node",
             f"node {node.id} is of the unknown type {node.body.type}",
@@ -51,7 +51,7 @@ def inspect_file(path: Path) -> Inspection:
         )
         for node in unknown[:1]
     ]
-    old = "0.0.3" if any(body.old for body in distinct) else "not said"
+    old = "0.0.3" if any(body.old for body in distinct) else "not specified"
     return Inspection(
         generation=f"Chakra execution trace, schema {trace.version or old}",
         confidence=0.95,
@@ -63,5 +63,5 @@ def inspect_file(path: Path) -> Inspection:
             if isinstance(value, int | str) and len(str(value)) < _MOST_SHOWN
         },
         totals=tuple(totals_of(found)),
-        oddities=tuple(oddities),
+        oddities=tuple(warnings),
     )

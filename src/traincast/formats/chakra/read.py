@@ -28,12 +28,12 @@ from traincast.files import input_of
 from traincast.formats.chakra.files import Run, only_run
 from traincast.formats.chakra.grammar import BARRIER, PHASE, PIECES, Body, Node, NodeType, Trace
 from traincast.formats.chakra.groups import DEFAULT, DEGREES
-from traincast.formats.chakra.oddities import say_what_is_odd
+from traincast.formats.chakra.warnings import say_what_is_unusual
 from traincast.job.options import LayoutOptions
 from traincast.workload.builder import collective_op, compute_op, host_op
 from traincast.workload.ops import Op, OperatorCall
-from traincast.workload.recorded import RankRecord, Recorder
 from traincast.workload.recorded_groups import Told, classified
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Stream
 from traincast.workload.workload import Workload
 
@@ -59,7 +59,7 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
     for rank, trace in run.traces.items():
         reader = _Rank(rank, trace, recorder, {each: kinds.kind_of[each] for each in told}, told, place[trace.path])
         recorder.add(reader.record())
-    say_what_is_odd(traces, notes)
+    say_what_is_unusual(traces, notes)
     workload = recorder.workload(measured_communication=options.comm != "model")
     return replace(workload, compute_is_in_situ=True)
 
@@ -93,7 +93,7 @@ def _world(run: Run) -> int:
 
 
 def _pair(rank: int, body: Body) -> str | None:
-    """Return a name for the pair of a message, None where its other end is not said."""
+    """Return a name for the pair of a message, None where its other end is not specified."""
     peer = body.peer
     if peer is None:
         return None
@@ -130,7 +130,7 @@ def _told_group(run: Run, name: str, world: int, exchanges: bool, node: Node, pa
     members = run.groups.members.get(name)
     if members is None and name != DEFAULT:
         raise FormatError(
-            f"{node} is over the group {name!r}, whose ranks are not said; give the run's comm-group file too",
+            f"{node} is over the group {name!r}, whose ranks are not specified; give the run's comm-group file too",
             path,
         )
     description = run.groups.descriptions.get(name, "world" if name == DEFAULT else "")

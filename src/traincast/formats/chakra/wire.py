@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 MOST_VARINT_BYTES = 10
-"""Of 64 bits, seven in a byte."""
+"""Bytes of a varint of 64 bits, seven in a byte."""
 _ALL_BITS = 2**64 - 1
 _MOST_FIELDS = 2**29
 
@@ -34,7 +34,7 @@ _FIXED = {Wire.FIXED64: 8, Wire.FIXED32: 4}
 
 
 class DamagedError(Exception):
-    """Bytes that are no message; `at` is the first of them, counted from the beginning of the data."""
+    """Bytes that are not a message; `at` is the first of them, counted from the beginning of the data."""
 
     def __init__(self, what: str, at: int) -> None:
         self.what, self.at = what, at
@@ -115,7 +115,7 @@ def fields(data: bytes, at: int, end: int, until: tuple[int, ...] = ()) -> Itera
     Raises
     ------
     DamagedError
-        If the bytes are no message.
+        If the bytes are not a message.
     """
     while at < end:
         begin = at

@@ -54,7 +54,7 @@ def write(run: Run, options: Mapping[str, str]) -> Written:
     prefix = options["prefix"]
     if not prefix or "/" in prefix or "\\" in prefix:
         raise ConfigError(f"is {prefix!r}; it must be the beginning of file names", "option prefix")
-    traces = _Traces.of(program, timeline, run)
+    traces = _Traces.from_program(program, timeline, run)
     return Written(traces.files(prefix), _lost(program))
 
 
@@ -80,7 +80,7 @@ class _Traces(Struct):
     """Attributes of collectives by group and row."""
 
     @classmethod
-    def of(cls, program: Program, timeline: Timeline, run: Run) -> "_Traces":
+    def from_program(cls, program: Program, timeline: Timeline, run: Run) -> "_Traces":
         peer_N, tag_N = _ends(program)
         parallel = run.workload.parallel
         values = {name: getattr(parallel, "expert_tp" if name == "etp" else name) for name in DEGREES}
@@ -144,7 +144,7 @@ class _Traces(Struct):
         alone_L = program.rendezvous_N[mine] < 0
         key = b"|".join(column.tobytes() for column in (*columns, alone_L))
         if key not in self.sequences:
-            self.sequences[key] = _Sequence.of(program.ops, self.of_row, *columns, alone_L)
+            self.sequences[key] = _Sequence.from_columns(program.ops, self.of_row, *columns, alone_L)
         return self.sequences[key]
 
 
@@ -158,14 +158,14 @@ class _Sequence(Struct):
     collective_K: IntArray
     """Operations that are collectives."""
     heads: list[tuple[bytes, bytes]]
-    """Of each communication its fields before the attributes of group or peers, and after them."""
+    """Fields of each communication before the attributes of group or peers, and after them."""
     row_K: list[int]
     """Template row of each communication."""
     kinds: list[NodeType]
     known: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_columns(
         cls,
         ops: OpTable,
         of_row: dict[int, bytes],

@@ -7,7 +7,9 @@ to simulate; `read` makes the workload of them, and `inspection` describes a fil
 Source: fwyc0573/Megatron-LM (tracer of NetX-lab/Echo).
 """
 
-from traincast.formats.contract import FORMATS, Format, later
+from traincast.formats.contract import FORMATS, Format
+from traincast.formats.echo.sniff import looks_like
+from traincast.formats.writer import WRITERS
 
 FORMATS.register("echo")(
     Format(
@@ -19,12 +21,9 @@ FORMATS.register("echo")(
                 *("expert_imbalance", "expert_loads"),
             }
         ),
-        looks_like=later("traincast.formats.echo.inspection:looks_like"),
+        looks_like=looks_like,
         most_sure=0.98,
-        describe=later("traincast.formats.echo.inspection:inspect_file"),
-        read_run=later("traincast.formats.echo.read:read_workload"),
-        recorded=later("traincast.formats.echo.read:read_recorded"),
-        expert_loads=later("traincast.formats.echo.read:traced_loads"),
-        computations=later("traincast.formats.echo.computations:computations"),
+        reader="traincast.formats.echo.reader",
     )
 )
+WRITERS.registered_in("traincast.formats.echo.write", "echo")

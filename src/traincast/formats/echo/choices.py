@@ -23,7 +23,7 @@ _FEW_EXPERTS = 16
 _FURTHER = 4
 """How many times the ranks of a stage are doubled where nothing limits them."""
 _OTHERS = 4
-"""Numbers of ranks of a stage that are no power of two and are looked at."""
+"""Numbers of ranks of a stage that are not a power of two and are looked at."""
 _MOST_CHOICES = 12
 _UNUSUAL = 2
 """Places by which a layout of an unusual size stands further back."""
@@ -32,7 +32,7 @@ _FOR_A_STAGE = 4
 
 
 class StageLayout(NamedTuple):
-    """How the ranks of a stage share its work, beside tp and cp."""
+    """How the ranks of a stage share its work, in addition to tp and cp."""
 
     dp: int
     ep: int

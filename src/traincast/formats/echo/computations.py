@@ -1,4 +1,4 @@
-"""What the ranks of a traced run computed: the time of each pass of a microbatch that is no communication.
+"""What the ranks of a traced run computed: the time of each pass of a microbatch that is not communication.
 
 Synchronous communication and the host's gaps between traced operations are left out; asynchronous communication stays
 as the GEMM that hides it. The optimizer counts from when the last rank of its norm has come.

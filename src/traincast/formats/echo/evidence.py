@@ -1,4 +1,4 @@
-"""What rank traces say of the degrees of their run, beside file names and flags.
+"""What rank traces say of the degrees of their run, in addition to file names and flags.
 
 Each function returns the degrees that agree with everything the traces say of it, the likeliest first; where only one
 is left the traces determine it. Notes say what the first one follows from.
@@ -35,7 +35,7 @@ _MOST_RANKS = 1 << 16
 """Ranks of a stage: more than any published run has."""
 
 _FURTHER = 3
-"""Degrees beside the first one that are taken as likely where nothing limits them: twice as many ranks each."""
+"""Degrees after the first one that are taken as likely where nothing limits them: twice as many ranks each."""
 
 
 def tp_degrees(run: Run, notes: Notebook) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ def expert_layers(op: TraceOp) -> list[ExpertLayer]:
 
     The first of a pair carries what the rank routes (in the backward pass, the gradients of what
     it combined), the second what its experts received. Rows of another width (such as routing
-    weights, which travel with the tokens) pair among themselves, and one number a token is no layer.
+    weights, which travel with the tokens) pair among themselves, and one number a token is not a layer.
     """
     alike: dict[tuple[object, ...], list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
     for index, sub in enumerate(op.sub_ops):

@@ -1,7 +1,7 @@
 """Read the lines of a rank trace: ``rank:0:forward_step(key=value,...,sub_operations=[...])``.
 
 Values are unquoted and may hold commas. A key starts at the beginning or after a comma outside square brackets,
-so the commas of a shape and of a description are no separators.
+so the commas of a shape and of a description are not separators.
 
 Source: fwyc0573/Megatron-LM, the tracer's commands (the writer).
 """
@@ -29,12 +29,10 @@ from traincast.formats.echo.lines import (
     SubOp,
     TraceOp,
 )
+from traincast.formats.echo.sniff import HEAD
 from traincast.formats.values import MOST_LINES, check_lines, shown
 from traincast.units import LARGEST_WHOLE
 from traincast.workload.words import Group, Operation
-
-HEAD = re.compile(r"(rank|stage):(0|[1-9][0-9]{0,8}):([A-Za-z_][A-Za-z0-9_]{0,63})\(", re.ASCII)
-"""How a line starts."""
 
 _AFTER_DESCRIPTION = FIELDS | {"cmd_uid", "op_semantics", "finalize_base_duration_ms"} | frozenset(ALIASES)
 """Fields that end a description; any other ``word=`` in one belongs to its text."""
@@ -229,7 +227,7 @@ def _sub_operations(text: str | None) -> tuple[SubOp, ...]:
         for piece in pieces:
             duration, _, rest = piece.partition(",timestamp=")
             stamp, _, rest = rest.partition(",")
-            call, before = _joint(before, rest)
+            call, before = _both_ends(before, rest)
             duration_ms, end_ms = float(duration), float(stamp)
             # within the limits of `_time_s`
             if not 0.0 <= duration_ms <= end_ms <= _MAX_MS or "_" in duration or "_" in stamp:
@@ -244,7 +242,7 @@ def _sub_operations(text: str | None) -> tuple[SubOp, ...]:
 
 
 @lru_cache(_MAX_CALLS)
-def _joint(before: str | None, rest: str) -> tuple[Call, str | None]:
+def _both_ends(before: str | None, rest: str) -> tuple[Call, str | None]:
     """Return a call from the texts before and after its times, and the text before the times of the next, if any."""
     after, comma, following = rest.partition("', '")
     if not comma:

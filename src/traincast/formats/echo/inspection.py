@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from traincast.diagnostics import Note, Remarks
-from traincast.errors import FormatError
-from traincast.formats.contract import Inspection, Sniff, Total
+from traincast.diagnostics import FileWarnings, Note
+from traincast.formats.contract import Inspection, Total
 from traincast.formats.echo.experts import experts_of
 from traincast.formats.echo.files import FileName, read_trace
-from traincast.formats.echo.grammar import HEAD, parse_line
 from traincast.formats.echo.lines import (
     COLLECTIVES,
     COMMUNICATIONS,
@@ -45,20 +43,6 @@ _LAYOUT = (
 """What the shapes, which were really there, or else the name say of a run."""
 
 _Sizes = dict[str, int | str | None]
-
-
-def looks_like(head: str) -> Sniff:
-    """Tell how sure it is that a text begins a rank trace or a scheduling plan."""
-    line, _, more = head.removeprefix("\ufeff").lstrip().partition("\n")
-    if HEAD.match(line) is None:
-        return Sniff(0.0, "the first line does not begin like rank:0:forward_step(")
-    try:
-        parse_line(line, "", 1)
-    except FormatError as problem:
-        if not more and "duration=" in line:
-            return Sniff(0.8, "begins like a rank trace; its first line goes on beyond the text seen")
-        return Sniff(0.5, f"begins like a rank trace, but the first line cannot be read{problem}")
-    return Sniff(0.98, "the first line is an operation of a rank trace")
 
 
 def inspect_file(path: Path) -> Inspection:
@@ -193,7 +177,7 @@ def _collective_of(op: TraceOp) -> tuple[Group, Operation] | None:
 
 def trace_warnings(path: str, ops: Sequence[TraceOp]) -> tuple[Note, ...]:
     """List what is unusual in the operations of a file in the order of lines, each kind once with its first line."""
-    found = Remarks(path)
+    found = FileWarnings(path)
     for op in ops:
         _of_operation(op, found)
         for sub in op.sub_ops:
@@ -219,7 +203,7 @@ def trace_warnings(path: str, ops: Sequence[TraceOp]) -> tuple[Note, ...]:
     return found.notes()
 
 
-def _of_operation(op: TraceOp, found: Remarks) -> None:
+def _of_operation(op: TraceOp, found: FileWarnings) -> None:
     if op.duration_s is not None and op.is_placeholder:
         found.add("placeholder", f"{op.op} has no time: duration and timestamp are 0, to be estimated", op.line)
     if op.op not in PHASES and op.op not in MESSAGES and op.op not in COLLECTIVES:
@@ -236,7 +220,7 @@ def _of_operation(op: TraceOp, found: Remarks) -> None:
         found.add("bucket-launch-only", text, op.line)
 
 
-def _of_call(call: Call, line: int, found: Remarks) -> None:
+def _of_call(call: Call, line: int, found: FileWarnings) -> None:
     if call.group is None:
         found.add("unknown-group", f"group {shown(str(call.group_name))} of a sub-operation is not known", line)
     if call.comm_name not in COMMUNICATIONS:

@@ -41,7 +41,7 @@ from traincast.workload.experts import ExpertLoads, describe, expert_loads, expe
 from traincast.workload.groups import rank_groups
 from traincast.workload.ops import FloatArray, IntArray, Op
 from traincast.workload.words import Group
-from traincast.workload.workload import MeasuredRun, Workload
+from traincast.workload.workload import MeasuredStep, Workload
 
 _CHANGES_THE_FORECAST = frozenset({"unknown-operation", "unknown-group", "unknown-communication"})
 """What is unusual in a trace and worth a warning of its simulation."""
@@ -88,7 +88,7 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
 
 
 def read_recorded(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
-    """Read the traces of one run as they are (see `traincast.formats.contract.Format.recorded`)."""
+    """Read the traces of one run as they are (see `traincast.formats.contract.Reader.recorded`)."""
     opened = _opened(paths, name, options)
     changes = (options.comm == "model", options.expert_imbalance is not None, options.expert_loads is not None)
     if opened.run.is_forecast or not (opened.is_another_run or any(changes)):
@@ -227,7 +227,7 @@ class _Replay(Struct):
         return np.array([load_of[rank] or 0.0 for rank in sources], dtype=np.float64)
 
     def _message_bytes(self) -> int:
-        """Return the bytes of a message between stages: as traced, else the largest exchange inside a forward."""
+        """Return the bytes of a pipeline send/recv: as traced, else the largest exchange inside a forward."""
         if self.options.pp_message_bytes is not None or self.layouts.target.pp == 1:
             return self.options.pp_message_bytes or 0
         traced = [op.size_bytes for op in self.run.ops if op.op in MESSAGES and op.size_bytes]
@@ -240,7 +240,7 @@ class _Replay(Struct):
         self.notes.assume("message-size", text, None, brief=brief)
         return size
 
-    def _measured_run(self) -> MeasuredRun | None:
+    def _measured_run(self) -> MeasuredStep | None:
         """Return what was measured, if the run to simulate is the one that was traced."""
         if self.run.is_profile:
             return None

@@ -4,7 +4,7 @@ Lines and the collectives in them run one after the other, as the tracer waits f
 is computation. Messages, asynchronous collectives and gradient buckets have queues of their own: each is launched when
 what stands before it in the file has ended, and the first operation after it that began once it had ended waits for it.
 
-What the file says of each line and collective is kept beside (`Recorded.said`), so that it can be written again.
+What the file says of each line and collective is kept separately (`Recorded.said`), so that it can be written again.
 """
 
 import math
@@ -24,7 +24,7 @@ from traincast.workload.builder import collective_op, compute_op
 from traincast.workload.groups import GroupTable, rank_groups
 from traincast.workload.ops import Op
 from traincast.workload.program import Said
-from traincast.workload.recorded import RankRecord, Recorder
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, OverlapClass, Phase, Stream
 from traincast.workload.workload import Workload
 
@@ -32,7 +32,7 @@ LINE = "line"
 """Name under which what a line says begins, with its operation as written; what a collective inside says does not."""
 
 _ROUNDING_S, _ROUNDING_OF_FORECAST_S = 20e-6, 2e-9
-"""By how much times of the tracer, which it rounds to 0.01 ms, may contradict each other, and those of a forecast."""
+"""How much times of the tracer, which it rounds to 0.01 ms, may contradict each other, and those of a forecast."""
 
 _MAIN = 0
 
@@ -68,7 +68,7 @@ class _Groups(Struct):
     alone: bool
     _known: dict[tuple[Group, int], int] = field(default_factory=dict)
 
-    def of(self, kind: Group | None, rank: int) -> int:
+    def group(self, kind: Group | None, rank: int) -> int:
         """Return the group of a rank, -1 where it has none with others."""
         table = None if kind is None else self.tables.get(kind)
         number = -1 if table is None else int(table.group_of_rank_W[rank])
@@ -107,7 +107,7 @@ class _Rank(Struct):
     """Last operation of the main queue."""
     free_s: dict[int, float] = field(default_factory=dict)
     """When each queue is free."""
-    beside: list[tuple[int, float]] = field(default_factory=list)
+    overlapped: list[tuple[int, float]] = field(default_factory=list)
     """Operations of other queues that nothing waits for yet, and when they end."""
 
     def record(self, file: int) -> RankRecord:
@@ -133,7 +133,7 @@ class _Rank(Struct):
         elif op.op in COLLECTIVES and not op.sub_ops:
             kind, operation = COLLECTIVES[op.op]
             kind = kind if op.op != BUCKET or op.group_kind is None else op.group_kind
-            group = self.groups.of(kind, op.rank)
+            group = self.groups.group(kind, op.rank)
             if group >= 0:
                 what = (op.op, Phase.STEP, kind, operation, op.moved_bytes)
                 row = self._row(what, lambda: collective_op(*what, part=op.op))
@@ -161,7 +161,7 @@ class _Rank(Struct):
 
     def _collective(self, op: TraceOp, call: Call, span: _Span) -> None:
         """Add a collective inside a line; what it does not know, or does alone, is computation."""
-        group = self.groups.of(call.group, op.rank)
+        group = self.groups.group(call.group, op.rank)
         name, phase, queue = call.func_name or call.source, PHASES.get(op.op, Phase.STEP), _MAIN
         if group < 0 or call.group is None or call.comm is Operation.NONE:
             group, row = -1, self._row((op.op, name), lambda: replace(_compute(op.op), name=name))
@@ -200,9 +200,9 @@ class _Rank(Struct):
         """Add an operation, after what it must follow."""
         index, start_s = len(self.found), max(span.start_s, self.free_s.get(queue, 0.0))
         if queue == _MAIN:
-            for other, end_s in [each for each in self.beside if each[1] <= start_s + self.rounding_s]:
+            for other, end_s in [each for each in self.overlapped if each[1] <= start_s + self.rounding_s]:
                 self.edges.append((other, index))
-                self.beside.remove((other, end_s))
+                self.overlapped.remove((other, end_s))
                 start_s = max(start_s, end_s)
             self.last = index
         elif self.last >= 0 and self.free_s.get(_MAIN, 0.0) <= start_s + self.rounding_s:
@@ -211,7 +211,7 @@ class _Rank(Struct):
         end_s = max(start_s, span.end_s)
         self.free_s[queue] = end_s
         if queue != _MAIN:
-            self.beside.append((index, end_s))
+            self.overlapped.append((index, end_s))
         none = {"said_L": -1, "span_s_L": math.nan, "clock_s_L": math.nan}
         self.found.append(
             {

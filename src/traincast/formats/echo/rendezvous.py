@@ -22,7 +22,7 @@ from traincast.formats.echo.lines import COLLECTIVES, MESSAGES, Call, TraceOp, f
 from traincast.workload.groups import GroupTable
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import Group
-from traincast.workload.workload import MeasuredRun
+from traincast.workload.workload import MeasuredStep
 
 OPTIMIZER = "optimizer_step"
 """Operation that begins with the norm over tp x pp."""
@@ -36,7 +36,7 @@ _CLOCKS_AGREE_S = 0.001
 _Key = tuple[object, ...]
 
 
-class _Meeting(Struct):
+class _Spans(Struct):
     """What one rendezvous took on each of its members, by rank."""
 
     spans: dict[int, "Span"] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Rendezvous(Struct):
     """Whether the optimizer begins with a norm over tp x pp; False once a rank ended it before another began."""
     _keys: dict[tuple[int, int], list[_Key]] = field(default_factory=dict)
     """By rank and line: the rendezvous of the operation as a whole, and of each sub-operation."""
-    _meetings: dict[_Key, _Meeting] = field(default_factory=lambda: defaultdict(_Meeting))
+    _rendezvous: dict[_Key, _Spans] = field(default_factory=lambda: defaultdict(_Spans))
     _usual: dict[_Key, list[float]] = field(default_factory=lambda: defaultdict(list))
     _transfers: dict[_Key, list[float]] = field(default_factory=lambda: defaultdict(list))
     _medians: dict[_Key, float] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Rendezvous(Struct):
             for key, each in zip(keys, (*own, *op.sub_ops), strict=True):
                 if each is not None and each.start_s is not None and each.end_s is not None:
                     offset_s = self.offset_s[rank]
-                    self._meetings[key].spans[rank] = Span(each.start_s - offset_s, each.end_s - offset_s)
+                    self._rendezvous[key].spans[rank] = Span(each.start_s - offset_s, each.end_s - offset_s)
         for op, rank in ops:
             for index in range(len(op.sub_ops)):
                 self._learn(op, rank, index)
@@ -119,13 +119,13 @@ class Rendezvous(Struct):
         table = None if kind is None else self.tables.get(kind)
         return rank if table is None else int(table.group_of_rank_W[rank])
 
-    def _met(self, op: TraceOp, rank: int, index: int = -1) -> _Meeting:
+    def _spans_of(self, op: TraceOp, rank: int, index: int = -1) -> _Spans:
         keys = self._keys.get((rank, op.line))
-        return _Meeting() if keys is None else self._meetings.get(keys[index + 1], _Meeting())
+        return _Spans() if keys is None else self._rendezvous.get(keys[index + 1], _Spans())
 
     def _learn(self, op: TraceOp, rank: int, index: int) -> None:
         """Learn usual transfers and GEMMs."""
-        span, call = self._met(op, rank, index).spans.get(rank), op.sub_ops[index].call
+        span, call = self._spans_of(op, rank, index).spans.get(rank), op.sub_ops[index].call
         if span is None:
             return
         if not call.is_async:
@@ -135,18 +135,18 @@ class Rendezvous(Struct):
                 self._usual[key].append(span.duration_s)
 
     def _launched_last(self, op: TraceOp, rank: int, index: int) -> bool:
-        met = self._met(op, rank, index)
-        skew_s = met.extremes_s[1] - met.spans[rank].start_s
-        return skew_s <= _LAUNCHED_LAST * met.spans[rank].duration_s
+        spans = self._spans_of(op, rank, index)
+        skew_s = spans.extremes_s[1] - spans.spans[rank].start_s
+        return skew_s <= _LAUNCHED_LAST * spans.spans[rank].duration_s
 
     def _ended_before_a_start(self, op: TraceOp, rank: int) -> bool:
         """Tell whether a member of a rank's group ended an operation before another one began it."""
-        _, last_start_s, first_end_s = self._met(op, rank).extremes_s
+        _, last_start_s, first_end_s = self._spans_of(op, rank).extremes_s
         return last_start_s > first_end_s + _CLOCKS_AGREE_S
 
     def transfer_s(self, op: TraceOp, rank: int, index: int = -1) -> float:
         """Return the transfer of a synchronous collective in seconds: its shortest span."""
-        return max(0.0, self._met(op, rank, index).extremes_s[0])
+        return max(0.0, self._spans_of(op, rank, index).extremes_s[0])
 
     def hidden_transfer_s(self, call: Call) -> float | None:
         """Return the usual transfer of synchronous collectives alike an asynchronous one, if the run has any."""
@@ -160,7 +160,7 @@ class Rendezvous(Struct):
 
     def own_s(self, op: TraceOp, rank: int, index: int) -> float:
         """Return a rank's own part of an asynchronous span in seconds."""
-        span, call = self._met(op, rank, index).spans.get(rank), op.sub_ops[index].call
+        span, call = self._spans_of(op, rank, index).spans.get(rank), op.sub_ops[index].call
         if span is None:
             return op.sub_ops[index].duration_s or 0.0
         if not self._launched_last(op, rank, index):
@@ -173,16 +173,16 @@ class Rendezvous(Struct):
         """Tell whether every member of an operation's group was traced."""
         table = self.tables[COLLECTIVES[op.op][0]]
         members = table.members_GK[table.group_of_rank_W[rank]]
-        return len(self._met(op, rank).spans) == int((members >= 0).sum())
+        return len(self._spans_of(op, rank).spans) == int((members >= 0).sum())
 
     def after_last_start_s(self, op: TraceOp, rank: int) -> float:
         """Return what an operation of a group took once its last member had started it, in seconds."""
-        met = self._met(op, rank)
-        return max(0.0, met.spans[rank].end_s - met.extremes_s[1])
+        spans = self._spans_of(op, rank)
+        return max(0.0, spans.spans[rank].end_s - spans.extremes_s[1])
 
     def wait_s(self, op: TraceOp, rank: int) -> float:
-        """Return what a rank waited for others in an operation that is no message, in seconds."""
-        wait_s, span = 0.0, self._met(op, rank).spans.get(rank)
+        """Return what a rank waited for others in an operation that is not a message, in seconds."""
+        wait_s, span = 0.0, self._spans_of(op, rank).spans.get(rank)
         if span is not None and op.op != OPTIMIZER:
             wait_s = max(0.0, span.duration_s - self.transfer_s(op, rank))
         elif span is not None:
@@ -253,7 +253,7 @@ class Messages(Struct):
         return max(0.0, min(waits_s)) if not np.isnan(waits_s).any() else 0.0
 
 
-def measured_run(run: Run, rendezvous: Rendezvous, messages: Messages) -> MeasuredRun | None:
+def measured_run(run: Run, rendezvous: Rendezvous, messages: Messages) -> MeasuredStep | None:
     """Return the measured step, ends and parts of a run; None where no operation has a time.
 
     Times are seconds from the first start of any rank; of a fused exchange the second line says
@@ -284,4 +284,4 @@ def measured_run(run: Run, rendezvous: Rendezvous, messages: Messages) -> Measur
         return None
     first_s = min(starts)
     ends_s = {rank: end - first_s for rank, end in end_s.items()}
-    return MeasuredRun(max(end_s.values()) - first_s, ends_s, part_s, wait_s)
+    return MeasuredStep(max(end_s.values()) - first_s, ends_s, part_s, wait_s)

@@ -158,7 +158,7 @@ def _check(run: Run, program: Program) -> None:
         wrong = int(at[np.flatnonzero(astray)[0]])
         what = f"{program.ops.name_T[program.row_N[wrong]]!r} of rank {program.rank_N[wrong]}"
         raise FormatError(
-            f"{what} is no message between neighbours of a pipeline, and a trace cannot say whose else", run.name
+            f"{what} is not a message between neighbours of a pipeline, and a trace can name no other", run.name
         )
     tables = rank_groups(
         run.workload.parallel, {group.kind for group in program.groups} - {Group.PP}, run.workload.table_stages
@@ -168,7 +168,7 @@ def _check(run: Run, program: Program) -> None:
         members = sorted(group.members.tolist())
         if group.kind is not Group.PP and (group.kind, *members) not in known:
             shown = f"{members[:8]}{'...' if len(members) > 8 else ''}"
-            text = f"has a {group.kind.name.lower()} group of ranks {shown}, which is none of its layout"
+            text = f"has a {group.kind.name.lower()} group of ranks {shown}, which its layout does not have"
             raise FormatError(f"{text}; a trace names groups by the layout alone", run.name)
 
 

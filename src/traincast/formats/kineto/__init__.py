@@ -3,12 +3,12 @@
 `stream` cuts a document into pieces, `events` says what is read of them, and `grammar` makes columns of it;
 `communication` says what collectives and their groups mean; `step`, `operators` and `record` what a rank ran in a step
 and in which order; `match` and `times` what ranks did together and when; `read` makes a recorded program of all that
-(`traincast.workload.recorded`), `inspection` describes a file, and `computations` finds kernels whose shapes are known.
+(`traincast.workload.recorder`), `inspection` describes a file, and `computations` finds kernels whose shapes are known.
 
 Source: pytorch/kineto, libkineto/src/output_json.cpp.
 """
 
-from traincast.formats.contract import FORMATS, Format, later
+from traincast.formats.contract import FORMATS, Format
 from traincast.formats.kineto.sniff import looks_like
 
 FORMATS.register("kineto")(
@@ -17,8 +17,6 @@ FORMATS.register("kineto")(
         title="PyTorch profiler trace",
         options=frozenset({"gpus", "tp", "cp", "dp", "pp", "ep", "etp", "comm", "step"}),
         looks_like=looks_like,
-        describe=later("traincast.formats.kineto.inspection:inspect_file"),
-        read_run=later("traincast.formats.kineto.read:read_workload"),
-        computations=later("traincast.formats.kineto.computations:computations"),
+        reader="traincast.formats.kineto.reader",
     )
 )

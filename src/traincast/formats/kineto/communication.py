@@ -109,9 +109,9 @@ class Communication(Struct, frozen=True):
     """As `Operation` counts it; None where the trace does not say it."""
     dtype: str | None = None
     group: GroupOfRanks | None = None
-    """None where its members are not said."""
+    """None where its members are not specified."""
     source: int | None = None
-    """Of a message, where it is known."""
+    """Sender of a message, where it is known."""
     target: int | None = None
     kind: Group = Group.NONE
     """For whom it is, where only the kernel's library tells that."""
@@ -167,7 +167,7 @@ def world_size(document: Document) -> int:
 
 
 def _described(document: Document) -> dict[str, dict[str, Any]]:
-    """Return the groups that a trace lists beside its events, by name."""
+    """Return the groups that a trace lists in addition to its events, by name."""
     listed = (document.distributed or {}).get("pg_config")
     listed = listed if isinstance(listed, list) else []
     return {str(each.get("pg_name")): each for each in listed if isinstance(each, dict)}

@@ -3,8 +3,8 @@
 A profiler that records shapes (``record_shapes=True``) says what the operator of the host was given that launched a
 kernel: the one of the kernel's number (``External id``), or the innermost around its launch. What is in `_READERS`
 becomes an `OperatorCall` with the time of all its kernels; others, such as those of compilers and extensions, say no
-shapes and are left out. A GEMM of the backward pass is taken as one for the gradient of an input; which of the two it
-is no shape tells, and both have the work of their own sizes.
+shapes and are left out. A GEMM of the backward pass is taken as one for the gradient of an input; no shape tells
+which of the two it is, and both have the work of their own sizes.
 
 Shapes: of PyTorch's operators, aten/src/ATen/native/native_functions.yaml.
 """
@@ -138,7 +138,7 @@ def call_of(name: str, shapes: Shapes, phase: Phase, *, tf32: bool = False) -> O
         backward = phase is Phase.BACKWARD
         way = "dgrad" if backward else "forward"
         *first, m, n, k = shape if family == "gemm" else shape[:3]
-        # The gradient of the input of a layer of n outputs and k inputs is a product of m x k over n.
+        # The gradient of the input of a layer of n outputs and k inputs is a GEMM of m x k over n.
         sizes = (m, k, n) if backward else (m, n, k)
         shape = (*first, *sizes) if family == "gemm" else (*sizes, shape[3])
     else:

@@ -110,7 +110,7 @@ _KINDS: dict[str, tuple[int, type[msgspec.Struct]]] = {
     "cuda_sync": (3, _WaitEvent),
     **dict.fromkeys(("ac2g", "fwdbwd", "python_function", "overhead", "gpu_user_annotation", "Trace"), (-1, _Other)),
 }
-"""By category of an event: which of the tables takes it, and what is read of it. Those with a capital are of files
+"""For each category of events: which of the tables takes it, and what is read of it. Those with a capital are of files
 before 2022; others are read over, if more slowly than those that are known to be."""
 _WORK_NAMED = {"gpu_memcpy": Work.COPY, "Memcpy": Work.COPY, "gpu_memset": Work.SET, "Memset": Work.SET}
 _CLASSES = {
@@ -137,7 +137,7 @@ def decode_events(text: bytes) -> list[Any]:
     Raises
     ------
     msgspec.DecodeError
-        If it is no JSON, or an event is none.
+        If it is not JSON, or an entry is not an event.
     """
     try:
         return _ALL.decode(text)

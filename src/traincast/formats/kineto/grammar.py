@@ -62,14 +62,14 @@ _COMMUNICATED = attrgetter(*Communicated._fields)
 
 
 class Shapes(NamedTuple):
-    """What an operator was given, as JSON: the dimensions of its inputs, and their types; empty where not said."""
+    """What an operator was given, as JSON: the dimensions of its inputs, and their types; empty where not specified."""
 
     dims: bytes
     types: bytes
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trace says beside its events."""
+    """What a trace says in addition to its events."""
 
     schema_version: Loose = msgspec.field(name="schemaVersion", default=None)
     devices: list[dict[str, Any]] = msgspec.field(name="deviceProperties", default_factory=list)
@@ -95,13 +95,13 @@ class GpuWork(Struct, frozen=True, kw_only=True):
     external_G: IntArray
     """Number of the operator of the host that launched it; 0 for none."""
     size_bytes_G: IntArray
-    """Of copies and sets; -1 where it is not said."""
+    """Bytes of copies and sets; -1 where it is not specified."""
     communicated_G: IntArray
     """Index into `Trace.communicated`; -1 for none."""
     sequence_G: IntArray
-    """Number of the collective in its group; -1 where it is not said."""
+    """Number of the collective in its group; -1 where it is not specified."""
     comms_G: IntArray
-    """Index into `Trace.comms_ids`; -1 where it is not said."""
+    """Index into `Trace.comms_ids`; -1 where it is not specified."""
     event_G: IntArray
     """Index in the list of events."""
 
@@ -143,7 +143,7 @@ class StreamWaits(Struct, frozen=True, kw_only=True):
     stream_W: IntArray
     for_stream_W: IntArray
     correlation_W: IntArray
-    """Of the call that made it wait."""
+    """Correlation of the call that made it wait."""
     recorded_by_W: IntArray
     """Correlation of the call that recorded the event."""
     event_W: IntArray
@@ -156,7 +156,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     document: Document
     events: int
     size_bytes: int
-    """Of its text, unpacked."""
+    """Bytes of its text, unpacked."""
     gpu: GpuWork
     calls: RuntimeCalls
     host: HostOperators
@@ -296,7 +296,7 @@ def read_trace(path: Path) -> Trace:
     Raises
     ------
     FormatError
-        If it cannot be read, is no trace, ends too early, or an event that counts has no time or a negative one.
+        If it cannot be read, is not a trace, ends too early, or an event that counts has no time or a negative one.
     """
     reader, events = _Reader(), 0
     stream = EventStream(path, decode_events)
@@ -334,7 +334,7 @@ def _document(path: Path, outside: Sequence[tuple[int, bytes]]) -> Document:
         except RecursionError:
             raise too_deep(path, offset) from None
         except msgspec.ValidationError as error:
-            raise FormatError(f"the object beside its events is none of a profiler: {error}", str(path)) from None
+            raise FormatError(f"the object around its events is not one of a profiler: {error}", str(path)) from None
         except msgspec.DecodeError as error:
             raise malformed(error, path, offset) from None
         except UnicodeDecodeError:

@@ -51,7 +51,7 @@ def inspect_file(path: Path) -> Inspection:
             "steps": f"{found[0].number} to {found[-1].number}" if found else None,
         },
         totals=() if step is None else tuple(_totals(step, own)),
-        oddities=tuple(_oddities(path, trace, step, own)),
+        oddities=tuple(_warnings(path, trace, step, own)),
         recorded=None if step is None else recorded([trace], (), LayoutOptions(), Notebook(str(path))),
     )
 
@@ -97,7 +97,7 @@ def _named(said: Communication) -> str:
     return shown(group.purpose or group.name)[1:-1] if kind is None else kind.name.lower()
 
 
-def _oddities(path: Path, trace: Trace, step: RankStep | None, own: list[Found]) -> Iterator[Note]:
+def _warnings(path: Path, trace: Trace, step: RankStep | None, own: list[Found]) -> Iterator[Note]:
     place = str(path)
     if step is None:
         yield Note("no-gpu", "nothing ran on a GPU: only the host was profiled", place)

@@ -129,7 +129,7 @@ def together(found: Mapping[int, Sequence[Found]], notes: Notebook) -> Together:
             result.collectives += [[end] for end in (*sends[pair], *receives[pair])]
     odd = sum(abs(len(sends[pair]) - len(receives[pair])) for pair in {*sends, *receives} if set(pair) <= set(found))
     if apart:
-        text = f"{counted(apart, 'collective differs', 'collectives differ')} between the ranks that should have met"
+        text = f"{counted(apart, 'collective differs', 'collectives differ')} between ranks that should rendezvous"
         notes.warn("collectives-differ", f"{text}; each keeps its time and waits for no other rank", None)
     if odd:
         text = f"{counted(odd, 'message has', 'messages have')} no other end in the step of the other rank"

@@ -2,7 +2,7 @@
 
 A file is a rank. One step is taken of all of them (`traincast.formats.kineto.step`); what ranks did together is
 matched, their clocks are brought together by it, and every rank becomes a record of operations
-(`traincast.workload.recorded`), with which the step is replayed, or run with other times of communication.
+(`traincast.workload.recorder`), with which the step is replayed, or run with other times of communication.
 
 Letters: G pieces of work of the GPU of a rank, I instants of its host, L operations of its record.
 """
@@ -26,8 +26,8 @@ from traincast.job.options import LayoutOptions
 from traincast.units import counted, format_size
 from traincast.workload.builder import collective_op, compute_op, copy_op, host_op, message_op
 from traincast.workload.ops import FloatArray, IntArray, Op
-from traincast.workload.recorded import RankRecord, Recorder
 from traincast.workload.recorded_groups import Classified, Told, classified
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import Group, Kind, Operation, Phase
 from traincast.workload.workload import Workload
 
@@ -173,7 +173,7 @@ class _Writer:
     def _row(
         self, name: str, task: Task, phase: Phase, what: Communication | None, rank: int, met: bool
     ) -> tuple[int, Group]:
-        """Return the row of what a kernel or copy has in common with its like, and the kind of its group."""
+        """Return the row of what a kernel or copy has in common with others like it, and the kind of its group."""
         key = name, task, phase, what, met, what is not None and what.source == rank
         if key not in self.rows:
             kind = Group.NONE if what is None else self._kind(what)

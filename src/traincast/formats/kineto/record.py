@@ -76,7 +76,7 @@ def _lanes(step: RankStep) -> tuple[IntArray, int]:
     """Return the queue of each piece of work, and how many there are.
 
     Kernels of one stream follow each other, but newer GPUs begin one while the one before it ends (programmatic
-    dependent launch): such a one is put beside it.
+    dependent launch): such a one is put on a stream of its own.
     """
     gpu = step.trace.gpu
     _, stream_G = np.unique(np.stack([gpu.device_G[step.at_G], gpu.stream_G[step.at_G]]), axis=1, return_inverse=True)

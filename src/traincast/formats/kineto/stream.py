@@ -74,7 +74,7 @@ class EventStream(Generic[E]):
         Raises
         ------
         FormatError
-            If the file cannot be read, is no JSON object with a list of events, or ends too early; with the byte, or
+            If the file cannot be read, is not a JSON object with a list of events, or ends too early; with the byte, or
             the index of the event.
         """
         self._find_list()
@@ -178,7 +178,9 @@ class EventStream(Generic[E]):
         while not self._begins():
             size = len(self._buffer)
             if size > MOST_EVENT_BYTES or not self._fill(2 * max(PIECE_BYTES, size)):
-                raise self._error("is no profiler trace: it has no list 'traceEvents'; the text ends", self.size_bytes)
+                raise self._error(
+                    "is not a profiler trace: it has no list 'traceEvents'; the text ends", self.size_bytes
+                )
 
     def _begins(self) -> bool:
         """Look for the list in the buffer, and drop what is before it where it is there."""
@@ -197,7 +199,7 @@ class EventStream(Generic[E]):
                 if colon is None or colon.end() == len(self._buffer):
                     return False
                 if self._buffer[colon.end() : colon.end() + 1] != b"[":
-                    raise self._error("'traceEvents' is no list", colon.end())
+                    raise self._error("'traceEvents' is not a list", colon.end())
                 before = self._buffer[: token.start()].rstrip().removesuffix(b",")
                 self.outside.append((0, before + b"}"))
                 self._offset, self._buffer = colon.end(), self._buffer[colon.end() :]
@@ -213,11 +215,11 @@ class EventStream(Generic[E]):
         self.outside.append((self._offset + len(self._buffer) - len(after) - 1, b"{" + after))
 
     def _wrong(self, error: msgspec.ValidationError, first: int) -> FormatError:
-        """Return the error of an event that is none, with its index."""
+        """Return the error of an entry that is not an event, with its index."""
         text = str(error)
         found = _PATH.search(text)
         if found is None:
-            return self._error(f"holds what is no event: {text}", 0)
+            return self._error(f"holds something that is not an event: {text}", 0)
         what = text[: found.start()]
         field = f" ({found[2]})" if found[2] else ""
         return FormatError(f"event {first + int(found[1])}{field}: {what[:1].lower()}{what[1:]}", str(self.path))
@@ -227,7 +229,7 @@ class EventStream(Generic[E]):
 
 
 def no_text(data: bytes, path: Path, offset: int) -> FormatError:
-    """Return the error of bytes that are no text and begin at a byte of a file."""
+    """Return the error of bytes that are not text and begin at a byte of a file."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -241,7 +243,7 @@ def too_deep(path: Path, offset: int) -> FormatError:
 
 
 def malformed(error: msgspec.DecodeError, path: Path, offset: int) -> FormatError:
-    """Return the error of text that is no JSON and begins at a byte of a file."""
+    """Return the error of text that is not JSON and begins at a byte of a file."""
     text = str(error)
     found = _BYTE.search(text)
     reason = _BYTE.sub("", text).removeprefix("JSON is malformed: ")

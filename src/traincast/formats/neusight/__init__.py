@@ -7,33 +7,36 @@ Source: sitar-lab/NeuSight (graphs and predictions), and an exporter that writes
 AICB's ``Work_Item``.
 """
 
-from traincast.formats.contract import later, text_format
+from traincast.formats.contract import FORMATS, Format
+from traincast.formats.neusight.sniff import looks_like, looks_like_graph
+from traincast.formats.writer import WRITERS
 
-_OPTIONS = (
-    *("gpus", "tp", "dp", "pp", "vpp", "microbatches", "schedule"),
-    *("layers", "layer_block", "dtype", "forward_only"),
+_OPTIONS = frozenset(
+    {
+        *("gpus", "tp", "dp", "pp", "vpp", "microbatches", "schedule"),
+        *("layers", "layer_block", "dtype", "forward_only"),
+    }
 )
 
-text_format(
-    "neusight",
-    "NeuSight operator forecast",
-    one="a NeuSight forecast",
-    options=_OPTIONS,
-    looks_like=later("traincast.formats.neusight.grammar:looks_like"),
-    most_sure=0.95,
-    parse=later("traincast.formats.neusight.grammar:parse"),
-    describe=later("traincast.formats.neusight.inspection:describe"),
-    build=later("traincast.formats.neusight.read:build"),
+FORMATS.register("neusight")(
+    Format(
+        name="neusight",
+        title="NeuSight operator forecast",
+        options=_OPTIONS,
+        looks_like=looks_like,
+        most_sure=0.95,
+        reader="traincast.formats.neusight.reader",
+    )
 )
 
-text_format(
-    "neusight-graph",
-    "NeuSight operator graph",
-    one="an operator graph of NeuSight",
-    options=_OPTIONS,
-    looks_like=later("traincast.formats.neusight.opgraph:looks_like"),
-    most_sure=0.97,
-    parse=later("traincast.formats.neusight.opgraph:parse"),
-    describe=later("traincast.formats.neusight.inspection:describe"),
-    build=later("traincast.formats.neusight.read:build"),
+FORMATS.register("neusight-graph")(
+    Format(
+        name="neusight-graph",
+        title="NeuSight operator graph",
+        options=_OPTIONS,
+        looks_like=looks_like_graph,
+        most_sure=0.97,
+        reader="traincast.formats.neusight.graph_reader",
+    )
 )
+WRITERS.registered_in("traincast.formats.neusight.write", "neusight")

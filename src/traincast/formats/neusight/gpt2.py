@@ -54,7 +54,7 @@ def gpt2_nodes(share: Share, layers: int) -> Iterator[Node]:
     for layer in range(layers):
         yield from _layer(kernels, model, tokens, layer)
     yield kernels.norm("transformer_ln_f", tokens, hidden)
-    # NeuSight counts a bias for every linear module, which the LM head has not.
+    # NeuSight counts a bias for every linear module, which the LM head does not have.
     yield kernels.linear("lm_head", tokens, int(share.vocabulary), hidden)
 
 
@@ -77,13 +77,13 @@ def _layer(kernels: "_Kernels", model: Model, tokens: int, layer: int) -> Iterat
     # Queries, keys and values are views of one tensor; their gradients are put together into one again.
     yield Node(name=name("getitem", 5), backward={kernels.call("copy", tokens * 3 * hidden): 1.0})
     yield from views(6, 7, 8, 9, 10)
-    yield kernels.product(name("matmul"), heads, queries, queries, dim)
+    yield kernels.batched_gemm(name("matmul"), heads, queries, queries, dim)
     yield Node(name=name("truediv"), forward=scaled, backward=scaled)
     yield from views(11)
     yield Node(name=name("where"), forward=scaled, backward=scaled)
     backward = kernels.call("softmax", *pairs, direction="backward")
     yield Node(name=name("softmax"), forward={kernels.call("softmax", *pairs): 1.0}, backward={backward: 1.0})
-    yield kernels.product(name("matmul", 1), heads, queries, dim, queries)
+    yield kernels.batched_gemm(name("matmul", 1), heads, queries, dim, queries)
     copied = {kernels.call("copy", tokens * hidden): 1.0}
     yield Node(name=name("contiguous"), forward=copied, backward=copied)
     yield from views(12, 13)
@@ -133,13 +133,13 @@ class _Kernels:
         return Node(name=name, forward={calls[0]: 1.0}, backward={calls[1]: 1.0}, gradients=2 * hidden)
 
     def linear(self, name: str, tokens: int, outputs: int, inputs: int) -> Node:
-        """Return a product with a weight, and its bias."""
+        """Return a GEMM with a weight, and its bias."""
         calls = [self.call("gemm", tokens, outputs, inputs, direction=way) for way in ("forward", "dgrad", "wgrad")]
         gradients = outputs * inputs + outputs
         return Node(name=name, forward={calls[0]: 1.0}, backward=dict.fromkeys(calls[1:], 1.0), gradients=gradients)
 
-    def product(self, name: str, batch: int, m: int, n: int, k: int) -> Node:
-        """Return a batched product of two activations, whose gradients are two such products."""
+    def batched_gemm(self, name: str, batch: int, m: int, n: int, k: int) -> Node:
+        """Return a batched GEMM of two activations, whose gradients are two such GEMMs."""
         shapes = ((m, n, k), (m, k, n), (k, n, m))
         forward, *backward = (self.call("gemm", batch, *shape) for shape in shapes)
         return Node(name=name, forward={forward: 1.0}, backward=dict.fromkeys(backward, 1.0))

@@ -6,7 +6,6 @@ exported with the row fields of AICB (``Work_Item`` of aliyun/aicb); the sizes s
 """
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import lru_cache
@@ -14,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from traincast.diagnostics import Note, Remarks
+from traincast.diagnostics import FileWarnings, Note
 from traincast.errors import FormatError
 from traincast.formats import values
-from traincast.formats.contract import Sniff
+from traincast.formats.neusight.sniff import COLUMNS, is_json
 from traincast.formats.values import COLLECTIVES, check_lines, check_width, filled_lines, shown
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group, Operation, Phase
@@ -32,16 +31,8 @@ MAX_ELEMENTS = 2**50 - 1
 
 PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "weight_grad": Phase.WEIGHT_GRADIENT}
 """Parts of a row. The backward one has the kernels of both gradients, the last the accumulation of the weight's."""
-COLUMNS = (
-    "name",
-    *(f"{part}_{what}" for part in PHASES for what in ("compute_time", "comm_type", "comm_size")),
-    "process_time",
-)
-
 _COLLECTIVES = {name: each for name, each in COLLECTIVES.items() if each is not Operation.REDUCE}
 _ASYNC = "_ASYNC"
-_COLUMN_OBJECT = re.compile(r'\{\s*"name"\s*:\s*[\[{]')
-
 T = TypeVar("T")
 
 
@@ -115,7 +106,7 @@ class NeusightFile(Struct, frozen=True, kw_only=True):
     form: Form = Form.FORECAST
     entries: bool
     """Whether it is the JSON form, whose rows have no lines."""
-    oddities: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
 
     @property
     def has_backward(self) -> bool:
@@ -132,23 +123,6 @@ class NeusightFile(Struct, frozen=True, kw_only=True):
         return f"{self.path}[{number}]" if self.entries else f"{self.path}:{number}"
 
 
-def looks_like(head: str) -> Sniff:
-    """Tell from the names of the columns, in the beginning of a file, whose last line may be cut."""
-    if _is_json(head):
-        there = sum(f'"{name}"' in head for name in COLUMNS)
-        if there == 1 and _COLUMN_OBJECT.match(head.lstrip("\ufeff \t\r\n")):
-            return Sniff(0.3, "a JSON object that begins with a list of names")
-    else:
-        # A BOM and empty lines may come first.
-        header = head.removeprefix("\ufeff").lstrip().split("\n", 1)[0].split()
-        there = sum(name in header for name in COLUMNS)
-    if there == len(COLUMNS):
-        return Sniff(0.95, "all columns of a NeuSight operator forecast")
-    if "forward_compute_time" in head and there > 1:
-        return Sniff(0.6, f"{there} of the {len(COLUMNS)} columns of a NeuSight operator forecast")
-    return Sniff(0.0, f"the columns are not {COLUMNS[0]}, {COLUMNS[1]} ...")
-
-
 def parse(path: str, text: str) -> NeusightFile:
     """Read the text of a file; `path` is where it came from, for messages.
 
@@ -158,23 +132,19 @@ def parse(path: str, text: str) -> NeusightFile:
         With the line (JSON: the entry), and the column and value, of the first thing that cannot be read.
     """
     check_lines(text, path)
-    entries = _is_json(text)
+    entries = is_json(text)
     records = _entries(path, text) if entries else _lines(path, text)
-    remarks = Remarks(path, entries=entries)
-    reader = _RowReader(path, entries, remarks)
+    warnings = FileWarnings(path, entries=entries)
+    reader = _RowReader(path, entries, warnings)
     rows = tuple(reader.row(number, record) for number, record in records)
     check_stages(rows, reader.error)
-    return NeusightFile(path=path, rows=rows, entries=entries, oddities=remarks.notes())
+    return NeusightFile(path=path, rows=rows, entries=entries, warnings=warnings.notes())
 
 
 # --- rows of text
 
 _Records = list[tuple[int, dict[str, str]]]
 """The number of each row (see `Row.number`) and its values by column, as text."""
-
-
-def _is_json(text: str) -> bool:
-    return text.lstrip("\ufeff \t\r\n")[:1] in ("[", "{")
 
 
 def _lines(path: str, text: str) -> _Records:
@@ -306,8 +276,8 @@ _HINT: dict[Callable[[str], object], str] = {
 class _RowReader:
     """Reads the values of rows."""
 
-    def __init__(self, path: str, entries: bool, remarks: Remarks) -> None:
-        self.path, self.entries, self.remarks = path, entries, remarks
+    def __init__(self, path: str, entries: bool, warnings: FileWarnings) -> None:
+        self.path, self.entries, self.warnings = path, entries, warnings
         self.names: set[str] = set()
 
     def error(self, number: int, message: str) -> FormatError:
@@ -323,7 +293,7 @@ class _RowReader:
             raise self.error(number, "column name is empty; write the name of the operator")
         if name in self.names:
             text = f"the name {shown(name)} stands twice; traced nodes have one each"
-            self.remarks.add("name-repeated", text, number)
+            self.warnings.add("name-repeated", text, number)
         self.names.add(name)
         forward, backward, weight_grad = (self._cell(number, record, part) for part in PHASES)
         process_s = self._value(number, record, "process_time", _time_s)
@@ -331,7 +301,7 @@ class _RowReader:
             text = (
                 "process_time is not 0 (its exporter never fills it); taken as ms after each communication of the row"
             )
-            self.remarks.add("process-time", text, number)
+            self.warnings.add("process-time", text, number)
         return Row(number, name, forward, backward, weight_grad, process_s)
 
     def _cell(self, number: int, record: dict[str, str], part: str) -> Cell:
@@ -347,9 +317,9 @@ class _RowReader:
             raise self.error(number, f"column {part}_comm_type: {text}")
         if group is Group.NONE and elements:
             text = f"None has a size in column {part}_comm_size, which is not used"
-            self.remarks.add("size-beside-none", text, number)
+            self.warnings.add("size-beside-none", text, number)
         elif group is not Group.NONE and not elements:
-            self.remarks.add("zero-size", f"column {part}_comm_size: a communication of 0 elements", number)
+            self.warnings.add("zero-size", f"column {part}_comm_size: a communication of 0 elements", number)
         return Cell(compute_s, kind.operation, kind.asynchronous, elements, group)
 
     def _value(self, number: int, record: dict[str, str], column: str, read: Callable[[str], T]) -> T:

@@ -23,7 +23,7 @@ Calls = Mapping[OperatorCall, float]
 """Operator calls, each as often as it is said."""
 
 COMM_SUFFIX = "_comm"
-"""Ends the name of a row that communicates over tp for the node beside it."""
+"""Ends the name of a row that communicates over tp for the node next to it."""
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ def _of_part(share: Share, part: Part, name: str) -> Iterator[Node]:
     passes = work_of([part], share).passes
     backward = Counter(passes[Phase.BACKWARD].calls)
     backward.update(passes[Phase.WEIGHT_GRADIENT].calls)
-    # Ranks gather their inputs before a product and sum up or scatter after it; backward it is the other way round.
+    # Ranks gather their inputs before a GEMM and sum up or scatter after it; backward it is the other way round.
     gathers, sums = _split(share, part.forward), _split(share, part.backward)
     yield from _communications(f"{name}{COMM_SUFFIX}", gathers[0], sums[1])
     elements = int(part.elements) if trained else 0

@@ -13,7 +13,7 @@ from traincast.units import counted
 from traincast.workload.words import Group, Operation
 
 GRAVE = {"process-time"}
-"""Oddities that change the forecast, and so are warnings of a simulation."""
+"""Warnings of the file that change the forecast, and so are warnings of a simulation."""
 GRAVE_GRADIENTS = {"embedding-gradient-small", "gradient-without-node"}
 """Those that do so where gradients are reduced."""
 
@@ -44,7 +44,7 @@ def describe(file: NeusightFile) -> Inspection:
         counts=_counts(file, layers),
         layout=_layout(file, layers),
         totals=tuple(totals_of(_parts(file))),
-        oddities=(*file.oddities, *structural_oddities(file)),
+        oddities=(*file.warnings, *structural_warnings(file)),
     )
 
 
@@ -90,17 +90,17 @@ def _parts(file: NeusightFile) -> Iterator[Counted]:
                 yield Counted(cell.group, cell.operation, size_bytes=cell.elements * each, time_s=cell.comm_s)
 
 
-def structural_oddities(file: NeusightFile) -> tuple[Note, ...]:
+def structural_warnings(file: NeusightFile) -> tuple[Note, ...]:
     """List what is odd about the rows of a file, each with its place; those of single values are in the file."""
     found = [*_odd_times(file), *_lonely_gradients(file), *_odd_gradients(file)]
     return tuple(Note(code, text, file.place(row)) for code, text, row in found)
 
 
-_Oddity = tuple[str, str, int]
+_Warning = tuple[str, str, int]
 """Code, text, and index of the row."""
 
 
-def _odd_times(file: NeusightFile) -> Iterator[_Oddity]:
+def _odd_times(file: NeusightFile) -> Iterator[_Warning]:
     if not file.has_backward:
         yield "no-backward", "no row has a time of the backward pass: the model was traced without training", 0
     rows = list(enumerate(file.rows))
@@ -129,7 +129,7 @@ def _odd_times(file: NeusightFile) -> Iterator[_Oddity]:
         yield "empty-row", text, idle[0]
 
 
-def _lonely_gradients(file: NeusightFile) -> Iterator[_Oddity]:
+def _lonely_gradients(file: NeusightFile) -> Iterator[_Warning]:
     """Report gradient rows that do not stand right before their node: they start at another time."""
     for index, row in enumerate(file.rows):
         node = row.name.removesuffix(GRADIENT_SUFFIX)
@@ -145,7 +145,7 @@ def _gradients(file: NeusightFile, names: re.Pattern[str]) -> list[tuple[int, in
     return [(index, row.reductions[0].elements) for index, row in rows if row.reductions and names.search(row.name)]
 
 
-def _odd_gradients(file: NeusightFile) -> Iterator[_Oddity]:
+def _odd_gradients(file: NeusightFile) -> Iterator[_Warning]:
     """Compare the embedding with the LM head, and both with the hidden size."""
     # The commonest gradient of a layer norm is of a weight and a bias.
     norms = Counter(elements // 2 for _, elements in _gradients(file, _NORM) if elements % 2 == 0)

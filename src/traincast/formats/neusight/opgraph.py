@@ -16,10 +16,9 @@ from functools import lru_cache
 from math import fsum, isclose, prod
 from typing import Any
 
-from traincast.diagnostics import Remarks
+from traincast.diagnostics import FileWarnings
 from traincast.errors import FormatError
 from traincast.formats import values
-from traincast.formats.contract import Sniff
 from traincast.formats.neusight.grammar import (
     MAX_ELEMENTS,
     MILLISECONDS_PER_SECOND,
@@ -40,15 +39,15 @@ from traincast.formats.neusight.kernels import (
     input_gradient_calls,
     weight_gradient_calls,
 )
+from traincast.formats.neusight.sniff import GRAPH_COLUMNS
 from traincast.formats.values import check_lines, check_width, filled_lines, shown
 from traincast.workload.words import Group, Operation
 
-COLUMNS = ("Name", "OpName", "FwOps", "BwOps", "AccOps", "Prev", "Next", "InputShapes", "OutputShape")
 TIMES = ("fw_latency", "bw_latency", "acc_latency")
 """Columns of a prediction: forward, both gradients, their accumulation; in milliseconds."""
 SUMS = ("bwall_latency", "e2e_latency")
 """Sums of the last two of `TIMES`, and of all."""
-_LISTS = COLUMNS[2:5]
+_LISTS = GRAPH_COLUMNS[2:5]
 _SIZES = {"Linear": 3, "BMM": 4} | dict.fromkeys(ATTENTION, 7)
 _COMMUNICATIONS = {
     "ALLREDUCE": (Operation.ALL_REDUCE, Group.TP, False),
@@ -58,18 +57,6 @@ _COMMUNICATIONS = {
 """Operation, who takes part, and whether what follows goes on meanwhile."""
 _OPERATORS = f"{', '.join(_SIZES)}, {VECTOR}..., MEM, {', '.join(_COMMUNICATIONS)}"
 _NEAR_MS = 1e-6
-
-
-def looks_like(head: str) -> Sniff:
-    """Tell from the names of the columns, in the beginning of a file."""
-    header = head.removeprefix("\ufeff").lstrip().split("\n", 1)[0]
-    names = {name.strip() for name in header.split(",")}
-    there = sum(name in names for name in COLUMNS)
-    if there == len(COLUMNS):
-        return Sniff(0.97, "all columns of a NeuSight operator graph")
-    if {"FwOps", "BwOps"} & names and there > 1:
-        return Sniff(0.6, f"{there} of the {len(COLUMNS)} columns of a NeuSight operator graph")
-    return Sniff(0.0, f"the columns are not {', '.join(COLUMNS[:3])} ...")
 
 
 def parse(path: str, text: str) -> NeusightFile:
@@ -87,24 +74,24 @@ def parse(path: str, text: str) -> NeusightFile:
     first, header = lines[0]
     names = [name.strip() for name in header.split(",")]
     _check_header(names, path, first)
-    remarks = Remarks(path)
-    reader = _NodeReader(path, names, remarks)
+    warnings = FileWarnings(path)
+    reader = _NodeReader(path, names, warnings)
     rows = tuple(reader.row(line, content) for line, content in lines[1:])
     if not rows:
         raise FormatError("the file ends after its header; the nodes are missing", path, first)
     check_stages(rows, lambda line, text: FormatError(text, path, line))
     form = Form.PREDICTION if reader.timed else Form.GRAPH
-    return NeusightFile(path=path, rows=rows, form=form, entries=False, oddities=remarks.notes())
+    return NeusightFile(path=path, rows=rows, form=form, entries=False, warnings=warnings.notes())
 
 
 def _check_header(names: Sequence[str], path: str, line: int) -> None:
-    known = (*COLUMNS, *TIMES, *SUMS)
-    missing = [name for name in COLUMNS if name not in names]
+    known = (*GRAPH_COLUMNS, *TIMES, *SUMS)
+    missing = [name for name in GRAPH_COLUMNS if name not in names]
     timed = [name for name in TIMES if name in names]
     unknown = [name for name in names if name not in known]
     problem = ""
     if missing:
-        problem = f"lacks {', '.join(missing)}; an operator graph needs {', '.join(COLUMNS)}"
+        problem = f"lacks {', '.join(missing)}; an operator graph needs {', '.join(GRAPH_COLUMNS)}"
     elif unknown:
         problem = f"has the unknown {shown(unknown[0])}; known: {', '.join(known)}"
     elif len(set(names)) != len(names):
@@ -118,8 +105,8 @@ def _check_header(names: Sequence[str], path: str, line: int) -> None:
 class _NodeReader:
     """Reads the rows of a graph."""
 
-    def __init__(self, path: str, names: Sequence[str], remarks: Remarks) -> None:
-        self.path, self.columns, self.remarks = path, names, remarks
+    def __init__(self, path: str, names: Sequence[str], warnings: FileWarnings) -> None:
+        self.path, self.columns, self.warnings = path, names, warnings
         self.names: set[str] = set()
         self.timed = TIMES[0] in names
 
@@ -131,7 +118,7 @@ class _NodeReader:
             raise FormatError("column Name is empty; write the name of the node", self.path, line)
         if name in self.names:
             text = f"the name {shown(name)} stands twice; traced nodes have one each"
-            self.remarks.add("name-repeated", text, line)
+            self.warnings.add("name-repeated", text, line)
         self.names.add(name)
         try:
             return self._row(line, name, record)
@@ -168,7 +155,7 @@ class _NodeReader:
             near_s = _NEAR_MS / MILLISECONDS_PER_SECOND
             if not isclose(said, fsum(parts), rel_tol=1e-6, abs_tol=near_s):
                 text = f"column {column} is not the sum of the times that it stands for, which are taken"
-                self.remarks.add("sum-differs", text, line)
+                self.warnings.add("sum-differs", text, line)
         return [*times]
 
 

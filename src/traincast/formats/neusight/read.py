@@ -17,7 +17,7 @@ from traincast.errors import ConfigError
 from traincast.formats.contract import Source
 from traincast.formats.layout import asked_dp, warn_single_microbatch
 from traincast.formats.neusight.grammar import NEUSIGHT_DTYPE, Cell, Form, NeusightFile, Row
-from traincast.formats.neusight.inspection import GRAVE, GRAVE_GRADIENTS, structural_oddities
+from traincast.formats.neusight.inspection import GRAVE, GRAVE_GRADIENTS, structural_warnings
 from traincast.formats.neusight.kernels import Calls
 from traincast.formats.neusight.layers import arrange, milliseconds
 from traincast.hardware.dtypes import bytes_per_element
@@ -49,7 +49,7 @@ def build(file: NeusightFile, options: LayoutOptions, source: Source) -> Workloa
     _say_what_is_left_out(file, work, parallel, options, notes)
     _say_whose_communication(file, work, parallel, notes)
     grave = GRAVE if options.forward_only else GRAVE | GRAVE_GRADIENTS
-    notes.warnings += [note for note in (*file.oddities, *structural_oddities(file)) if note.code in grave]
+    notes.warnings += [note for note in (*file.warnings, *structural_warnings(file)) if note.code in grave]
     message_bytes = _message_bytes(file, work, bytes_per_element(dtype), notes)
     return builder.workload(message_bytes, forward_only=options.forward_only)
 
@@ -205,7 +205,7 @@ class _Lowering(Struct):
         return self.typed[id(calls)]
 
     def _communicate(self, row: Row, cell: Cell, phase: Phase, layer: int) -> Rows:
-        """Add the collective of a cell; messages between stages come with the pipeline schedule."""
+        """Add the collective of a cell; pipeline P2P comes with the schedule."""
         if cell.group in (Group.NONE, Group.PP) or cell.elements == 0:
             return []
         added = self.builder.add(

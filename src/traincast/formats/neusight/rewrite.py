@@ -9,7 +9,8 @@ from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.files import read_unpacked
 from traincast.formats.contract import read_again
-from traincast.formats.neusight.grammar import COLUMNS, MILLISECONDS_PER_SECOND
+from traincast.formats.neusight.grammar import MILLISECONDS_PER_SECOND
+from traincast.formats.neusight.sniff import COLUMNS
 from traincast.formats.writer import Run, Written
 from traincast.workload.words import Kind, Phase
 from traincast.workload.workload import Workload
@@ -55,7 +56,7 @@ def _changed_times(workload: Workload) -> dict[tuple[int, Phase], float]:
     was, now = read_again(workload).ops, workload.ops
     if len(was) != len(now) or not np.array_equal(was.line_T, now.line_T):
         path = workload.inputs[0].path
-        raise FormatError("its operations are others than those of the file; only times can be written back", path)
+        raise FormatError("its operations differ from those of the file; only times can be written back", path)
     known_T = (was.kind_T == Kind.COMPUTE) & ~np.isnan(was.duration_s_T) & (was.line_T > 0)
     other_T = known_T & (np.abs(now.duration_s_T - was.duration_s_T) > _SAME * was.duration_s_T)
     return {

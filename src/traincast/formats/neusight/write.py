@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.neusight.gpt2 import gpt2_nodes, is_gpt2
-from traincast.formats.neusight.grammar import COLUMNS, GRADIENT_SUFFIX, MILLISECONDS_PER_SECOND
+from traincast.formats.neusight.grammar import GRADIENT_SUFFIX, MILLISECONDS_PER_SECOND
 from traincast.formats.neusight.graph import Calls, Node, module_nodes
 from traincast.formats.neusight.rewrite import FORMATS_OF_NEUSIGHT, rewritten
+from traincast.formats.neusight.sniff import COLUMNS
 from traincast.formats.writer import WRITERS, Run, Writer, WriterOption, Written
 from traincast.job.job import Job
 from traincast.job.share import rank_share
@@ -35,14 +36,14 @@ def write(run: Run, options: Mapping[str, str]) -> Written:
     traced = _is_traced(options["graph"], job)
     share = rank_share(job, run.cluster.ranks_per_node)
     if traced:
-        lines += rows.of(gpt2_nodes(share, listed))
+        lines += rows.lines(gpt2_nodes(share, listed))
     else:
         stages, first = stage_layers(job), 0
         if listed < job.model.layers:
             stages = [stages[0][:listed]]
         for stage, layers in enumerate(stages):
             ends = stage == len(stages) - 1
-            lines += rows.of(module_nodes(share, layers, first, begins=stage == 0, ends=ends))
+            lines += rows.lines(module_nodes(share, layers, first, begins=stage == 0, ends=ends))
             first += len(layers)
             if not ends:
                 lines.append(rows.message(stage))
@@ -56,7 +57,7 @@ class _Rows:
     def __init__(self, run: Run, job: Job, seconds: Callable[[Calls], float], *, backward: bool) -> None:
         self.run, self.job, self.seconds, self.backward = run, job, seconds, backward
 
-    def of(self, nodes: Iterator[Node]) -> Iterator[str]:
+    def lines(self, nodes: Iterator[Node]) -> Iterator[str]:
         """Yield the line of each node, before it that of its gradient."""
         for node in nodes:
             if node.gradients and self.job.parallel.dp > 1:
@@ -153,7 +154,9 @@ def _lost(job: Job, listed: int, *, traced: bool, alone: bool) -> Iterator[Note]
     if job.recompute.granularity != "none":
         yield Note("neusight-recompute", f"recomputation ({job.recompute.granularity}) has no rows")
     if traced and parallel.dp > 1:
-        yield Note("neusight-bias", "lm_head_grad counts a bias that the model has not, as NeuSight's exporter does")
+        yield Note(
+            "neusight-bias", "lm_head_grad counts a bias that the model does not have, as NeuSight's exporter does"
+        )
 
 
 WRITERS.register("neusight")(

@@ -1,14 +1,14 @@
 """Traces of the straggler study: one table of what each worker ran, over many steps of a production job.
 
 A row is an operation; only some ranks are recorded, one of each group that splits a layer. `grammar` reads the columns
-(Parquet with the extra ``frames``, or CSV) and the job's ``meta.yaml`` beside them, `order` says what follows what on a
-rank, and `read` makes a recorded program of a step (`traincast.workload.recorded`) and hands out the others.
+(Parquet with the extra ``frames``, or CSV) and the job's ``meta.yaml`` next to them, `order` says what follows what on
+a rank, and `read` makes a recorded program of a step (`traincast.workload.recorder`) and hands out the others.
 
 Source: ByteDance-Seed/StragglerAnalysis (readme.md, analyzer/metatypes.py); Lin et al., Understanding Stragglers in
 Large Model Training Using What-if Analysis, OSDI 2025, arXiv 2505.05713.
 """
 
-from traincast.formats.contract import FORMATS, Format, Sniff, later
+from traincast.formats.contract import FORMATS, Format, Sniff
 
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id")
 """Columns that every trace has; ``gmc``, the number of the model chunk in the model, follows from the others."""
@@ -30,7 +30,6 @@ FORMATS.register("straggler-st")(
         title="straggler trace",
         options=frozenset({"step"}),
         looks_like=looks_like,
-        describe=later("traincast.formats.straggler_st.read:inspect_file"),
-        read_run=later("traincast.formats.straggler_st.read:read_workload"),
+        reader="traincast.formats.straggler_st.reader",
     )
 )

@@ -1,4 +1,4 @@
-"""The columns of a straggler trace and the job's description beside it, checked.
+"""The columns of a straggler trace and the job's description next to it, checked.
 
 Letters: N operations of all ranks and steps.
 """
@@ -21,7 +21,7 @@ from traincast.workload.ops import FloatArray, IntArray
 COMPUTE = {"forward-compute": "forward", "backward-compute": "backward"}
 """Types of computations of a microbatch, and their pass."""
 MESSAGES = ("forward-send", "forward-recv", "backward-send", "backward-recv")
-"""Messages between stages."""
+"""Pipeline sends and receives."""
 SHARDED = ("params-all-gather", "grads-reduce-scatter")
 """Collectives of the data parallel ranks of a stage, of each model chunk."""
 AFTER = (
@@ -74,7 +74,7 @@ def read_table(path: Path) -> Table:
     Raises
     ------
     FormatError
-        If a column is missing, a value is no number or out of range, or a type of operation is not known.
+        If a column is missing, a value is not a number or out of range, or a type of operation is not known.
     """
     data = read_bytes(path)
     packed = is_parquet(data)
@@ -174,8 +174,8 @@ def _types(raw: Sequence[Any], shown: str, line_N: IntArray) -> IntArray:
     return np.array(found, dtype=np.int64)
 
 
-def meta_beside(path: Path) -> Path | None:
-    """Return the description of a job: ``meta.yaml`` beside its trace, ``meta-ST.yaml`` beside ``trace-ST.parquet``."""
+def meta_next_to(path: Path) -> Path | None:
+    """Return the description of a job: ``meta.yaml`` next to its trace, or ``meta-ST.yaml``."""
     names = (f"{path.stem.replace('trace', 'meta', 1)}.yaml", f"{path.stem}.yaml", "meta.yaml")
     return next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
 
@@ -186,7 +186,7 @@ def read_meta(path: Path) -> dict[str, int]:
     Raises
     ------
     FormatError
-        If a line is no such pair, or a size is no whole number above zero.
+        If a line is not such a pair, or a size is not a whole number above zero.
     """
     sizes: dict[str, int] = {}
     for line, text in enumerate(read_text(path).splitlines(), 1):
@@ -195,7 +195,7 @@ def read_meta(path: Path) -> dict[str, int]:
             continue
         name, colon, value = (part.strip() for part in bare.partition(":"))
         if not colon:
-            raise FormatError(f"{quoted(bare)} is no line like dp_size: 2", str(path), line)
+            raise FormatError(f"{quoted(bare)} is not a line like dp_size: 2", str(path), line)
         if name not in SIZES:
             continue
         if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 2**20:

@@ -5,9 +5,9 @@
 * A computation waits for the receive of its own; a send follows its computation.
 * What begins when another operation of its rank has just ended waited for that one: messages are launched after
   whatever the framework let them wait for (in 1F1B a receive of the forward pass after a backward computation), and the
-  time until then is no pause of the host, for it passes sooner where a peer is faster. The study instead lets a receive
-  be launched by the computation of its pass before its own, and what is left becomes a pause.
-* The first forward computation of a model chunk waits for its parameters. Where gradients are reduced beside the
+  time until then is not a pause of the host, because it passes sooner where a peer is faster. The study instead lets a
+  receive be launched by the computation of its pass before its own, and what is left becomes a pause.
+* The first forward computation of a model chunk waits for its parameters. Where gradients are reduced alongside the
   backward pass, each reduce-scatter follows the last backward computation of its chunk; else it follows that pass.
 * After the last computation: garbage collection, gradients of layernorms, of the embeddings (first and last stage),
   gradients that are not reduced before, the norm of all gradients (all ranks meet there), the optimizer.
@@ -85,13 +85,13 @@ class _Rank:
         self.source: list[int] = []
         self.target: list[int] = []
         self.end_s_L = rows.start_s_N + rows.duration_s_N
-        self.passes = {word: self.of(f"{word}-compute") for word in COMPUTE.values()}
+        self.passes = {word: self.operations(f"{word}-compute") for word in COMPUTE.values()}
         for word, at in self.passes.items():
             if not len(at):
                 text = f"rank {rows.columns['rank'][0]} has no {word}-compute in step {rows.columns['step'][0]}"
                 raise FormatError(text, rows.path, int(rows.line_N[0]))
 
-    def of(self, *types: str) -> IntArray:
+    def operations(self, *types: str) -> IntArray:
         """Return the operations of some types, in order."""
         return np.flatnonzero(np.isin(self.rows.optype_N, [_TYPE[each] for each in types]))
 
@@ -100,17 +100,17 @@ class _Rank:
         self.target.append(int(target))
 
     def queue_by_type(self) -> None:
-        self.queue_L[self.of(*COMPUTE)] = _QUEUE_OF_COMPUTE
-        self.queue_L[self.of(*AFTER)] = _QUEUE_AFTER
-        self.queue_L[self.of(*SHARDED)] = _QUEUE_SHARDED
+        self.queue_L[self.operations(*COMPUTE)] = _QUEUE_OF_COMPUTE
+        self.queue_L[self.operations(*AFTER)] = _QUEUE_AFTER
+        self.queue_L[self.operations(*SHARDED)] = _QUEUE_SHARDED
         for number, name in enumerate(MESSAGES):
-            self.queue_L[self.of(name)] = _QUEUE_MESSAGES + number
+            self.queue_L[self.operations(name)] = _QUEUE_MESSAGES + number
 
     def messages(self) -> None:
         """Match each message with the computation that makes or needs it, and count those with a partner."""
         for name in MESSAGES:
             word, way = name.split("-")
-            computed, at = self.passes[word], self.of(name)
+            computed, at = self.passes[word], self.operations(name)
             at, computation = self._matched(at, computed, way)
             for op, index in zip(at.tolist(), computation.tolist(), strict=True):
                 if way == "send":
@@ -149,19 +149,19 @@ class _Rank:
     def parameters(self) -> None:
         """Let the first forward computation of a chunk wait for its parameters."""
         chunk_L = self.rows.columns["mc"]
-        for chunk, op in {int(chunk_L[op]): op for op in self.of("params-all-gather").tolist()}.items():
+        for chunk, op in {int(chunk_L[op]): op for op in self.operations("params-all-gather").tolist()}.items():
             needing = [each for each in self.passes["forward"].tolist() if chunk_L[each] == chunk]
             if needing:
                 self.edge(op, needing[0])
 
     def ending(self) -> None:
         """Let what ends the step follow its last computation."""
-        compute = self.of(*COMPUTE)
+        compute = self.operations(*COMPUTE)
         last = int(compute[np.argmax(self.end_s_L[compute])])
-        reduced, after = self.of("grads-reduce-scatter").tolist(), self.of(*AFTER)
-        beside = len(self.of("separate-grads-all-reduce")) > 0
+        reduced, after = self.operations("grads-reduce-scatter").tolist(), self.operations(*AFTER)
+        overlapped = len(self.operations("separate-grads-all-reduce")) > 0
         chain = after.tolist()
-        if beside:
+        if overlapped:
             chunk_L = self.rows.columns["mc"]
             for op in reduced:
                 own = [each for each in self.passes["backward"].tolist() if chunk_L[each] == chunk_L[op]]
@@ -174,7 +174,7 @@ class _Rank:
         waits = TYPES.index("layernorm-grads-all-reduce")
         for op in chain:
             self.edge(before, op)
-            if beside and reduced and self.rows.optype_N[op] == waits:
+            if overlapped and reduced and self.rows.optype_N[op] == waits:
                 self.edge(reduced[-1], op)
             before = op
 

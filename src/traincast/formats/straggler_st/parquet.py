@@ -54,7 +54,7 @@ def read_columns(data: bytes, names: Sequence[str], shown: str) -> Mapping[str, 
         with without_stderr():
             frame = polars.read_parquet(io.BytesIO(data), columns=list(names), use_pyarrow=False)
     except BaseException as error:
-        # What polars gives up with is no Exception.
+        # polars gives up with something that is not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]

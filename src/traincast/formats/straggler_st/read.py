@@ -14,7 +14,7 @@ from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
 from traincast.files import InputFile, input_of
 from traincast.formats.contract import Counted, Inspection, totals_of
-from traincast.formats.straggler_st.grammar import COMPUTE, MESSAGES, TYPES, Table, meta_beside, read_meta
+from traincast.formats.straggler_st.grammar import COMPUTE, MESSAGES, TYPES, Table, meta_next_to, read_meta
 from traincast.formats.straggler_st.grammar import read_table as read_rows
 from traincast.formats.straggler_st.order import RankOrder, order_of
 from traincast.job.options import LayoutOptions
@@ -22,7 +22,7 @@ from traincast.job.parallel import Parallel
 from traincast.units import counted
 from traincast.workload.builder import collective_op, compute_op, host_op, message_op
 from traincast.workload.ops import Op
-from traincast.workload.recorded import RankRecord, Recorder
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import Group, Kind, Operation, Phase
 from traincast.workload.workload import Workload
 
@@ -41,7 +41,7 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
     """Read the trace of a run (see `traincast.formats.contract.Format.read`)."""
     if len(paths) != 1:
         raise FormatError("a straggler trace is one table for all ranks; give one file", str(paths[1]))
-    path, meta = paths[0], meta_beside(paths[0])
+    path, meta = paths[0], meta_next_to(paths[0])
     table = read_rows(path)
     inputs = (input_of(path, name), *([] if meta is None else [input_of(meta, "straggler-st-meta")]))
     parallel, notes = layout_of(table, meta)
@@ -59,7 +59,7 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
 
 def inspect_file(path: Path) -> Inspection:
     """Describe a trace."""
-    table, meta = read_rows(path), meta_beside(path)
+    table, meta = read_rows(path), meta_next_to(path)
     parallel, notes = layout_of(table, meta)
     counts = {
         "rows": len(table),
@@ -87,7 +87,7 @@ def inspect_file(path: Path) -> Inspection:
 
 
 def layout_of(table: Table, meta: Path | None) -> tuple[Parallel, list[Note]]:
-    """Return the layout that a trace and the description beside it say, and what was assumed.
+    """Return the layout that a trace and the description next to it say, and what was assumed.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def layout_of(table: Table, meta: Path | None) -> tuple[Parallel, list[Note]]:
     notes: list[Note] = []
     sizes = {} if meta is None else read_meta(meta)
     if meta is None:
-        text = "there is no meta.yaml beside it; degrees are what the rows show, ranks between those recorded tp"
+        text = "there is no meta.yaml next to it; degrees are what the rows show, ranks between those recorded tp"
         notes.append(Note("layout-from-rows", text, table.path))
     pp, dp = sizes.get("pp_size", int(stage_N.max()) + 1), sizes.get("dp_size", int(dp_N.max()) + 1)
     ranks = np.unique(rank_N)
@@ -115,7 +115,7 @@ def layout_of(table: Table, meta: Path | None) -> tuple[Parallel, list[Note]]:
         at = int(wrong[0])
         text = (
             f"rank {rank_N[at]} is of stage {stage_N[at]} and dp_rank {dp_N[at]}; with tp {tp}, dsp {cp}, dp {dp} and "
-            f"pp {pp} that is rank {expected_N[at]} (is the meta.yaml beside it of this trace?)"
+            f"pp {pp} that is rank {expected_N[at]} (does the meta.yaml next to it belong to this trace?)"
         )
         raise FormatError(text, table.path, int(table.line_N[at]))
     if len(ranks) < parallel.world_size:

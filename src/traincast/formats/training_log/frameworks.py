@@ -8,42 +8,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from traincast.shipped import shipped_toml
+from traincast.formats.training_log.table import TABLE, Row
 
 _NUMBER = r"([-+]?[\d.][\d.,]*(?:[eE][-+]?\d+)?|nan|inf)"
 """A number as logs have them, or what damage left of one; torchtitan puts commas between thousands."""
-
-
-class _Found(Struct, forbid_unknown_fields=True):
-    """Where a number stands in a line; the fields are those of the table."""
-
-    after: str
-    before: str = ""
-    factor: float = 1.0
-
-
-class _Row(Struct, forbid_unknown_fields=True):
-    name: str
-    title: str
-    mark: str
-    head: str
-    quantities: dict[str, _Found]
-    telling: str | None = None
-    first_step: int = 1
-
-
-class _Run(Struct, forbid_unknown_fields=True):
-    sentences: tuple[str, ...]
-    gpu_name: str
-    mesh: str
-    preamble: str
-    interruption: str
-
-
-class _Table(Struct, forbid_unknown_fields=True):
-    framework: tuple[_Row, ...]
-    facts: dict[str, str]
-    run: _Run
 
 
 class Quantity(Struct, frozen=True):
@@ -75,7 +43,7 @@ class Framework(Struct, frozen=True, kw_only=True):
         return self.head.search(text) is not None or (self.telling is not None and bool(self.telling.search(text)))
 
 
-def _framework(row: _Row) -> Framework:
+def _framework(row: Row) -> Framework:
     return Framework(
         name=row.name,
         title=row.title,
@@ -90,15 +58,12 @@ def _framework(row: _Row) -> Framework:
     )
 
 
-_TABLE = shipped_toml("formats/training_log.toml", _Table)
-FRAMEWORKS = tuple(map(_framework, _TABLE.framework))
+FRAMEWORKS = tuple(map(_framework, TABLE.framework))
 MEGATRON, BRIDGE, *_ = FRAMEWORKS
-FACTS = _TABLE.facts
+FACTS = TABLE.facts
 """Name of a fact in the dump of all settings, and the settings that say it."""
-SENTENCES = tuple(map(re.compile, _TABLE.run.sentences))
-GPU_NAME = re.compile(_TABLE.run.gpu_name)
-MESH = re.compile(_TABLE.run.mesh)
-PREAMBLE = re.compile(_TABLE.run.preamble)
-"""What stands before the first step of a log."""
-INTERRUPTION = re.compile(_TABLE.run.interruption)
+SENTENCES = tuple(map(re.compile, TABLE.run.sentences))
+GPU_NAME = re.compile(TABLE.run.gpu_name)
+MESH = re.compile(TABLE.run.mesh)
+INTERRUPTION = re.compile(TABLE.run.interruption)
 """Lines that say that something else than training was done: evaluations and checkpoints."""

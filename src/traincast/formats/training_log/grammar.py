@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from traincast.diagnostics import Note, Remarks
+from traincast.diagnostics import FileWarnings, Note
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.contract import Sniff
 from traincast.formats.training_log.frameworks import (
     BRIDGE,
     FACTS,
@@ -28,17 +27,16 @@ from traincast.formats.training_log.frameworks import (
     INTERRUPTION,
     MEGATRON,
     MESH,
-    PREAMBLE,
     SENTENCES,
     Framework,
 )
+from traincast.formats.training_log.sniff import COLOURS
 from traincast.formats.values import check_lines, shown
 from traincast.units import RANGES, is_number, plain_number
 
 MOST_LINES = 2**22
 """Lines of a log: some ten seconds of reading."""
 
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAG = re.compile(r"\s*(\[(?:rank|default)\d+\]:|\d+:(?=\s)|\[\d+,\d+\]<\w+>:?|\[[\w.-]+-\d+\]|[\w.-]+/\d+(?=\s))")
 """How launchers mark the rank of a line: torchrun, srun --label, mpirun --tag-output, Kubernetes, NeMo-Run."""
 _STARTS = re.compile(r"Training starts at step|before the start of training step|(?<!-)-{10,}+ arguments -{10,}")
@@ -59,7 +57,7 @@ class Step(Struct, frozen=True, kw_only=True):
     line: int
     """1-based line of the first of them."""
     number: int
-    """Of the step, over all epochs."""
+    """Number of the step, over all epochs."""
     start: int
     """Which start of the run it belongs to, from 0."""
     steps: int | None
@@ -87,30 +85,19 @@ class TrainingLog(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     """In the order of starts and numbers."""
     facts: Mapping[str, int | str]
-    """Of the run, by the keys of `FACTS`; ``tokens`` of a step and ``gpu`` besides."""
+    """Facts of the run, by the keys of `FACTS`, and ``tokens`` of a step and ``gpu``."""
     ranks: int
     """Ranks that printed steps."""
     planned: int | None
     """Steps that the run was to have."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Arguments that Megatron-LM lists before its first step, as they stand."""
-    oddities: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
 
     @property
     def starts(self) -> int:
         """How often the run was started."""
         return 1 + max(step.start for step in self.steps)
-
-
-def looks_like(head: str) -> Sniff:
-    """Tell a log by the lines of its steps, or by what frameworks print before the first of them."""
-    plain = _COLOURS.sub("", head)
-    for framework in FRAMEWORKS:
-        if framework.mark in plain and framework.head.search(plain):
-            return Sniff(0.95, f"lines of steps as {framework.title} prints them")
-    if PREAMBLE.search(plain):
-        return Sniff(0.6, "what a training framework prints before the first step")
-    return Sniff(0.0, "no line of a step as a training framework prints it")
 
 
 class _Utilisation(NamedTuple):
@@ -134,7 +121,7 @@ class _Stream(Struct):
 
 class _Reader(Struct):
     path: str
-    remarks: Remarks
+    warnings: FileWarnings
     framework: Framework | None = None
     streams: dict[str, _Stream] = field(default_factory=lambda: defaultdict(_Stream))
     found: dict[tuple[int, int], list[Step]] = field(default_factory=lambda: defaultdict(list))
@@ -164,7 +151,7 @@ class _Reader(Struct):
         head = framework.head.search(text)
         timed = values.keys() & {"time_s", "tokens_per_s"}
         if head is None or not (timed or "clock" in head.groupdict()):
-            self.remarks.add("step-cut", f"a line of a step as {framework.title} prints it cannot be read", number)
+            self.warnings.add("step-cut", f"a line of a step as {framework.title} prints it cannot be read", number)
             return
         self.heads[framework.name] += 1
         self.settings_follow = False
@@ -230,8 +217,8 @@ def parse(path: str, text: str) -> TrainingLog:
         If no line tells a step, or there are too many lines.
     """
     check_lines(text, path, MOST_LINES)
-    reader = _Reader(path, Remarks(path))
-    for number, line in enumerate(_COLOURS.sub("", text).removeprefix("\ufeff").split("\n"), 1):
+    reader = _Reader(path, FileWarnings(path))
+    for number, line in enumerate(COLOURS.sub("", text).removeprefix("\ufeff").split("\n"), 1):
         for part in line.split("\r"):
             if part and len(part) <= _LONGEST_LINE:
                 reader.take(number, part)
@@ -249,12 +236,12 @@ def parse(path: str, text: str) -> TrainingLog:
         ranks=max(1, len(reader.streams)),
         planned=reader.planned,
         settings=reader.settings,
-        oddities=reader.remarks.notes(),
+        warnings=reader.warnings.notes(),
     )
 
 
 def _values(text: str, framework: Framework, place: tuple[str, int]) -> dict[str, Any]:
-    """Return the numbers of a line in SI; a time, rate or batch that is none, or out of range, is a FormatError."""
+    """Return the numbers of a line in SI; a wrong time, rate or batch is a FormatError."""
     found: dict[str, Any] = {}
     for name, quantity in framework.quantities.items():
         match = quantity.pattern.search(text)
@@ -322,7 +309,7 @@ def _facts_of(text: str) -> dict[str, int | str]:
 
 
 def _with_world(told: dict[str, Any]) -> dict[str, int | str]:
-    """Return facts with the GPUs that torchtitan's degrees make; ep is no dimension of its own."""
+    """Return facts with the GPUs that torchtitan's degrees make; ep is not a dimension of its own."""
     if "dp_shard" not in told:
         return told
     replicas = told.pop("dp_replicate") * told.pop("dp_shard")

@@ -36,6 +36,6 @@ def describe(log: TrainingLog) -> Inspection:
         evidence=(f"{evidence}, printed as {log.framework.title} does",),
         counts=counts,
         layout=layout,
-        oddities=(*(steady.notes if steady else ()), *log.oddities),
-        taken_by="traincast compare JOB LOG puts it beside a forecast; validate and calibrate take it with --job JOB",
+        oddities=(*(steady.notes if steady else ()), *log.warnings),
+        taken_by="traincast compare JOB LOG compares it with a forecast; validate and calibrate take it with --job JOB",
     )

@@ -24,7 +24,7 @@ _RING_CHUNKS = 2
 """Keys and values of two other ranks, one in use and one on its way (Liu et al. 2023, arXiv 2310.01889)."""
 
 
-class Attention(Struct, frozen=True):
+class AttentionBlock(Struct, frozen=True):
     """The attention block of a layer.
 
     Heads are split over tp: the fused projection by its outputs, the output projection by its inputs. Source:
@@ -70,8 +70,8 @@ class Attention(Struct, frozen=True):
 
 
 @block("attention")
-def _attention(model: Model, layer: int) -> Attention:
-    return Attention(model.window_of(layer))
+def _attention(model: Model, layer: int) -> AttentionBlock:
+    return AttentionBlock(model.window_of(layer))
 
 
 def attention_norms(share: Share, modules: tuple[str, ...] = ()) -> tuple[Part, ...]:
@@ -94,7 +94,7 @@ def output_gate(share: Share, gates: Number) -> tuple[Part, ...]:
 def output_projection(share: Share, inputs: Number) -> Part:
     """Return the output projection, of whose inputs a rank has some and sums up what it makes of them."""
     model, exchanged, execution = share.model, around(share), share.execution
-    # Attention keeps its output for its own backward pass, in 16 bits. The projection keeps its 8-bit input beside it
+    # Attention keeps its output for its own backward pass, in 16 bits. The projection keeps its 8-bit input in addition
     # with delayed scaling alone: in other recipes it reads attention's (Megatron-LM, megatron/core/transformer/
     # attention.py, set_save_original_input).
     copied = execution.precision == DELAYED_SCALING and execution.eight_bit_inputs and share.trains_weights

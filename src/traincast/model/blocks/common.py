@@ -15,10 +15,10 @@ from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div, rounded
 
 MASK_BYTES = 1
-"""Of an element of a dropout mask."""
+"""Bytes of an element of a dropout mask."""
 
 _KINDS_OF_WEIGHTS = 3
-"""Of a hyper-connection: before the block, behind it, and between the streams."""
+"""Kinds of weights of a hyper-connection: before the block, behind it, and between the streams."""
 
 MLP_AND_ATTENTION = 2
 """Norms of a layer with one before each of its blocks."""
@@ -52,7 +52,7 @@ def norm_kernel(share: Share, rows: Number, width: Number) -> Kernel:
 
 
 def _norm_casts(share: Share) -> tuple[Kernel, ...]:
-    """Return what a norm moves more that reads fp32, cast from 16 bits, and that is computed again for its gradient.
+    """Return the extra traffic of a norm that reads fp32, cast from 16 bits, and is recomputed for its gradient.
 
     The cast reads 2 bytes of an element and writes 4, and the norm reads 2 more. In the backward pass both are done
     again, the norm reads and writes 2 bytes more of each fp32 tensor, and its gradient is cast back. Source:
@@ -120,10 +120,10 @@ def gradient_sums(share: Share, elements: Number) -> tuple[Kernel, ...]:
 
 
 def adapters(share: Share, parts: tuple[Part, ...], saved: str) -> tuple[Part, ...]:
-    """Return the low-rank adapters beside the GEMMs of some parts, if a job has them and they are among its targets.
+    """Return the low-rank adapters alongside the GEMMs of some parts, if a job has them and they are among its targets.
 
-    Two GEMMs of rank r beside each frozen one, in 16 bits, and the sum of both results; in the backward pass the sum of
-    both gradients of the input. The operation fuser leaves these sums to GEMMs, which read what they add to. The
+    Two GEMMs of rank r alongside each frozen one, in 16 bits, and the sum of both results; in the backward pass the sum
+    of both gradients of the input. The operation fuser leaves these sums to GEMMs, which read what they add to. The
     matrices are fused as those of the model are. What the second one reads is kept under the name `saved`. Sources: Hu
     et al. 2021, arXiv 2106.09685, sections 4.1 and 4.2; NVIDIA NeMo, nemo/collections/llm/peft/lora.py
     (TEFusedLoRALinear).
@@ -146,7 +146,7 @@ def target_of(part: Part) -> str:
 
 
 def _adapter(share: Share, part: Part, gemm: Gemm, saved: str) -> Part:
-    """Return the adapter beside one GEMM, split over tp as that is."""
+    """Return the adapter of one GEMM, split over tp as that is."""
     rank, dtype, width = share.execution.lora_rank, share.execution.core_dtype, share.execution.element_bytes
     by_inputs = target_of(part) in _SPLIT_BY_INPUTS
     if by_inputs:
@@ -183,8 +183,8 @@ def _adapter(share: Share, part: Part, gemm: Gemm, saved: str) -> Part:
 def _of_adapter(share: Share, gemm: Gemm, *, by_inputs: bool) -> tuple[Exchange, ...]:
     """Return the exchanges of an adapter over tp, which are as many bytes in both passes.
 
-    Beside a GEMM that is split by its outputs both matrices are, and the narrow vectors are gathered between them.
-    Beside one that is split by its inputs the first matrix is; its sums are reduced, and outputs of the second go to
+    For a GEMM that is split by its outputs both matrices are, and the narrow vectors are gathered between them.
+    For one that is split by its inputs the first matrix is; its sums are reduced, and outputs of the second go to
     the ranks that hold their tokens: by an all-to-all where the sequence is split, by a gather where it is not. Source:
     NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/peft/utils.py (ParallelLinearAdapter, a2a_experimental), as
     MLPerf's submissions of Llama 2 70B have it.
@@ -240,7 +240,7 @@ def exchange(
 ) -> tuple[Exchange, ...]:
     """Return an exchange over tp of the hidden state, or of vectors of another width, where it takes place.
 
-    `element_bytes` are those of an element where that is no activation in 16 bits.
+    `element_bytes` are those of an element where that is not a 16-bit activation.
     """
     elements = share.tokens * (width or share.model.hidden)
     size = elements * share.execution.element_bytes if element_bytes is None else rounded(elements * element_bytes)

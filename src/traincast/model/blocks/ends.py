@@ -36,7 +36,7 @@ class Embedding(Struct, frozen=True):
 
 
 class EmbeddingCopy(Struct, frozen=True):
-    """The table of the embedding again, where layers that predict further tokens are on another rank than it.
+    """The table of the embedding again, where MTP layers are on another rank than it.
 
     Source: Megatron-LM, megatron/core/models/gpt/gpt_model.py (``mtp_process``).
     """
@@ -129,7 +129,7 @@ class OtherParameters(Struct, frozen=True):
 
 
 class MtpProjection(Struct, frozen=True):
-    """What joins a layer that predicts a further token to the model.
+    """What joins an MTP layer to the model.
 
     A matrix from the hidden state and the next token's embedding together, each with a norm of its own, to the hidden
     state. Sources: DeepSeek-V3, arXiv 2412.19437, section 2.2; Megatron-LM, megatron/core/transformer/

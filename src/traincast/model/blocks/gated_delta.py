@@ -14,7 +14,7 @@ from traincast.model.model import Model
 from traincast.model.numbers import ceil_div
 
 _PER_HEAD = 2
-"""Parameters of a value head that no product reads: its decay, and the bias of its step (A, dt)."""
+"""Parameters of a value head that no GEMM reads: its decay, and the bias of its step (A, dt)."""
 
 
 _MODULES = ("gdn_norm_out",)

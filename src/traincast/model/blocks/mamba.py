@@ -1,4 +1,4 @@
-"""The mixer of a Mamba-2 layer: a state-space model whose scan runs in chunks, as matrix products.
+"""The mixer of a Mamba-2 layer: a state-space model whose scan runs in chunks, as GEMMs.
 
 Source: Dao and Gu 2024, arXiv 2405.21060, sections 6 and 7; Megatron-LM, megatron/core/ssm/mamba_mixer.py.
 """
@@ -12,7 +12,7 @@ from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div
 
 _PER_HEAD = 3
-"""Parameters of a head that no product reads: its decay, its skip, and the bias of its step (A, D, dt)."""
+"""Parameters of a head that no GEMM reads: its decay, its skip, and the bias of its step (A, D, dt)."""
 
 
 class Mamba(Struct, frozen=True):

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.errors import ConfigError
-from traincast.model.blocks.attention import Attention
+from traincast.model.blocks.attention import AttentionBlock
 from traincast.model.blocks.mamba import MAMBA_NAMES, Mamba
 from traincast.model.blocks.part import Kernel, Part, block
 from traincast.model.blocks.share import Share
@@ -18,7 +18,7 @@ from traincast.model.model import Model
 class ParallelMamba(Struct, frozen=True):
     """Both mixers of a layer; each is split over tp, and exchanged, as it is where it stands alone."""
 
-    attention: Attention
+    attention: AttentionBlock
     mamba: Mamba
 
     def parts(self, share: Share) -> tuple[Part, ...]:
@@ -47,4 +47,4 @@ def _parallel_mamba(model: Model, layer: int) -> ParallelMamba:
     if norms not in (0, 1):
         raise ConfigError(f"is {norms:g}; it must be 1 where gated outputs are normed, else 0", "settings.mamba_norm")
     sizes = model.sizes("mamba", MAMBA_NAMES)
-    return ParallelMamba(Attention(model.window_of(layer)), Mamba(**sizes, norms=int(norms)))
+    return ParallelMamba(AttentionBlock(model.window_of(layer)), Mamba(**sizes, norms=int(norms)))

@@ -7,7 +7,7 @@ parts of its blocks.
 
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
@@ -31,7 +31,7 @@ _SIZES_OF_STATE = 4
 
 
 class Gemm(Struct, frozen=True, kw_only=True):
-    """A product of tokens with a weight: ``m x k`` by ``k x n``, forward; two more products in the backward pass."""
+    """A GEMM of tokens with a weight: ``m x k`` by ``k x n``, forward; two more GEMMs in the backward pass."""
 
     m: Number
     """Tokens, of all groups together."""
@@ -45,10 +45,10 @@ class Gemm(Struct, frozen=True, kw_only=True):
     """What tensor parallel ranks have a part of, and gather the tokens of all for: ``outputs``, whose inputs are split
     along the sequence before they are gathered, or ``inputs``, with the gradients of its outputs; empty: neither."""
     fused_casts: tuple[str, ...] = ()
-    """What a kernel beside it casts as it writes it, so that nothing casts it again: ``inputs``, ``gradients`` of its
+    """What an adjacent kernel casts as it writes it, so that nothing casts it again: ``inputs``, ``gradients`` of its
     outputs, or both."""
     sums_gradients: bool = True
-    """Whether the product that makes the weight's gradient adds it to those of earlier microbatches, in fp32."""
+    """Whether the GEMM that makes the weight's gradient adds it to those of earlier microbatches, in fp32."""
     elements_of_another: bool = False
     """Whether the weight belongs to another part, as that of a tied LM head does."""
 
@@ -59,12 +59,12 @@ class Gemm(Struct, frozen=True, kw_only=True):
 
     @property
     def flops(self) -> Number:
-        """FLOPs of the forward product."""
+        """FLOPs of the forward GEMM."""
         return 2.0 * self.m * self.n * self.k
 
 
 class Kernel(Struct, frozen=True, kw_only=True):
-    """Work of a part that is no product with a weight: attention's core, norms, pointwise work."""
+    """Work of a part that is not a GEMM with a weight: attention's core, norms, pointwise work."""
 
     family: str
     """Name of the operator model, with the meaning of `shape` that it documents (`traincast.estimate.operators`)."""
@@ -84,9 +84,9 @@ class Kernel(Struct, frozen=True, kw_only=True):
 
     @property
     def flops(self) -> Number:
-        """FLOPs of attention's two products, without what the mask removes, of indexers and scans; 0 for all else.
+        """FLOPs of attention's two GEMMs, without what the mask removes, of indexers and scans; 0 for all else.
 
-        An indexer counts its product of queries and keys, a scan `SCAN_FLOPS` for each channel and width of its state,
+        An indexer counts its GEMM of queries and keys, a scan `SCAN_FLOPS` for each channel and width of its state,
         whatever a kernel computes for it.
         """
         if self.family in SCAN_FLOPS:
@@ -123,7 +123,7 @@ class Part(Struct, frozen=True, kw_only=True):
     """Which entry of a count of parameters and FLOPs it is in (`traincast.model.counts`)."""
     gemms: tuple[Gemm, ...] = ()
     vectors: Number = 0
-    """Parameters that no product reads: biases, scales of norms, sinks, tables that are looked up."""
+    """Parameters that no GEMM reads: biases, scales of norms, sinks, tables that are looked up."""
     kernels: tuple[Kernel, ...] = ()
     forward: tuple[Exchange, ...] = ()
     backward: tuple[Exchange, ...] = ()
@@ -142,7 +142,7 @@ class Part(Struct, frozen=True, kw_only=True):
     """``experts``: it runs between the exchanges that bring tokens to their experts and back; ``with dispatch`` and
     ``with combine``: it needs neither, so that it can run while these are on their way; empty for all else."""
     adapter: bool = False
-    """Whether it is a low-rank adapter, trained beside frozen weights."""
+    """Whether it is a low-rank adapter, trained alongside frozen weights."""
 
     @property
     def elements(self) -> Number:
@@ -171,7 +171,7 @@ class BlockKind(Struct, frozen=True):
     settings: tuple[str, ...] = ()
     """Numbers that it reads of `Model.settings`."""
     modules: tuple[str, ...] = ()
-    """Modules of its own that can be recomputed by themselves, beside those of Megatron Core."""
+    """Its modules that can be recomputed by themselves, in addition to those of Megatron Core."""
 
 
 BLOCKS: Registry[BlockKind] = Registry("block", "traincast.model.blocks")
@@ -189,6 +189,38 @@ def block(
     return register
 
 
+class Matrix(NamedTuple):
+    """Weights of one shape that a rank holds, each read by GEMMs of its own."""
+
+    rows: Number
+    """Outputs of a GEMM with it."""
+    columns: Number
+    """Inputs."""
+    count: Number
+    """How many there are: layers, and in each of them experts."""
+    part: str
+    """What they count as (`Part.counts_as`)."""
+    split: str
+    """What tensor parallel ranks have a part of (`Gemm.split`)."""
+    expert: bool
+    """Whether they are routed experts'."""
+    trained: bool
+
+
+class Matrices(tuple[Matrix, ...]):
+    """Weights by shape, which add up as elements do."""
+
+    __slots__ = ()
+
+    def __add__(self, other: tuple[Any, ...]) -> "Matrices":
+        """Return both together."""
+        return Matrices((*self, *other))
+
+    def __mul__(self, count: Number) -> "Matrices":
+        """Return so many times as many."""
+        return Matrices(each._replace(count=each.count * count) for each in self)
+
+
 class Elements(Summed, frozen=True, kw_only=True):
     """How many parameters one rank holds."""
 
@@ -199,15 +231,20 @@ class Elements(Summed, frozen=True, kw_only=True):
     trained_dense: Number = 0
     trained_experts: Number = 0
     matrices: Number = 0
-    """Of the dense ones, those that the layers' GEMMs read: without embedding, LM head and norms."""
+    """The dense ones that the layers' GEMMs read: without embedding, LM head and norms."""
     tensors: Number = 0
     """Dense weights of GEMMs, and tables: those that are not small."""
+    shapes: Matrices = Matrices()
+    """All weights of GEMMs, with those of the LM head; a tied one is the embedding's table."""
 
     @classmethod
-    def of(cls, parts: Iterable[Part], *, trains_weights: bool = True) -> "Elements":
+    def from_parts(cls, parts: Iterable[Part], *, trains_weights: bool = True) -> "Elements":
         """Return the parameters of some parts, of which adapters alone are trained where weights are not."""
         dense = experts = adapters = matrices = tensors = 0
+        shapes: list[Matrix] = []
         for part in parts:
+            trained = trains_weights or part.adapter
+            shapes += (_matrix(part, gemm, trained=trained) for gemm in part.gemms)
             if part.expert:
                 experts = experts + part.elements
                 continue
@@ -222,7 +259,17 @@ class Elements(Summed, frozen=True, kw_only=True):
             trained_experts=experts if trains_weights else 0,
             matrices=matrices,
             tensors=tensors,
+            shapes=Matrices(shapes),
         )
+
+    def changed(self, change: Callable[[Number], Number]) -> "Elements":
+        """Return them with every number changed."""
+        shapes = Matrices(
+            each._replace(rows=change(each.rows), columns=change(each.columns), count=change(each.count))
+            for each in self.shapes
+        )
+        numbers = {name: change(getattr(self, name)) for name in self.__struct_fields__ if name != "shapes"}
+        return Elements(**numbers, shapes=shapes)
 
     @property
     def total(self) -> Number:
@@ -233,6 +280,10 @@ class Elements(Summed, frozen=True, kw_only=True):
     def trained(self) -> Number:
         """All that are trained."""
         return self.trained_dense + self.trained_experts
+
+
+def _matrix(part: Part, gemm: Gemm, *, trained: bool) -> Matrix:
+    return Matrix(gemm.n, gemm.k, gemm.groups, part.counts_as, gemm.split, part.expert, trained)
 
 
 def mean_keys(seq_length: Number, window: int, *, causal: bool) -> Number:

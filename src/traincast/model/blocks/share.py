@@ -13,7 +13,7 @@ from traincast.model.numbers import Number, ceil_div, choose, larger
 from traincast.model.recipes import RECIPES, Recipe, recipes_of
 
 LORA_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj")
-"""Linear layers that low-rank adapters can stand beside, as Megatron Core names them: projections of attention, of the
+"""Linear layers that can have low-rank adapters, as Megatron Core names them: projections of attention, of the
 MLP, and of mixers with a state."""
 
 DELAYED_SCALING = "fp8"
@@ -61,7 +61,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     """What adds the weight gradients of a microbatch to those of the step: ``gemm``, ``kernel``, ``cast`` or
     ``autograd`` (`traincast.job.frameworks.GRADIENT_SUMS`)."""
     recasts_norms: bool = False
-    """Whether norms read fp32 that is cast for them, and are computed again in the backward pass."""
+    """Whether norms read fp32 that is cast for them, and are recomputed in the backward pass."""
     moe_dispatcher: str = "alltoall"
     """How tokens get to their experts, one of `traincast.model.dispatch.DISPATCHERS`."""
     moe_dispatch_dtype: str = "bf16"
@@ -69,7 +69,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     dropout: bool = False
     """Whether dropout masks are kept."""
     activation_copy: bool = False
-    """Whether a gate's output is kept beside its product with the other half."""
+    """Whether a gate's output is kept in addition to its product with the other half."""
     core_output_copy: bool = False
     """Whether the output projection keeps a transposed copy of the attention's output."""
     expert_output_copy: bool = False

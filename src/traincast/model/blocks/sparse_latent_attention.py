@@ -19,7 +19,7 @@ from traincast.model.model import Model
 from traincast.model.numbers import Number, larger, rounded, smaller
 
 _INDEX_BYTES = 4
-"""Of a chosen key, which the core's backward pass reads again."""
+"""Bytes of a chosen key's index, which the core's backward pass reads again."""
 
 INDEX_NAMES = ("heads", "head_dim", "topk")
 """Numbers of an indexer, behind ``index_`` in a model's settings."""

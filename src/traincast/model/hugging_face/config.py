@@ -90,10 +90,10 @@ class Config:
         return config
 
     def note(self, code: str, text: str, key: str | None = None) -> None:
-        """Keep a remark for the model."""
+        """Keep a note for the model."""
         place = self.shown if key is None else f"{self.shown}: {self.prefix}{key}"
         self.notes.append(Note(code, text, place))
 
     def error(self, message: str, key: str) -> ConfigError:
-        """Return the error that a key's value is."""
+        """Return the error about a key's value."""
         return ConfigError(f"{message} (in {self.shown})", f"{self.prefix}{key}")

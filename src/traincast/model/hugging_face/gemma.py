@@ -1,15 +1,15 @@
 """Reader of Gemma 4, whose layers have shapes of their own: huggingface/transformers, models/gemma4."""
 
 from traincast.model.hugging_face.config import Config
-from traincast.model.hugging_face.readers import Family, Table, reader
+from traincast.model.hugging_face.readers import ConfigFamily, Table, reader
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 _PERIOD = 6
-"""Of so many layers the last sees all tokens, where a config does not say."""
+"""Layers in a period, the last of which sees all tokens, where a config does not say."""
 
 
 @reader
-def _gemma4(config: Config, _: Family) -> Table:
+def _gemma4(config: Config, _: ConfigFamily) -> Table:
     """Layers with a window and without, late ones with the keys of layers before; inputs of a layer's own; experts."""
     layers, hidden = config.whole("num_hidden_layers"), config.whole("hidden_size")
     own = layers - min(layers, config.whole("num_kv_shared_layers", default=0))

@@ -1,11 +1,11 @@
 """Readers of models whose layers are of several kinds: with states, linear attention or convolutions among them."""
 
 from traincast.model.hugging_face.config import Config
-from traincast.model.hugging_face.readers import Family, Table, limited_routing, reader
+from traincast.model.hugging_face.readers import ConfigFamily, Table, limited_routing, reader
 
 
 @reader
-def _nemotron_h(config: Config, _: Family) -> Table:
+def _nemotron_h(config: Config, _: ConfigFamily) -> Table:
     """Layers of one block each, by a pattern of letters or a list of names; experts as Nemotron 3 has them."""
     inner = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
     names = ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups", "mamba_kernel")
@@ -51,7 +51,7 @@ def _layers_of(pattern: str, listed: str, config: Config, as_pattern: str, as_bl
 
 
 @reader
-def _linear_layers(config: Config, _: Family) -> Table:
+def _linear_layers(config: Config, _: ConfigFamily) -> Table:
     """Layers of linear attention by the gated delta rule, but for those of full attention, which has an output gate."""
     layers, every = config.whole("num_hidden_layers"), config.whole("full_attention_interval", default=4)
     usual = [
@@ -74,7 +74,7 @@ def _linear_layers(config: Config, _: Family) -> Table:
 
 
 @reader
-def _kimi_linear(config: Config, _: Family) -> Table:
+def _kimi_linear(config: Config, _: ConfigFamily) -> Table:
     """Layers of Kimi delta attention and of latent attention, both by number from 1; experts behind dense layers."""
     linear, layers = config.inner("linear_attn_config"), config.whole("num_hidden_layers")
     full, delta = linear.wholes("full_attn_layers"), linear.wholes("kda_layers")
@@ -112,7 +112,7 @@ def _kimi_linear(config: Config, _: Family) -> Table:
 
 
 @reader
-def _lfm2(config: Config, _: Family) -> Table:
+def _lfm2(config: Config, _: ConfigFamily) -> Table:
     """Layers of short convolution and of attention, as listed; experts behind some dense layers."""
     layers, kinds = config.whole("num_hidden_layers"), {"conv": "short_conv", "full_attention": "attention"}
     attention = config.wholes("full_attn_idxs") if config.has("full_attn_idxs") else list(range(layers))
@@ -153,7 +153,7 @@ def _width_of_lfm2(config: Config) -> int:
 
 
 @reader
-def _jamba(config: Config, _: Family) -> Table:
+def _jamba(config: Config, _: ConfigFamily) -> Table:
     """Layers of Mamba-1 and of attention, of MLP and of experts, each by a period and the place in it."""
     layers, hidden = config.whole("num_hidden_layers"), config.whole("hidden_size")
     of_attention, at_attention = _period(config, "attn_layer", 8, 4)
@@ -192,7 +192,7 @@ def _period(config: Config, name: str, period: int, offset: int) -> tuple[int, i
 
 
 @reader
-def _falcon_h1(config: Config, _: Family) -> Table:
+def _falcon_h1(config: Config, _: ConfigFamily) -> Table:
     """Attention and Mamba-2 side by side in every layer; multipliers of its parameters change no shape."""
     for key in ("mamba_proj_bias", "projectors_bias", "attention_bias", "mlp_bias"):
         if config.flag(key, default=False):
@@ -217,7 +217,7 @@ def _falcon_h1(config: Config, _: Family) -> Table:
 
 
 @reader
-def _lightning(config: Config, _: Family) -> Table:
+def _lightning(config: Config, _: ConfigFamily) -> Table:
     """Layers of lightning attention and of softmax attention, as wide as each other, by a list; experts in all."""
     layers = config.whole("num_hidden_layers")
     if config.has("attn_type_list"):

@@ -12,7 +12,7 @@ from typing import Any
 from traincast.errors import ConfigError, FormatError
 from traincast.files import read_json
 from traincast.model.hugging_face.config import Config
-from traincast.model.hugging_face.readers import Family, known, unknown_family
+from traincast.model.hugging_face.readers import ConfigFamily, known, unknown_family
 from traincast.model.model import Model
 from traincast.model.table import model_from_table
 from traincast.units import quoted
@@ -42,7 +42,7 @@ def read_config(path: Path) -> Model:
     Raises
     ------
     FormatError
-        If the file cannot be read or is no JSON object.
+        If the file cannot be read or is not a JSON object.
     ConfigError
         If a key is missing or has a wrong value, or the model is of a kind that is not described.
     """
@@ -77,11 +77,11 @@ def _in_words_of_the_file(error: ConfigError, table: dict[str, Any], config: Con
 def _parse(path: Path) -> dict[str, Any]:
     document = read_json(path)
     if not isinstance(document, dict):
-        raise FormatError("is no JSON object; give the config.json of a model", str(path))
+        raise FormatError("is not a JSON object; give the config.json of a model", str(path))
     return document
 
 
-def _family(config: Config) -> Family:
+def _family(config: Config) -> ConfigFamily:
     kind, families, family = config.word("model_type"), known().types(), _known_family(config)
     if family is not None:
         return family
@@ -97,7 +97,7 @@ def _family(config: Config) -> Family:
     return unknown_family(config)
 
 
-def _known_family(config: Config) -> Family | None:
+def _known_family(config: Config) -> ConfigFamily | None:
     """Return the family of a ``model_type``, which has ``_text`` after it inside a model of text and images."""
     return known().types().get(config.word("model_type").removesuffix("_text"))
 

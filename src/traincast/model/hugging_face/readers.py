@@ -17,7 +17,7 @@ PLAIN: Table = {"gated": True, "norm": "rms"}
 """A model like Llama, over which a family's values are laid."""
 
 
-class Family(Struct, frozen=True, kw_only=True):
+class ConfigFamily(Struct, frozen=True, kw_only=True):
     """How configs of some model types are read; fields as in ``data/hugging_face/families.toml``."""
 
     types: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Family(Struct, frozen=True, kw_only=True):
         return table
 
 
-class Field(Struct, frozen=True, kw_only=True):
+class ConfigField(Struct, frozen=True, kw_only=True):
     """Where a config says a field of a model: a number, or switches one of which is on."""
 
     whole: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Field(Struct, frozen=True, kw_only=True):
     optional: bool = False
     """Whether the number may be left out."""
 
-    def of(self, config: Config) -> int | bool | None:
+    def value_in(self, config: Config) -> int | bool | None:
         """Return the value; None where an optional one is left out."""
         if self.flags:
             said = [config.flag(key, default=False) for key in self.flags if config.has(key)]
@@ -70,12 +70,12 @@ class Refused(Struct, frozen=True, kw_only=True):
 class Known(Struct, frozen=True, kw_only=True):
     """What is known of model types."""
 
-    family: tuple[Family, ...]
+    family: tuple[ConfigFamily, ...]
     refused: tuple[Refused, ...]
-    reads: dict[str, dict[str, Field]]
+    reads: dict[str, dict[str, ConfigField]]
     """Readers that only say where fields stand, by dotted path of the field."""
 
-    def types(self) -> dict[str, Family]:
+    def types(self) -> dict[str, ConfigFamily]:
         """Return the family of each model type."""
         return {name: family for family in self.family for name in family.types}
 
@@ -86,7 +86,7 @@ def known() -> Known:
     return shipped_toml("hugging_face/families.toml", Known)
 
 
-def unknown_family(config: Config) -> Family:
+def unknown_family(config: Config) -> ConfigFamily:
     """Return a family by the keys that a config of an unknown type has."""
     reads = ["biases", "query_norm", "windows"]
     if config.has("kv_lora_rank"):
@@ -97,10 +97,10 @@ def unknown_family(config: Config) -> Family:
         reads.append("sparse_experts")
     elif config.has("num_local_experts", "num_experts"):
         reads.append("local_experts")
-    return Family(reads=tuple(reads))
+    return ConfigFamily(reads=tuple(reads))
 
 
-_Reader = Callable[[Config, Family], Table]
+_Reader = Callable[[Config, ConfigFamily], Table]
 READERS: Registry[_Reader] = Registry("reader of a config.json", "traincast.model.hugging_face")
 """What families read, by name."""
 
@@ -110,18 +110,18 @@ def reader(read: _Reader) -> _Reader:
     return READERS.register(read.__name__.lstrip("_"))(read)
 
 
-def _declared(config: Config, fields: dict[str, Field]) -> Table:
+def _declared(config: Config, fields: dict[str, ConfigField]) -> Table:
     table: Table = {}
     for path, read in fields.items():
         *outer, name = path.split(".")
-        found: Table = {} if (value := read.of(config)) is None else {name: value}
+        found: Table = {} if (value := read.value_in(config)) is None else {name: value}
         for each in reversed(outer):
             found = {each: found}
         table = merged(table, found)
     return table
 
 
-def _head(config: Config, family: Family) -> Table:
+def _head(config: Config, family: ConfigFamily) -> Table:
     """Read the sizes that every model has."""
     default = family.defaults
     hidden = config.whole("hidden_size", "n_embd", "d_model", "n_embed")
@@ -151,7 +151,7 @@ def _head(config: Config, family: Family) -> Table:
 
 
 @reader
-def _windows(config: Config, family: Family) -> Table:
+def _windows(config: Config, family: ConfigFamily) -> Table:
     """Read a sliding window: that of the layers that ``layer_types`` names, or the class's own pattern."""
     if family.window_pattern and config.has("sliding_window") and not config.has("layer_types"):
         few, every = family.window_pattern
@@ -190,7 +190,7 @@ def _pattern(config: Config, local: list[bool], key: str) -> Table:
 
 
 @reader
-def _latent(config: Config, _: Family) -> Table:
+def _latent(config: Config, _: ConfigFamily) -> Table:
     """Read multi-head latent attention."""
     heads = config.whole("num_attention_heads", "n_head")
     parts: Table = {
@@ -206,7 +206,7 @@ def _latent(config: Config, _: Family) -> Table:
 
 
 @reader
-def _sparse_experts(config: Config, _: Family) -> Table:
+def _sparse_experts(config: Config, _: ConfigFamily) -> Table:
     """Read the experts of Qwen: every so many layers, but for those of ``mlp_only_layers``."""
     dense = sorted(config.wholes("mlp_only_layers"))
     if dense != list(range(len(dense))):
@@ -227,7 +227,7 @@ def _sparse_experts(config: Config, _: Family) -> Table:
 
 
 @reader
-def _routed_experts(config: Config, _: Family) -> Table:
+def _routed_experts(config: Config, _: ConfigFamily) -> Table:
     """Read the experts of DeepSeek: shared ones as a number, after the first dense layers."""
     if not config.whole("n_routed_experts", default=0):
         return {}
@@ -258,7 +258,7 @@ def limited_routing(config: Config) -> Table:
 
 
 @reader
-def _bert(config: Config, _: Family) -> Table:
+def _bert(config: Config, _: ConfigFamily) -> Table:
     """Segments, pooler and the two heads of pretraining: Devlin et al. 2018, arXiv 1810.04805, appendix A.2."""
     hidden, vocab = config.whole("hidden_size"), config.whole("vocab_size")
     pooler = hidden * hidden + hidden
@@ -267,12 +267,12 @@ def _bert(config: Config, _: Family) -> Table:
 
 
 @reader
-def _big_code(config: Config, _: Family) -> Table:
+def _big_code(config: Config, _: ConfigFamily) -> Table:
     return {"attention": {"kv_heads": 1}} if config.flag("multi_query", default=True) else {}
 
 
 @reader
-def _opt(config: Config, _: Family) -> Table:
+def _opt(config: Config, _: ConfigFamily) -> Table:
     hidden = config.whole("hidden_size")
     if config.whole("word_embed_proj_dim", default=hidden) != hidden:
         raise config.error("is not the hidden size; projected embeddings are not described", "word_embed_proj_dim")
@@ -281,7 +281,7 @@ def _opt(config: Config, _: Family) -> Table:
 
 
 @reader
-def _mpt(config: Config, _: Family) -> Table:
+def _mpt(config: Config, _: ConfigFamily) -> Table:
     attention, hidden = config.inner("attn_config"), config.whole("d_model")
     bias = not config.flag("no_bias", default=True)
     elsewhere = attention.flag("alibi", default=False) or attention.flag("rope", default=False)
@@ -297,13 +297,13 @@ def _mpt(config: Config, _: Family) -> Table:
 
 
 @reader
-def _falcon(config: Config, _: Family) -> Table:
+def _falcon(config: Config, _: ConfigFamily) -> Table:
     new = config.flag("new_decoder_architecture", default=False)
     heads = config.whole("num_attention_heads", "n_head")
     many = config.whole("num_kv_heads", "n_head_kv", default=heads)
     one = not new and config.flag("multi_query", default=True)
-    beside = not new and config.flag("parallel_attn", default=True)
-    norms = config.whole("num_ln_in_parallel_attn", default=2) if new else 1 if beside else 2
+    parallel = not new and config.flag("parallel_attn", default=True)
+    norms = config.whole("num_ln_in_parallel_attn", default=2) if new else 1 if parallel else 2
     bias = config.flag("bias", default=False)
     return {
         "norms_per_layer": norms,
@@ -313,7 +313,7 @@ def _falcon(config: Config, _: Family) -> Table:
 
 
 @reader
-def _chatglm(config: Config, _: Family) -> Table:
+def _chatglm(config: Config, _: ConfigFamily) -> Table:
     heads = config.whole("num_attention_heads")
     groups = config.whole("multi_query_group_num", default=heads)
     few = config.flag("multi_query_attention", default=False)
@@ -325,7 +325,7 @@ def _chatglm(config: Config, _: Family) -> Table:
 
 
 @reader
-def _llama4(config: Config, _: Family) -> Table:
+def _llama4(config: Config, _: ConfigFamily) -> Table:
     """Layers with rotary positions see the tokens of a chunk, those without see all."""
     width, step = config.whole("intermediate_size"), config.whole("interleave_moe_layer_step", default=1)
     experts: Table = {
@@ -337,7 +337,7 @@ def _llama4(config: Config, _: Family) -> Table:
     }
     table: Table = {"ffn_hidden": config.whole("intermediate_size_mlp", default=width), "experts": experts}
     if config.has("layer_types") or not config.has("attention_chunk_size"):
-        return {**table, **_windows(config, Family())}
+        return {**table, **_windows(config, ConfigFamily())}
     every = config.whole("no_rope_layer_interval", default=4)
     window = config.whole("attention_chunk_size")
     shape = {"window": window, "chunked": True, "window_layers": every - 1, "window_period": every}

@@ -1,7 +1,7 @@
 """Readers of models whose queries meet some keys alone: DeepSeek-V3.2 and DeepSeek-V4."""
 
 from traincast.model.hugging_face.config import Config
-from traincast.model.hugging_face.readers import Family, Table, reader
+from traincast.model.hugging_face.readers import ConfigFamily, Table, reader
 
 _LAYERS = {
     "sliding_attention": "window_attention",
@@ -18,7 +18,7 @@ _STREAMS = 4
 
 
 @reader
-def _indexer(config: Config, _: Family) -> Table:
+def _indexer(config: Config, _: ConfigFamily) -> Table:
     """Attention to keys that an indexer chooses, in every layer; experts but for the first dense ones."""
     layers = config.whole("num_hidden_layers")
     dense = config.whole("first_k_dense_replace", default=0) if config.whole("n_routed_experts", default=0) else layers
@@ -28,7 +28,7 @@ def _indexer(config: Config, _: Family) -> Table:
 
 
 @reader
-def _compressed(config: Config, _: Family) -> Table:
+def _compressed(config: Config, _: ConfigFamily) -> Table:
     """Attention to a window and to compressed tokens, by layer; experts in all, whose width is the only one."""
     rates, groups = config.inner("compress_rates"), config.whole("o_groups")
     width, kinds = config.whole("moe_intermediate_size"), _kinds(config)

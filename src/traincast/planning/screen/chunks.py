@@ -15,12 +15,11 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.stage import chunk_bytes
 from traincast.job.job import Job
 from traincast.lowering.launches import Launches
-from traincast.lowering.offload import offloaded_bytes
 from traincast.lowering.stage import StageParts, StageWork
+from traincast.mechanisms.activations import LayerModel
 from traincast.model.numbers import Number, added
 from traincast.model.structure import FIRST_BLOCKS, MTP_PROJECTION, Blocks
 from traincast.planning.options import Recompute
@@ -103,6 +102,8 @@ class ChunkSizes(Struct, frozen=True):
     forward_bytes: FloatArray
     backward_bytes: FloatArray
     """What passes while each pass runs, [K, R]."""
+    host_bytes: FloatArray
+    """What the memory of the host keeps, [K, R]."""
 
     def rows(self, rows: IntArray) -> "ChunkSizes":
         """Return it on some of the shares."""
@@ -178,8 +179,7 @@ class ChunkTable(Struct):
     def host_bytes(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> FloatArray:
         """Return what a microbatch keeps in the memory of the host on a kind of virtual stage, [K, R]."""
         layers = chunk.stage.held.layers
-        models = (self._model(chunk.stage.job, each) for each in recomputes)
-        sizes = [offloaded_bytes(model.job, model.parts, layers) for model in models]
+        sizes = [self._model(chunk.stage.job, each).stage(layers).away for each in recomputes]
         return np.stack([np.broadcast_to(each, self.costs.shares) for each in sizes], axis=1)
 
     def _with_offload(
@@ -350,7 +350,7 @@ class ChunkTable(Struct):
             f"{name}_bytes": np.stack(
                 [np.broadcast_to(getattr(each, name), self.costs.shares) for each in found], axis=1
             )
-            for name in ("saved", "forward", "backward")
+            for name in ("saved", "forward", "backward", "host")
         }
 
     def _model(self, job: Job, recompute: Recompute) -> LayerModel:

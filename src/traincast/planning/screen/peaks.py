@@ -8,23 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace
 
 from traincast.estimate.memory.stage import CONTEXT_BYTES, SLACK, communicator_bytes
-from traincast.estimate.memory.states import (
-    RankParameters,
-    one_of_each_matrix,
-    parameter_bytes,
-    rank_parameters,
-    states,
-)
-from traincast.model.blocks.part import Elements
-from traincast.model.numbers import Number
+from traincast.estimate.memory.states import rank_parameters, states
+from traincast.mechanisms.rank import RankParameters, RankState
+from traincast.model.numbers import Number, added
 from traincast.planning.screen.costs import at
 from traincast.planning.screen.flights import Moments, moments_of
 from traincast.planning.screen.shape import StageKind
 from traincast.planning.screen.ways import Rows, Ways
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import FloatArray
 
 if TYPE_CHECKING:
     from traincast.planning.screen.block import Block
@@ -47,38 +40,20 @@ class Held:
         sent: Number = self._column(block.filled.costs.share.residual_bytes) if job.parallel.pp > 1 else 0.0
         self.other_K = job.memory_policy.buffer_bytes + 4 * sent + np.zeros(len(block.members))
         self.activations = [each * (1.0 + SLACK) for each in _activations(block)]
-        offloads = bool(job.offload.modules) or any(each.offloaded for each in block.recomputes)
-        self.host = _offloaded(block) if offloads else None
+        self.host = _on_host(block)
         """Activations in the memory of the host, of each kind of stage, [S] of [K, R]; None: there are none."""
-
-    def unused(self, kind: StageKind) -> FloatArray:
-        """Return the gradients of a stage's weights that are kept in vain, where the framework does so, [K]."""
-        job, plan, parts = self.block.job, self.block.shape.plan, self.block.filled.costs.parts
-        width = parameter_bytes(job.precision.dtype)
-        return self.block.kept(
-            "unused", kind.held, lambda: width * self._column(one_of_each_matrix(job, plan, kind.stage, parts))
-        )
 
     def parameters(self, kind: StageKind) -> RankParameters:
         """Return the parameters of a kind of stage, of arrays [K]."""
-        return self.block.kept("parameters", kind.held, lambda: self._parameters(kind))
 
-    def _parameters(self, kind: StageKind) -> RankParameters:
-        """Return the parameters of a kind of stage, of arrays [K]."""
-        held = rank_parameters(self.block.job, self.block.shape.plan, kind.stage, self.block.filled.costs.parts)
-        return replace(
-            held,
-            total=self._columns(held.total),
-            ends=self._columns(held.ends),
-            largest_layer=self._column(held.largest_layer),
-            largest_trained=self._column(held.largest_trained),
-        )
+        def made() -> RankParameters:
+            held = (self.block.shape.chunks[each].stage.held for each in kind.held)
+            return rank_parameters(self.block.job.model, held, self.block.filled.costs.parts).changed(self._column)
+
+        return self.block.kept("parameters", kind.held, made)
 
     def _column(self, value: Number) -> FloatArray:
         return at(value, self.block.rows_K, self.shares)
-
-    def _columns(self, weights: Elements) -> Elements:
-        return Elements(**{name: self._column(getattr(weights, name)) for name in Elements.__struct_fields__})
 
 
 class Peaks:
@@ -97,14 +72,15 @@ class Peaks:
             made = partial(self._lasting, ways, kind, reshard=reshard)
             lasts, ended, host = block.kept("lasting", kind.held, made, ways.zero, reshard)
             self.lasting.append(lasts)
-            if host is not None:
-                self.host.append(host)
+            self.host.append(host)
             if ended is not None:
                 self.ended = ended if self.ended is None else np.maximum(self.ended, ended)
+        if not any(each.any() for each in self.host):
+            self.host = []
 
     def _lasting(
         self, ways: Ways, kind: StageKind, *, reshard: bool
-    ) -> tuple[FloatArray, FloatArray | None, FloatArray | None]:
+    ) -> tuple[FloatArray, FloatArray | None, FloatArray]:
         """Return what a kind of stage keeps, what it has when its step ends, and what the host keeps, each [J]."""
         held, block = self.held, self.held.block
         job = block.job.with_values(zero=ways.zero, reshard_after_forward=reshard)
@@ -113,13 +89,12 @@ class Peaks:
         edp_K = block.of_degrees("tp") * block.of_degrees("cp") * block.of_degrees("dp") // ranks_K
         expert_J = np.maximum(1, edp_K[at_J] * shard_J // block.members.replicas_K[at_J])
         shards = (shard_J, expert_J) if ways.zero else (np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64))
-        wasted = job.memory_policy.gradient_placeholders and job.finetuning.task != "lora"
-        found = states(job, _rows(held.parameters(kind), at_J), shards)
-        other_K = held.other_K + held.unused(kind) if wasted else held.other_K
-        lasts = found.parameters + found.gradients + found.optimizer + found.copies + found.gathered + other_K[at_J]
+        found = states(RankState(job, held.parameters(kind).changed(lambda each: each[at_J]), *shards))
+        lasts = added(found.gpu.values()) + held.other_K[at_J]
         whole = np.broadcast_to(lasts * (1.0 + SLACK) + held.outside_K[at_J], at_J.shape)
-        ended = whole + found.step_gradients * (1.0 + SLACK) if np.any(found.step_gradients) else None
-        return whole, ended, np.broadcast_to(found.host, at_J.shape) if job.offload.optimizer else None
+        update = added(found.update.values())
+        ended = whole + update * (1.0 + SLACK) if np.any(update) else None
+        return whole, ended, np.broadcast_to(np.float64(found.host), at_J.shape)
 
     def of(self, rows: Rows) -> FloatArray:
         """Return the memory of the stage that needs most, [K, Z, R]."""
@@ -158,18 +133,6 @@ def _deciding(passing: list[FloatArray], lasting: list[FloatArray]) -> list[int]
     return kept
 
 
-def _rows(parameters: RankParameters, at_J: IntArray) -> RankParameters:
-    def taken(weights: Elements) -> Elements:
-        return Elements(**{name: getattr(weights, name)[at_J] for name in Elements.__struct_fields__})
-
-    return RankParameters(
-        total=taken(parameters.total),
-        ends=taken(parameters.ends),
-        largest_layer=parameters.largest_layer[at_J],
-        largest_trained=parameters.largest_trained[at_J],
-    )
-
-
 def _activations(block: "Block") -> list[FloatArray]:
     """Return the activations of each kind of stage at their peak, [S] of [K, R]."""
     chunks = block.sizes_C
@@ -180,10 +143,11 @@ def _activations(block: "Block") -> list[FloatArray]:
     return _in_flight(block, saved_CKR, np.stack(passing))
 
 
-def _offloaded(block: "Block") -> list[FloatArray]:
-    """Return the activations of each kind of stage in the memory of the host at their peak, likewise."""
-    table, recomputes = block.filled.chunks, block.recomputes
-    saved_CKR = np.stack([table.host_bytes(each, recomputes)[block.rows_K] for each in block.shape.chunks])
+def _on_host(block: "Block") -> list[FloatArray] | None:
+    """Return the activations of each kind of stage in the memory of the host at their peak, likewise; None: none."""
+    saved_CKR = np.stack([each.host_bytes for each in block.sizes_C])
+    if not saved_CKR.any():
+        return None
     return _in_flight(block, saved_CKR, np.zeros((3 * len(saved_CKR), *saved_CKR.shape[1:])))
 
 

@@ -31,10 +31,9 @@ from traincast.job.job import Job
 from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
 from traincast.job.share import blocks_of_layer, rank_share
-from traincast.lowering.build import NORM_BYTES
 from traincast.lowering.held import table_stages
-from traincast.lowering.offload import on_host
 from traincast.lowering.stage import StageParts, stages_of
+from traincast.lowering.step import NORM_BYTES
 from traincast.model.blocks.part import Elements
 from traincast.model.dispatch import DISPATCHERS
 from traincast.model.numbers import ceil_div
@@ -284,7 +283,7 @@ class Filled:
         """Return the seconds of the update of so many parameters of some layers."""
         if not job.offload.optimizer:
             return self.states.update_s(job, updated)
-        gpu_s = self.states.update_s(job, updated - on_host(job, int(updated)))
+        gpu_s = self.states.update_s(job, updated)
         return update_s(job, self.host, int(updated), max(1, layers), gpu_s)
 
     def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:

@@ -3,7 +3,7 @@
 Letters: Z ways to shard.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct, field
@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from traincast.job.job import Job
 from traincast.job.parallel import Parallel
-from traincast.lowering.build import optimizer_calls, weight_cast_calls
 from traincast.lowering.state import StateExchange
-from traincast.lowering.work import Exchange
-from traincast.model.blocks.part import Elements
+from traincast.lowering.step import cast_kernels
+from traincast.lowering.work import Exchange, call_of
+from traincast.mechanisms.all import update_kernels
+from traincast.model.blocks.part import Elements, Kernel
 from traincast.model.blocks.share import Share
+from traincast.model.numbers import added
 from traincast.planning.screen.transfers import Links
 from traincast.workload.ops import FloatArray, OperatorCall
 
@@ -60,16 +62,17 @@ class StateTable(Struct):
     def update_s(self, job: Job, updated: float) -> float:
         """Return the seconds of the update of so many parameters."""
         count = int(updated)
-        return self._once((job.precision.dtype, count), lambda: optimizer_calls(job, count))
+        key = job.precision.dtype, job.offload.optimizer, count
+        return self._once(key, lambda: update_kernels(job, Elements(), count))
 
     def casts_s(self, job: Job, share: Share, held: Sequence[Elements]) -> float:
         """Return the seconds of what brings the weights of some virtual stages to the type of 8-bit GEMMs."""
-        calls = weight_cast_calls(job, share, held)
-        return self._once(tuple(calls.items()), lambda: calls)
+        kernels = cast_kernels(job, share, added(each.matrices + each.experts for each in held))
+        return self._once(tuple(map(call_of, kernels)), lambda: kernels)
 
-    def _once(self, key: tuple[object, ...], calls: Callable[[], Mapping[OperatorCall, float]]) -> float:
+    def _once(self, key: tuple[object, ...], kernels: Callable[[], Sequence[Kernel]]) -> float:
         if key not in self._updates:
-            self._updates[key] = sum(self.seconds(call) * often for call, often in calls().items())
+            self._updates[key] = sum(self.seconds(call_of(each)) for each in kernels() if min(each.shape) > 0)
         return self._updates[key]
 
     def _made(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traincast.job.offload import GRADIENT_BYTES, PARAMETER_BYTES
+from traincast.mechanisms.offload import GRADIENT_BYTES, PARAMETER_BYTES
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, added
 from traincast.planning.screen.chunks import Chunk, ChunkArrays
@@ -418,5 +418,4 @@ class Steps:
 
 def _at(weights: Elements, row: int, shares: int) -> Elements:
     """Return the parameters of one share."""
-    values = {name: getattr(weights, name) for name in Elements.__struct_fields__}
-    return Elements(**{name: np.broadcast_to(np.asarray(value), shares)[row].item() for name, value in values.items()})
+    return weights.changed(lambda value: np.broadcast_to(np.asarray(value), shares)[row].item())

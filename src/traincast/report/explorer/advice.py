@@ -59,9 +59,8 @@ def advice(result: Result, rows_T: "IntArray") -> list[Plain]:
 def _culprits(result: Result) -> Iterator[_Line]:
     """Yield the slow ranks; of a measured step whose suggestions name no slow rank or stage, what its causes name."""
     for each in result.stragglers:
-        text = (
-            f"rank {each.rank} is {each.slowdown:.2f} times slower than its peers and costs {format_time(each.cost_s)}"
-        )
+        impact = f"step-time impact {format_time(each.cost_s)}"
+        text = f"rank {each.rank} is {each.slowdown:.2f} times slower than its peers: {impact}"
         yield _Line(text, WorkEdit(work="own", ranks=(each.rank,), like=PEERS))
     named = any(edit is not None and _is_slow(edit) for edit in map(_edit_of, (s.change for s in result.suggestions)))
     for cause in () if result.stragglers or named else result.causes:
@@ -109,7 +108,7 @@ def _about(result: Result, line: _Line, rows_T: "IntArray") -> Plain:
     try:
         chosen_N = work_of(program, line.edit)
     except TraincastError:
-        return nothing  # a rank that another one stands for, or work that there is none of
+        return nothing  # a rank that another one stands for, or work that does not exist
     chosen_N &= timeline.end_s_N > timeline.ready_s_N
     rows = np.flatnonzero(np.isin(rows_T, program.row_N[chosen_N]))
     if not len(rows):

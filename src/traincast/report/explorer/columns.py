@@ -14,11 +14,11 @@ import numpy as np
 
 from traincast.analysis.causes import causes
 from traincast.analysis.waiting import waiting
-from traincast.report.chrome_trace import Threads
 from traincast.report.explorer.advice import advice
 from traincast.report.json import result_to_dict
 from traincast.report.operations import choose_ranks, described, simulated
 from traincast.report.plain import Plain, encodable
+from traincast.report.threads import Threads
 from traincast.simulation.reproducible import memory_of
 from traincast.simulation.result import Result
 
@@ -60,7 +60,7 @@ def packed_run(result: Result, name: str) -> Packed:
     index_N = np.concatenate([np.arange(*program.rank_slice(at).indices(len(program))[:2]) for at in choice.indices])
     tick_s = max(1e-9, timeline.step_s / _TICKS)
     columns = _operation_columns(step, index_N, tick_s)
-    lanes = {at: Threads.of(program, timeline, at) for at in choice.indices}
+    lanes = {at: Threads.from_program(program, timeline, at) for at in choice.indices}
     columns["lane"] = np.concatenate([lanes[at].thread_N for at in choice.indices])
     strings: dict[str, int] = {}
     rows_T, columns["row"] = np.unique(program.row_N[index_N], return_inverse=True)

@@ -47,11 +47,11 @@ class Page(Struct, frozen=True, kw_only=True):
     joined: Sequence[int] = ()
     """Rows that a line joins on the axes that the page begins with."""
     faint: Sequence[int] = ()
-    """Rows that are less sure than others."""
+    """Rows that are less certain than others."""
     best: Sequence[int] = ()
     """Rows that stand out."""
     texts: Mapping[str, str] = {}
-    """Files to read beside it, by name."""
+    """Files to read next to it, by name."""
 
     def html(self) -> str:
         """Return the page."""

@@ -89,7 +89,7 @@ def _errors(total: Statistics, groups: Sequence[GroupFigures]) -> RenderableType
     lines = [_Line("all", total)]
     for by, members in groupby(groups, key=lambda group: group.by):
         lines += [_Line(f"by {by}"), *(_Line(f"  {group.name}", group.figures) for group in members)]
-    return ui.table((name, *(column.of(lambda line: line.figures) for column in known)), lines)
+    return ui.table((name, *(column.over(lambda line: line.figures) for column in known)), lines)
 
 
 def _counted_once(figures: CountedOnce | None) -> ui.View:

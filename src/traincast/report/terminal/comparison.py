@@ -30,10 +30,10 @@ class Differences(Struct, frozen=True):
     """The longer of the two steps."""
 
     @classmethod
-    def of(cls, comparison: Comparison, a: str, b: str) -> "Differences":
+    def from_comparison(cls, comparison: Comparison, a: str, b: str) -> "Differences":
         """Return them in a unit finer than that of the steps, because differences are small."""
         step_s = max(comparison.step.a_s, comparison.step.b_s)
-        return cls(a, b, ui.TimeUnit.of(step_s / 100), step_s)
+        return cls(a, b, ui.TimeUnit.from_largest(step_s / 100), step_s)
 
     def columns(self, of: Callable[[T], Difference], ranks: int = 1) -> tuple[ui.Column[T], ...]:
         """Return the four columns of lines that have a difference, each a sum over so many ranks."""
@@ -60,7 +60,7 @@ def _share_that_matters(difference: Difference, whole_s: float) -> float | None:
 @ui.printed
 def print_comparison(comparison: Comparison, *, ranks: bool = False) -> ui.View:
     """Print two steps side by side; with `ranks` every rank and its parts."""
-    sides = Differences.of(comparison, "A", "B")
+    sides = Differences.from_comparison(comparison, "A", "B")
     yield ui.text(_headline(comparison.step), "bold")
     sides_of_it = (("A", comparison.a), ("B", comparison.b))
     for label, side in sides_of_it:
@@ -139,7 +139,7 @@ def _tokens(side: Side) -> str:
 
 
 def _verdict(comparison: Comparison) -> str | None:
-    """Say whether a measured step lies where a forecast expects it; None where the sides are no such pair."""
+    """Say whether a measured step lies where a forecast expects it; None where the sides are not such a pair."""
     pair = comparison.a, comparison.b
     forecast = next((side for side in pair if side.what == "simulated" and side.interval is not None), None)
     measured = next((side for side in pair if side.what != "simulated"), None)

@@ -44,25 +44,25 @@ _TERMS: tuple[ui.Column[tuple[str, str]], ...] = (
 
 
 @ui.printed
-def print_operator(priced: OperatorCost) -> ui.View:
+def print_operator(estimated: OperatorCost) -> ui.View:
     """Print what an operator takes: its time, what binds it, and every term behind it."""
-    call, price = priced.call, priced.cost
+    call, cost = estimated.call, estimated.cost
     shape = " x ".join(map(str, call.shape))
     what = "" if call.direction == "forward" else f" {call.direction}"
-    yield ui.text(f"{call.family.replace('_', ' ')}{what} {shape}, {call.dtype}, on {priced.gpu}", "bold")
-    yield ui.text(f"{format_time(price.time_s)}, bound by {price.bound}: {format_share(price.utilisation)} of its peak")
+    yield ui.text(f"{call.family.replace('_', ' ')}{what} {shape}, {call.dtype}, on {estimated.gpu}", "bold")
+    yield ui.text(f"{format_time(cost.time_s)}, bound by {cost.bound}: {format_share(cost.utilisation)} of its peak")
     yield ui.heading("Why")
     lines = [
-        ("FLOP", _flop(price.flops)),
-        ("bytes", format_decimal_size(price.bytes_moved)),
-        ("FLOP per byte", f"{price.flops / max(price.bytes_moved, 1):.4g}"),
-        ("FLOP/s reached", f"{_flop(price.flops / price.time_s)}/s"),
-        ("bytes/s reached", format_rate(price.bytes_moved / price.time_s)),
-        *((name.removesuffix(" s"), _term(name, value)) for name, value in price.terms),
+        ("FLOP", _flop(cost.flops)),
+        ("bytes", format_decimal_size(cost.bytes_moved)),
+        ("FLOP per byte", f"{cost.flops / max(cost.bytes_moved, 1):.4g}"),
+        ("FLOP/s reached", f"{_flop(cost.flops / cost.time_s)}/s"),
+        ("bytes/s reached", format_rate(cost.bytes_moved / cost.time_s)),
+        *((name.removesuffix(" s"), _term(name, value)) for name, value in cost.terms),
     ]
     yield ui.table(_TERMS, lines)
-    yield ui.text(f"Source: {price.source} (confidence: {price.confidence})")
-    yield from ui.diagnostics("Assumptions", priced.assumptions)
+    yield ui.text(f"Source: {cost.source} (confidence: {cost.confidence})")
+    yield from ui.diagnostics("Assumptions", estimated.assumptions)
 
 
 def _flop(flops: float) -> str:

@@ -17,7 +17,7 @@ def analysis(result: Result) -> ui.View:
     if told is None:
         yield ui.text("\nno analysis: the step has too many operations, or an older version wrote the result")
         return
-    unit = ui.TimeUnit.of(result.iteration_time_s)
+    unit = ui.TimeUnit.from_largest(result.iteration_time_s)
     path: tuple[ui.Column[PathShare], ...] = (
         ui.column("stage", "stage"),
         ui.column("work", "what", ui.spaced, words=True),

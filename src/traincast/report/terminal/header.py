@@ -1,4 +1,4 @@
-"""The head of a step for people: what ran where, how sure its time is, and the rates that follow, a line each."""
+"""The head of a step for people: what ran where, how certain its time is, and the rates that follow, a line each."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ Fact = tuple[str, str]
 
 
 def facts(result: Result) -> ui.View:
-    """Yield what is known of a step beside its time."""
+    """Yield what is known of a step in addition to its time."""
     parts = (_job, _layout, _memory, _measured, _interval, _rates, _spread, _goodput)
     yield ui.facts([fact for part in parts for fact in part(result)])
 

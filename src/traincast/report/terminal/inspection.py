@@ -48,7 +48,7 @@ def _summary(inspections: Sequence[Inspection]) -> str:
 
 
 def _block(inspection: Inspection) -> ui.View:
-    """Yield what to print of one file, from its format to its warnings; of what is no workload one line."""
+    """Yield what to print of one file, from its format to its warnings; of what is not a workload one line."""
     if not inspection.evidence:
         yield ui.text(f"{inspection.path}: {inspection.generation}; {inspection.taken_by}")
         return

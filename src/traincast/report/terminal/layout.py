@@ -131,7 +131,7 @@ class TimeUnit(Struct, frozen=True):
     name: str
 
     @classmethod
-    def of(cls, largest_s: float) -> "TimeUnit":
+    def from_largest(cls, largest_s: float) -> "TimeUnit":
         """Return the unit in which the largest time, in seconds, is 1 or more."""
         return cls(next((name for name in ("s", "ms") if largest_s >= parse_time(f"1{name}")), "us"))
 
@@ -203,9 +203,9 @@ class Column(Struct, Generic[T], frozen=True):
     spare: int = 0
     """When a narrow terminal leaves it out, and says so: 1 is the first to go, 0 stays."""
     least: int = 0
-    """Characters that words have at least beside each other; spare columns make room for them."""
+    """Least characters of words next to each other; spare columns make room for them."""
 
-    def of(self, part: Callable[[S], T | None]) -> "Column[S]":
+    def over(self, part: Callable[[S], T | None]) -> "Column[S]":
         """Return the column of lines of which it shows a part; empty where a line has none."""
 
         def cell(line: S) -> str:

@@ -10,7 +10,7 @@ from traincast.units import format_share, format_size, format_time
 
 
 def _most_lost(choice: Choice) -> str:
-    """Return the largest part of a step that is no computation."""
+    """Return the largest part of a step that is not computation."""
     found = next(((name, share) for name, share in choice.limits if name != "compute"), None)
     return "-" if found is None else f"{found[0].removeprefix('exposed_')} {format_share(found[1])}"
 
@@ -36,7 +36,7 @@ _COLUMNS: tuple[ui.Column[Choice], ...] = (
 _CHANGES: tuple[ui.Column[Change], ...] = (
     ui.column("saves", "saving_s", format_time),
     ui.column("step", "step_s", format_time),
-    ui.column("sure", "probability", ui.percent, spare=2),
+    ui.column("confidence", "probability", ui.percent, spare=2),
     ui.column("memory", "peak_bytes", format_size),
     ui.column("free", "free_bytes", format_size, spare=1),
     ui.column("change", "change", words=True),

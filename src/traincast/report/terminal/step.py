@@ -71,7 +71,7 @@ def print_result(result: Result, *, analysed: bool = False, verbose: bool = Fals
 
 def _breakdown(result: Result) -> ui.View:
     step_s, time_s = result.iteration_time_s, result.breakdown_s
-    unit = ui.TimeUnit.of(step_s)
+    unit = ui.TimeUnit.from_largest(step_s)
     columns: tuple[ui.Column[str], ...] = (
         ui.Column("", ui.spaced, words=True),
         ui.Column(unit.name, lambda key: unit.text(time_s[key])),
@@ -87,7 +87,7 @@ def _breakdown(result: Result) -> ui.View:
 
 def _suggestions(result: Result) -> ui.View:
     """Yield the changes that would help most, with what each saves and between what that lies."""
-    unit = ui.TimeUnit.of(result.iteration_time_s)
+    unit = ui.TimeUnit.from_largest(result.iteration_time_s)
 
     def sure(each: Suggestion) -> str:
         if each.low_s == each.high_s:
@@ -113,7 +113,7 @@ def _stages(result: Result) -> ui.View:
     kinds = [holds[rank.stage] for rank in last] if holds else [""] * len(last)
     times_s = [(rank.compute_s, _rest(rank)[0]) for rank in last]
     lines = _alike(times_s, kinds, _ALIKE_STAGES * result.iteration_time_s)
-    unit = ui.TimeUnit.of(result.iteration_time_s)
+    unit = ui.TimeUnit.from_largest(result.iteration_time_s)
 
     def times(of: Callable[[RankResult], float]) -> Callable[[range], str]:
         return lambda run: _span([of(last[at]) for at in run], unit.text, unit.brief)
@@ -199,7 +199,7 @@ def _blocks(result: Result) -> ui.View:
         taken_s[each.stage] += each.count * (each.forward_s + each.backward_s)
     stage = max(range(len(taken_s)), key=lambda index: (taken_s[index], -index))
     shown = [each for each in result.blocks if each.stage == stage]
-    unit = ui.TimeUnit.of(max(each.backward_s for each in shown))
+    unit = ui.TimeUnit.from_largest(max(each.backward_s for each in shown))
     columns: tuple[ui.Column[BlockResult], ...] = (
         ui.column("block", "block", words=True),
         ui.column("count", "count"),
@@ -214,7 +214,7 @@ def gpu_time(times: Sequence[GpuTime]) -> ui.View:
     """Yield where the time of each GPU went, as profilers' tools define it."""
     if not times:
         return
-    unit = ui.TimeUnit.of(max(each.total_s for each in times))
+    unit = ui.TimeUnit.from_largest(max(each.total_s for each in times))
     columns: tuple[ui.Column[GpuTime], ...] = (
         ui.column("rank", "rank"),
         ui.column("compute", "compute_s", unit.text),
@@ -234,7 +234,7 @@ def gpu_time(times: Sequence[GpuTime]) -> ui.View:
 
 def _pauses(streams: Sequence[StreamIdle]) -> ui.View:
     """Yield why each stream of a GPU paused."""
-    unit = ui.TimeUnit.of(max(each.host_wait_s + each.kernel_wait_s + each.other_s for each in streams))
+    unit = ui.TimeUnit.from_largest(max(each.host_wait_s + each.kernel_wait_s + each.other_s for each in streams))
     columns: tuple[ui.Column[StreamIdle], ...] = (
         ui.column("stream", "stream"),
         ui.column("host wait", "host_wait_s", unit.text),
@@ -251,7 +251,7 @@ def _measured_run(result: Result) -> ui.View:
     if replayed is None or not replayed.end_s:
         return
     comparison = compare(replayed, simulated_side(result, "simulated"))
-    sides = Differences.of(comparison, "measured", "simulated")
+    sides = Differences.from_comparison(comparison, "measured", "simulated")
     yield ui.heading(f"Measured and simulated: finish times of the ranks, {sides.unit.name}")
     yield from finish_times(comparison, sides, stage_of={rank.rank: rank.stage for rank in result.ranks})
     if comparison.parts:
@@ -297,7 +297,7 @@ _STRAGGLERS: tuple[ui.Column[StragglerResult], ...] = (
 
 def _other_layouts(result: Result) -> ui.View:
     """Yield the step of each other layout that the files allow; degrees that all have are left out."""
-    unit = ui.TimeUnit.of(result.iteration_time_s)
+    unit = ui.TimeUnit.from_largest(result.iteration_time_s)
     taken = result.parallel
     open_ = [
         name for name in DEGREES if any(getattr(each, name) != getattr(taken, name) for each in result.other_layouts)
@@ -312,7 +312,7 @@ def _other_layouts(result: Result) -> ui.View:
 
 def _what_if(result: Result) -> ui.View:
     """Yield what each change that was tried makes of the step."""
-    unit = ui.TimeUnit.of(result.iteration_time_s)
+    unit = ui.TimeUnit.from_largest(result.iteration_time_s)
     columns: tuple[ui.Column[WhatIfResult], ...] = (
         ui.Column("change", lambda each: each.change, words=True),
         ui.column(f"step, {unit.name}", "iteration_time_s", unit.text),

@@ -126,7 +126,7 @@ def algorithm(name: str, *operations: Operation, **said: object) -> Callable[[Tr
 
 @cache
 def _known(since: str, version: str | None) -> bool:
-    """Say whether a version of NCCL has what came with another; one that is no number is the newest."""
+    """Say whether a version of NCCL has what came with another; one that is not a number is the newest."""
     if version is None or not version[0].isdigit():
         return True
     ours, needed = (list(map(int, each.split("."))) for each in (version, since))

@@ -68,7 +68,7 @@ def hierarchical(operation: Operation, placement: Placement) -> Traffic:
 def recursive_doubling(operation: Operation, placement: Placement) -> Traffic:  # noqa: ARG001 - only all-reduces
     """Return the traffic of log2 n exchanges of the whole data, inside the nodes first.
 
-    Few steps and many bytes: for small messages. Where members or nodes are no power of
+    Few steps and many bytes: for small messages. Where members or nodes are not a power of
     two, those that are too many hand their data over first and get the result last.
 
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication
@@ -89,7 +89,7 @@ def recursive_doubling(operation: Operation, placement: Placement) -> Traffic:  
 
 
 def _exchanges(members: int) -> int:
-    """Return the exchanges among so many, with the fold before and after where they are no power of two."""
+    """Return the exchanges among so many, with the fold before and after where they are not a power of two."""
     if members & (members - 1) == 0:
         return tree_depth(members)
     return tree_depth(members) - 1 + 2

@@ -54,7 +54,7 @@ class Work(Struct, frozen=True, kw_only=True):
     tiling: Tiling | None = None
     """The GEMM behind the FLOP; None where there is none."""
     compute_dtype: str | None = None
-    """Whose peak applies; that of the call by default."""
+    """Type whose peak applies; that of the call by default."""
     kernels: int = 1
     """Launches that follow each other."""
     efficiency: float = 1.0
@@ -91,7 +91,7 @@ class Family(Struct, frozen=True, kw_only=True):
     """The plug-in: what calls of a family may say, and the work that they are."""
 
     work: Callable[..., Work]
-    """From a call, with the value of every option as a keyword, to its work."""
+    """Returns the work of a call; the value of every option is a keyword."""
     sizes: tuple[Size, ...]
     """In the order of a call's shape."""
     drops_batch: bool = False

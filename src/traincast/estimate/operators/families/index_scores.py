@@ -1,8 +1,8 @@
 """Scores of an indexer, which chooses the keys that each query of sparse attention meets.
 
 ``index_scores``: (batch, queries, keys, heads, dim, topk). Each query of each head meets `keys` keys of one head; what
-is above zero of the products is summed over the heads with a weight for each, and `topk` keys are chosen
-(DeepSeek-V3.2, arXiv 2512.02556, section 2.1, equation 1). The sum is made where the products are, so that one fp32
+is above zero of the scores is summed over the heads with a weight for each, and `topk` keys are chosen
+(DeepSeek-V3.2, arXiv 2512.02556, section 2.1, equation 1). The sum is made where the scores are, so that one fp32
 score a pair is written, and read by the choice; keys and queries are read once. The backward pass has the gradients of
 both, from the scores again (deepseek-ai/DeepGEMM, fp8_mqa_logits).
 """

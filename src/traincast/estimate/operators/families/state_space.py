@@ -1,4 +1,4 @@
-"""Scans of layers that keep a state in place of all keys and values, most in chunks of tokens as matrix products.
+"""Scans of layers that keep a state in place of all keys and values, most in chunks of tokens as GEMMs.
 
 ``state_space``: (tokens, heads, head_dim, state, groups), Mamba-2's. With H heads of P channels and states of width N,
 G groups that share B and C, and chunks of L tokens, a token takes in FLOP: the scores of its chunk 2 L N G, these times
@@ -10,7 +10,7 @@ head takes for a token: the products of its chunk's keys 2 L N, of their inverse
 scores and these times the values 2 L (N + P), and three products with the state, each 2 N P (Yang et al. 2024, arXiv
 2412.06464, section 3.3).
 
-``selective_scan``: (tokens, channels, state), Mamba-1's, whose channels decay each by itself, so that no matrix product
+``selective_scan``: (tokens, channels, state), Mamba-1's, whose channels decay each by itself, so that no GEMM
 does it: one kernel of fp32 arithmetic scans pieces of the sequence, and keeps the states of their ends alone. An
 element of the state takes an exponential and four multiply-adds, and a channel reads its input, step and gate and
 writes its output; the backward pass does it again, with two gradients for each (Gu and Dao 2023, arXiv 2312.00752,

@@ -48,7 +48,7 @@ from traincast.workload.builder import host_op
 from traincast.workload.ops import FloatArray, IntArray, Op, table_of
 from traincast.workload.program import GroupInstance, Program, Said
 from traincast.workload.recorded_program import (
-    Columns,
+    RecordColumns,
     column,
     measured_run,
     measured_times,
@@ -78,7 +78,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     queue_L: npt.ArrayLike | None = None
     """In-order queue, any number from 0; -1 for none."""
     key_L: npt.ArrayLike | None = None
-    """What tells communications of one group apart beside their order; -1 for nothing."""
+    """What tells communications of one group apart in addition to their order; -1 for nothing."""
     duration_s_L: npt.ArrayLike | None = None
     """Seconds; NaN where the row says it, or nothing does."""
     start_s_L: npt.ArrayLike | None = None
@@ -108,7 +108,7 @@ class Recorder(Struct):
     notes: Notebook = field(default_factory=Notebook)
     _rows: dict[Op, int] = field(default_factory=dict)
     _groups: dict[tuple[Group, tuple[int, ...]], int] = field(default_factory=dict)
-    _records: dict[int, Columns] = field(default_factory=dict)
+    _records: dict[int, RecordColumns] = field(default_factory=dict)
     _said: dict[Said, int] = field(default_factory=dict)
 
     def said(self, words: Said) -> int:
@@ -205,7 +205,7 @@ class Recorder(Struct):
 
     # ---- checks
 
-    def _checked(self, record: RankRecord) -> Columns:
+    def _checked(self, record: RankRecord) -> RecordColumns:
         row_L = np.asarray(record.row_L, dtype=np.int64)
         count = len(row_L)
 
@@ -233,7 +233,7 @@ class Recorder(Struct):
             len(each) and not 0 <= each.min() <= each.max() < count for each in edges
         ):
             raise ProgramError(f"{self._shown(record.file)}rank {record.rank}: an edge points nowhere")
-        found = Columns(
+        found = RecordColumns(
             rank=record.rank,
             file=record.file,
             row_L=integers("row_L", 0, len(self._rows)),
@@ -254,12 +254,12 @@ class Recorder(Struct):
         self._check_times(found)
         return found
 
-    def _check_times(self, found: Columns) -> None:
+    def _check_times(self, found: RecordColumns) -> None:
         bad = np.flatnonzero((found.duration_s_L < 0) | np.isinf(found.duration_s_L))
         if len(bad):
             raise self._wrong(found, int(bad[0]), f"takes {found.duration_s_L[bad[0]]:g} s")
         if (found.start_s_L is None) != (found.end_s_L is None):
-            raise ProgramError(f"{self._shown(found.file)}rank {found.rank} has begins or ends, and not both")
+            raise ProgramError(f"{self._shown(found.file)}rank {found.rank} has start times or end times, but not both")
         if found.start_s_L is None or found.end_s_L is None:
             return
         bad = np.flatnonzero(~(np.isfinite(found.end_s_L) & (found.end_s_L >= found.start_s_L)))
@@ -273,12 +273,12 @@ class Recorder(Struct):
             over_s = found.end_s_L[before_L[bad[0]]] - found.start_s_L[bad[0]]
             raise self._wrong(found, int(bad[0]), f"begins {over_s:.3g} s before the end of {other} in its own queue")
 
-    def _wrong(self, found: Columns, at: int, what: str) -> FormatError:
+    def _wrong(self, found: RecordColumns, at: int, what: str) -> FormatError:
         path = self.inputs[found.file].path if 0 <= found.file < len(self.inputs) else self.name
         text = f"{self._name(found, at)} of rank {found.rank} {what}"
         return FormatError(text, path, int(found.line_L[at]) or None)
 
-    def _name(self, found: Columns, at: int) -> str:
+    def _name(self, found: RecordColumns, at: int) -> str:
         return repr(next(op.name for op, row in self._rows.items() if row == found.row_L[at]))
 
     def _shown(self, file: int) -> str:
@@ -290,7 +290,7 @@ class Recorder(Struct):
     def _instances(self) -> tuple[GroupInstance, ...]:
         return tuple(GroupInstance(kind, np.array(members, np.int32)) for kind, members in self._groups)
 
-    def _ended_together(self, records: Sequence[Columns]) -> list[Columns]:
+    def _ended_together(self, records: Sequence[RecordColumns]) -> list[RecordColumns]:
         """Let what met end for all members when the first of them saw it end.
 
         Their ends differ by what hosts and clocks add. Were the last one taken, each rendezvous would hold back those
@@ -312,7 +312,7 @@ class Recorder(Struct):
         ends = np.split(end_N, np.cumsum([len(record.row_L) for record in records])[:-1])
         return [replace(record, end_s_L=end_s_L) for record, end_s_L in zip(records, ends, strict=True)]
 
-    def _with_gaps(self, record: Columns, first_s: float, gap_row: int) -> Columns:
+    def _with_gaps(self, record: RecordColumns, first_s: float, gap_row: int) -> RecordColumns:
         """Put a gap of the host before each operation that began later than what it follows had ended."""
         if record.start_s_L is None or record.end_s_L is None:
             return record
@@ -351,7 +351,7 @@ class Recorder(Struct):
         integers: dict[str, IntArray] = {
             name: np.insert(getattr(record, name), late, value) for name, value in values.items()
         }
-        return Columns(
+        return RecordColumns(
             rank=record.rank,
             file=record.file,
             **integers,
@@ -378,14 +378,14 @@ class Recorder(Struct):
                 None,
             )
         joined = np.flatnonzero(program.rendezvous_N >= 0)
-        meeting, first, count = np.unique(program.rendezvous_N[joined], return_index=True, return_counts=True)
+        rendezvous, first, count = np.unique(program.rendezvous_N[joined], return_index=True, return_counts=True)
         cut = np.flatnonzero(count < members_G[program.group_N[joined[first]]])
         if len(cut):
             at = int(joined[first[cut[0]]])
             self.notes.warn(
                 "members-missing",
-                f"{counted(len(cut), 'collective')} of {len(meeting)} communications lack recorded members, the first "
-                f"{program.ops.name_T[program.row_N[at]]!r}{program.place_of(at)}; those meet that have them (are the "
-                "records cut at different places?)",
+                f"{counted(len(cut), 'collective')} of {len(rendezvous)} communications lack recorded members, the "
+                f"first {program.ops.name_T[program.row_N[at]]!r}{program.place_of(at)}; "
+                "only the recorded members rendezvous (are the records cut at different places?)",
                 None,
             )

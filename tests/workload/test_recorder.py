@@ -22,9 +22,9 @@ from traincast.report.csv import write_csv
 from traincast.simulation.result import BREAKDOWN_KEYS
 from traincast.workload.builder import collective_op, compute_op
 from traincast.workload.ops import Op
-from traincast.workload.recorded import RankRecord, Recorder
 from traincast.workload.recorded_groups import Told, classified, group_named
 from traincast.workload.recorded_program import recorded_tables
+from traincast.workload.recorder import RankRecord, Recorder
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 NAN = math.nan
@@ -342,7 +342,7 @@ def test_records_cut_at_different_places_meet_by_their_numbers(first):
     assert workload.program.rendezvous_N[1] == workload.program.rendezvous_N[2]
     assert run(workload).iteration_time_s == pytest.approx(3.0)
     (note,) = [note for note in workload.warnings if note.code == "members-missing"]
-    assert "2 collectives of 3 communications lack recorded members, the first 'reduce'; those meet" in note.text
+    assert "2 collectives of 3 communications lack recorded members, the first 'reduce'; only the recorded" in note.text
 
 
 def test_the_first_collective_that_lacks_members_is_named():

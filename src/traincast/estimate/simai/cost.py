@@ -1,10 +1,10 @@
-"""SimAI's price of one communication, and the degrees that it reads from the first line."""
+"""SimAI's cost of one communication, and the degrees that it reads from the first line."""
 
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from traincast.diagnostics import Remarks
+from traincast.diagnostics import FileWarnings
 from traincast.errors import ConfigError
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, bus_bandwidth, efficiency, single, spread
 from traincast.formats.aicb.grammar import AicbFile, Cell, Column
@@ -54,11 +54,11 @@ class SimaiLayout(Struct, frozen=True, kw_only=True):
         return self.gpus // (self.tp * self.pp)
 
 
-def layout_of(file: AicbFile, options: LayoutOptions, remarks: Remarks) -> SimaiLayout:
+def layout_of(file: AicbFile, options: LayoutOptions, warnings: FileWarnings) -> SimaiLayout:
     """Return the degrees: the user's, else those of the header where SimAI reads them.
 
-    Remarks take what would make SimAI's total NaN; it is a `ConfigError` if it would divide by a degree that it has not
-    read.
+    FileWarnings take what would make SimAI's total NaN; it is a `ConfigError` if it would divide by a degree that it
+    has not read.
     """
     header = file.header
     read = header.policy in _READS_DEGREES
@@ -80,18 +80,18 @@ def layout_of(file: AicbFile, options: LayoutOptions, remarks: Remarks) -> Simai
         tp=known["tp"] or 1,
         ep=known["ep"] or 1,
         pp=known["pp"] or 1,
-        vpp=options.vpp or _or_nan("vpp", header.vpp if read else None, 1, remarks),
-        ga=options.microbatches or _or_nan("ga", header.ga if read else None, len(structure(file).blocks), remarks),
+        vpp=options.vpp or _or_nan("vpp", header.vpp if read else None, 1, warnings),
+        ga=options.microbatches or _or_nan("ga", header.ga if read else None, len(structure(file).blocks), warnings),
     )
     if gpus % (layout.tp * layout.pp):
         are = counted(gpus, "GPU is", "GPUs are")
-        text = f"{are} no multiple of tp {layout.tp} x pp {layout.pp}; SimAI takes dp {layout.dp}"
-        remarks.add("simai-dp", text, 1)
+        text = f"{are} not a multiple of tp {layout.tp} x pp {layout.pp}; SimAI takes dp {layout.dp}"
+        warnings.add("simai-dp", text, 1)
     return layout
 
 
 def message_bytes(file: AicbFile, options: LayoutOptions) -> int:
-    """Return the size of a message between stages: the user's, else the header's; a `ConfigError` if it stops SimAI."""
+    """Return the size of a pipeline send/recv: the user's, else the header's; a `ConfigError` if it stops SimAI."""
     size = options.pp_message_bytes
     size = (file.header.pp_message_bytes or 0) if size is None else size
     if size > _LARGEST_MESSAGE:
@@ -101,17 +101,17 @@ def message_bytes(file: AicbFile, options: LayoutOptions) -> int:
     return size
 
 
-def _or_nan(key: str, value: int | None, default: int, remarks: Remarks) -> int:
+def _or_nan(key: str, value: int | None, default: int, warnings: FileWarnings) -> int:
     if value:
         return value
     flag = "--microbatches" if key == "ga" else f"--{key}"
     taken = max(1, default)
-    text = f"the header says no {key}, so SimAI's bubble and total are NaN; taken as {taken} ({flag})"
-    remarks.add(f"simai-{key}", text, 1)
+    text = f"the header does not give {key}, so SimAI's bubble and total are NaN; taken as {taken} ({flag})"
+    warnings.add(f"simai-{key}", text, 1)
     return taken
 
 
-class Price(NamedTuple):
+class CellCost(NamedTuple):
     """A time in whole nanoseconds, and what is wrong where SimAI gives none (code, text)."""
 
     time_ns: int
@@ -126,8 +126,8 @@ def group_of(column: Column, token: str) -> SimaiGroup:
     return SimaiGroup.DP if column is Column.WEIGHT_GRAD else SimaiGroup.TP
 
 
-def price(column: Column, cell: Cell, layout: SimaiLayout, machine: SimaiMachine, raise_small: bool) -> Price:
-    """Return SimAI's price of a cell's communication, with a doubt where SimAI silently takes no time for it.
+def cell_cost(column: Column, cell: Cell, layout: SimaiLayout, machine: SimaiMachine, raise_small: bool) -> CellCost:
+    """Return SimAI's cost of a cell's communication, with a doubt where SimAI silently takes no time for it.
 
     The column decides on the group. `raise_small` says whether the policy raises sizes of the forward column to 4096
     bytes. Source: SimAI, ``Layer.cc``, ``Layer::compute_time``. Bandwidths are GB/s, but sizes are divided by GiB, so
@@ -135,26 +135,26 @@ def price(column: Column, cell: Cell, layout: SimaiLayout, machine: SimaiMachine
     """
     operation = _OPERATIONS.get(cell.token.partition("_")[0])
     if operation is None:
-        return _nothing(cell, "simai-no-communication", "SimAI knows no such communication")
+        return _nothing(cell, "simai-no-communication", "SimAI does not know such a communication")
     group, size = group_of(column, cell.token), counted_bytes(column, cell, raise_small)
     ranks = _ranks(column, group, layout)
     if 1 < size < _SMALL_BYTES:
         return _small(ranks, cell)
     if group is SimaiGroup.NONE:
-        return _nothing(cell, "simai-no-group", "SimAI knows no such group")
+        return _nothing(cell, "simai-no-group", "SimAI does not know such a group")
     if ranks <= 1 or not size:
-        return Price(0)
+        return CellCost(0)
     bus = bus_bandwidth(operation, spread(group, ranks, layout.tp, layout.ep, machine), machine)
     share = efficiency(operation, group, ranks, layout.tp, size, bus.by_nvlink, machine)
     if not bus.gb_per_s:
         text = f"SimAI finds no bandwidth for {group} of {ranks} on {machine.nics_per_server} NICs per server"
-        return Price(0, ("simai-no-bandwidth", f"{text}; it takes no time"))
+        return CellCost(0, ("simai-no-bandwidth", f"{text}; it takes no time"))
     passes = 2 if operation is Operation.ALL_REDUCE else 1
-    return Price(int(size / _GIB / single(share * bus.gb_per_s) * GIGA * passes * (ranks - 1) / ranks))
+    return CellCost(int(size / _GIB / single(share * bus.gb_per_s) * GIGA * passes * (ranks - 1) / ranks))
 
 
 def counted_bytes(column: Column, cell: Cell, raise_small: bool) -> int:
-    """Return the size that SimAI takes a cell's communication to have (`raise_small` as in `price`)."""
+    """Return the size that SimAI takes a cell's communication to have (`raise_small` as in `cell_cost`)."""
     small = raise_small and column is Column.FORWARD and 0 < cell.size_bytes < _LEAST_FORWARD_BYTES
     return _LEAST_FORWARD_BYTES if small else cell.size_bytes
 
@@ -178,15 +178,15 @@ def _ranks(column: Column, group: SimaiGroup, layout: SimaiLayout) -> int:
     return layout.ep if group is SimaiGroup.EP else layout.tp
 
 
-def _small(ranks: int, cell: Cell) -> Price:
+def _small(ranks: int, cell: Cell) -> CellCost:
     if ranks <= 1 or ranks in _SMALL_NS:
-        return Price(_SMALL_NS.get(ranks, 0))
+        return CellCost(_SMALL_NS.get(ranks, 0))
     known = ", ".join(map(str, _SMALL_NS))
     return _nothing(cell, "simai-small-group", f"below 1 MiB SimAI has times for groups of {known}, not of {ranks}")
 
 
-def _nothing(cell: Cell, code: str, why: str) -> Price:
+def _nothing(cell: Cell, code: str, why: str) -> CellCost:
     """Return no time, and say so where there was something to communicate."""
     if cell.operation is Operation.NONE or not cell.size_bytes:
-        return Price(0)
-    return Price(0, (code, f"{cell.token}: {why}; it takes no time"))
+        return CellCost(0)
+    return CellCost(0, (code, f"{cell.token}: {why}; it takes no time"))

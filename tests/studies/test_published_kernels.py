@@ -2,15 +2,15 @@
 
 import pytest
 
+from published.reading import read_published
 from traincast.calibration.operators import operators_of
-from traincast.calibration.published import read_measurements
 from traincast.estimate.operators import work_of
 
 
 def brought(tmp_path, text):
     path = tmp_path / "in.csv"
     path.write_text(text)
-    return operators_of(read_measurements(path))
+    return operators_of(read_published(path))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ _LONG_S = 600.0
 """Computation of a rank above which its unit is doubted: ten minutes, in a trace of some steps."""
 
 
-def say_what_is_odd(traces: Sequence[Trace], notes: Notebook) -> None:
+def say_what_is_unusual(traces: Sequence[Trace], notes: Notebook) -> None:
     """Note what the nodes of a run show of these traps."""
     distinct = [trace.distinct() for trace in traces]
     nodes: Counter[Body] = Counter()
@@ -30,7 +30,7 @@ def say_what_is_odd(traces: Sequence[Trace], notes: Notebook) -> None:
     lacking = sum(count for node, count in nodes.items() if node.is_message and node.peer is None)
     if lacking:
         messages = counted(lacking, "message does", "messages do")
-        text = f"{messages} not say the rank at the other end; nobody is waited for there"
+        text = f"{messages} not name the rank at the other end; nothing waits for it"
         notes.warn("message-without-peer", text, None)
     dims = sum(
         count

@@ -1,10 +1,11 @@
-"""Public tables as they were published, brought to the common schema (docs/data-files.md).
+"""Public tables as they were published, brought to the columns that `traincast validate` reads (docs/data-files.md).
 
-What public tables of runs say in other words, or not at all, is data: ``data/runs/published.toml`` has rules by the
-text of columns, and ``data/runs/remarks.csv`` what is known of single rows. Kernels are NeuSight's operators and
-SimuMax's efficiencies (`published_kernels`). A table in the common schema stays as it is.
+What public tables of runs say in other words, or not at all, is data: ``rules.toml`` has rules by the text of columns,
+``recipes.toml`` what settings of recipes mean, and ``remarks.csv`` what is known of single rows. Kernels are NeuSight's
+operators and SimuMax's efficiencies (`published.kernels`). A table that has these columns stays as it is.
 """
 
+import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -13,34 +14,14 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from traincast.calibration.published_kernels import kernel_reader
-from traincast.calibration.tables import Row, Table, read_table
-from traincast.errors import FormatError
+from published.kernels import kernel_reader
+from published.network import card_gbit_per_gpu
+from traincast.calibration.columns import ALIASES, read_measurements, under_common_names
+from traincast.calibration.tables import MeasurementTable, Row
 from traincast.hardware.gpu import find_gpu
-from traincast.shipped import shipped_rows, shipped_toml
 from traincast.units import is_number, plain_number
 
-ALIASES = {
-    "gpus": "num_gpus",
-    "seq_length": "seq_len",
-    "sharding": "zero_or_fsdp",
-    "task": "x_task",
-    "step_time_s": "x_iter_time_s",
-    "peak_memory_gib": "x_peak_mem_gib",
-    "recompute_granularity": "recompute",
-    "recompute_num_layers": "recompute_layers",
-    "tp_comm_overlap": "overlap_tp",
-    "account_embed": "embedding_as_layer",
-    "account_loss": "head_as_layer",
-}
-"""Other names of columns."""
-_ONLY_WITH = {
-    "recompute": ("recompute_modules", "recompute_layers"),
-    "cuda_graphs": ("cuda_graph_impl", "cuda_graph_scope"),
-    "cuda_graph_impl": ("cuda_graphs", "cuda_graph_scope"),
-    "stage_layers": ("pp_layout", "embedding_as_layer", "head_as_layer"),
-}
-"""Column of a row to what a recipe says more of it, which is the row's own only where both agree on it."""
+RULES = Path(__file__).parent
 _RUN_COLUMNS = {"model", "gpu", "num_gpus"}
 _MEASURED_COLUMNS = {"measured_metric", "x_iter_time_s", "x_peak_mem_gib"}
 """A table of training runs has all of the first and one of these, as it is or by a rule for all of its rows."""
@@ -48,51 +29,12 @@ _PEAKS = ("bf16", "fp16", "fp32", "fp8", "fp4")
 """What ``gpu.peaks`` lists, as far as the datasheet has it."""
 
 
-def read_measurements(path: Path, recipes: Table | None = None) -> Table:
-    """Read a table of measurements in the common schema; a `FormatError` if it cannot be read (see `read_table`).
-
-    `recipes` are settings of its runs, by their ids.
-    """
-    table = read_table(path)
-    return in_common_schema(table if recipes is None else with_recipes(table, recipes))
+def read_published(path: Path, recipes: Path | None = None) -> MeasurementTable:
+    """Read a public table in the common schema; a `FormatError` if it cannot be read (see `read_measurements`)."""
+    return in_common_schema(read_measurements(path, recipes))
 
 
-def with_recipes(table: Table, recipes: Table) -> Table:
-    """Return a table of runs with what their recipes say beside it, by the column ``id``; what a row says itself wins.
-
-    Raises
-    ------
-    FormatError
-        If the recipes have no column ``id``, two for one row, or none for any row.
-    """
-    if "id" not in recipes.columns:
-        raise FormatError("has no column id, which says whose recipe a row is", recipes.path, 1)
-    of_run: dict[str, Row] = {}
-    for recipe in recipes.rows:
-        if of_run.setdefault(recipe.id, recipe) is not recipe:
-            raise FormatError(f"is a second recipe of {recipe.id}", recipes.path, recipe.line)
-    if not any(row.id in of_run for row in table.rows):
-        raise FormatError(f"has a recipe of no row of {table.path}: none has an id that it names", recipes.path, 1)
-    rows = tuple(_with_recipe(row, of_run[row.id]) if row.id in of_run else row for row in table.rows)
-    return replace(table, columns=tuple(dict.fromkeys((*table.columns, *recipes.columns))), rows=rows)
-
-
-def _with_recipe(row: Row, recipe: Row) -> Row:
-    own, said = under_common_names(row.cells), under_common_names(recipe.cells)
-    apart = [name for name in _ONLY_WITH if name in own and own[name] != said.get(name)]
-    without = {each for name in apart for each in _ONLY_WITH[name]}
-    return replace(row, cells={**{name: text for name, text in said.items() if name not in without}, **own})
-
-
-def under_common_names(cells: Mapping[str, str]) -> dict[str, str]:
-    """Return cells under the common names of their columns; where both are filled, the common one counts."""
-    found = {name: text for name, text in cells.items() if name not in ALIASES}
-    for name, text in cells.items():
-        found.setdefault(ALIASES.get(name, name), text)
-    return found
-
-
-def in_common_schema(table: Table) -> Table:
+def in_common_schema(table: MeasurementTable) -> MeasurementTable:
     """Return a table in the columns of the common schema: kernels by what they are called, runs filled in by rules."""
     kernels = kernel_reader(table.columns)
     if kernels is not None:
@@ -113,7 +55,7 @@ def _filled_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What some rows mean beyond what they say; `data/runs/published.toml` explains the fields."""
+    """What some rows mean beyond what they say; `rules.toml` explains the fields."""
 
     why: str
     set: dict[str, str]
@@ -155,7 +97,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a setting of a recipe means as a column of the common schema; `data/runs/recipes.toml` explains the fields.
+    """What a setting of a recipe means as a column of the common schema; `recipes.toml` explains the fields.
 
     With `when` it also replaces what the row says in fewer words, and so do other spellings of one column.
     """
@@ -185,7 +127,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def recipe_settings() -> tuple[Setting, ...]:
     """Return what settings of recipes mean, in the order in which they are read."""
-    return shipped_toml("runs/recipes.toml", _Settings).setting
+    return msgspec.toml.decode((RULES / "recipes.toml").read_bytes(), type=_Settings).setting
 
 
 class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -203,6 +145,8 @@ def common_row(row: Row, columns: Sequence[str] | None = None) -> Row:
     for rule in published_rules():
         if rule.holds(cells, row.cells if columns is None else columns):
             cells |= rule.filled(cells)
+    if "nic_gbit_per_gpu" not in cells and (gbit := card_gbit_per_gpu(cells)) is not None:
+        cells["nic_gbit_per_gpu"] = f"{gbit:.12g}"
     if (remark := _remarks().get(row.id)) is not None:
         cells = dict([remark]) | cells
     return replace(row, cells=cells)
@@ -211,7 +155,13 @@ def common_row(row: Row, columns: Sequence[str] | None = None) -> Row:
 @cache
 def published_rules() -> tuple[Rule, ...]:
     """Return the rules for public tables, in the order in which they apply."""
-    return shipped_toml("runs/published.toml", _Rules).rule
+    return msgspec.toml.decode((RULES / "rules.toml").read_bytes(), type=_Rules).rule
+
+
+def remarks() -> list[dict[str, str]]:
+    """Return what is known of single rows: id, status and reason."""
+    with (RULES / "remarks.csv").open(encoding="utf-8", newline="") as stream:
+        return [*csv.DictReader(stream)]
 
 
 @cache
@@ -221,7 +171,7 @@ def _remarks() -> dict[str, tuple[str, str]]:
     ``exclude``: what the row says is wrong or not enough. ``hard``: it is far off for a reason that no column tells;
     nothing is fitted to it, and all figures count it.
     """
-    rows = shipped_rows("runs/remarks.csv")
+    rows = remarks()
     words = {"exclude": "excluded: ", "hard": ""}
     return {row["id"]: (row["status"], words[row["status"]] + row["reason"]) for row in rows if row["status"] in words}
 

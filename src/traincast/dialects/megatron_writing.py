@@ -1,0 +1,118 @@
+"""A job as flags of Megatron-LM, by the table that reads them; what they cannot be told is a comment.
+
+Source: NVIDIA/Megatron-LM, megatron/training/arguments.py.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from traincast.dialects.flags import flag_table
+from traincast.dialects.megatron_checks import dispatcher_flags, gradient_flags, precision_flags, recompute_flags
+from traincast.dialects.writing import flag_line, flags_of_fields, in_order, lost_schedule
+from traincast.job.job import Job
+from traincast.schedules.schedule import USUAL
+
+
+def megatron_text(job: Job) -> str:
+    """Return the flags of Megatron-LM, one a line."""
+    table = flag_table("megatron")
+    with_torch = _fits_torch_fsdp(job)
+    flags = megatron_said(job, torch_fsdp=with_torch)
+    lines = [flag_line("--", *each) for each in in_order(table.further["writes"]["flags"].split(), flags)]
+    lost = [*lost_by_megatron(job, "Megatron-LM")]
+    if gathers_once(job) and not with_torch:
+        lost.append("# parameters gathered once: Megatron-LM has that with pp 1 and ep 1 alone (--use-torch-fsdp2)")
+    return "".join(f"{line}\n" for line in (*lines, *lost))
+
+
+def megatron_said(job: Job, *, torch_fsdp: bool = False) -> dict[str, Any]:
+    """Return the flags of Megatron-LM that say a job, with PyTorch's FSDP or its own."""
+    return {
+        **flags_of_fields(flag_table("megatron"), _fields(job, torch_fsdp=torch_fsdp)),
+        **precision_flags(job.precision.dtype),
+        **_sharding(job, torch_fsdp=torch_fsdp),
+        **_offload(job),
+        **recompute_flags(job.recompute),
+        **({} if job.model.experts is None else dispatcher_flags(job.experts.dispatcher)),
+        "moe-grouped-gemm": job.model.experts is not None,
+        "cuda-graph-impl": "transformer_engine" if job.kernels.cuda_graphs else None,
+        "cuda-graph-scope": [*job.kernels.cuda_graph_scope] or None if job.kernels.cuda_graphs else None,
+        **gradient_flags(job.precision.dtype, job.framework.grad_reduce_bytes),
+    }
+
+
+def _fields(job: Job, *, torch_fsdp: bool) -> dict[str, Any]:
+    """Return the fields of a job that flags set as they stand, as far as they have an effect on it."""
+    parallel, sharding, shards = job.parallel, job.sharding, job.sharding.zero > 0 and not torch_fsdp
+    said = ["tp", "pp", "cp", "micro_batch", "global_batch", "seq_length"]
+    said += ["vpp"] if parallel.vpp > 1 else []
+    said += ["cp_kind"] if parallel.cp > 1 else []
+    said += ["zero"] if sharding.zero > 1 and not torch_fsdp else []
+    said += ["ep", "etp", "fused_router", "fused_permute"] if job.model.experts is not None else []
+    return {name: job.decided(name) for name in said} | {
+        "sequence_parallel": job.communication.sequence_parallel and parallel.tp > 1,
+        "overlap_grad_reduce": sharding.overlap_grad_reduce and parallel.replicas > 1,
+        "overlap_param_gather": sharding.overlap_param_gather and shards,
+        "overlap_tp": job.communication.overlap_tp and parallel.tp > 1,
+        **_uneven(job),
+    }
+
+
+def _uneven(job: Job) -> dict[str, Any]:
+    """Return how uneven stages are said: with embedding and LM head as a layer each, or by the first and the last."""
+    layers_Q = job.pipeline.layers_Q
+    if len(set(layers_Q)) == 1:
+        return {}
+    less_Q = [max(layers_Q) - each for each in layers_Q]
+    if max(less_Q) == 1 and not any(less_Q[1:-1]):
+        return {"embedding_as_layer": less_Q[0] > 0, "head_as_layer": less_Q[-1] > 0}
+    if job.parallel.vpp > 1 or len(layers_Q) < 3 or len(set(layers_Q[1:-1])) > 1:
+        return {}
+    return {"first_stage_layers": layers_Q[0], "last_stage_layers": layers_Q[-1]}
+
+
+def _sharding(job: Job, *, torch_fsdp: bool) -> dict[str, Any]:
+    zero, replicas = job.sharding.zero, job.parallel.replicas
+    # Its optimizer on the host needs the distributed one, be it over one replica (validate_args).
+    alone = job.offload.optimizer > 0 and replicas == 1
+    copies = replicas // job.sharing if zero > 0 else 1
+    return {
+        "use-distributed-optimizer": alone or (zero > 0 and not torch_fsdp),
+        "use-megatron-fsdp": zero > 1 and not torch_fsdp,
+        "use-torch-fsdp2": torch_fsdp,
+        "torch-fsdp2-no-reshard-after-forward": torch_fsdp,
+        "num-distributed-optimizer-instances": copies if copies > 1 else None,
+    }
+
+
+def _offload(job: Job) -> dict[str, Any]:
+    """Return what the host keeps; the number of layers turns offloading of activations on."""
+    share, layers = job.offload.optimizer, job.offload.activations
+    away = share > 0
+    return {
+        "optimizer-cpu-offload": away,
+        "optimizer-offload-fraction": share or None,
+        "overlap-cpu-optimizer-d2h-h2d": away,
+        "use-precision-aware-optimizer": away,
+        "cpu-offloading": layers > 0,
+        "cpu-offloading-num-layers": layers or None,
+    }
+
+
+def gathers_once(job: Job) -> bool:
+    """Return whether sharded parameters stay whole from the forward to the backward pass."""
+    return job.sharding.zero == 3 and not job.sharding.reshard_after_forward
+
+
+def _fits_torch_fsdp(job: Job) -> bool:
+    """Return whether Megatron-LM has a job with PyTorch's FSDP: its own gathers parameters for each pass."""
+    return gathers_once(job) and job.parallel.pp == 1 and job.parallel.ep == 1
+
+
+def lost_by_megatron(job: Job, says: str) -> Iterator[str]:
+    """Yield a comment for what Megatron-LM, and what is built on it, cannot be told."""
+    yield from lost_schedule(job, says, USUAL)
+    if job.offload.activations and (job.parallel.pp > 1 or job.recompute.granularity != "none"):
+        yield f"# activations offloaded: {says} refuses that with pipeline stages or recomputation"
+    if job.offload.optimizer and job.sharding.zero == 0 and job.parallel.replicas > 1:
+        yield f"# optimizer offloaded: {says} refuses that without the distributed optimizer (ZeRO-1)"

@@ -1,0 +1,52 @@
+"""Gradients from the backward pass to the update: how frameworks keep them.
+
+Sources: Rajbhandari et al. 2019, arXiv 1910.02054 (from stage 2 on each rank keeps its share of them alone); under
+PyTorch's pipeline schedules gradients, in the type that is reduced (FSDPParam.to_accumulated_grad_if_needed), are whole
+from the first to the last pass of a step; types and buffers by framework: `traincast.job.frameworks.MemoryPolicy`.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from traincast.mechanisms.mechanism import GRADIENTS, Lasting, Mechanism
+from traincast.mechanisms.rank import RankState, Where
+from traincast.model.blocks.part import Matrix
+from traincast.model.numbers import Number
+
+
+class KeptGradients(Mechanism):
+    """Gradients that wait for the update, fp32 ones that it makes of them, and tensors that are kept in vain."""
+
+    def lasting(self, rank: RankState) -> Iterator[Lasting]:
+        """Return them."""
+        job, policy = rank.job, rank.job.memory_policy
+        yield Lasting(GRADIENTS, self._waiting(rank) + policy.passing_gradient_bytes * rank.held.total.trained)
+        if job.optimizer.copies_gradients(job.precision.dtype):
+            made = policy.main_gradient_bytes * rank.trained_share * rank.updated_here
+            yield Lasting("fp32 gradients of the step", made, Where.UPDATE)
+        if policy.gradient_placeholders and not job.finetuning.trains_adapters:
+            yield Lasting("unused weight gradients", rank.weight_bytes * one_of_each(rank.held.total.shapes))
+
+    def _waiting(self, rank: RankState) -> Number:
+        job = rank.job
+        shared = job.sharding.zero >= 2 and not job.reduces_once
+        kept = job.memory_policy.gradient_bytes * (rank.trained_share if shared else rank.held.total.trained)
+        return kept * rank.updated_here if job.offloads_gradients else kept
+
+
+def one_of_each(matrices: Iterable[Matrix]) -> Number:
+    """Return the elements of matrices where those of one shape count once.
+
+    Experts are matrices of their own. A router's weights are not fused with what adds up their gradients.
+    """
+    shapes = [(each.rows, each.columns) for each in matrices if each.part != "router"]
+    if not any(isinstance(each, np.ndarray) for shape in shapes for each in shape):
+        return float(sum(rows * columns for rows, columns in set(shapes)))
+    total: Number = 0.0
+    for place, (rows, columns) in enumerate(shapes):
+        first: Number = True
+        for other_rows, other_columns in shapes[:place]:
+            first = first & ((rows != other_rows) | (columns != other_columns))
+        total = total + rows * columns * first
+    return total

@@ -1,0 +1,30 @@
+"""The types of weights: those that GEMMs read in 16 bits or more, and their copies in 8 bits."""
+
+from collections.abc import Iterator
+
+from traincast.hardware.dtypes import ELEMENT_TYPES
+from traincast.mechanisms.finetuning import freezes_in_eight_bits
+from traincast.mechanisms.mechanism import PARAMETERS, Lasting, Mechanism
+from traincast.mechanisms.rank import RankState
+from traincast.model.numbers import larger
+
+
+class WeightTypes(Mechanism):
+    """Weights as GEMMs read them, where a rank keeps them whole, and copies in 8 bits.
+
+    8-bit GEMMs read copies of 16-bit weights, one for each of the two GEMMs that use them. Parameters that are gathered
+    in 8 bits are kept so, and are one of the two copies; embedding and head stay in 16 bits.
+    """
+
+    def lasting(self, rank: RankState) -> Iterator[Lasting]:
+        """Return parameters that are whole, and the copies."""
+        job, frozen, eight_bits = rank.job, freezes_in_eight_bits(rank.job), 0.0
+        copied = job.memory_policy.weight_copies and not frozen
+        copies = ELEMENT_TYPES[job.precision.dtype].copies_bytes * rank.layers if copied else 0.0
+        if not rank.shards_parameters:
+            if job.sharding.param_gather_bytes == 1 and not frozen:
+                eight_bits = rank.layers
+            width = rank.weight_bytes
+            yield Lasting(PARAMETERS, width * rank.held.total.total - (width - 1) * eight_bits)
+            copies = larger(0.0, copies - eight_bits)
+        yield Lasting("8-bit copies of weights", copies)

@@ -1,0 +1,258 @@
+"""What mechanisms keep of the state of training: closed forms of each, and arrays as numbers."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from job_parts import TINY, TINY_EXPERTS
+from traincast.estimate.memory import JobMemory
+from traincast.estimate.memory.states import states
+from traincast.job.request import JobRequest
+from traincast.job.resolve import resolve_job
+from traincast.mechanisms import all as mechanisms
+from traincast.mechanisms.finetuning import FrozenWeights
+from traincast.mechanisms.gradients import KeptGradients
+from traincast.mechanisms.mechanism import Lasting, Mechanism
+from traincast.mechanisms.offload import HostMemory
+from traincast.mechanisms.optimizer import Adam
+from traincast.mechanisms.precision import WeightTypes
+from traincast.mechanisms.rank import RankParameters, RankState, Where
+from traincast.mechanisms.sharding import ShardedParameters
+from traincast.model.blocks.part import Elements, Matrices, Matrix
+
+PSI = 7_500_000_000
+"""Parameters of the example of arXiv 1910.02054, figure 1."""
+LARGEST, ENDS = 200_000_000, 500_000_000
+SHAPES = Matrices(
+    (
+        Matrix(300, 100, 32, "attention", "outputs", False, True),
+        Matrix(100, 300, 32, "attention", "inputs", False, True),
+        Matrix(300, 100, 2, "experts", "", True, True),
+        Matrix(8, 100, 32, "router", "", False, True),
+    )
+)
+
+
+def job_of(model=TINY, **given):
+    said = {"gpus": 8, "seq_length": 2048, "global_batch": 64, "framework": "megatron-core-2025"} | given
+    return resolve_job(JobRequest(model=model, **said))
+
+
+def parameters(dense=PSI, experts=0, trained=None, largest=LARGEST, ends=ENDS):
+    trained_dense, trained_experts = (dense, experts) if trained is None else trained
+    total = Elements(
+        dense=dense, experts=experts, trained_dense=trained_dense, trained_experts=trained_experts, shapes=SHAPES
+    )
+    return RankParameters(
+        total=total,
+        ends=Elements(dense=ends, trained_dense=ends),
+        largest_layer=largest,
+        largest_trained=largest,
+    )
+
+
+def state_of(job, dense_shards=1, expert_shards=1, **held):
+    return RankState(job, parameters(**held), dense_shards, expert_shards)
+
+
+def of(mechanism, rank):
+    """Return what one mechanism keeps, by term."""
+    return {each.term: each.size_bytes for each in mechanism.lasting(rank)}
+
+
+@pytest.mark.parametrize("shards", [8, 64, 60])
+@pytest.mark.parametrize(
+    ("zero", "whole", "shared"),
+    [(0, 16, 0), (1, 2 + 2, 12), (2, 2, 2 + 12), (3, 0, 2 + 12)],
+    ids=str,
+)
+def test_a_stage_of_zero_divides_what_its_paper_says(zero, whole, shared, shards):
+    """Figure 1: 16 bytes a parameter, 4 + 12 / N, 2 + 14 / N, and of stage 3 what is not gathered: 16 / N.
+
+    Sharded parameters are fp32 and their own main copy, so that here 14 bytes are divided with stage 3.
+    """
+    job = job_of(zero=zero, grad_reduce_bytes=2, framework="deepspeed-2021")
+    found = states(state_of(job, *((shards, shards) if zero else (1, 1))))
+    kept = sum(found.gpu[name] for name in ("parameters", "gradients", "optimizer"))
+    assert kept == pytest.approx(PSI * (whole + shared / shards), rel=1e-12)
+    assert found.host == 0
+
+
+@pytest.mark.parametrize(
+    ("types", "bytes_each"),
+    [
+        ({}, 12),
+        ({"main_params_dtype": "fp16"}, 2 + 8),
+        ({"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}, 2 + 2 + 2),
+        ({"exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp8"}, 2 + 1 + 1),
+    ],
+)
+def test_adam_keeps_main_parameters_and_two_moments_in_their_types(types, bytes_each):
+    """Of an fp32 main parameter beside a bf16 one Megatron Core's precision-aware optimizer keeps the lower 16 bits."""
+    rank = state_of(job_of(zero=1, **types), 4, 4)
+    assert of(Adam(), rank) == {"optimizer": bytes_each * PSI / 4}
+
+
+def test_adam_of_fp32_weights_keeps_moments_alone():
+    assert of(Adam(), state_of(job_of(zero=0, precision="fp32"))) == {"optimizer": 8 * PSI}
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_what_the_host_updates_is_there_and_not_here(share):
+    """arXiv 2101.06840, section 4: main parameters, moments and gradients, 16 bytes for each, go to the host."""
+    rank = state_of(job_of(zero=1, offload_optimizer=share), 8, 8)
+    (found,) = HostMemory().lasting(rank)
+    assert found.where is Where.HOST
+    assert found.size_bytes == pytest.approx(16 * share * PSI / 8)
+    assert of(Adam(), rank)["optimizer"] == pytest.approx(12 * (1 - share) * PSI / 8)
+    assert not list(HostMemory().lasting(state_of(job_of(zero=1))))
+
+
+def test_parameters_go_to_the_host_in_16_bits_with_their_optimizer():
+    job = job_of(zero=3, framework="deepspeed-2024", offload_parameters=True)
+    found = states(state_of(job, 8, 8))
+    assert found.host == pytest.approx((16 + 2) * PSI / 8)
+    assert "parameters" not in found.gpu
+    assert found.gpu["optimizer"] == 0
+
+
+def test_gathered_layers_are_two_and_the_ends_with_the_gradients_of_one():
+    job = job_of(zero=3, framework="torchtitan-2025")
+    found = of(ShardedParameters(), state_of(job, 8, 8))
+    gradients = job.memory_policy.gradient_bytes * max(LARGEST, ENDS)
+    assert found["gathered layers"] == 2 * (ENDS + 2 * LARGEST) + gradients
+    assert found["parameters"] == pytest.approx(4 * PSI / 8)
+    # Alone there is nobody to share with.
+    assert not of(ShardedParameters(), state_of(job))
+
+
+def test_parameters_that_stay_whole_are_gathered_once():
+    job = job_of(zero=3, framework="torchtitan-2025", reshard_after_forward=False)
+    found = of(ShardedParameters(), state_of(job, 8, 8))
+    assert found["gathered layers"] == 2 * PSI + job.memory_policy.gradient_bytes * ENDS
+
+
+def test_experts_are_divided_among_their_own_replicas():
+    job = job_of(TINY_EXPERTS, zero=1, ep=4)
+    rank = RankState.alone(job, parameters(dense=800, experts=600, ends=0))
+    assert (rank.dense_shards, rank.expert_shards) == (8, 2)
+    assert rank.trained_share == 800 / 8 + 600 / 2
+    assert RankState.alone(job_of(zero=0), parameters()).trained_share == PSI
+
+
+@pytest.mark.parametrize(("precision", "copies"), [("fp8", 2), ("nvfp4", 2 * (1 / 2 + 1 / 16))])
+def test_copies_in_8_bits_are_of_the_layers_and_gathered_ones_are_one_of_them(precision, copies):
+    layers = PSI - ENDS
+    rank = state_of(job_of(zero=1, precision=precision), 8, 8)
+    assert of(WeightTypes(), rank) == {"parameters": 2 * PSI, "8-bit copies of weights": copies * layers}
+    gathered = state_of(job_of(zero=1, precision=precision, param_gather_bytes=1), 8, 8)
+    assert of(WeightTypes(), gathered) == {
+        "parameters": 2 * ENDS + layers,
+        "8-bit copies of weights": (copies - 1) * layers,
+    }
+
+
+@pytest.mark.parametrize("shards", [1, 8])
+def test_frozen_weights_in_8_bits_spare_half_of_their_bytes(shards):
+    adapters = 1000
+    job = job_of(zero=3, task="lora", precision="fp8")
+    rank = state_of(job, shards, shards, trained=(adapters, 0), ends=0)
+    frozen = PSI - adapters
+    assert of(FrozenWeights(), rank) == {"parameters": -frozen / shards}
+    found = states(rank)
+    trained_bytes = 2 if shards == 1 else 4
+    assert found.gpu["parameters"] == pytest.approx((frozen + trained_bytes * adapters) / shards)
+    assert found.gpu["8-bit copies of weights"] == 0
+    assert not of(FrozenWeights(), state_of(job_of(zero=3, task="lora"), 8, 8))
+
+
+def test_gradients_in_16_bits_become_fp32_in_the_step():
+    """Megatron-LM, docs on the distributed optimizer: 6 + 12 / d bytes a parameter, 4 + 16 / d with bf16 gradients."""
+    narrow = states(state_of(job_of(zero=1, grad_reduce_bytes=2), 8, 8))
+    assert narrow.gpu["gradients"] == 2 * PSI
+    assert narrow.update == {"fp32 gradients of the step": 4 * PSI / 8}
+    wide = states(state_of(job_of(zero=1, grad_reduce_bytes=4), 8, 8))
+    assert wide.gpu["gradients"] == 4 * PSI
+    assert not any(wide.update.values())
+
+
+def test_weight_gradients_that_are_kept_in_vain_are_of_the_model_itself():
+    unused = "unused weight gradients"
+    assert of(KeptGradients(), state_of(job_of(zero=1)))[unused] == 2 * (300 * 100 + 100 * 300)
+    assert unused not in of(KeptGradients(), state_of(job_of(zero=1, task="lora")))
+
+
+JOBS = [
+    job_of(zero=0),
+    job_of(zero=1, precision="mxfp8", param_gather_bytes=1),
+    job_of(zero=2, offload_optimizer=0.5, framework="deepspeed-2021"),
+    job_of(zero=3, framework="torchtitan-2025"),
+    job_of(zero=3, framework="torchtitan-2025", pp=2),
+    job_of(zero=3, framework="deepspeed-2024", offload_parameters=True),
+    job_of(zero=3, task="lora", precision="fp8"),
+    job_of(zero=1, task="lora", exp_avg_dtype="bf16"),
+]
+SIZES = st.integers(1, 10**9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    job=st.sampled_from(JOBS),
+    rows=st.lists(st.tuples(SIZES, SIZES, SIZES, st.integers(2, 512), st.integers(2, 64)), min_size=1, max_size=4),
+)
+def test_arrays_stand_for_the_numbers_in_them(job, rows):
+    def state(dense, experts, ends, *shards):
+        trained = (dense // 7, 0 * experts) if job.finetuning.trains_adapters else None
+        held = parameters(dense + ends, experts, trained, largest=dense // 3, ends=ends)
+        return RankState(job, held, *shards)
+
+    together = states(state(*(np.array(column) for column in zip(*rows, strict=True))))
+    for place, row in enumerate(rows):
+        alone = states(state(*row))
+        for terms, found in ((together.gpu, alone.gpu), (together.update, alone.update)):
+            assert terms.keys() == found.keys()
+            for name, size in terms.items():
+                at = np.broadcast_to(size, len(rows))[place]
+                assert at == pytest.approx(found[name], rel=1e-12, abs=1e-3), name
+        assert np.broadcast_to(together.host, len(rows))[place] == pytest.approx(alone.host, rel=1e-12)
+
+
+def test_adam_updates_on_the_gpu_what_the_host_leaves():
+    for share, left in ((0.0, 1000), (0.25, 750), (1.0, 0)):
+        (kernel,) = mechanisms.update_kernels(job_of(zero=1, offload_optimizer=share), Elements(), 1000)
+        assert (kernel.family, kernel.shape, kernel.options) == ("optimizer", (left,), ())
+    counts = np.array([1000, 5, 0])
+    (kernel,) = mechanisms.update_kernels(job_of(zero=1, offload_optimizer=0.5), Elements(), counts)
+    assert kernel.shape[0].tolist() == [500, 3, 0]
+
+
+def test_types_of_a_precision_aware_optimizer_move_other_bytes():
+    """Lower 16 bits of a main parameter read and written, two moments of 2 bytes each way, the gradient of 4 read."""
+    job = job_of(zero=1, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16", grad_reduce_bytes=4)
+    (kernel,) = mechanisms.update_kernels(job, Elements(), 1000)
+    assert dict(kernel.options) == {"bytes_per_parameter": str(2 * 4 + 2 * 2 + 2 * 2 + 4)}
+
+
+class OuterMomentum(Mechanism):
+    """What DiLoCo keeps of each trained parameter, arXiv 2311.08105: the outer copy and its momentum, in fp32."""
+
+    def __init__(self, where):
+        self.where = where
+
+    def lasting(self, rank):
+        yield Lasting("outer momentum", 8 * rank.trained_share, self.where)
+
+
+@pytest.mark.parametrize("where", [Where.GPU, Where.HOST])
+def test_memory_sums_a_mechanism_that_it_has_never_heard_of(where, monkeypatch):
+    job = job_of(zero=1, pp=2)
+    before = JobMemory(job).stages
+    monkeypatch.setattr(mechanisms, "MECHANISMS", (*mechanisms.MECHANISMS, OuterMomentum(where)))
+    for stage, old in zip(JobMemory(job).stages, before, strict=True):
+        kept = 8 / 12 * old.optimizer
+        if where is Where.HOST:
+            assert (stage.host - old.host, stage.peak) == (pytest.approx(kept), old.peak)
+        else:
+            assert dict(stage.terms)["outer momentum"] == pytest.approx(kept)
+            assert stage.allocated == pytest.approx(old.allocated + kept)
