@@ -22,8 +22,11 @@ from traincast.cli.main import cli
 SOURCE = Path(traincast.__file__).parent
 ROOT = Path(__file__).parent.parent
 TEXTS = (".py", ".toml", ".csv", ".js", ".html", ".css")
-WAITING = ("planning/screen", "lowering", "mechanisms", "estimate/memory", "job/optimizer")
-"""Rooms of the package that were not gone over yet."""
+WAITING = (
+    "planning/screen",
+    *("lowering/emit", "lowering/layers", "lowering/stage", "lowering/step", "lowering/work"),
+)
+"""Rooms and modules of the package that were not gone over yet."""
 
 
 class Word(NamedTuple):
@@ -89,6 +92,7 @@ WORDS = (
     Word(r"remarks?", "warnings", ((r"remarks\.csv", "a file of the project"),)),
     Word(r"begins? anew", "starts over"),
     Word(r"[`'\"]sure[`'\"]", "confidence"),
+    Word(r"hangs? on", "depend on"),
     Word(r"messages? between stages", "P2P, pipeline send/recv"),
     Word(
         r"(?<!there )(is|are) no(?= )(?! (longer|faster|slower|more|less|better|worse|larger|smaller|other|cheaper))",
@@ -157,10 +161,14 @@ def _classes_and_functions() -> Iterator[tuple[Path, ast.ClassDef | ast.Function
                 yield path.relative_to(SOURCE), node
 
 
+CALLED_OF = {"estimate/factors.py", "estimate/program.py", "model/structure.py"}
+"""Modules in which a method is still called so: the plan's screen calls it."""
+
+
 def test_no_function_is_called_of():
-    found = [f"{path}:{node.lineno}" for path, node in _classes_and_functions() if node.name == "of"]
-    found = [each for each in found if not each.startswith((*WAITING, "estimate/", "model/structure"))]
-    assert found == [], "say what it returns: from_..., or the name of what is found"
+    found = {str(path) for path, node in _classes_and_functions() if node.name == "of"}
+    found = {each for each in found if not each.startswith(WAITING)}
+    assert found == CALLED_OF, "say what it returns: from_..., or the name of what is found"
 
 
 def test_a_public_class_has_a_name_of_its_own():

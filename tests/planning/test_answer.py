@@ -144,7 +144,7 @@ def test_why_not_names_what_binds(plan):
 
 @pytest.mark.slow
 def test_one_question_does_not_change_the_answer_to_the_next():
-    """What questions of one plan remember for each other must not hang on what each of them fixes."""
+    """What questions of one plan remember for each other must not depend on what each of them fixes."""
     job = Draft(
         model="llama3-8b", fields={"gpus": 32, "global_batch": 32, "seq_length": 4096, "pp": 1, "micro_batch": 1}
     )

@@ -160,7 +160,7 @@ def _nothing(table: str, told: Mapping[str, Sequence[str]]) -> str:
 
 
 _LONGEST_NAME_BYTES = 255
-"""Of a file in its folder."""
+"""Limit of a file's name in its folder."""
 
 
 def _journal(table: Path, asked: Spec, work: PointWork, *, restart: bool) -> Journal:

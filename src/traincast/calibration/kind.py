@@ -129,7 +129,7 @@ KINDS: Registry[MeasurementKind] = Registry(
 
 
 def kind_of(columns: Sequence[str]) -> MeasurementKind | None:
-    """Return the kind of a file with these columns; None where it is of none."""
+    """Return the kind of a file with these columns; None where it is of no known kind."""
     return next((kind for kind in KINDS.entries() if kind.fits(columns)), None)
 
 

@@ -159,7 +159,7 @@ def _fitted(
 
 
 def _confidence(rows: int, held_out: Statistics | None) -> str:
-    """Return how sure constants are that were fitted to so many rows: never by their error in sample."""
+    """Return the confidence in constants fitted to so many rows: never by their error in sample."""
     median = None if held_out is None else held_out.median_abs_error
     if median is None or median > _LOW_ABOVE:
         return "low"

@@ -70,7 +70,7 @@ def holds_operators(columns: Sequence[str]) -> bool:
 
 
 def operators_of(table: MeasurementTable, gpu: Gpu | None = None) -> OperatorMeasurements:
-    """Return the measured operators of a table of one of the kinds above; a `FormatError` if it is of none.
+    """Return the measured operators of a table of one of the kinds above; a `FormatError` if it is of another kind.
 
     A row is left out where its GPU is unknown, what ran is not in the row, or a cell of it is wrong. Rows that do not
     say where they ran, ran on `gpu`.

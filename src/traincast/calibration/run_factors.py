@@ -250,7 +250,7 @@ def representatives(rows: Sequence[MeasuredRun], most: int) -> tuple[list[Measur
 
 
 class Solution(NamedTuple):
-    """Logarithms of factors, and how sure they are."""
+    """Logarithms of factors, and how certain they are."""
 
     log_factor_K: FloatArray
     deviation_K: FloatArray

@@ -65,11 +65,11 @@ class Row(Struct, frozen=True):
         return FormatError(f"column {column} is {quoted(self.cells[column])}; {what}", self.path, self.line)
 
     def number(self, name: str) -> float:
-        """Return a cell as a positive number; a `FormatError` if it is none, or out of range."""
+        """Return a cell as a positive number; a `FormatError` if it is not one, or out of range."""
         return self._checked(name, range_of(name) or RANGES["figure"], "number")
 
     def count(self, name: str) -> int:
-        """Return a cell as a positive whole number; a `FormatError` if it is none, or out of range."""
+        """Return a cell as a positive whole number; a `FormatError` if it is not one, or out of range."""
         return int(self._checked(name, range_of(name) or RANGES["count"], "whole number"))
 
     def time_s(self) -> float:
@@ -95,7 +95,7 @@ class Row(Struct, frozen=True):
 
 
 class MeasurementTable(Struct, frozen=True):
-    """A file of measurements: names of its columns in lower case, its rows, and lines that are none.
+    """A file of measurements: names of its columns in lower case, its rows, and lines that are not rows.
 
     A damaged line has more or fewer cells than the header.
     """

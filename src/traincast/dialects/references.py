@@ -63,6 +63,6 @@ def _meant(name: str, reference: re.Match[str], settings: Mapping[str, str]) -> 
 
 
 def _whole(text: str) -> int | None:
-    """Return the whole number but zero that a text is; None where it is none."""
+    """Return the whole number but zero that a text is; None where it is not one."""
     found = count_of(text.removeprefix("-"))
     return -found if found is not None and text.startswith("-") else found

@@ -109,7 +109,7 @@ class OptimizerTypes(Struct, frozen=True, kw_only=True):
         return self.precision_aware and (self.main_params != "fp32" or precision not in _OWN_MASTER)
 
     def main_parameter_bytes(self, precision: str, parameter_bytes: int = 2) -> int:
-        """Return the bytes of a main parameter beside the one that GEMMs read; 0 where that is fp32 itself.
+        """Return the bytes of a main parameter next to the one that GEMMs read; 0 where that is fp32 itself.
 
         The parameter that GEMMs read has `parameter_bytes` where it is not fp32: 2, or 1 where it is kept in 8 bits.
         """

@@ -1,4 +1,4 @@
-"""Build the workload of a job: templates for every stage, computations priced later.
+"""Build the workload of a job: templates for every stage, whose computations are estimated later.
 
 Letters: P stages, Q virtual stages in model order, M microbatches, D directions.
 """
@@ -127,7 +127,7 @@ class _StepWriter(Struct):
         return self.emit.builder.segment(rows)
 
     def _forward(self, of: OfStage) -> list[int]:
-        """Return the segment of each microbatch: the first may collect the updated parameters beside its work."""
+        """Return the segment of each microbatch: the first may collect the updated parameters during its work."""
         job, index, count = self.job, of.stage.index, self.job.parallel.microbatches
         if job.sharding.zero == 3:
             gathers_M = self._residency().forward_gathers_QM[index]
@@ -158,7 +158,7 @@ class _StepWriter(Struct):
         return self.emit.builder.again(key, lambda: backward_pass(self.emit, of, gathers=gathers, last=last))
 
     def _backward(self, of: OfStage) -> list[int]:
-        """Return the segment of each microbatch: the last may reduce its gradients beside its work."""
+        """Return the segment of each microbatch: the last may reduce its gradients during its work."""
         if self.job.sharding.zero == 3:
             return self._fully_sharded_backward(of)
         segments = [self._segment(self._backward_rows(of))] * self.job.parallel.microbatches

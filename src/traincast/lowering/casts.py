@@ -16,7 +16,7 @@ Kernels = tuple[Kernel, ...]
 
 
 class Casts(Struct, frozen=True):
-    """What a GEMM needs beside its products in each pass; a kernel of 0 elements does not run."""
+    """What a GEMM needs in addition to itself in each pass; a kernel of 0 elements does not run."""
 
     forward: Kernels = ()
     backward: Kernels = ()

@@ -1,7 +1,7 @@
 """What each virtual stage holds of a model: layers, MTP layers, and the model's ends.
 
 The embedding is on the first virtual stage, the LM head with the loss on the last; MTP layers are where the job has
-them, and their heads beside the LM head. Whoever reads the embedding's table and does not share a rank with another
+them, and their heads besides the LM head. Whoever reads the embedding's table and does not share a rank with another
 reader has a copy of it: a tied LM head, and MTP layers. Sources: Megatron-LM, megatron/core/models/gpt/gpt_model.py
 (``pre_process``, ``mtp_process``, ``post_process``) and pretrain_gpt.py (get_embedding_ranks); DeepSeek-AI 2024,
 arXiv:2412.19437, section 3.2.1 (with DualPipe the first and the last layers share a rank, and so these tables).

@@ -197,7 +197,7 @@ def _trained(part: Part, share: Share) -> bool:
 
 
 def _kernels(kernel: Kernel, job: Job) -> Number:
-    """Return the kernels of a part's work beside its GEMMs and their casts."""
+    """Return the kernels of a part's work besides its GEMMs and their casts."""
     if kernel.family == "route":
         return _ROUTE_FUSED if job.experts.fused_router else _ROUTE
     if kernel.family == "permute":

@@ -79,7 +79,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """What was asked for, as it can be asked for again."""
 
     request: JobRequest
-    """Of its layout only what was fixed."""
+    """Only what was fixed of its layout."""
     model: str
     """Name or file of the model."""
     cluster: str
@@ -130,7 +130,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     best: tuple[Choice, ...]
     """The layout to run, then the others by their simulated steps."""
     pareto: tuple[Choice, ...]
-    """Of all that were simulated those that no other beats in both step and memory, the fastest first."""
+    """The simulated layouts that no other beats in both step and memory, the fastest first."""
     estimated: tuple[Estimate, ...] = ()
     """The fastest layouts by the screen, and the fastest of those that need less memory; not in documents."""
     explained: tuple[WhyNot, ...] = ()

@@ -31,7 +31,7 @@ _FEW = 3
 
 
 def explain(screen: Screen, asked: Mapping[str, Any], chosen: Choice, simulate: Simulate) -> WhyNot:
-    """Return why the best layouts have not what was asked for."""
+    """Return why the best layouts do not have what was asked for."""
     shown = ", ".join(f"{name} {said(value)}" for name, value in asked.items())
     found, outside = _screened(screen, asked)
     if found is None:

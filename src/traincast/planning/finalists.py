@@ -77,7 +77,7 @@ class _Race(Struct):
 
 
 def _kind(layout: Layout) -> tuple[object, ...]:
-    """Return what the screen's error hangs on: the schedule, and how state is sharded."""
+    """Return what the screen's error depends on: the schedule, and how state is sharded."""
     schedule = layout.schedule if layout.pp > 1 else ""
     return schedule, layout.zero, layout.overlap_grad_reduce, layout.moe_a2a_overlap
 

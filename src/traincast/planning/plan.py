@@ -49,6 +49,8 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         If the request cannot be run at all.
     """
     options, request = options or PlanOptions(), _checked(request)
+    if setting.engine == "auto":
+        setting = replace(setting, engine="several")
     usable = usable_bytes(setting.cluster.gpu.memory_bytes)
     limit = usable * (1 - options.headroom) if options.headroom is not None else safe_bytes(usable)
     space = _space(request, setting, options)
@@ -142,11 +144,11 @@ def safe_bytes(usable: float) -> float:
 _NEAREST = 3
 """Layouts that are named where none fits."""
 _LONGER = 0.005
-"""By how much the step of a layout may be longer that is preferred for what it hangs on, as a share of the fastest."""
+"""How much longer the step of a layout may be that is preferred for what it depends on, over the fastest."""
 
 
 def chosen_first(choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """Return the layout to run before the others: of those that cannot be told apart the one that hangs on least.
+    """Return the layout to run before the others: of those that cannot be told apart the one that depends on least.
 
     That is fewer groups that cross nodes, then more memory that stays free; its step is hardly longer all the same.
     """

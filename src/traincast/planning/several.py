@@ -39,7 +39,7 @@ class Plans(Struct, frozen=True, kw_only=True):
 
     @property
     def pareto(self) -> tuple[Choice, ...]:
-        """Of all that was simulated what no other of its model beats (`traincast.planning.pareto`)."""
+        """What was simulated and no other of its model beats (`traincast.planning.pareto`)."""
         return pareto([choice for plan in self.plans for choice in plan.pareto])
 
     @property

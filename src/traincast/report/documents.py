@@ -41,7 +41,7 @@ def _result() -> DocumentShape:
 
 
 def _plan() -> DocumentShape:
-    """Of several plans keys that differ are null, and each plan is a document of its own."""
+    """Return the shape of a plan; of several, keys that differ are null and each plan is its own document."""
     lists, result = ("best", "pareto"), _result()
     choice = DocumentShape(
         (Choice,),

@@ -31,7 +31,7 @@ class DocumentShape(msgspec.Struct, frozen=True):
     more: Mapping[str, Any] = {}
     """A type, or a `DocumentShape`, or such in a list: an array of them; None and such in a tuple: either."""
     values: Any = None
-    """Of an object whose keys are names: what all values are."""
+    """Type of all values, of an object whose keys are names."""
 
 
 def schema_of(shape: DocumentShape, name: str) -> dict[str, Plain]:

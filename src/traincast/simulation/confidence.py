@@ -58,10 +58,10 @@ more than a factor says: transfers (placement, congestion), grouped GEMMs (how t
 the fit lie inside, of dense models, of those with experts, and of runs that are not fitted to (docs/ACCURACY.md)."""
 
 LOOSE_MEMORY = 0.36
-"""Likewise of what memory binds, and of casts: which kernels are fused hangs on shapes and releases."""
+"""Likewise of what memory binds, and of casts: which kernels are fused depends on shapes and releases."""
 
 LOOSE_GEMM = 0.04
-"""Likewise of GEMMs: a library picks kernels by shape, and what a type of 8 or 4 bits gains hangs on it, too."""
+"""Likewise of GEMMs: a library picks kernels by shape, and what a type of 8 or 4 bits gains depends on it, too."""
 
 UNFITTED_TASK = 0.04
 """Deviation of a step of fine-tuning, of which no run is fitted to: median errors are 4 to 8 % (docs/ACCURACY.md)."""

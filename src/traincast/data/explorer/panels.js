@@ -70,7 +70,7 @@ function notices(run) {
   return [list("Warnings", run.result.warnings, "warnings", run.result.warnings.length < 4), list("Assumptions", run.result.assumptions, "assumptions", false)].filter(Boolean);
 }
 
-/** Everything about the selected operation, with buttons that lead to what it hangs on. */
+/** Everything about the selected operation, with buttons that lead to what it depends on. */
 function details(selected, go) {
   if (!selected) return [];
   const { run, op } = selected;

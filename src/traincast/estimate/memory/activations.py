@@ -15,7 +15,7 @@ class ChunkBytes(Struct, frozen=True, kw_only=True):
     for_weights: float
     """The part of `saved` that the weight gradients need, where these run later."""
     forward: float
-    """Beside it while its forward pass runs."""
+    """What runs in addition to it during its forward pass."""
     backward: float
     host: float = 0.0
     """What of it the memory of the host keeps from the forward to the backward pass: in none of the others."""
@@ -27,7 +27,7 @@ class Peak(Struct, frozen=True):
     saved_bytes: float
     """Saved activations at that moment."""
     passing_bytes: float
-    """What runs beside them."""
+    """What runs in addition to them."""
     in_flight: int
     """Microbatches of virtual stages that are saved at that moment."""
 

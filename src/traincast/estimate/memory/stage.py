@@ -1,4 +1,4 @@
-"""Memory of every stage of a job: what lasts, what is in flight, what runs beside it."""
+"""Memory of every stage of a job: what lasts, what is in flight, and what runs at the peak."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -93,7 +93,7 @@ def packed_run(result: Result, name: str) -> Packed:
 
 
 def _operation_columns(step: "TimedProgram", index_N: "IntArray", tick_s: float) -> dict[str, "IntArray | FloatArray"]:
-    """Return when each shown operation was ready, waited and ran, and what it hangs on."""
+    """Return when each shown operation was ready, waited and ran, and what it depends on."""
     program, timeline = step.program, step.timeline
     edges_s_N = (timeline.ready_s_N, timeline.start_s_N, timeline.end_s_N)
     ready_N, start_N, end_N = (np.rint(edge_s_N[index_N] / tick_s).astype(np.int64) for edge_s_N in edges_s_N)

@@ -31,7 +31,7 @@ View = Iterator[RenderableType]
 
 BLOCK = "\u2588"
 _SHORTEST_BAR = 10
-"""Of the longest bar of a table, where there is no room for more."""
+"""Width of the longest bar of a table, where there is no room for more."""
 """Cells of bars; a terminal that cannot show it gets ``#``."""
 ALIKE = 0.01
 """Lines of a table are alike if their times differ by less than this share of the step."""
