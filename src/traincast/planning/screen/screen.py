@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, host_class, with_factors
 from traincast.estimate.measured import in_pass
-from traincast.estimate.offload import update_s
+from traincast.estimate.offload import rate_of
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.host import Host, host_of
@@ -33,6 +33,7 @@ from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
 from traincast.job.share import blocks_of_layer, rank_share
 from traincast.lowering.held import table_stages
+from traincast.lowering.offload import STREAMS, updated_rows
 from traincast.lowering.stage import stages_of
 from traincast.lowering.step import NORM_BYTES
 from traincast.mechanisms.all import outside
@@ -47,7 +48,7 @@ from traincast.planning.screen.costs import CostTable, Operators
 from traincast.planning.screen.flights import plan_for_memory
 from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.members import Member, Members, ShareKey
-from traincast.planning.screen.moments import MomentEmitter, ShareRates
+from traincast.planning.screen.moments import Busy, MomentEmitter, ShareRates
 from traincast.planning.screen.shape import Shape, few_microbatches, shape_of
 from traincast.planning.screen.state_times import Sharding, StateSeconds, StateTable
 from traincast.planning.screen.transfers import Links, Places
@@ -301,7 +302,8 @@ class Filled:
         gpu_s = self.states.update_s(job, updated)
         if not job.offload.optimizer:
             return gpu_s
-        return update_s(job, self.host, int(updated), max(1, layers), gpu_s)
+        emit = self.chunks.emit.on(job, None)
+        return float(emit.seconds(updated_rows(emit, int(updated), max(1, layers), [Busy(Stream.COMPUTE, gpu_s)])))
 
     def outside_s(self, job: Job, updated: FloatArray, *, hidden: bool) -> FloatArray:
         """Return the seconds of what ranks that update so many parameters exchange outside the job."""
@@ -428,7 +430,5 @@ class Filled:
         sets = {each: number for number, each in enumerate(degrees)}
         which_K = [sets[key[:4]] for key in shares]
         links = tuple(self.links(parallel_of(each)) for each in degrees.values())
-        host = self.host
-        copies = dict.fromkeys((Stream.OFFLOAD_OUT, Stream.OFFLOAD_IN), host.link_bytes_per_s)
-        copies[Stream.HOST_MEMORY] = host.adam_bytes_per_s
+        copies = {stream: rate_of(self.host, stream) for stream in STREAMS}
         return ShareRates(self.operators, links, np.array(which_K), self.host_factor, copies, self._held_share)
