@@ -18,7 +18,7 @@ from traincast.mechanisms.precision import WeightTypes
 from traincast.mechanisms.rank import RankState
 from traincast.mechanisms.recompute import Recomputing
 from traincast.mechanisms.sharding import ShardedParameters
-from traincast.model.blocks.part import Elements, Kernel, Part
+from traincast.model.blocks.part import Elements, Part
 from traincast.model.numbers import Number
 
 MECHANISMS: tuple[Mechanism, ...] = (
@@ -53,12 +53,12 @@ def kept(job: Job, stage: StageLayers) -> StageLayers:
     return stage
 
 
-def update_kernels(job: Job, weights: Elements, parameters: Number) -> tuple[Kernel, ...]:
-    """Return what the GPU of a rank runs to update so many parameters, its share of some weights."""
+def updated(job: Job, weights: Elements, parameters: Number) -> Update:
+    """Return what the GPU of a rank runs and exchanges to update so many parameters, its share of some weights."""
     update = Update(weights=weights, parameters=parameters)
     for each in MECHANISMS:
         update = each.update(job, update)
-    return update.kernels
+    return update
 
 
 def outside(job: Job, parameters: Number) -> tuple[Outside, ...]:
