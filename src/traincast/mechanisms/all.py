@@ -12,6 +12,7 @@ from traincast.mechanisms.gradients import KeptGradients
 from traincast.mechanisms.layers import Spared, StageLayers
 from traincast.mechanisms.local_steps import LocalTraining
 from traincast.mechanisms.mechanism import Lasting, Mechanism, Outside, Update
+from traincast.mechanisms.muon import NewtonSchulz
 from traincast.mechanisms.offload import HostMemory
 from traincast.mechanisms.optimizer import Adam
 from traincast.mechanisms.precision import WeightTypes
@@ -29,6 +30,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     ShardedParameters(),
     LocalTraining(),
     HostMemory(),
+    NewtonSchulz(),
     Adam(),
 )
 """In the order in which they are asked."""
