@@ -268,17 +268,17 @@ def test_arrays_stand_for_the_numbers_in_them(job, rows):
 
 def test_adam_updates_on_the_gpu_what_the_host_leaves():
     for share, left in ((0.0, 1000), (0.25, 750), (1.0, 0)):
-        (kernel,) = mechanisms.update_kernels(job_of(zero=1, offload_optimizer=share), Elements(), 1000)
+        ((kernel, _),) = mechanisms.updated(job_of(zero=1, offload_optimizer=share), Elements(), 1000).runs
         assert (kernel.family, kernel.shape, kernel.options) == ("optimizer", (left,), ())
     counts = np.array([1000, 5, 0])
-    (kernel,) = mechanisms.update_kernels(job_of(zero=1, offload_optimizer=0.5), Elements(), counts)
+    ((kernel, _),) = mechanisms.updated(job_of(zero=1, offload_optimizer=0.5), Elements(), counts).runs
     assert kernel.shape[0].tolist() == [500, 3, 0]
 
 
 def test_types_of_a_precision_aware_optimizer_move_other_bytes():
     """Lower 16 bits of a main parameter read and written, two moments of 2 bytes each way, the gradient of 4 read."""
     job = job_of(zero=1, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16", grad_reduce_bytes=4)
-    (kernel,) = mechanisms.update_kernels(job, Elements(), 1000)
+    ((kernel, _),) = mechanisms.updated(job, Elements(), 1000).runs
     assert dict(kernel.options) == {"bytes_per_parameter": str(2 * 4 + 2 * 2 + 2 * 2 + 4)}
 
 

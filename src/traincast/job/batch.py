@@ -54,7 +54,7 @@ class Packing(Struct, frozen=True, kw_only=True):
     met: float
     """Tokens of its own sequence to each token, in the mean: the sum of the squares of all lengths over their sum."""
     filled: float
-    """Share of a pack that is no padding."""
+    """Share of a pack that is not padding."""
     slowest: float = 1.0
     """Attention of the packs that ranks wait for, over the mean of all packs."""
 
@@ -271,7 +271,7 @@ class Packs(Struct, frozen=True):
 
     @property
     def filled(self) -> float:
-        """The share of them that is no padding."""
+        """The share of them that is not padding."""
         return float(self.length_N.sum()) / (self.size * len(self.first_P))
 
     @property
@@ -367,7 +367,7 @@ def _first_fit(lengths: Sequence[int], size: int) -> list[list[int]]:
 
 
 def _distribution(values: FloatArray, bins: int) -> FloatArray:
-    """Return the distribution of values over whole numbers, each shared by the two beside it: their mean stays."""
+    """Return the distribution of values over whole numbers, each shared by the two around it: their mean stays."""
     below = np.minimum(values.astype(np.int64), bins - 2)
     above = (values - below) / len(values)
     density_B = np.zeros(bins)

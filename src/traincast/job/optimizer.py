@@ -42,6 +42,24 @@ _OWN_MASTER = ("fp8_block", "mxfp8")
 as delayed scaling, whose do not."""
 
 
+OPTIMIZERS = ("adam", "muon")
+
+TP_MODES = ("blockwise", "duplicated", "distributed", "layer_sharded")
+"""How tensor parallel ranks update a matrix that is split: each its part alone; each the whole; all of them together,
+each multiplying with its part; or each a part of all matrices, whole. Source: Megatron-LM, --muon-tp-mode."""
+
+
+class Muon(Struct, frozen=True, kw_only=True):
+    """How Muon updates hidden matrices (`traincast.mechanisms.muon`)."""
+
+    steps: int = 5
+    """Newton-Schulz steps."""
+    tp_mode: str = "blockwise"
+    """One of `TP_MODES`."""
+    owned: bool = True
+    """Whether each matrix is updated by one of the ranks that share its state."""
+
+
 OUTER_BITS = (32, 16, 8, 4)
 """Bits in which outer gradients are exchanged. Sources: PyTorch torchft, torchft/local_sgd.py (as the parameters, or
 8 bits where `should_quantize`); Douillard et al. 2025, arXiv 2501.18512 (4 bits, E3M0)."""
@@ -98,6 +116,8 @@ class OptimizerTypes(Struct, frozen=True, kw_only=True):
     """Types of the main parameters and of both moments."""
     local: LocalSteps | None = None
     """What an outer optimizer does with other islands; None: there are none."""
+    muon: Muon | None = None
+    """How hidden matrices are updated, where Adam does not do it."""
 
     @property
     def moment_bytes(self) -> int:
@@ -192,7 +212,44 @@ def decide_optimizer(request: JobRequest, decided: Decisions, parallel: Parallel
             "assumed-precision-aware-optimizer",
             "precision_aware_optimizer is not given: on, as the optimizer's state has types other than fp32",
         )
-    return replace(types, local=_local_steps(request, decided, parallel, zero))
+    return replace(types, local=_local_steps(request, decided, parallel, zero), muon=_muon(request, decided, zero))
+
+
+_OF_MUON = ("muon_steps", "muon_tp_mode", "muon_owned")
+
+
+def _muon(request: JobRequest, decided: Decisions, zero: int) -> Muon | None:
+    """Decide how Muon updates hidden matrices; None where Adam does."""
+    given = {name.removeprefix("muon_"): getattr(request, name) for name in _OF_MUON}
+    given = {name: value for name, value in given.items() if value is not None}
+    if request.optimizer != "muon":
+        if given:
+            unused = ", ".join(f"muon_{name}" for name in given)
+            decided.note("muon-unused", f"{unused}: no effect without optimizer muon")
+        return None
+    if request.offload_optimizer:
+        raise ConfigError(
+            f"is {request.offload_optimizer:g}; the host updates with Adam alone: leave it out, or take optimizer adam",
+            "offload_optimizer",
+        )
+    if _types(request).precision_aware:
+        raise ConfigError("keeps Adam's state in other types; leave it out with optimizer muon", _aware_field(request))
+    found = Muon(**given)
+    if found.owned and zero and request.param_gather_bytes == 1:
+        raise ConfigError(
+            "is 1, but matrices that one rank owns are gathered in 16 bits, as in Megatron-LM", "param_gather_bytes"
+        )
+    for name in _OF_MUON:
+        value = getattr(found, name.removeprefix("muon_"))
+        if getattr(request, name) is None:
+            decided.note("assumed-muon", f"{name} is not given: {str(value).lower()}, as Megatron-LM has it")
+    return found
+
+
+def _aware_field(request: JobRequest) -> str:
+    """Return the field that asks for a precision-aware optimizer."""
+    named = (field for field in TYPE_CHOICES if getattr(request, field) not in (None, "fp32"))
+    return next(named, "precision_aware_optimizer")
 
 
 _OUTER = ("outer_bits", "outer_fragments", "overlap_outer", "offload_outer")

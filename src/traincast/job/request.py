@@ -134,6 +134,15 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """Whether FSDP (zero 3) frees gathered parameters after the forward pass and gathers them again."""
     param_gather_bytes: int | None = None
     """Bytes of a GEMM weight's element as sharded ranks gather it: 2, or 1 where GEMMs read 8 bits."""
+    optimizer: str | None = None
+    """``adam``, or ``muon``: Newton-Schulz steps on every hidden matrix, and Adam for all else."""
+    muon_steps: int | None = None
+    """Newton-Schulz steps of an update."""
+    muon_tp_mode: str | None = None
+    """How tensor parallel ranks update a matrix of which each has a part (`traincast.job.optimizer.TP_MODES`)."""
+    muon_owned: bool | None = None
+    """Whether each matrix is updated whole by one of the ranks that share its state; else those that have a part of it
+    gather it whole."""
     precision_aware_optimizer: bool | None = None
     """Whether Adam keeps its state in the types below (Megatron Core); None: where one is other than fp32."""
     main_grads_dtype: str | None = None

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from traincast.job.job import Job
 from traincast.lowering.launches import Launches
 from traincast.lowering.work import Exchange, Pass, call_of
-from traincast.model.blocks.part import Kernel
+from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, anywhere, ceil_div, choose
 from traincast.workload.builder import WorkloadBuilder, collective_op, compute_op, host_op, offload_op, outside_op
@@ -45,8 +45,8 @@ class Emitter(ABC):
         """Return one operation for all calls of a pass, which run one after the other; nothing for none."""
 
     @abstractmethod
-    def kernels(self, name: str, phase: Phase, kernels: Iterable[Kernel]) -> Rows:
-        """Return one operation for some kernels; nothing for none."""
+    def runs(self, name: str, phase: Phase, runs: Iterable[tuple[Gemm | Kernel, Number]]) -> Rows:
+        """Return one operation for GEMMs and kernels, each so often; nothing for none."""
 
     @abstractmethod
     def gap(self, name: str, duration_s: Number, cost_class: CostClass, phase: Phase = Phase.STEP) -> Rows:
@@ -168,9 +168,10 @@ class RowEmitter(Emitter):
         """Add one operation for all calls of a pass."""
         return self._computed(name, phase, tuple(work.calls.items()))
 
-    def kernels(self, name: str, phase: Phase, kernels: Iterable[Kernel]) -> list[int]:
-        """Add one operation for some kernels, but those that have nothing to do."""
-        return self._computed(name, phase, tuple((call_of(each), 1.0) for each in kernels if min(each.shape) > 0))
+    def runs(self, name: str, phase: Phase, runs: Iterable[tuple[Gemm | Kernel, float]]) -> list[int]:
+        """Add one operation for GEMMs and kernels, but those that have nothing to do."""
+        calls = ((call_of(what), float(count)) for what, count in runs)
+        return self._computed(name, phase, tuple(each for each in calls if min(each[0].shape) > 0))
 
     def _computed(self, name: str, phase: Phase, calls: tuple[tuple[OperatorCall, float], ...]) -> list[int]:
         return self.builder.add(compute_op(name, phase, calls=calls, part=name)) if calls else []

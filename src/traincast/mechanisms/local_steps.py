@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from traincast.job.job import Job
 from traincast.job.optimizer import LocalSteps
-from traincast.mechanisms.mechanism import OPTIMIZER, Lasting, Mechanism, Outside, Update
+from traincast.mechanisms.mechanism import OPTIMIZER, Lasting, Mechanism, Outside, Run, Update
 from traincast.mechanisms.rank import RankState, Where
 from traincast.model.blocks.part import Kernel
 from traincast.model.numbers import Number, rounded
@@ -56,7 +56,7 @@ class LocalTraining(Mechanism):
         options = (("bytes_per_parameter", str(UPDATE_BYTES + _cast_bytes(local))),)
         share = rounded(update.parameters / local.steps)
         kernel = Kernel(family="optimizer", shape=(share,), dtype="bf16", options=options)
-        return replace(update, kernels=(*update.kernels, kernel))
+        return replace(update, runs=(*update.runs, Run(kernel)))
 
     def outside(self, job: Job, parameters: Number) -> Iterator[Outside]:
         """Return the exchange of outer gradients with the other islands, and what the host does for it."""

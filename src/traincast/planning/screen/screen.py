@@ -297,9 +297,9 @@ class Filled:
         ranks = min(self.family.cluster.ranks_per_node, self.space.request.gpus)
         return host_of(self.screen.setting.cluster.gpu, ranks)
 
-    def update_s(self, job: Job, updated: float, layers: int) -> float:
-        """Return the seconds of the update of so many parameters of some layers."""
-        gpu_s = self.states.update_s(job, updated)
+    def update_s(self, job: Job, held: Sequence[Elements], updated: float, layers: int) -> float:
+        """Return the seconds of the update of so many parameters, a share of virtual stages of so many layers."""
+        gpu_s = self.states.update_s(job, held, updated)
         if not job.offload.optimizer:
             return gpu_s
         emit = self.chunks.emit.on(job, None)
@@ -311,9 +311,11 @@ class Filled:
 
     def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         """Return what the state of a virtual stage takes."""
-        # Which ranks of a stage share parameters does not hang on how these split sequences.
-        alike = replace(parallel_of(degrees), cp=1, dp=degrees.replicas)
-        return self.states.of(job, alike, weights, shardings)
+        return self.states.of(job, self.alike(degrees), weights, shardings)
+
+    def alike(self, degrees: Degrees) -> Parallel:
+        """Return degrees by which ranks share state alike: which of them split sequences does not count."""
+        return replace(parallel_of(degrees), cp=1, dp=degrees.replicas)
 
     @cached_property
     def handover_s(self) -> float:
