@@ -1,5 +1,6 @@
 """Moments of streams: what an emitter makes of operations is what a rank would take for them."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,8 @@ from job_parts import TINY, job_of
 from traincast.estimate.contention import OVERLAP_SLOWDOWN
 from traincast.lowering.launches import Launches
 from traincast.lowering.work import Exchange
-from traincast.planning.screen.costs import PassCosts
+from traincast.model.blocks.part import Gemm, Kernel
+from traincast.planning.screen.costs import Operators, PassCosts
 from traincast.planning.screen.moments import Busy, MomentEmitter, ShareRates, TimedExchange, Wait
 from traincast.workload.words import CostClass, Group, Operation, Phase, Stream
 
@@ -43,6 +45,16 @@ def exchange(size, group=Group.CP):
 
 def seconds(emit, rows):
     return np.asarray(emit.seconds(rows)).item()
+
+
+def test_gemms_and_kernels_of_layouts_take_what_they_take_alone_each_so_often():
+    emit = emitter()
+    alone = SimpleNamespace(of=lambda call: math.prod(call.shape), alone=lambda _: [SimpleNamespace(bound="compute")])
+    emit.rates.operators = Operators(alone)
+    gemm = Gemm(m=2, n=np.array([[3], [5]]), k=7, dtype="bf16")
+    kernel = Kernel(family="optimizer", shape=(np.array([[0], [11]]),), dtype="bf16")
+    rows = emit.runs("update", Phase.STEP, [(gemm, 10), (kernel, 1)])
+    assert emit.seconds(rows).tolist() == [[420], [711]]
 
 
 def test_what_blocks_follows_what_precedes_it_and_what_is_launched_runs_meanwhile():

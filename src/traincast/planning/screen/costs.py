@@ -7,6 +7,7 @@ Letters: K shares.
 """
 
 import dataclasses
+import math
 from typing import Self
 
 import numpy as np
@@ -99,11 +100,16 @@ class Operators(Struct):
         time_s_K, slowed_s_K, runs_K = found[which_K].T
         return time_s_K, slowed_s_K, runs_K
 
-    def on_layouts(self, what: Kernel) -> FloatArray:
-        """Return the seconds of a kernel whose sizes are numbers or arrays of layouts."""
-        shape = np.broadcast_shapes(*map(np.shape, what.shape))
-        flat = replace(what, shape=tuple(np.broadcast_to(each, shape).reshape(-1) for each in what.shape))
-        return self.of(flat, "forward", int(np.prod(shape)))[0].reshape(shape)
+    def on_layouts(self, what: Gemm | Kernel) -> FloatArray:
+        """Return the seconds of a GEMM or kernel whose sizes are numbers or arrays of layouts, forward."""
+        sizes = (what.m, what.n, what.k, what.groups) if isinstance(what, Gemm) else what.shape
+        shape = np.broadcast_shapes(*map(np.shape, sizes))
+        flat = [np.broadcast_to(each, shape).reshape(-1) for each in sizes]
+        if isinstance(what, Gemm):
+            alike: Gemm | Kernel = replace(what, **dict(zip(("m", "n", "k", "groups"), flat, strict=True)))
+        else:
+            alike = replace(what, shape=tuple(flat))
+        return self.of(alike, "forward", math.prod(shape))[0].reshape(shape)
 
     def _one(self, what: Gemm | Kernel, direction: str, row: tuple[int, ...]) -> tuple[float, float, float]:
         if min(row[: len(row) - isinstance(what, Kernel)]) < 1:

@@ -17,7 +17,7 @@ from traincast.estimate.contention import OVERLAP_SLOWDOWN
 from traincast.job.job import Job
 from traincast.lowering.emit import Emitter, Rows
 from traincast.lowering.work import Exchange, Pass
-from traincast.model.blocks.part import Kernel
+from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, anywhere, choose, larger
 from traincast.planning.screen.costs import Operators, PassCosts
@@ -136,11 +136,11 @@ class MomentEmitter(Emitter):
         time_s = self._at(work.compute_s_K)
         return [Busy(Stream.COMPUTE, time_s, True, 1.0, _share(self._at(work.slowed_s_K), time_s))]
 
-    def kernels(self, name: str, phase: Phase, kernels: Iterable[Kernel]) -> Rows:  # noqa: ARG002
-        """Return the seconds of some kernels, whose sizes are numbers or arrays of layouts."""
+    def runs(self, name: str, phase: Phase, runs: Iterable[tuple[Gemm | Kernel, Number]]) -> Rows:  # noqa: ARG002
+        """Return the seconds of GEMMs and kernels, whose sizes are numbers or arrays of layouts."""
         if phase not in self._phases:
             return []
-        found = [self.rates.operators.on_layouts(each) for each in kernels]
+        found = [self.rates.operators.on_layouts(what) * count for what, count in runs]
         return [Busy(Stream.COMPUTE, time_s, True, 1.0) for time_s in found]
 
     def gap(self, name: str, duration_s: Number, cost_class: CostClass, phase: Phase = Phase.STEP) -> Rows:  # noqa: ARG002
