@@ -194,6 +194,9 @@ class MomentEmitter(Emitter):
                 running.pop(each.stream, None)
             elif not each.blocking:
                 running[each.stream] = None
+        if running.keys() & _NETWORK and all(isinstance(each, Busy) and each.blocking for each in hiding):
+            # What it slows down it meets in all layers alike: their gradients of inputs and of weights.
+            hiding = self._whole(hiding)
         return [*launched, *hiding, *map(Wait, running)]
 
     def again(self, key: tuple[object, ...], write: Callable[[], Rows]) -> Rows:
