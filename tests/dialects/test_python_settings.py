@@ -57,7 +57,7 @@ def test_what_stands_for_no_one_value_is_warned_of_and_not_read(tmp_path, more):
     found = read(tmp_path, SCRIPT + more)
     assert "data.global_batch_size" not in found.settings
     (warning,) = found.warnings
-    assert "data.global_batch_size = BATCH is no plain value" in warning.text
+    assert "data.global_batch_size = BATCH is not a plain value" in warning.text
     assert warning.place.endswith("run.py:9")
 
 
