@@ -87,7 +87,7 @@ MECHANISMS = (
         (
             (f"{BUILD}.work:casts_of", _no_casts),
             (f"{BUILD}.launches:casts_of", _no_casts),
-            (f"{BUILD}.build:weight_casts", lambda *_, **__: ()),
+            (f"{BUILD}.step:weight_casts", lambda *_, **__: ()),
         ),
         changes=_has_narrow_gemms,
     ),

@@ -22,6 +22,8 @@ from traincast.schedules.schedule import SCHEDULES as REGISTERED
 KEPT = {record["case"]: record for record in kept()}
 CASES = {case.name: case for case in cases()}
 DRAWN = [draw(1, number) for number in range(500)]
+BETWEEN_ISLANDS = ("local_steps", "outer_bits", "outer_fragments", "overlap_outer", "offload_outer")
+"""What takes a cluster with islands, which no preset has (tests/mechanisms/test_local_steps.py)."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,7 +53,7 @@ def test_jobs_repeat_and_differ_by_number_and_seed():
 def test_jobs_say_all_that_a_job_may_say():
     said = {field for job in DRAWN for field in job.fields}
     options = {word for job in DRAWN for word in job.options}
-    assert set(JobRequest.__struct_fields__) - said == {"model", "gpus_used_per_node"}
+    assert set(JobRequest.__struct_fields__) - said == {"model", "gpus_used_per_node", *BETWEEN_ISLANDS}
     assert "--gpus-used-per-node" in options
     assert {job.shape.name for job in DRAWN} == {shape.name for shape in SHAPES}
     assert {job.cluster for job in DRAWN} == set(CLUSTERS) <= {cluster.name for cluster in clusters()}

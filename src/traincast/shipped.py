@@ -2,9 +2,10 @@
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -12,6 +13,23 @@ T = TypeVar("T")
 
 SHIPPED = Path(__file__).parent / "data"
 """Their folder, whose files need no guard; `importlib.resources` would load what reads archives."""
+
+
+P = ParamSpec("P")
+
+
+def constant(make: Callable[P, T], *of: P.args, **named: P.kwargs) -> T:
+    """Return what a function makes of shipped tables and names alone, made once: neither changes while we run.
+
+    This is all that the package remembers by itself; work of a job belongs to whoever prepares it.
+    """
+    known: Callable[..., T] = cast(Any, _made)
+    return known(make, *of, **named)
+
+
+@cache
+def _made(make: Callable[..., object], *of: object, **named: object) -> object:
+    return make(*of, **named)
 
 
 def shipped_text(path: str, folder: Path = SHIPPED) -> str:

@@ -6,7 +6,7 @@ which range it must be (`traincast.units`). A value may come with its source: ``
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from functools import cache, reduce
+from functools import reduce
 from operator import or_
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from msgspec.structs import FieldInfo, fields, replace
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import parse_toml, read_toml
 from traincast.names import find_name, known_names
-from traincast.shipped import SHIPPED, shipped_names, shipped_text
+from traincast.shipped import SHIPPED, constant, shipped_names, shipped_text
 from traincast.units import RANGES, parse_rate, parse_size, parse_time, parse_tokens, quoted, range_of
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ def read_table(
     """
     if not isinstance(table, Mapping):
         raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", prefix.rstrip("."))
-    known = {field.name: field for field in _fields(kind) if field.name not in without}
+    known = {field.name: field for field in constant(_fields, kind) if field.name not in without}
     checked = {}
     for key, raw in table.items():
         path = f"{prefix}{key}"
@@ -118,7 +118,7 @@ def built(kind: type[T], values: Mapping[str, Value], shown: str, prefix: str = 
         If one is missing, or values contradict each other.
     """
     said = {}
-    for field in _fields(kind):  # type: ignore[arg-type]
+    for field in constant(_fields, kind):
         path = f"{prefix}{field.name}"
         if path in values:
             said[field.name] = values[path].value
@@ -202,7 +202,6 @@ def _with_source(raw: object, usual: str) -> tuple[object, str]:
     return raw["value"], raw.get("source", usual)
 
 
-@cache
 def _fields(kind: type) -> tuple[FieldInfo, ...]:
     """Return the fields of a record with their types, which are worked out once."""
     return fields(kind)
@@ -210,7 +209,7 @@ def _fields(kind: type) -> tuple[FieldInfo, ...]:
 
 def from_row(row: Mapping[str, str], kind: type[T]) -> T:
     """Return the record that a row of a table describes; an empty cell is unspecified, lists are separated by ``;``."""
-    lists = {each.name for each in _fields(kind) if get_origin(each.type) is tuple}  # type: ignore[arg-type]
+    lists = {each.name for each in constant(_fields, kind) if get_origin(each.type) is tuple}
     said: dict[str, Any] = {
         column: tuple(cell.split(";")) if column in lists else cell for column, cell in row.items() if cell
     }
@@ -221,7 +220,7 @@ def from_row(row: Mapping[str, str], kind: type[T]) -> T:
 def as_table(value: Any, leave_out: Iterable[str] = ()) -> Any:  # noqa: ANN401
     """Return a value in the types of JSON and TOML; of a record only the fields that differ from their default."""
     if isinstance(value, Struct):
-        known = [each for each in _fields(type(value)) if each.name not in leave_out and is_said(value, each)]
+        known = [each for each in constant(_fields, type(value)) if each.name not in leave_out and is_said(value, each)]
         return {each.name: as_table(getattr(value, each.name)) for each in known}
     if isinstance(value, Mapping):
         return {str(key): as_table(value[key]) for key in sorted(value)}
@@ -250,7 +249,6 @@ def _is_number(raw: object) -> bool:
     return isinstance(raw, int | float) and not isinstance(raw, bool)
 
 
-@cache
 def _names(folder: str, below: str) -> tuple[str, ...]:  # noqa: ARG001 what is shipped may be elsewhere in a test
     return tuple(shipped_names(folder, _DATA))
 
@@ -271,7 +269,7 @@ class Shelf(Struct, frozen=True):
 
     def names(self) -> list[str]:
         """Return the names of the shipped ones, sorted."""
-        return list(_names(self.folder, str(_DATA)))
+        return list(constant(_names, self.folder, str(_DATA)))
 
     def find(self, given: str) -> str | Path | None:
         """Return the name that is meant, or the path of a file; None where it is neither."""

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -216,7 +217,7 @@ def test_recorded_kernels_are_rows_of_their_own(monkeypatch):
     ends = [start + time for start, time in zip(starts, times, strict=True)]
     recorder.add(RankRecord(rank=0, row_L=rows, start_s_L=starts, end_s_L=ends, queue_L=[0] * len(rows)))
     workload = recorder.workload()
-    form = type("Form", (), {"computations": None, "title": "a trace", "read": lambda *_: workload})()
+    form = SimpleNamespace(loaded=lambda: SimpleNamespace(computations=None), title="a trace", read=lambda *_: workload)
     monkeypatch.setattr(measured_passes, "identify_run", lambda *_: form)
     found = calibrate_trace([Path("trace.json")], job_of())
     assert {row.id for row in found.runs} == {"gemm 4096x6144x4096", "norm 4096x4096"}

@@ -96,6 +96,7 @@ COMMANDS = {
         *("--use-precision-aware-optimizer", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
         *("--exp-avg-sq-dtype",),
         *("--framework", "--year", "--task", "--lora-rank", "--lora-targets", "--packed-length"),
+        *("--packed-lengths", "--cp-splits-packs"),
         *("--expert-imbalance", "--vocab-multiple"),
         *("--make-vocab-size-divisible-by", "--network", "--network-seeds", "--overlap-slowdown"),
         *(

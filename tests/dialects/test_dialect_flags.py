@@ -132,7 +132,7 @@ def test_flags_of_users_are_known_with_their_values():
         ("megatron", "--use-tp-pp-dp-mapping"),
         ("megatron", "--defer-embedding-wgrad-compute"),
         ("megatron", "--ep-overlap-early-attn-memory-release"),
-        ("megatron", "--optimizer muon"),
+        ("megatron", "--optimizer lion"),
         ("torchtitan", "--activation_checkpoint.selective_ac_option 4"),
         ("torchtitan", "--debug.deterministic"),
         ("torchtitan", "--parallelism.pipeline_parallel_schedule_csv order.csv"),

@@ -299,3 +299,11 @@ def test_a_wrong_flag_is_named(words, message):
 def test_only_known_frameworks_have_flags():
     with pytest.raises(UnknownNameError, match="megatron, torchtitan"):
         draft_like("other", [])
+
+
+@pytest.mark.parametrize("name", ["muon", "dist_muon"])
+def test_muon_is_read(name):
+    flags = f"--use-distributed-optimizer --optimizer {name} --muon-num-ns-steps 6 --muon-tp-mode duplicated"
+    found, _ = job(LLAMA3_8B, flags)
+    assert (found.optimizer.muon.steps, found.optimizer.muon.tp_mode) == (6, "duplicated")
+    assert job(LLAMA3_8B, "--optimizer adam")[0].optimizer.muon is None

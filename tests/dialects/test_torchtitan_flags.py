@@ -214,3 +214,30 @@ def test_tensor_parallelism_splits_experts_where_they_are_not_spread(ep, said, e
     words += ["--parallelism.tensor_parallel_degree", "2", "--parallelism.expert_parallel_degree", ep]
     words += [] if said is None else ["--parallelism.expert_tensor_parallel_degree", said]
     assert job(*words, "--training.seq_len", "4096").parallel.expert_tp == etp
+
+
+GROUPS = ("--fault_tolerance.enable", "--fault_tolerance.group_size=4", "--parallelism.data_parallel_shard_degree=8")
+
+
+def test_replica_groups_that_exchange_every_few_steps_are_islands():
+    said = ("--fault_tolerance.semi_sync_method=diloco", "--fault_tolerance.sync_steps=40")
+    found = job(*BASE, *GROUPS, *said, "--training.global_batch_size=128")
+    local = found.optimizer.local
+    assert (local.steps, local.bits, local.fragments, local.overlap) == (40, 32, 1, False)
+    # The batch is that of all groups, ranks are those of one.
+    assert (found.batch.global_batch, found.parallel.world_size) == (32, 8)
+    more = ("num_fragments=2", "fragment_sync_delay=5", "should_quantize")
+    streamed = job(*BASE, *GROUPS, *said, *(f"--fault_tolerance.{each}" for each in more)).optimizer.local
+    assert (streamed.bits, streamed.fragments, streamed.overlap) == (8, 2, True)
+    usual = job(*BASE, *GROUPS, said[0])
+    assert (usual.optimizer.local.steps, usual.batch.global_batch) == (5, 8)
+
+
+def test_settings_of_groups_have_no_effect_where_these_do_not_exchange_so():
+    draft = draft_like("torchtitan", [*BASE, *GROUPS, "--fault_tolerance.sync_steps=40"])
+    assert "local_steps" not in draft.fields
+    assert any("one replica group alone" in note.text for note in draft.warnings)
+    off = draft_like("torchtitan", [*BASE, "--fault_tolerance.semi_sync_method=diloco"])
+    assert "local_steps" not in off.fields
+    with pytest.raises(ConfigError, match="group_size: is 4, which does not divide a global batch of 30 sequences"):
+        job(*BASE, *GROUPS, "--fault_tolerance.semi_sync_method=diloco", "--training.global_batch_size=30")

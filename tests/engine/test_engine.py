@@ -235,7 +235,7 @@ def test_edges_to_nowhere_are_refused(edge):
 
 
 def test_an_unknown_engine_is_refused():
-    with pytest.raises(ProgramError, match=r"unknown engine 'abacus'; known: auto, fast, reference, kernel"):
+    with pytest.raises(ProgramError, match=r"unknown engine 'abacus'; known: auto, several, fast, reference, kernel"):
         times([0], [1.0], engine="abacus")
 
 

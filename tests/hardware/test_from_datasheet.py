@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import fields, replace
 
 import traincast
+from traincast import shipped
 from traincast.api import run_again
 from traincast.errors import ConfigError, FormatError, InfeasibleError, UnknownNameError
 from traincast.estimate.collectives.links import rate_inside
@@ -221,16 +222,14 @@ def table_with(tmp_path, monkeypatch):
         assert set(cells) <= set(columns)
         with path.open("a", encoding="utf-8", newline="") as stream:
             csv.DictWriter(stream, columns, restval="").writerow(cells)
-        for cached in (gpu_module._sheets, gpu_module._by_key, gpu_module.generations):
-            cached.cache_clear()
+        shipped._made.cache_clear()
 
     monkeypatch.setattr(
         gpu_module, "shipped_rows", lambda path: csv.DictReader((tmp_path / path).read_text("utf-8").splitlines())
     )
     yield add
     monkeypatch.undo()
-    for cached in (gpu_module._sheets, gpu_module._by_key, gpu_module.generations):
-        cached.cache_clear()
+    shipped._made.cache_clear()
 
 
 ROW = {

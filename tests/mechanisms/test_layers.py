@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from job_parts import TINY
+from job_parts import TINY, TINY_EXPERTS
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.mechanisms.activations import LayerModel
 from traincast.mechanisms.all import kept
 from traincast.mechanisms.layers import LayerBytes, StageLayers, kinds
 
@@ -111,6 +112,41 @@ def test_equal_layers_are_one_object_whatever_is_done_to_them():
     for given_, groups in zip(stages, (2, 3, 2), strict=True):
         layers = tuple(each.alone for each in (one, one, one, one, other, other))
         assert len(kinds(kept(job_of(**given_), StageLayers(layers=layers)).layers)) == groups
+
+
+def test_modules_take_away_the_inputs_of_their_own_blocks():
+    """Attention's inputs are of attention, an expert's of experts; what is recomputed is not kept."""
+    job = resolve_job(JobRequest(model=TINY_EXPERTS, gpus=8, seq_length=2048, global_batch=64))
+    plain = LayerModel(job).layer(0)
+    for module, name in (("core_attn", "queries, keys, values"), ("expert_fc1", "expert inputs")):
+        found = LayerModel(job.with_values(offload_modules=(module,))).layer(0)
+        assert found.away == {name: plain.tensors[name]}
+        assert name not in found.saved
+        assert found.tensors == plain.tensors
+    both = job.with_values(recompute="selective", recompute_modules=("moe_act",), offload_modules=("moe_act",))
+    assert LayerModel(both).layer(0).away.keys().isdisjoint(LayerModel(both).layer(0).dropped)
+
+
+@pytest.mark.parametrize(("sequence", "copies"), [(True, 2), (False, 1)])
+def test_a_layer_gathers_its_inputs_where_the_sequence_is_split(sequence, copies):
+    """The gathered input of attention and of the MLP; without a split sequence the one that is there passes."""
+    job = resolve_job(
+        JobRequest(model=TINY, gpus=8, seq_length=2048, global_batch=64, tp=2, sequence_parallel=sequence)
+    )
+    model = LayerModel(job)
+    parts = sum(part.passing_forward for block in model.blocks_at(0) for part in model.parts.of((block,)))
+    assert model.layer(0).forward == copies * 2 * 2048 * TINY.hidden + parts
+
+
+def test_layers_of_virtual_stages_follow_each_other():
+    job = job_of(layers_Q=(3, 2, 3))
+    assert LayerModel(job).layers_Q == (range(3), range(3, 5), range(5, 8))
+
+
+def test_pieces_are_the_layers_that_leave():
+    one = (layer(100.0, away=30.0).alone,) * 5
+    for given_, pieces in (({}, 0), ({"offload_activations": 3}, 3), ({"offload_modules": ("core_attn",)}, 5)):
+        assert kept(job_of(**given_), StageLayers(layers=one)).pieces == pieces
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,7 +14,7 @@ from traincast.mechanisms import all as mechanisms
 from traincast.mechanisms.finetuning import FrozenWeights
 from traincast.mechanisms.gradients import KeptGradients
 from traincast.mechanisms.mechanism import Lasting, Mechanism
-from traincast.mechanisms.offload import HostMemory
+from traincast.mechanisms.offload import HostMemory, update_bytes
 from traincast.mechanisms.optimizer import Adam
 from traincast.mechanisms.precision import WeightTypes
 from traincast.mechanisms.rank import RankParameters, RankState, Where
@@ -177,6 +177,54 @@ def test_gradients_in_16_bits_become_fp32_in_the_step():
     assert not any(wide.update.values())
 
 
+def test_gradients_that_pass_through_buckets_have_a_place_of_their_own():
+    """nanotron accumulates in fp32, and PyTorch DDP's 16-bit buckets pass the gradients on: 6 bytes a parameter."""
+    rank = state_of(job_of(zero=1, framework="nanotron-2024"), 8, 8)
+    assert of(KeptGradients(), rank)["gradients"] == (4 + 2) * PSI
+
+
+def test_counts_of_bytes_are_whole_numbers():
+    assert isinstance(states(state_of(job_of(zero=1), 8, 8)).gpu["gradients"], int)
+
+
+def test_sharded_experts_are_divided_by_their_own_shards():
+    job = job_of(TINY_EXPERTS, zero=3, framework="torchtitan-2025")
+    found = of(ShardedParameters(), state_of(job, 8, 2, dense=800, experts=600, largest=0, ends=0))
+    assert found["parameters"] == 4 * (800 / 8 + 600 / 2)
+    frozen = RankState(job, parameters(800, 600, trained=(80, 0), largest=0, ends=0), 8, 2)
+    assert of(ShardedParameters(), frozen)["parameters"] == 4 * 80 / 8 + 2 * (720 / 8 + 600 / 2)
+    # One copy of each expert is no reason to keep the dense parameters whole.
+    assert RankState(job, parameters(800, 600), 8, 1).shards_parameters
+
+
+def test_the_host_reads_and_writes_thirty_bytes_of_a_parameter():
+    """arXiv 2101.06840: a gradient of 4 bytes goes down, Adam moves 30, a parameter of 2 comes up."""
+    assert update_bytes(job_of(zero=1, offload_optimizer=0.5), 1000) == (4 * 500, 30 * 500, 2 * 500)
+    # Shares of gradients leave in the passes, and parameters that stay there come for each gather.
+    assert update_bytes(job_of(zero=2, offload_optimizer=1.0), 10) == (0, 300, 20)
+    job = job_of(zero=3, framework="deepspeed-2024", offload_parameters=True)
+    assert update_bytes(job, 10) == (0, 300, 0)
+
+
+def test_changes_that_would_free_memory_are_those_that_can_be_run():
+    def names(changes):
+        return [name for name, _ in changes]
+
+    def stages(**given):
+        return [name for name in names(mechanisms.remedies(job_of(**given))) if name.startswith("zero")]
+
+    assert stages(zero=0) == ["zero 1", "zero 2", "zero 3"]
+    assert stages(zero=1, pp=2) == []
+    assert stages(zero=0, pp=2) == ["zero 1"]
+    assert stages(zero=0, gpus=1, global_batch=8) == []
+    host = dict(mechanisms.host_remedies(job_of(zero=1, offload_modules=("core_attn",))))
+    layers = "offload_activations 8"
+    assert list(host) == ["offload_optimizer 1", layers, f"offload_optimizer 1 with {layers}"]
+    # Modules go with their layers: both at once are refused.
+    assert host[layers].offload.modules == ()
+    assert names(mechanisms.host_remedies(job_of(zero=1, offload_optimizer=1.0, offload_activations=8))) == []
+
+
 def test_weight_gradients_that_are_kept_in_vain_are_of_the_model_itself():
     unused = "unused weight gradients"
     assert of(KeptGradients(), state_of(job_of(zero=1)))[unused] == 2 * (300 * 100 + 100 * 300)
@@ -220,17 +268,17 @@ def test_arrays_stand_for_the_numbers_in_them(job, rows):
 
 def test_adam_updates_on_the_gpu_what_the_host_leaves():
     for share, left in ((0.0, 1000), (0.25, 750), (1.0, 0)):
-        (kernel,) = mechanisms.update_kernels(job_of(zero=1, offload_optimizer=share), Elements(), 1000)
+        ((kernel, _),) = mechanisms.updated(job_of(zero=1, offload_optimizer=share), Elements(), 1000).runs
         assert (kernel.family, kernel.shape, kernel.options) == ("optimizer", (left,), ())
     counts = np.array([1000, 5, 0])
-    (kernel,) = mechanisms.update_kernels(job_of(zero=1, offload_optimizer=0.5), Elements(), counts)
+    ((kernel, _),) = mechanisms.updated(job_of(zero=1, offload_optimizer=0.5), Elements(), counts).runs
     assert kernel.shape[0].tolist() == [500, 3, 0]
 
 
 def test_types_of_a_precision_aware_optimizer_move_other_bytes():
     """Lower 16 bits of a main parameter read and written, two moments of 2 bytes each way, the gradient of 4 read."""
     job = job_of(zero=1, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16", grad_reduce_bytes=4)
-    (kernel,) = mechanisms.update_kernels(job, Elements(), 1000)
+    ((kernel, _),) = mechanisms.updated(job, Elements(), 1000).runs
     assert dict(kernel.options) == {"bytes_per_parameter": str(2 * 4 + 2 * 2 + 2 * 2 + 4)}
 
 

@@ -39,7 +39,16 @@ def draw(seed: int, number: int) -> Job:
     if rng.random() < 0.15:
         job.fields |= _anything(rng)
     job.options += _options(rng, job)
+    _with_lengths(random.Random(f"lengths {seed}:{number}"), job)
     return job
+
+
+def _with_lengths(rng: random.Random, job: Job) -> None:
+    """Let a few jobs that pack sequences of one length pack several; what others draw stays as it was."""
+    if "packed_length" in job.fields and rng.random() < 0.15:
+        packed, longest = job.fields.pop("packed_length"), job.fields["seq_length"]
+        job.fields["packed_lengths"] = f"{packed}:{rng.choice((1, 9))},{longest}:1,100:{rng.choice((2, 30))}"
+        job.fields["cp_splits_packs"] = rng.random() < 0.5
 
 
 def _frame(rng: random.Random) -> Job:

@@ -8,7 +8,6 @@ said.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from msgspec import Struct
 from traincast.dialects.shell import has_variable, is_variable
 from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
-from traincast.shipped import shipped_toml
+from traincast.shipped import constant, shipped_toml
 from traincast.units import RANGES, Range, brief, checked_field, is_number, parse_tokens, plain_number, quoted
 
 READ, NO_EFFECT, SMALL_EFFECT = "read", "no_effect", "small_effect"
@@ -99,9 +98,12 @@ class FlagTable(Struct, frozen=True):
         return f"{self.prefix}{spelled if self.prefix else spelled.replace('-', '_')}"
 
 
-@cache
 def flag_table(dialect: str) -> FlagTable:
     """Return the flags of a framework by the name of its file in ``data/dialects``."""
+    return constant(_flag_table, dialect)
+
+
+def _flag_table(dialect: str) -> FlagTable:
     own = shipped_toml(f"dialects/{dialect}.toml", dict[str, Any])
     tables = [shipped_toml(f"dialects/{name}.toml", dict[str, Any]) for name in ("launchers", *own.get("also", ()))]
     tables.append(own)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +20,7 @@ from traincast.dialects.flags import (
 from traincast.errors import ConfigError
 from traincast.job.draft import Setting
 from traincast.names import nearest
-from traincast.shipped import shipped_toml
+from traincast.shipped import constant, shipped_toml
 from traincast.units import brief, quoted
 
 _OFF = "is off"
@@ -49,14 +48,13 @@ class _Reasons(Struct, frozen=True):
     reason: tuple[_Reason, ...]
 
 
-@cache
 def _reasons() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple((each.why, re.compile(each.names)) for each in shipped_toml("dialects/reasons.toml", _Reasons).reason)
 
 
 def reason_of(name: str) -> str | None:
     """Return why a setting (words joined by ``-``) has no effect; None where no reason names it."""
-    return next((why for why, names in _reasons() if names.search(name)), None)
+    return next((why for why, names in constant(_reasons) if names.search(name)), None)
 
 
 def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -> Judgement:

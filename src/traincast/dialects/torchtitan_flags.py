@@ -58,10 +58,13 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
         # Source: torchtitan, models/llama4/infra/parallelize.py (apply_moe_ep_tp): tp then splits the experts, too.
         fields = {name: value for name, value in fields.items() if name not in ("ep", "etp")}
     _data_parallel(settings, fields)
+    islands = _islands(settings, fields)
     gpus, says = _world(launch)
     if gpus is not None:
         fields["gpus"] = gpus
     _batch(settings, fields)
+    if "global_batch" in fields and islands > 1:
+        fields["global_batch"] = _of_island(fields["global_batch"], islands)
     fields |= pipeline_fields(settings, fields["pp"])
     more = _computing(settings, fields)
     model, why_none = _model(settings), _why_no_model(settings)
@@ -73,7 +76,7 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
         fields=fields,
         notes=(*judged.notes, *launch_notes(launch), assumed, *more),
         settings=less_unused(judged.settings, dict.fromkeys(nothing, why)),
-        warnings=(*judged.warnings, *_python_config(settings), *_not_compiled(settings, fields)),
+        warnings=(*judged.warnings, *_python_config(settings), *_groups(settings), *_not_compiled(settings, fields)),
         finish=lambda given, model: _finish(settings, given) | stages_of(settings, given, model),
         launched=gpus,
         whys={"gpus": says, "model": why_none},
@@ -164,6 +167,39 @@ def _data_parallel(settings: Pasted, fields: dict[str, Any]) -> None:
             if fields["shard"] == 1:
                 fields |= {"zero": 0}
                 del fields["shard"]
+
+
+def _islands(settings: Pasted, fields: dict[str, Any]) -> int:
+    """Fill in how replica groups, each a launch of its own, exchange every few steps; return how many there are.
+
+    Sources: torchtitan, experiments/torchft/config/job_config.py (FaultTolerance) and README.md (tokens of a step are
+    those of all groups); PyTorch torchft, torchft/local_sgd.py (in the type of the parameters, FP32, or 8 bits).
+    """
+    if not settings.is_on("fault_tolerance.enable") or "fault_tolerance.semi_sync_method" not in settings:
+        return 1
+    fields["local_steps"] = settings.count("fault_tolerance.sync_steps", 1, 5)
+    fields["outer_bits"] = 8 if settings.is_on("fault_tolerance.should_quantize") else 32
+    fields["outer_fragments"] = settings.count("fault_tolerance.num_fragments", 1, 1)
+    fields["overlap_outer"] = settings.count("fault_tolerance.fragment_sync_delay", 0, 0) > 0
+    return settings.count("fault_tolerance.group_size", 0, 1)
+
+
+def _groups(settings: Pasted) -> tuple[Note, ...]:
+    """Warn of replica groups that exchange in every step."""
+    if not settings.is_on("fault_tolerance.enable") or "fault_tolerance.semi_sync_method" in settings:
+        return ()
+    text = (
+        "fault_tolerance.enable: this is one replica group alone; that all of them reduce gradients in every step is "
+    )
+    return (Note("flag-not-modelled", f"{text}not modelled: it may matter by as much as they take", "fault_tolerance"),)
+
+
+def _of_island(global_batch: int, islands: int) -> int:
+    """Return the part of a step's sequences that one replica group has."""
+    if global_batch % islands:
+        text = f"is {islands}, which does not divide a global batch of {counted(global_batch, 'sequence')}"
+        raise ConfigError(text, "fault_tolerance.group_size")
+    return global_batch // islands
 
 
 def _batch(settings: Pasted, fields: dict[str, Any]) -> None:

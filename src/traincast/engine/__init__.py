@@ -18,9 +18,13 @@ KERNEL_FROM_OPS = 50_000
 """Up to so many operations of a program pure Python ends a step, which runs some ten times, before numba is imported
 and its cache loaded."""
 
-ENGINES = ("auto", "fast", "reference", "kernel")
-"""``auto`` goes by the size of the program, for a process that simulates one step; ``fast`` is the kernel where numba
-is installed, which pays where a process simulates many. All agree bit for bit."""
+_SEVERAL = 10
+"""Steps that a process simulates at least where its engine is ``several``."""
+
+ENGINES = ("auto", "several", "fast", "reference", "kernel")
+"""``auto`` goes by the size of the program, for a process that simulates one step, ``several`` for one that simulates
+ten or more; ``fast`` is the kernel where numba is installed, which pays where a process simulates many. All agree bit
+for bit."""
 
 
 def run(graph: Graph, duration_s_N: FloatArray, engine: str = "auto") -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -61,4 +65,5 @@ def _engine(name: str, ops: int) -> Callable[[Graph, FloatArray], Times]:
 
 def _compiles(name: str, ops: int) -> bool:
     """Return whether an engine takes the kernel for a program of so many operations, where it can."""
-    return name == "fast" or (name == "auto" and ops >= KERNEL_FROM_OPS)
+    steps = {"auto": 1, "several": _SEVERAL}
+    return name == "fast" or (name in steps and ops * steps[name] >= KERNEL_FROM_OPS)

@@ -14,7 +14,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 
 import msgspec
 from msgspec import Struct, field
@@ -25,7 +25,7 @@ from traincast.estimate.operators.constants import OperatorConstants
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
-from traincast.shipped import shipped_text, shipped_toml
+from traincast.shipped import constant, shipped_text, shipped_toml
 from traincast.tables import from_row
 from traincast.workload.words import CostClass, Group
 
@@ -57,14 +57,13 @@ class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Factor expected over all GPUs, by what follows the first word of the class, where that is not 1."""
 
 
-@cache
 def _classes() -> dict[str, _Class]:
     """Return the classes of work by their first word, or by their whole name where that is an exception."""
     return shipped_toml("training/cost_classes.toml", dict[str, _Class])
 
 
 def _class_of(cost_class: str) -> _Class:
-    return _classes().get(cost_class) or _classes()[cost_class.split(" ", maxsplit=1)[0]]
+    return constant(_classes).get(cost_class) or constant(_classes)[cost_class.split(" ", maxsplit=1)[0]]
 
 
 def prior_mean(key: Key) -> float:
@@ -90,7 +89,7 @@ def part_of(cost_class: str) -> str:
 
 def is_throttled(cost_class: str) -> bool:
     """Say whether a class of work runs at the clock that the power limit allows."""
-    known = _classes().get(cost_class) or _classes().get(cost_class.split(" ", maxsplit=1)[0])
+    known = constant(_classes).get(cost_class) or constant(_classes).get(cost_class.split(" ", maxsplit=1)[0])
     return known is not None and known.throttled
 
 
@@ -150,7 +149,7 @@ def _alike(cost_class: str) -> str:
 def _also_scaled(cost_class: str) -> tuple[str, ...]:
     """Return a class of work and those that are like it: what its factors scale."""
     kind, *rest = cost_class.split(" ")
-    return cost_class, *(" ".join((name, *rest)) for name, each in _classes().items() if each.like == kind)
+    return cost_class, *(" ".join((name, *rest)) for name, each in constant(_classes).items() if each.like == kind)
 
 
 class CostFactors(Struct, frozen=True):
@@ -257,7 +256,10 @@ def factors_on(cluster: Cluster) -> FactorTable:
     )
 
 
-@cache
 def shipped_factors() -> FactorTable:
     """Return the factors that come with traincast."""
+    return constant(_shipped_factors)
+
+
+def _shipped_factors() -> FactorTable:
     return read_factors(shipped_text("training/factors.csv"))

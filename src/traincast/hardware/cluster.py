@@ -124,6 +124,15 @@ class Cluster(Struct, frozen=True, kw_only=True):
     """Times that replace the formula for the groups they were measured on; None: there are none."""
     run_factors: tuple[RunFactor, ...] = ()
     """What runs on it taught (``traincast calibrate LOG --job JOB``, or the traces of one)."""
+    islands: tuple[str, ...] = ()
+    """Names of the islands of which this cluster is one: others like it, each behind a link to the rest. A job has the
+    GPUs of one of them (`local_steps` of a job)."""
+    island_gpus: int | None = None
+    """GPUs of an island; None: as many as a job asks for."""
+    island_bandwidth_bytes_per_s: float | None = None
+    """What all GPUs of an island together send to the other islands, and get from them."""
+    island_latency_s: float = 0.0
+    """What a message from one island to the next takes on its way."""
     in_network_reduction: bool = False
     """Whether the switches between nodes reduce for every group (NCCL_COLLNET_ENABLE=1 on InfiniBand with SHARP)."""
     gpus_used_per_node: int | None = None
@@ -141,7 +150,14 @@ class Cluster(Struct, frozen=True, kw_only=True):
                 f"is {self.gpus_used_per_node}; a node of {self.name} has {self.gpus_per_node} GPUs",
                 "gpus_used_per_node",
             )
-
+        if self.islands and (
+            len(set(self.islands)) < max(2, len(self.islands)) or not self.island_bandwidth_bytes_per_s
+        ):
+            raise ConfigError(
+                f"are {', '.join(self.islands)}; name two or more, each once, and give island_bandwidth_bytes_per_s: "
+                "what an island sends to the others",
+                "islands",
+            )
         if self.in_network_reduction and self.inter.kind != "infiniband":
             raise ConfigError(
                 'needs kind = "infiniband" in [inter]; other switches do not reduce', "in_network_reduction"

@@ -14,7 +14,6 @@ A file that says neither a base nor links describes a GPU in ``[gpu]``, and its 
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from itertools import pairwise
 from os import PathLike, fspath
 from pathlib import Path
@@ -38,6 +37,7 @@ from traincast.hardware.fabric import fabric_of, fabric_values
 from traincast.hardware.from_datasheet import cluster_from_datasheet, with_domain, with_nic
 from traincast.hardware.gpu import Gpu, filled, find_datasheet, gpu_names, load_gpu, said_of
 from traincast.hardware.overrides import described, followed
+from traincast.shipped import constant
 from traincast.tables import Shelf, Value, as_table, built, read_table
 
 T = TypeVar("T", MeasuredTable, RunFactor)
@@ -83,7 +83,7 @@ def load_cluster(given: str | PathLike[str] | Cluster) -> Cluster:
     found = _SHELF.find(fspath(given))
     if found is None:
         return _cluster_of_gpu(fspath(given))
-    return _preset(found) if isinstance(found, str) else _cluster_of(_read(found), fspath(given))
+    return constant(_preset, found) if isinstance(found, str) else _cluster_of(_read(found), fspath(given))
 
 
 def gpu_named(given: str | PathLike[str] | Gpu) -> Gpu:
@@ -109,7 +109,7 @@ def gpu_named(given: str | PathLike[str] | Gpu) -> Gpu:
 
 def preset_of(gpu: Gpu) -> str | None:
     """Return the name of the preset whose GPU is this very part; None where there is none."""
-    return next((name for name in cluster_names() if _preset(name).gpu.name == gpu.name), None)
+    return next((name for name in cluster_names() if constant(_preset, name).gpu.name == gpu.name), None)
 
 
 def cluster_for(
@@ -219,7 +219,7 @@ def _cluster_of_gpu(name: str) -> Cluster:
         )
         sources = {f"gpu.{each}": sheet.shown for each in _numbers(sheet.gpu)} | dict(cluster.sources)
         return replace(cluster, sources=tuple(sources.items()))
-    cluster = _preset(preset)
+    cluster = constant(_preset, preset)
     return replace(cluster, assumed=(*cluster.assumed, f"{name} is the GPU of the preset {preset}, which is taken"))
 
 
@@ -227,7 +227,6 @@ def _numbers(gpu: Gpu) -> list[str]:
     return [name for name, value in said_of(gpu).items() if isinstance(value, int | float)]
 
 
-@cache
 def _preset(name: str) -> Cluster:
     return _cluster_of(_read(name), name)
 
@@ -240,12 +239,12 @@ def _read(given: str | Path) -> dict[str, Value]:
     values["name"] = Value(given.stem if isinstance(given, Path) else given)
     own = _values(table, shown, Path(shown).parent)
     if base is not None:
-        values |= followed(_preset(base), own)
-        text = described(_preset(base), own)
+        values |= followed(constant(_preset, base), own)
+        text = described(constant(_preset, base), own)
         values |= {"description": Value(text)} if text else {}
     values |= own
     if base is not None and find_datasheet(str(values["gpu.name"].value)) is None:
-        sheet = _preset(base).gpu
+        sheet = constant(_preset, base).gpu
         taken = {f"gpu.{name}": Value(getattr(sheet, name), f"as in {base}") for name in _OF_DATASHEETS}
         values = taken | values
     return values

@@ -7,7 +7,6 @@ one needs.
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.dtypes import PEAK_OF_DTYPE
-from traincast.shipped import shipped_rows
+from traincast.shipped import constant, shipped_rows
 from traincast.tables import from_row
 
 _VENDOR_WORDS = re.compile(r"nvidia|tesla|amd|instinct|google|aws|intel|huawei|[^a-z0-9]")
@@ -178,9 +177,12 @@ class Gpu(Struct, frozen=True, kw_only=True):
 _UNKNOWN = Generation()
 
 
-@cache
 def generations() -> Mapping[str, Generation]:
     """Return the known generations by name, in the order of the data file."""
+    return constant(_generations)
+
+
+def _generations() -> Mapping[str, Generation]:
     return {each.name: each for each in (from_row(row, Generation) for row in shipped_rows("gpus/generations.csv"))}
 
 
@@ -202,12 +204,12 @@ class Datasheet(NamedTuple):
 
 def gpu_names() -> list[str]:
     """Return the names of the known GPUs, in the order of the data file."""
-    return [sheet.gpu.name for sheet in _sheets()]
+    return [sheet.gpu.name for sheet in constant(_sheets)]
 
 
 def find_datasheet(name: str) -> Datasheet | None:
     """Return the datasheet of a GPU by any spelling (``h100``, ``NVIDIA_H100_80GB_HBM3``); None: there is none."""
-    return _by_key().get(_key(name)) or _by_key().get(_key(_titled(name)))
+    return constant(_by_key).get(_key(name)) or constant(_by_key).get(_key(_titled(name)))
 
 
 def find_gpu(name: str) -> Gpu | None:
@@ -282,12 +284,10 @@ def _key(name: str) -> str:
     return _VENDOR_WORDS.sub("", name.lower()).replace("sxm5", "sxm").replace("sxm4", "sxm").replace("sxm2", "sxm")
 
 
-@cache
 def _by_key() -> dict[str, Datasheet]:
-    return {_key(name): sheet for sheet in reversed(_sheets()) for name in (*sheet.aliases, sheet.gpu.name)}
+    return {_key(name): sheet for sheet in reversed(constant(_sheets)) for name in (*sheet.aliases, sheet.gpu.name)}
 
 
-@cache
 def _sheets() -> tuple[Datasheet, ...]:
     return tuple(
         Datasheet(

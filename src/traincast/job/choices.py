@@ -9,7 +9,7 @@ from traincast.job.communication import SHARP_GROUPS
 from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, RECOMPUTE_METHODS
 from traincast.job.kernels import GRAPH_IMPLS
 from traincast.job.offload import OFFLOAD_MODULES
-from traincast.job.optimizer import MAIN_GRADIENT_TYPES, MAIN_PARAMETER_TYPES, MOMENT_TYPES
+from traincast.job.optimizer import MAIN_GRADIENT_TYPES, MAIN_PARAMETER_TYPES, MOMENT_TYPES, OPTIMIZERS, TP_MODES
 from traincast.job.precision import FP8_RECIPES
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import TASKS
@@ -38,6 +38,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "main gradient types": tuple(MAIN_GRADIENT_TYPES),
         "main parameter types": tuple(MAIN_PARAMETER_TYPES),
         "moment types": tuple(MOMENT_TYPES),
+        "optimizers": OPTIMIZERS,
+        "TP modes of Muon": TP_MODES,
         "offload modules": tuple(OFFLOAD_MODULES),
         "tasks": tuple(TASKS),
         "LoRA targets": tuple(LORA_TARGETS),

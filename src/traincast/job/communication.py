@@ -4,7 +4,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.errors import InfeasibleError
-from traincast.hardware.cluster import Cluster
 from traincast.job.decisions import Decisions, Need
 from traincast.job.parallel import Parallel
 from traincast.job.request import JobRequest
@@ -49,13 +48,14 @@ def decide_sequence_parallel(request: JobRequest, decided: Decisions, parallel: 
     return decided.by_framework("sequence_parallel", request.sequence_parallel, decided.framework.sequence_parallel)
 
 
-def without_nvlink(request: JobRequest, decided: Decisions, parallel: Parallel, cluster: Cluster | None) -> JobRequest:
+def without_nvlink(request: JobRequest, decided: Decisions, parallel: Parallel) -> JobRequest:
     """Return the request with `overlap_tp` off where it is open and GPUs are on PCIe.
 
     Kernels that overlap tensor parallel transfers with GEMMs write to the memory of their peers, which frameworks do
     over NVLink alone. Source: mlcommons/training_results_v4.0, NVIDIA, llama2_70b_lora, config_L40S_96x4x1xtp4pp1cp2.sh
     (TP_COMM_OVERLAP=False over PCIe, True on DGX H100).
     """
+    cluster = decided.cluster
     if parallel.tp == 1 or request.overlap_tp is not None or cluster is None or cluster.intra.kind != "pcie":
         return request
     decided.note("assumed-overlap-tp", "overlap_tp is not given: off, as it needs NVLink, and GPUs are on PCIe")

@@ -6,6 +6,8 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from traincast.diagnostics import Note
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.gpu import Gpu
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.parallel import Parallel
 from traincast.job.request import JobRequest
@@ -18,6 +20,13 @@ class Decisions(Struct):
 
     framework: Framework
     notes: list[Note] = field(default_factory=list)
+    cluster: Cluster | None = None
+    """What it is to run on, where that is known."""
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU of the cluster."""
+        return None if self.cluster is None else self.cluster.gpu
 
     def note(self, code: str, text: str, *, brief: str | None = None, effect: float | None = None) -> None:
         """Add an assumption."""
@@ -56,11 +65,11 @@ def unused_fields(needs: Iterable[Need], request: JobRequest, parallel: Parallel
             yield Note(f"{need.field.replace('_', '-')}-unused", text)
 
 
-def choose_framework(request: JobRequest) -> Decisions:
+def choose_framework(request: JobRequest, cluster: Cluster | None = None) -> Decisions:
     """Start with the framework that is named, or that of the year."""
     named = framework_of_year(request.year) if request.framework is None else request.framework
     framework = named if isinstance(named, Framework) else load_framework(named)
-    decided = Decisions(framework, list(request.model.notes))
+    decided = Decisions(framework, list(request.model.notes), cluster)
     if request.framework is None:
         when = (
             "framework is not given" if request.year is None else f"framework is not given, the year is {request.year}"

@@ -16,7 +16,6 @@ the generation, which a calibration may replace.
 """
 
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS, dispatcher_of
 from traincast.model.recipes import RECIPES
 from traincast.model.recompute import RECOMPUTE
 from traincast.schedules.schedule import USUAL
+from traincast.shipped import constant
 from traincast.tables import Shelf, Value, built, read_table
 from traincast.units import check_given
 
@@ -287,7 +287,7 @@ def load_framework(name_or_path: str) -> Framework:
     found = _SHELF.find(name_or_path)
     if found is None:
         raise UnknownNameError("framework", name_or_path, framework_names())
-    return _named(found) if isinstance(found, str) else _built(found.stem, _read(found), name_or_path)
+    return constant(_named, found) if isinstance(found, str) else _built(found.stem, _read(found), name_or_path)
 
 
 def framework_from_table(table: Mapping[str, Any], shown: str) -> Framework:
@@ -302,7 +302,6 @@ def framework_from_table(table: Mapping[str, Any], shown: str) -> Framework:
     return _built(str(table.get("name", "own")), _values(own, shown), shown)
 
 
-@cache
 def _named(name: str) -> Framework:
     return _built(name, _read(name), name)
 

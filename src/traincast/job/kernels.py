@@ -7,7 +7,6 @@ from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.hardware.attention_kernels import check_kernel, kernel_instead
-from traincast.hardware.gpu import Gpu
 from traincast.job.decisions import Decisions
 from traincast.job.frameworks import FULL_ITERATION, Framework
 from traincast.job.request import JobRequest
@@ -30,8 +29,9 @@ class Kernels(Struct, frozen=True, kw_only=True, rename={"attention": "attention
     """Whether the GEMMs of experts, their activation and their casts are few fused kernels (Transformer Engine)."""
 
 
-def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:
+def decide_attention_kernel(request: JobRequest, decided: Decisions) -> str:
     """Decide the attention kernel: the framework's, as far as the GPU runs it; refuse one that does not run there."""
+    gpu = decided.gpu
     if request.attention_kernel is not None:
         if gpu is not None:
             check_kernel(request.attention_kernel, gpu)

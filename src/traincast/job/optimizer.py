@@ -10,10 +10,15 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.host import host_of
 from traincast.job.decisions import Decisions
 from traincast.job.parallel import Parallel
 from traincast.job.request import JobRequest
+from traincast.model.counts import parameters
+from traincast.model.numbers import Number
+from traincast.units import format_count, format_time
 
 MOMENT_TYPES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Types of the moments, and their bytes (fp8 is kept as uint8; its scales, one a tensor, do not count)."""
@@ -37,6 +42,69 @@ _OWN_MASTER = ("fp8_block", "mxfp8")
 as delayed scaling, whose do not."""
 
 
+OPTIMIZERS = ("adam", "muon")
+
+TP_MODES = ("blockwise", "duplicated", "distributed", "layer_sharded")
+"""How tensor parallel ranks update a matrix that is split: each its part alone; each the whole; all of them together,
+each multiplying with its part; or each a part of all matrices, whole. Source: Megatron-LM, --muon-tp-mode."""
+
+
+class Muon(Struct, frozen=True, kw_only=True):
+    """How Muon updates hidden matrices (`traincast.mechanisms.muon`)."""
+
+    steps: int = 5
+    """Newton-Schulz steps."""
+    tp_mode: str = "blockwise"
+    """One of `TP_MODES`."""
+    owned: bool = True
+    """Whether each matrix is updated by one of the ranks that share its state."""
+
+
+OUTER_BITS = (32, 16, 8, 4)
+"""Bits in which outer gradients are exchanged. Sources: PyTorch torchft, torchft/local_sgd.py (as the parameters, or
+8 bits where `should_quantize`); Douillard et al. 2025, arXiv 2501.18512 (4 bits, E3M0)."""
+
+
+class LocalSteps(Struct, frozen=True, kw_only=True):
+    """Steps that an island trains by itself, and the exchange of its outer gradient with the others after them.
+
+    Sources: Stich 2018, arXiv 1805.09767 (local SGD); Douillard et al. 2023, arXiv 2311.08105 (DiLoCo: the difference
+    of parameters is the gradient of an outer optimizer with momentum) and 2025, arXiv 2501.18512 (Streaming DiLoCo:
+    fragments of the model in turn, overlapped with the steps that follow).
+    """
+
+    steps: int
+    """From one exchange of a parameter to the next."""
+    bits: int = 16
+    """Of an element as it is exchanged: one of `OUTER_BITS`."""
+    fragments: int = 1
+    """Parts of the model, exchanged one after another."""
+    overlap: bool = False
+    """Whether an exchange is overlapped with the steps that follow; else they wait for it."""
+    on_host: bool = True
+    """Whether the host keeps the parameters of the last exchange and the outer momentum, and updates them."""
+    islands: int = 1
+    """Of the cluster; 1 where that is not known."""
+    bytes_per_s: float | None = None
+    """What an island sends to the others, each way; None: what is sent takes no time."""
+    latency_s: float = 0.0
+    """Of a message from one island to the next."""
+    host_link_bytes_per_s: float | None = None
+    host_update_bytes_per_s: float | None = None
+    """What a GPU has of its host (`traincast.hardware.host`); None: it takes no time."""
+
+    def exchange_s(self, parameters: Number) -> Number:
+        """Return the seconds of one exchange of all parameters that the ranks of an island update, in a ring.
+
+        A ring over I islands sends 2 (I - 1) / I of the bytes, in 2 (I - 1) steps for each fragment (Patarasuk and Yuan
+        2009, Bandwidth optimal all-reduce algorithms for clusters of workstations).
+        """
+        steps = 2 * (self.islands - 1)
+        sent_bytes = steps / self.islands * self.bits / 8 * parameters
+        late_s = steps * self.latency_s * self.fragments
+        return late_s + (0.0 if self.bytes_per_s is None else sent_bytes / self.bytes_per_s)
+
+
 class OptimizerTypes(Struct, frozen=True, kw_only=True):
     """How Adam keeps its state."""
 
@@ -46,6 +114,10 @@ class OptimizerTypes(Struct, frozen=True, kw_only=True):
     exp_avg: str = "fp32"
     exp_avg_sq: str = "fp32"
     """Types of the main parameters and of both moments."""
+    local: LocalSteps | None = None
+    """What an outer optimizer does with other islands; None: there are none."""
+    muon: Muon | None = None
+    """How hidden matrices are updated, where Adam does not do it."""
 
     @property
     def moment_bytes(self) -> int:
@@ -140,4 +212,114 @@ def decide_optimizer(request: JobRequest, decided: Decisions, parallel: Parallel
             "assumed-precision-aware-optimizer",
             "precision_aware_optimizer is not given: on, as the optimizer's state has types other than fp32",
         )
-    return types
+    return replace(types, local=_local_steps(request, decided, parallel, zero), muon=_muon(request, decided, zero))
+
+
+_OF_MUON = ("muon_steps", "muon_tp_mode", "muon_owned")
+
+
+def _muon(request: JobRequest, decided: Decisions, zero: int) -> Muon | None:
+    """Decide how Muon updates hidden matrices; None where Adam does."""
+    given = {name.removeprefix("muon_"): getattr(request, name) for name in _OF_MUON}
+    given = {name: value for name, value in given.items() if value is not None}
+    if request.optimizer != "muon":
+        if given:
+            unused = ", ".join(f"muon_{name}" for name in given)
+            decided.note("muon-unused", f"{unused}: no effect without optimizer muon")
+        return None
+    if request.offload_optimizer:
+        raise ConfigError(
+            f"is {request.offload_optimizer:g}; the host updates with Adam alone: leave it out, or take optimizer adam",
+            "offload_optimizer",
+        )
+    if _types(request).precision_aware:
+        raise ConfigError("keeps Adam's state in other types; leave it out with optimizer muon", _aware_field(request))
+    found = Muon(**given)
+    if found.owned and zero and request.param_gather_bytes == 1:
+        raise ConfigError(
+            "is 1, but matrices that one rank owns are gathered in 16 bits, as in Megatron-LM", "param_gather_bytes"
+        )
+    for name in _OF_MUON:
+        value = getattr(found, name.removeprefix("muon_"))
+        if getattr(request, name) is None:
+            decided.note("assumed-muon", f"{name} is not given: {str(value).lower()}, as Megatron-LM has it")
+    return found
+
+
+def _aware_field(request: JobRequest) -> str:
+    """Return the field that asks for a precision-aware optimizer."""
+    named = (field for field in TYPE_CHOICES if getattr(request, field) not in (None, "fp32"))
+    return next(named, "precision_aware_optimizer")
+
+
+_OUTER = ("outer_bits", "outer_fragments", "overlap_outer", "offload_outer")
+
+
+def _local_steps(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> LocalSteps | None:
+    """Decide how an island exchanges with the others of its cluster; None where it is not asked to."""
+    steps, bits, fragments = request.local_steps, request.outer_bits or 16, request.outer_fragments or 1
+    if steps is None:
+        unused = [name for name in _OUTER if getattr(request, name) is not None]
+        if unused:
+            decided.note("outer-unused", f"{', '.join(unused)}: no effect without local_steps")
+        return None
+    if bits not in OUTER_BITS:
+        raise ConfigError(f"is {bits}; it must be one of {', '.join(map(str, OUTER_BITS))}", "outer_bits")
+    if fragments > steps:
+        raise ConfigError(
+            f"is {fragments}, but local_steps is {steps}: at most one part in each step", "outer_fragments"
+        )
+    if request.shard is not None and request.shard < parallel.replicas:
+        raise InfeasibleError(
+            f"shard {request.shard} with local_steps: the copies of sharded state are the other islands; leave shard "
+            f"out, so that all {parallel.replicas} ranks of an island share one"
+        )
+    on_host = request.offload_outer
+    if on_host is None:
+        on_host = True
+        decided.note(
+            "assumed-offload-outer", "offload_outer is not given: on, the host keeps the outer optimizer's state"
+        )
+    found = LocalSteps(
+        steps=steps,
+        bits=bits,
+        fragments=fragments,
+        overlap=bool(request.overlap_outer),
+        on_host=on_host,
+    )
+    if decided.cluster is None:
+        return found
+    found = _among_islands(found, decided.cluster, parallel.world_size)
+    text = f"local_steps {steps}: this is one of {found.islands} islands alike; GPUs, batch and tokens are its own"
+    once = ""
+    if request.task != "lora":
+        count = parameters(request.model).total * (1 if zero else parallel.replicas)
+        once = f"about {format_time(found.exchange_s(count))} for an exchange in every {steps} steps"
+        text += f"; {once}, of {format_count(count)} parameters in {found.bits} bits"
+    decided.note("one-island", text, brief=f"one of {found.islands} islands{once and ': '}{once}")
+    return found
+
+
+def _among_islands(local: LocalSteps, cluster: Cluster, gpus: int) -> LocalSteps:
+    """Return local steps with the islands of a cluster; refuse one that has none, and jobs larger than an island."""
+    rate, count = cluster.island_bandwidth_bytes_per_s, len(cluster.islands)
+    if rate is None or not count:
+        raise ConfigError(
+            f"is {local.steps}, but the cluster {cluster.name} names no islands to exchange with; give a cluster file "
+            f'with base = "{cluster.name}", islands = ["east", "west"] and island_bandwidth_bytes_per_s = "10Gb/s"',
+            "local_steps",
+        )
+    if cluster.island_gpus is not None and gpus > cluster.island_gpus:
+        raise InfeasibleError(
+            f"{gpus} GPUs, but an island of {cluster.name} has {cluster.island_gpus}: with local_steps gpus and "
+            f"global_batch are those of one of its {count} islands, as tp, pp, cp and dp stay inside one"
+        )
+    host = host_of(cluster.gpu, min(cluster.ranks_per_node, gpus))
+    return replace(
+        local,
+        islands=count,
+        bytes_per_s=None if cluster.ideal else rate,
+        latency_s=0.0 if cluster.ideal else cluster.island_latency_s,
+        host_link_bytes_per_s=host.link_bytes_per_s,
+        host_update_bytes_per_s=host.adam_bytes_per_s,
+    )

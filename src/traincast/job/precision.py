@@ -42,9 +42,9 @@ class Precision(Struct, frozen=True, kw_only=True, rename={"dtype": "precision"}
         return self.bf16_first_last and layer in (0, layers - 1) and self.in_eight_bits
 
 
-def decide_dtype(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:
+def decide_dtype(request: JobRequest, decided: Decisions) -> str:
     """Return the type of the GEMMs, bf16 or on GPUs before Ampere fp16 by default; refuse what the GPU lacks."""
-    precision = request.precision
+    precision, gpu = request.precision, decided.gpu
     if precision is None:
         precision = "bf16" if gpu is None or gpu.generation.bf16 else "fp16"
         decided.note("assumed-precision", f"precision is not given: {precision}")
@@ -55,12 +55,12 @@ def decide_dtype(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> st
     return found
 
 
-def decide_precision(request: JobRequest, decided: Decisions, dtype: str, gpu: Gpu | None) -> Precision:
+def decide_precision(request: JobRequest, decided: Decisions, dtype: str) -> Precision:
     """Decide what goes with the type of the GEMMs: the recipe, and what stays in 16 bits; refuse recipes of others."""
     return Precision(
         dtype=dtype,
         fp8_recipe=_recipe(request, decided.framework, dtype),
-        fp8_transposes=gpu is not None and gpu.generation.fp8_transposes,
+        fp8_transposes=decided.gpu is not None and decided.gpu.generation.fp8_transposes,
         fp8_attention=bool(request.fp8_attention),
         bf16_first_last=bool(request.bf16_first_last),
     )

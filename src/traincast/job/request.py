@@ -111,6 +111,10 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """Linear layers that get adapters (`traincast.model.blocks.share.LORA_TARGETS`)."""
     packed_length: int | None = None
     """Tokens of the sequences that are packed into one and do not attend to each other; None: a sequence is one."""
+    packed_lengths: str | None = None
+    """Lengths of the sequences that are packed into one: a CSV, or ``512:1000,8k:3``, each with how many there are."""
+    cp_splits_packs: bool | None = None
+    """Whether context parallel ranks hold a piece of each half of a pack, not of each half of every sequence in it."""
     expert_imbalance: float = 1.0
     """Tokens of the busiest expert rank over the mean, in every exchange; 1 leaves it to `moe_routing`."""
     moe_routing: str | None = None
@@ -130,6 +134,15 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """Whether FSDP (zero 3) frees gathered parameters after the forward pass and gathers them again."""
     param_gather_bytes: int | None = None
     """Bytes of a GEMM weight's element as sharded ranks gather it: 2, or 1 where GEMMs read 8 bits."""
+    optimizer: str | None = None
+    """``adam``, or ``muon``: Newton-Schulz steps on every hidden matrix, and Adam for all else."""
+    muon_steps: int | None = None
+    """Newton-Schulz steps of an update."""
+    muon_tp_mode: str | None = None
+    """How tensor parallel ranks update a matrix of which each has a part (`traincast.job.optimizer.TP_MODES`)."""
+    muon_owned: bool | None = None
+    """Whether each matrix is updated whole by one of the ranks that share its state; else those that have a part of it
+    gather it whole."""
     precision_aware_optimizer: bool | None = None
     """Whether Adam keeps its state in the types below (Megatron Core); None: where one is other than fp32."""
     main_grads_dtype: str | None = None
@@ -137,6 +150,17 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     main_params_dtype: str | None = None
     exp_avg_dtype: str | None = None
     exp_avg_sq_dtype: str | None = None
+    local_steps: int | None = None
+    """Steps that an island trains by itself between two exchanges of its outer gradient with the cluster's others
+    (`traincast.job.optimizer.LocalSteps`); GPUs and batch are then those of one island. None: no other island."""
+    outer_bits: int | None = None
+    """Bits of an element of the outer gradient as islands exchange it: 32, 16, 8 or 4."""
+    outer_fragments: int | None = None
+    """Parts of the model whose outer gradients are exchanged in turn, each once in `local_steps`."""
+    overlap_outer: bool | None = None
+    """Whether their exchange is overlapped with the steps that follow."""
+    offload_outer: bool | None = None
+    """Whether the host keeps and updates what the outer optimizer needs."""
     offload_optimizer: float | None = None
     """Share of the optimizer's states that the host keeps and updates, 0 to 1 (`traincast.job.offload`)."""
     offload_parameters: bool | None = None

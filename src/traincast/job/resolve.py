@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from traincast.hardware.cluster import Cluster
 from traincast.job import communication, experts, pipeline, sharding
-from traincast.job.batch import Batch, check_packed, decide_batches, note_long_sequence
+from traincast.job.batch import Batch, decide_batches, decide_packing, note_long_sequence
 from traincast.job.decisions import Decisions, choose_framework, unused_fields
 from traincast.job.degrees import check_model, decide_degrees, decide_expert_degrees
 from traincast.job.feasible import check_choices
@@ -42,18 +42,17 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         If the framework is not known.
     """
     request = check_choices(_with_mtp_layers(request))
-    gpu = None if cluster is None else cluster.gpu
-    decided = _start(request)
+    decided = _start(request, cluster)
     parallel, stages, batch = _layout(request, decided)
     # Whether parameters are sharded decides what recomputation, overlaps, the optimizer and offloading may be.
     zero, parallel = sharding.decide_zero(request, decided, parallel)
     recompute = decide_recompute(request, decided, stages.most_layers)
-    dtype = decide_dtype(request, decided, gpu)
+    dtype = decide_dtype(request, decided)
     reshard = sharding.decide_reshard(request, decided, parallel, zero)
     _note_unused(request, decided, parallel, zero)
     sequence_parallel = communication.decide_sequence_parallel(request, decided, parallel)
     # The overlaps, of replicas first; before all of them what the links of a node cannot do.
-    request = communication.without_nvlink(request, decided, parallel, cluster)
+    request = communication.without_nvlink(request, decided, parallel)
     sharded = sharding.decide_data_overlaps(request, decided, parallel, zero, reshard=reshard)
     overlap_tp = communication.decide_overlap_tp(request, decided, parallel)
     stages = replace(stages, overlap_p2p=pipeline.decide_overlap_p2p(request, decided, parallel))
@@ -61,10 +60,11 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     optimizer = decide_optimizer(request, decided, parallel, zero)
     offload = decide_offload(request, decided, zero, stages.most_layers, recomputes_all=recompute.all_layers)
     # What a layer is computed with.
-    attention = decide_attention_kernel(request, decided, gpu)
+    attention = decide_attention_kernel(request, decided)
     spoken = communication.decide_communication(request, decided, parallel, sequence_parallel, overlap_tp)
     padded_vocab = decide_padded_vocab(request, decided, parallel.tp)
-    check_packed(request)
+    heads = spoken.cp_kind == "all_to_all"
+    batch = decide_packing(request, decided, batch, parallel, zero=zero, splits_heads=heads)
     finetuning = decide_finetuning(request, decided)
     gathered_bytes = sharding.decide_param_gather(request, decided, zero, dtype)
     kernels = decide_kernels(request, decided.framework, attention=attention, padded_vocab=padded_vocab)
@@ -75,7 +75,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         communication=spoken,
         pipeline=stages,
         batch=batch,
-        precision=decide_precision(request, decided, dtype, gpu),
+        precision=decide_precision(request, decided, dtype),
         sharding=replace(sharded, param_gather_bytes=gathered_bytes),
         optimizer=optimizer,
         recompute=recompute,
@@ -87,9 +87,9 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     )
 
 
-def _start(request: JobRequest) -> Decisions:
+def _start(request: JobRequest, cluster: Cluster | None) -> Decisions:
     """Choose the framework, which says what all others leave open, and note what follows from model and types alone."""
-    decided = choose_framework(request)
+    decided = choose_framework(request, cluster)
     decide_gradient_type(request, decided)
     note_long_sequence(request, decided)
     return decided

@@ -29,6 +29,7 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
         etp=job.parallel.expert_tp,
         sequence_parallel=job.communication.sequence_parallel,
         vocab=job.kernels.padded_vocab,
+        packed_work=job.batch.packing.work if job.batch.packing else 0,
         execution=_execution(job, ranks_per_node),
     )
 

@@ -115,7 +115,9 @@ class _StepWriter(Struct):
         pp = range(self.job.parallel.pp)
         forward = list(map(self._forward, self.each_Q))
         backward = list(map(self._backward, self.each_Q))
-        starts = [self._segment(start_rows(self.emit, self.each_Q[self._of_rank(stage)[0]])) for stage in pp]
+        starts = [
+            self._segment(start_rows(self.emit, [self.each_Q[index] for index in self._of_rank(stage)])) for stage in pp
+        ]
         ends = [self._segment(self._end_rows(stage)) for stage in pp]
         template = self.emit.builder.template(before_recv_DQM=self._before_messages())
         template.forward_QM[:], template.backward_QM[:] = forward, backward

@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 from traincast.job.job import Job
 from traincast.lowering.launches import Launches
 from traincast.lowering.work import Exchange, Pass, call_of
-from traincast.model.blocks.part import Kernel
+from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, anywhere, ceil_div, choose
-from traincast.workload.builder import WorkloadBuilder, collective_op, compute_op, host_op, offload_op
+from traincast.workload.builder import WorkloadBuilder, collective_op, compute_op, host_op, offload_op, outside_op
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import CostClass, Group, Phase, Stream
 
@@ -45,8 +45,8 @@ class Emitter(ABC):
         """Return one operation for all calls of a pass, which run one after the other; nothing for none."""
 
     @abstractmethod
-    def kernels(self, name: str, phase: Phase, kernels: Iterable[Kernel]) -> Rows:
-        """Return one operation for some kernels; nothing for none."""
+    def runs(self, name: str, phase: Phase, runs: Iterable[tuple[Gemm | Kernel, Number]]) -> Rows:
+        """Return one operation for GEMMs and kernels, each so often; nothing for none."""
 
     @abstractmethod
     def gap(self, name: str, duration_s: Number, cost_class: CostClass, phase: Phase = Phase.STEP) -> Rows:
@@ -59,6 +59,10 @@ class Emitter(ABC):
     @abstractmethod
     def copy(self, name: str, phase: Phase, stream: Stream, size_bytes: Number, *, blocking: bool = False) -> Rows:
         """Return what moves so many bytes between a GPU and its host, or in the memory of the host."""
+
+    @abstractmethod
+    def outside(self, name: str, duration_s: Number, *, blocking: bool = True) -> Rows:
+        """Return what the host exchanges with others than the ranks of the job, if that takes any time."""
 
     @abstractmethod
     def exchange(
@@ -160,9 +164,10 @@ class RowEmitter(Emitter):
         """Add one operation for all calls of a pass."""
         return self._computed(name, phase, tuple(work.calls.items()))
 
-    def kernels(self, name: str, phase: Phase, kernels: Iterable[Kernel]) -> list[int]:
-        """Add one operation for some kernels, but those that have nothing to do."""
-        return self._computed(name, phase, tuple((call_of(each), 1.0) for each in kernels if min(each.shape) > 0))
+    def runs(self, name: str, phase: Phase, runs: Iterable[tuple[Gemm | Kernel, float]]) -> list[int]:
+        """Add one operation for GEMMs and kernels, but those that have nothing to do."""
+        calls = ((call_of(what), float(count)) for what, count in runs)
+        return self._computed(name, phase, tuple(each for each in calls if min(each[0].shape) > 0))
 
     def _computed(self, name: str, phase: Phase, calls: tuple[tuple[OperatorCall, float], ...]) -> list[int]:
         return self.builder.add(compute_op(name, phase, calls=calls, part=name)) if calls else []
@@ -185,6 +190,10 @@ class RowEmitter(Emitter):
         if size_bytes <= 0:
             return []
         return self.builder.add(offload_op(name, phase, stream, size_bytes, blocking=blocking, part=name))
+
+    def outside(self, name: str, duration_s: float, *, blocking: bool = True) -> list[int]:
+        """Add an exchange that takes so long."""
+        return self.builder.add(outside_op(name, duration_s, blocking=blocking)) if duration_s > 0 else []
 
     def exchange(
         self,

@@ -13,12 +13,14 @@ from traincast.lowering.layers import layers_backward, layers_forward
 from traincast.lowering.offload import brought_in, gradients_out, parameters_in, sent_out, updated_rows
 from traincast.lowering.stage import StageWork
 from traincast.lowering.state import State
-from traincast.lowering.work import Exchange
-from traincast.mechanisms.all import update_kernels
+from traincast.lowering.work import Exchange, Pass
+from traincast.mechanisms import all as mechanisms
+from traincast.mechanisms.mechanism import Update
 from traincast.model.blocks.part import Elements, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, ceil_div, choose, rounded
 from traincast.model.structure import FIRST_BLOCKS, MTP_PROJECTION
+from traincast.workload.builder import OUTSIDE
 from traincast.workload.words import STREAM_OF_GROUP, CostClass, Group, Operation, Phase
 
 NORM_BYTES = 4
@@ -174,16 +176,20 @@ def gathers_updated(job: Job) -> bool:
     return job.sharding.zero in (1, 2)
 
 
-def start_rows(emit: Emitter, of: OfStage) -> Rows:
+def start_rows(emit: Emitter, own: Sequence[OfStage]) -> Rows:
     """Return what precedes the first forward pass of a rank: the host's work, and the gather of its parameters.
 
-    The first layer's parameters must be there; those of the others come while it computes.
+    The first layer's parameters must be there; those of the others come while it computes. What is exchanged outside
+    the job after one step may be overlapped with the next one.
     """
+    of = own[0]
     rows = emit.gap("step overhead", emit.job.framework.step_fixed_s, CostClass.FIXED)
     if gathers_updated(emit.job) and emit.job.sharding.overlap_param_gather:
         share, gathered = 1 / max(1, of.stage.layers), of.state.gathered()
         rows += emit.all(gathered, share=share)
         rows += emit.all(gathered, share=1 - share, blocking=False)
+    for each in mechanisms.outside(emit.job, added(each.state.updated() for each in own)):
+        rows += emit.outside(each.name, each.duration_s, blocking=False) if each.hidden else []
     return rows
 
 
@@ -213,14 +219,22 @@ def end_rows(emit: Emitter, own: Sequence[OfStage], ending: Ending) -> Rows:
         rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, NORM_BYTES))
     updated = added(state.updated() for state in states)
     weights = sum((each.stage.weights() for each in own), Elements())
-    on_gpu = emit.kernels("optimizer", Phase.STEP, update_kernels(job, weights, updated))
+    on_gpu = _updated_on_gpu(emit, mechanisms.updated(job, weights, updated))
     rows += updated_rows(emit, updated, max(1, sum(each.stage.layers for each in own)), on_gpu)
-    rows += emit.kernels(
-        "weight casts", Phase.STEP, cast_kernels(job, emit.share, added(each.cast() for each in states))
-    )
+    for each in mechanisms.outside(job, updated):
+        rows += emit.wait(OUTSIDE) if each.hidden else emit.outside(each.name, each.duration_s)
+    casts = cast_kernels(job, emit.share, added(each.cast() for each in states))
+    rows += emit.runs("weight casts", Phase.STEP, ((each, 1) for each in casts))
     if gathers_updated(job) and not job.sharding.overlap_param_gather:
         rows += emit.all([each for state in states for each in state.gathered()])
     return rows
+
+
+def _updated_on_gpu(emit: Emitter, update: Update) -> Rows:
+    """Return what the GPU runs and exchanges of an update."""
+    found = Pass()
+    found.exchange(update.exchanges)
+    return emit.all(found.exchanges) + emit.runs("optimizer", Phase.STEP, update.runs)
 
 
 def _tied(emit: Emitter) -> Rows:

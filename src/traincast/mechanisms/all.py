@@ -10,14 +10,16 @@ from traincast.job.job import Job
 from traincast.mechanisms.finetuning import FrozenWeights
 from traincast.mechanisms.gradients import KeptGradients
 from traincast.mechanisms.layers import Spared, StageLayers
-from traincast.mechanisms.mechanism import Lasting, Mechanism, Update
+from traincast.mechanisms.local_steps import LocalTraining
+from traincast.mechanisms.mechanism import Lasting, Mechanism, Outside, Update
+from traincast.mechanisms.muon import NewtonSchulz
 from traincast.mechanisms.offload import HostMemory
 from traincast.mechanisms.optimizer import Adam
 from traincast.mechanisms.precision import WeightTypes
 from traincast.mechanisms.rank import RankState
 from traincast.mechanisms.recompute import Recomputing
 from traincast.mechanisms.sharding import ShardedParameters
-from traincast.model.blocks.part import Elements, Kernel, Part
+from traincast.model.blocks.part import Elements, Part
 from traincast.model.numbers import Number
 
 MECHANISMS: tuple[Mechanism, ...] = (
@@ -26,7 +28,9 @@ MECHANISMS: tuple[Mechanism, ...] = (
     KeptGradients(),
     Recomputing(),
     ShardedParameters(),
+    LocalTraining(),
     HostMemory(),
+    NewtonSchulz(),
     Adam(),
 )
 """In the order in which they are asked."""
@@ -51,12 +55,17 @@ def kept(job: Job, stage: StageLayers) -> StageLayers:
     return stage
 
 
-def update_kernels(job: Job, weights: Elements, parameters: Number) -> tuple[Kernel, ...]:
-    """Return what the GPU of a rank runs to update so many parameters, its share of some weights."""
+def updated(job: Job, weights: Elements, parameters: Number) -> Update:
+    """Return what the GPU of a rank runs and exchanges to update so many parameters, its share of some weights."""
     update = Update(weights=weights, parameters=parameters)
     for each in MECHANISMS:
         update = each.update(job, update)
-    return update.kernels
+    return update
+
+
+def outside(job: Job, parameters: Number) -> tuple[Outside, ...]:
+    """Return what a rank that updates so many parameters exchanges with ranks outside the job."""
+    return tuple(each for mechanism in MECHANISMS for each in mechanism.outside(job, parameters))
 
 
 def remedies(job: Job) -> Iterator[tuple[str, Job]]:

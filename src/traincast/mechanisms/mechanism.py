@@ -14,7 +14,7 @@ from msgspec import Struct
 from traincast.job.job import Job
 from traincast.mechanisms.layers import Spared, StageLayers
 from traincast.mechanisms.rank import RankState, Where
-from traincast.model.blocks.part import Elements, Kernel, Part
+from traincast.model.blocks.part import Elements, Exchange, Gemm, Kernel, Part
 from traincast.model.numbers import Number
 
 PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer"
@@ -31,6 +31,13 @@ class Lasting(NamedTuple):
     where: Where = Where.GPU
 
 
+class Run(NamedTuple):
+    """A GEMM or a kernel, and how often it runs."""
+
+    what: Gemm | Kernel
+    count: Number = 1
+
+
 class Update(Struct, frozen=True, kw_only=True):
     """The update of parameters on one rank."""
 
@@ -38,8 +45,21 @@ class Update(Struct, frozen=True, kw_only=True):
     """What its virtual stages hold, whole."""
     parameters: Number
     """Parameters of its share of them that are still to update."""
-    kernels: tuple[Kernel, ...] = ()
+    runs: tuple[Run, ...] = ()
     """What its GPU runs for those that are."""
+    exchanges: tuple[Exchange, ...] = ()
+    """What it exchanges for that, before and after: over ``dp``, ``shard`` or ``edp`` too."""
+
+
+class Outside(NamedTuple):
+    """What a rank exchanges with ranks outside its job, by way of its host."""
+
+    name: str
+    """What it is, as people read it."""
+    duration_s: Number
+    """Seconds in an average step."""
+    hidden: bool
+    """Whether it is overlapped with the step that follows the update; else that waits for it."""
 
 
 class Mechanism:
@@ -60,6 +80,10 @@ class Mechanism:
     def update(self, job: Job, update: Update) -> Update:
         """Return the update with what the mechanism does of it."""
         return update
+
+    def outside(self, job: Job, parameters: Number) -> Iterable[Outside]:
+        """Return what a rank that updates so many parameters exchanges with ranks outside the job."""
+        return ()
 
     def remedies(self, job: Job) -> Iterable[tuple[str, Job]]:
         """Return changes to itself that may free memory, by what people call them."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from traincast.job.job import Job
-from traincast.mechanisms.mechanism import OPTIMIZER, Lasting, Mechanism, Update
+from traincast.mechanisms.mechanism import OPTIMIZER, Lasting, Mechanism, Run, Update
 from traincast.mechanisms.rank import RankState
 from traincast.model.blocks.part import Kernel
 
@@ -31,4 +31,4 @@ class Adam(Mechanism):
             reduced, gathered = job.framework.grad_reduce_bytes, job.sharding.param_gather_bytes
             moved = types.step_bytes(job.precision.dtype, reduced, gathered)
             kernel = replace(kernel, options=(("bytes_per_parameter", str(moved)),))
-        return replace(update, parameters=0, kernels=(*update.kernels, kernel))
+        return replace(update, parameters=0, runs=(*update.runs, Run(kernel)))

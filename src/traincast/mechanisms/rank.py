@@ -58,14 +58,19 @@ class RankState(Struct, frozen=True, dict=True):
     """Ranks that share one copy of the state of dense parameters."""
     expert_shards: Number
     """Ranks that share one copy of the state of experts."""
+    tp: Number = 1
+    """Ranks that have a part of each dense matrix that is split."""
+    expert_tp: Number = 1
+    """The same of experts' matrices."""
 
     @classmethod
     def alone(cls, job: Job, held: RankParameters) -> "RankState":
         """Return the state of a rank of the job, in as many shares as the job says."""
         parallel = job.parallel
-        if job.sharding.zero == 0:
-            return cls(job, held, 1, 1)
-        return cls(job, held, job.sharing, max(1, parallel.edp * job.sharing // parallel.replicas))
+        shards = (1, 1)
+        if job.sharding.zero:
+            shards = job.sharing, max(1, parallel.edp * job.sharing // parallel.replicas)
+        return cls(job, held, *shards, parallel.tp, parallel.expert_tp)
 
     @property
     def layers(self) -> Number:

@@ -12,7 +12,6 @@ model::
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,12 +20,12 @@ from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.files import read_toml
 from traincast.model.model import Model
 from traincast.model.table import merged, model_from_table, with_blocks
-from traincast.shipped import shipped_names, shipped_toml
+from traincast.shipped import constant, shipped_names, shipped_toml
 
 
 def model_names() -> list[str]:
     """Return the names of the built-in models, family by family."""
-    return list(_tables())
+    return list(constant(_tables))
 
 
 def find_model(name: str) -> str | None:
@@ -35,7 +34,7 @@ def find_model(name: str) -> str | None:
     Case, and ``-``, ``_``, ``/`` and spaces between the words do not matter, nor does the organisation that
     Hugging Face puts before a name.
     """
-    names = _plain_names()
+    names = constant(_plain_names)
     return names.get(_plain(name)) or names.get(_plain(name.rpartition("/")[2]))
 
 
@@ -50,7 +49,7 @@ def builtin_table(name: str) -> dict[str, Any]:
     found = find_model(name)
     if found is None:
         raise UnknownNameError("model", name, model_names())
-    return {"name": found, **_tables()[found]}
+    return {"name": found, **constant(_tables)[found]}
 
 
 def family_table(name: str) -> dict[str, Any] | None:
@@ -60,7 +59,7 @@ def family_table(name: str) -> dict[str, Any] | None:
     ``gpt-39B``, ``llama-3b``. None where no family has such names.
     """
     word = re.split(r"[-_/\s]", name.lower())[0]
-    for family in _families():
+    for family in constant(_families):
         if word in family.get("prefixes", ()):
             return _without_names(family)
     return None
@@ -91,10 +90,9 @@ def load_model(name_or_path: str) -> Model:
         return model_over_base(read_toml(path), str(path))
     if find_model(name_or_path) is None and path.is_file():
         raise FormatError("is not a model; give a config.json or a TOML file", str(path))
-    return _builtin(builtin_table(name_or_path)["name"])
+    return constant(_builtin, builtin_table(name_or_path)["name"])
 
 
-@cache
 def _builtin(name: str) -> Model:
     return model_from_table(builtin_table(name), f"the built-in model {name}")
 
@@ -120,7 +118,6 @@ def model_over_base(table: Mapping[str, Any], shown: str) -> Model:
         raise error if shown in str(error) else ConfigError(f"{error} (in {shown})") from error
 
 
-@cache
 def _families() -> tuple[Mapping[str, Any], ...]:
     """Return the families of all files."""
     tables = [shipped_toml(f"models/{name}.toml", dict[str, Any]) for name in shipped_names("models")]
@@ -132,25 +129,23 @@ def _without_names(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in ("models", "prefixes", "aliases")}
 
 
-@cache
 def _tables() -> Mapping[str, Mapping[str, Any]]:
     """Return the values of every built-in model over those of its family."""
     return MappingProxyType(
         {
             name: with_blocks(merged(_without_names(family), _without_names(values)), name)
-            for family in _families()
+            for family in constant(_families)
             for name, values in family["models"].items()
         }
     )
 
 
-@cache
 def _plain_names() -> Mapping[str, str]:
     """Return the name of a built-in model by every spelling of it and of its aliases."""
     return MappingProxyType(
         {
             _plain(spelling): name
-            for family in _families()
+            for family in constant(_families)
             for name, values in family["models"].items()
             for spelling in (name, *values.get("aliases", ()))
         }

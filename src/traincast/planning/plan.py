@@ -49,6 +49,8 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         If the request cannot be run at all.
     """
     options, request = options or PlanOptions(), _checked(request)
+    if setting.engine == "auto":
+        setting = replace(setting, engine="several")
     usable = usable_bytes(setting.cluster.gpu.memory_bytes)
     limit = usable * (1 - options.headroom) if options.headroom is not None else safe_bytes(usable)
     space = _space(request, setting, options)

@@ -185,7 +185,9 @@ def _long_stage(result: Result) -> Iterator[_Candidate]:
     if len(of_stage) < 2:
         return
     longest = max(of_stage, key=lambda stage: of_stage[stage])
-    usual_s = float(np.median([time_s for stage, time_s in of_stage.items() if stage != longest]))
+    others = sorted(time_s for stage, time_s in of_stage.items() if stage != longest)
+    # The median; that of numpy loads masked arrays first.
+    usual_s = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
     if usual_s > 0 and of_stage[longest] > _LONG_STAGE * usual_s:
         yield _Candidate(f"stage{longest}.own=peers", "compute", of_stage[longest] - usual_s)
 

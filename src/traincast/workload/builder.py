@@ -113,6 +113,15 @@ def offload_op(
     )
 
 
+OUTSIDE = Stream.REPLICA
+"""The stream of what is exchanged outside the job: copies of its state elsewhere."""
+
+
+def outside_op(name: str, duration_s: float, *, blocking: bool) -> Op:
+    """Return what a host exchanges with others than the ranks of its job, as long as that takes."""
+    return _op(Kind.COPY, name, Phase.STEP, duration_s, NOWHERE, stream=OUTSIDE, blocking=blocking, part=name)
+
+
 def message_op(name: str, kind: Kind, phase: Phase, group: Group, size_bytes: int | None) -> Op:
     """Return a send or receive that was recorded; its two ranks are its group (`Recorder.pair`)."""
     stream = Stream.SEND_FORWARD if kind is Kind.SEND else Stream.RECV_FORWARD

@@ -7,6 +7,7 @@ Letters: L operations of one sequence, N of the program, E edges, R simulated ra
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from operator import is_
 
 import numpy as np
@@ -62,23 +63,28 @@ def expand(
     return expansion(workload, plan, fold, tables, compute_factor_W).program
 
 
-class Expansion(Struct, frozen=True):
+class Expansion(Struct, frozen=True, dict=True):
     """A workload that was expanded, which serves any workload of the same order (`_order_of`)."""
 
+    workload: Workload
+    plan: SchedulePlan
     placed: tuple[object, ...]
     """Ranks and groups, told by the very objects."""
-    order: tuple[object, ...]
     program: Program
     added: tuple[Op, ...]
     """Operations of messages, which stand behind those of the workload in the table."""
     boundaries: tuple[int, ...]
     """The boundary between virtual stages that each of them is of, -1 for waits."""
 
+    @cached_property
+    def _order(self) -> tuple[object, ...]:
+        return _order_of(self.workload, self.plan)
+
     def serves(self, workload: Workload, plan: SchedulePlan, fold: Fold, tables: Mapping[Group, GroupTable]) -> bool:
         """Tell whether a workload is expanded to the same program, but for its table of operations."""
         placed = (fold, *tables.values())
         same = len(placed) == len(self.placed) and all(map(is_, placed, self.placed))
-        return same and self.order == _order_of(workload, plan)
+        return same and self._order == _order_of(workload, plan)
 
     def with_estimates(self, workload: Workload) -> Program:
         """Return the program with the table of operations of a workload that it serves."""
@@ -142,8 +148,8 @@ def expansion(
         compute_factor_N=None if compute_factor_W is None else compute_factor_W[fold.rank_C][index_N],
     )
     program = replace(program, rendezvous_N=_rendezvous_of(program, _simulated_members(groups, fold)))
-    placed, order = (fold, *tables.values()), _order_of(workload, plan)
-    return Expansion(placed, order, program, tuple(builder.added), tuple(builder.boundaries))
+    placed = fold, *tables.values()
+    return Expansion(workload, plan, placed, program, tuple(builder.added), tuple(builder.boundaries))
 
 
 def _tiles(builder: SequenceBuilder, fold: Fold, stage_R: IntArray) -> tuple[OpTable, list[_Tile]]:

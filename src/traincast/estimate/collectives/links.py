@@ -19,7 +19,6 @@ Over PCIe there are only two protocols, LL of twice the bytes and Simple of long
 That follows four collectives of 2 to 8 RTX PRO 6000 with 6 %, L40S with 9 % median error.
 """
 
-from functools import cache
 from math import ceil, inf, isqrt
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ from msgspec import Struct
 from traincast.estimate.collectives.algorithms import Traffic
 from traincast.estimate.collectives.tuning import switch_efficiency
 from traincast.hardware.cluster import Cluster
-from traincast.shipped import shipped_toml
+from traincast.shipped import constant, shipped_toml
 from traincast.workload.ops import FloatArray
 
 STRAIGHT = ("mesh", "torus")
@@ -80,10 +79,9 @@ class ProtocolShape(Struct, frozen=True, kw_only=True):
     """Over PCIe: a rank's own share takes its buffers this part of the time of one that is sent."""
 
 
-@cache
 def fitted() -> ProtocolShape:
     """Return the form fitted to measured collectives (`data/nccl/fitted.toml`)."""
-    return shipped_toml("nccl/fitted.toml", ProtocolShape)
+    return constant(shipped_toml, "nccl/fitted.toml", ProtocolShape)
 
 
 def shape_of(cluster: Cluster) -> ProtocolShape:

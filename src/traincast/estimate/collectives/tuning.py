@@ -8,14 +8,13 @@ under which protocol. Source: NVIDIA/nccl, src/graph/tuning.cc, by version in `d
 
 import math
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 from traincast.errors import UnknownNameError
 from traincast.estimate.collectives.algorithms import ALGORITHMS, BY_MESSAGES, PROTOCOLS, Algorithm
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
-from traincast.shipped import shipped_names, shipped_toml
+from traincast.shipped import constant, shipped_names, shipped_toml
 from traincast.workload.words import Operation
 
 SWITCH_RANKS = 8
@@ -38,10 +37,9 @@ _P2P_LL_BYTES = 16384
 
 def versions() -> list[str]:
     """Return the versions of NCCL whose tables are known, sorted."""
-    return [name for name in shipped_names("nccl") if name != "fitted"]
+    return [name for name in constant(shipped_names, "nccl") if name != "fitted"]
 
 
-@cache
 def tables(version: str) -> Mapping[str, Any]:
     """Return the tuning tables of a version.
 
@@ -52,7 +50,7 @@ def tables(version: str) -> Mapping[str, Any]:
     """
     if version not in versions():
         raise UnknownNameError("NCCL version", version, versions())
-    return shipped_toml(f"nccl/{version}.toml", dict[str, Any])
+    return constant(shipped_toml, f"nccl/{version}.toml", dict[str, Any])
 
 
 def switch_efficiency(cluster: Cluster) -> float | None:

@@ -63,5 +63,5 @@ def states(rank: RankState) -> States:
             host = host + size_bytes
         else:
             among = gpu if where is Where.GPU else update
-            among[term] = among.get(term, 0.0) + size_bytes
+            among[term] = among.get(term, 0) + size_bytes
     return States(gpu, update, host)

@@ -12,7 +12,7 @@ Shipped: `data/operators/constants.csv` and `data/operators/corrections.csv`, ma
 import csv
 import io
 from collections.abc import Iterable
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,7 @@ from traincast.errors import FormatError, UnknownNameError
 from traincast.files import csv_rows, read_text
 from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.hardware.gpu import Gpu
-from traincast.shipped import shipped_text
+from traincast.shipped import constant, shipped_text
 from traincast.tables import from_row
 from traincast.workload.ops import FloatArray
 
@@ -198,9 +198,12 @@ def _as_used(row: FamilyConstants, distance: int) -> FamilyConstants:
     return replace(row, confidence=confidence, source=f"{row.source} (of {whose} {row.family} {row.dtype})")
 
 
-@cache
 def shipped_constants() -> OperatorConstants:
     """Return the constants that come with traincast."""
+    return constant(_shipped_constants)
+
+
+def _shipped_constants() -> OperatorConstants:
     rows, corrections = (shipped_text(f"operators/{name}.csv") for name in ("constants", "corrections"))
     return OperatorConstants(tuple(read_constants(rows)), tuple(read_corrections(corrections)))
 

@@ -22,7 +22,6 @@ Waterman and Patterson, 2009.
 """
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ from msgspec import Struct
 
 from traincast.estimate.operators.constants import FamilyConstants
 from traincast.estimate.operators.families import FP32_BYTES, Tiling, Work
+from traincast.shipped import constant
 from traincast.workload.ops import FloatArray, IntArray
 
 GEMM_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
@@ -152,7 +152,7 @@ def _best(
     columns: WorkColumns, machine: Machine, constants: FamilyConstants, memory_N: FloatArray, latency_N: FloatArray
 ) -> Parts:
     """Return the parts with the tile and split of least time for each call."""
-    tile_m_C1, tile_n_C1, split_C1, position_C = _choices(whole_n=columns.whole_n)
+    tile_m_C1, tile_n_C1, split_C1, position_C = constant(_choices, whole_n=columns.whole_n)
     sms, wave = machine.sms or 1, constants.wave if machine.sms else 0.0
     if columns.whole_n:
         # Attention: a block has whole rows, and the edge is the softmax, as so many columns more per score.
@@ -186,7 +186,6 @@ def _best(
     )
 
 
-@cache
 def _choices(*, whole_n: bool) -> tuple[FloatArray, FloatArray, FloatArray, IntArray]:
     """Return rows, columns and split of every kernel to choose from, and the position of its tile."""
     tiles = [(rows, 1) for rows in ATTENTION_ROWS] if whole_n else GEMM_TILES

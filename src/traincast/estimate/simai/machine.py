@@ -3,14 +3,13 @@
 import csv
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.shipped import shipped_text
+from traincast.shipped import constant, shipped_text
 from traincast.units import GIGA
 from traincast.workload.words import Operation
 
@@ -137,8 +136,8 @@ def efficiency(
         nodes = 1 if tp * ranks <= gpus else _MULTI if tp >= gpus else tp * ranks // gpus
     elif group is not SimaiGroup.TP or operation is not Operation.ALL_TO_ALL:
         return 1.0
-    table = _table(name)
-    column = "multi" if nodes == _MULTI else nodes if str(nodes) in _table("nic") else _FALLBACK
+    table = constant(_table, name)
+    column = "multi" if nodes == _MULTI else nodes if str(nodes) in constant(_table, "nic") else _FALLBACK
     sizes, values = table["size_bytes"], table[str(column)]
     if size_bytes == 0:
         return 1.0
@@ -150,7 +149,6 @@ def efficiency(
     return single(float(np.interp(size_bytes, sizes, values)) / values[-1])
 
 
-@cache
 def _table(name: str) -> Mapping[str, list[float]]:
     """Return the columns of a table by their headings."""
     lines = shipped_text(f"simai/{name}.csv").splitlines()

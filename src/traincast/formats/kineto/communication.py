@@ -11,13 +11,12 @@ NVIDIA/nccl, src/device/generate.py, and ROCm/rccl: names of kernels (``ncclDevK
 """
 
 import re
-from functools import cache
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from traincast.formats.kineto.grammar import Communicated, Document, whole
-from traincast.shipped import shipped_rows
+from traincast.shipped import constant, shipped_rows
 from traincast.workload.words import Group, Operation
 
 _NAMED: tuple[tuple[str, Operation], ...] = (
@@ -61,7 +60,6 @@ class LibraryKernel(NamedTuple):
     """For whom the library communicates; `Group.NONE` where it does for anyone."""
 
 
-@cache
 def _libraries() -> tuple[tuple[re.Pattern[str], LibraryKernel], ...]:
     """Return the kernels of libraries that communicate, by patterns of names; the first that fits counts."""
     return tuple(
@@ -79,7 +77,7 @@ def _libraries() -> tuple[tuple[re.Pattern[str], LibraryKernel], ...]:
 
 def library_kernel(name: str) -> LibraryKernel | None:
     """Return what the name of a kernel that communicates tells; None where it is not known to communicate."""
-    found = next((kernel for pattern, kernel in _libraries() if pattern.search(name)), None)
+    found = next((kernel for pattern, kernel in constant(_libraries) if pattern.search(name)), None)
     if found is None or found.operation is not Operation.NONE:
         return found
     return found._replace(operation=operation_of(name))

@@ -225,7 +225,7 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
     With all-to-alls a rank has some of the heads and whole sequences (Jacobs et al. 2023, arXiv 2309.14509); else
     some of the queries meet all keys. Of a causal sequence ranks then hold a piece from each half, so that each meets
     half of all keys. Sequences that are packed into one meet none of the others, nor chunks of a sequence, taken as
-    equally long, but where all scores are written.
+    equally long, but where all scores are written; of several lengths the kernel runs so often that it has their work.
     """
     execution, attention = share.execution, share.model.attention
     unfused = execution.attention_kernel == "unfused"
@@ -236,10 +236,12 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
     heads, kv_heads, causal = share.heads, share.kv_heads, attention.causal
     if attention.latent is not None:
         kv_heads = heads
-    batch, queries = share.micro_batch, share.sequence
+    batch, queries, count = share.micro_batch, share.sequence, 1
     if execution.packed_length and not unfused:
         length = smaller(execution.packed_length, share.seq_length)
         batch, queries = ceil_div(share.micro_batch * share.seq_length, length), ceil_div(length, share.cp)
+        whole = share.micro_batch * share.seq_length / (batch * length)
+        count = choose(share.packed_work > 0, share.packed_work * whole, 1)
     keys = queries * share.cp
     if execution.cp_kind == "all_to_all":
         queries = keys
@@ -251,6 +253,7 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
         family="unfused_attention" if unfused else "attention",
         shape=(batch, queries, keys, heads, choose(heads % kv_heads == 0, kv_heads, heads), query, value),
         dtype=execution.core_dtype if unfused else execution.attention_dtype,
+        count=count,
         causal=causal,
         window=window,
         options=() if unfused else (("kernel", execution.attention_kernel),),

@@ -136,6 +136,9 @@ class Share(Struct, frozen=True, kw_only=True):
     """Whether tensor parallel ranks split the sequence where they do not split the weights."""
     vocab: Number = 0
     """Entries of the vocabulary with their padding; 0: those of the model."""
+    packed_work: Number = 0
+    """Attention of what is packed into a sequence over that of as many tokens in sequences of
+    `Execution.packed_length`; 0: they all have that length, and the last one is whole, too."""
     execution: Execution = field(default_factory=Execution)
 
     @property

@@ -1,7 +1,6 @@
 """What can be read of a ``config.json``, and of which ``model_type``; a reader returns values for a model's table."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from msgspec import Struct, field
@@ -9,7 +8,7 @@ from msgspec import Struct, field
 from traincast.model.hugging_face.config import Config
 from traincast.model.table import merged
 from traincast.registry import Registry
-from traincast.shipped import shipped_toml
+from traincast.shipped import constant, shipped_toml
 
 Table = dict[str, Any]
 
@@ -80,10 +79,9 @@ class Known(Struct, frozen=True, kw_only=True):
         return {name: family for family in self.family for name in family.types}
 
 
-@cache
 def known() -> Known:
     """Return all families and refused keys."""
-    return shipped_toml("hugging_face/families.toml", Known)
+    return constant(shipped_toml, "hugging_face/families.toml", Known)
 
 
 def unknown_family(config: Config) -> ConfigFamily:

@@ -27,6 +27,8 @@ class ShareKey(NamedTuple):
     etp: int
     sequence_parallel: bool
     micro_batch: int
+    packed_work: float
+    """Attention of packs that ranks wait for, which hangs on dp; 0 where nothing is packed of several lengths."""
     overlap_tp: bool
 
 

@@ -89,7 +89,8 @@ class Peaks:
         edp_K = block.of_degrees("tp") * block.of_degrees("cp") * block.of_degrees("dp") // ranks_K
         expert_J = np.maximum(1, edp_K[at_J] * shard_J // block.members.replicas_K[at_J])
         shards = (shard_J, expert_J) if ways.zero else (np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64))
-        found = states(RankState(job, held.parameters(kind).changed(lambda each: each[at_J]), *shards))
+        parts = (block.of_degrees(each)[at_J] for each in ("tp", "etp"))
+        found = states(RankState(job, held.parameters(kind).changed(lambda each: each[at_J]), *shards, *parts))
         lasts = added(found.gpu.values()) + held.other_K[at_J]
         whole = np.broadcast_to(lasts * (1.0 + SLACK) + held.outside_K[at_J], at_J.shape)
         update = added(found.update.values())

@@ -27,6 +27,7 @@ from traincast.estimate.offload import update_s
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.host import Host, host_of
+from traincast.job.batch import packing_of
 from traincast.job.job import Job
 from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
@@ -34,6 +35,7 @@ from traincast.job.share import blocks_of_layer, rank_share
 from traincast.lowering.held import table_stages
 from traincast.lowering.stage import StageParts, stages_of
 from traincast.lowering.step import NORM_BYTES
+from traincast.mechanisms.all import outside
 from traincast.model.blocks.part import Elements
 from traincast.model.dispatch import DISPATCHERS
 from traincast.model.numbers import ceil_div
@@ -157,12 +159,30 @@ class Screen:
                 splits = space.sequence_parallel(degrees.tp, degrees.cp)
                 overlaps = _overlaps_tp(space, parallel, cluster.ranks_per_node)
                 for split, micro_batch, overlap in product(splits, micro_batches, overlaps):
+                    work = self._packed_work(degrees, micro_batch, splits_heads=variant.cp_kind == "all_to_all")
                     family = found.setdefault(key, Family(variant, cluster))
                     members = family.members.setdefault((degrees.pp, degrees.tp), [])
-                    share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch, overlap)
+                    share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch, work, overlap)
                     number = family.shares.setdefault(share, len(family.shares))
                     members.append(Member(number, degrees))
         return list(found.values())
+
+    def _packed_work(self, degrees: Degrees, micro_batch: int, *, splits_heads: bool) -> float:
+        """Return the attention of packs of several lengths that a layout waits for (`Share.packed_work`)."""
+        space = self.space
+        if space.request.packed_lengths is None:
+            return 0.0
+        count = space.request.global_batch // (degrees.dp * micro_batch)
+        # One way to shard is as good as another here, unless some share parameters and others do not.
+        zero = min((zero for zero, _ in space.shardings(degrees.replicas)), default=0)
+        return packing_of(
+            space.request,
+            space.framework,
+            replace(parallel_of(degrees), microbatches=count),
+            micro_batch,
+            zero=zero,
+            splits_heads=splits_heads,
+        ).work
 
     def _placed(self, parallel: Parallel) -> Cluster:
         asked = self.space.request.gpus_used_per_node
@@ -279,18 +299,24 @@ class Filled:
         ranks = min(self.family.cluster.ranks_per_node, self.space.request.gpus)
         return host_of(self.screen.setting.cluster.gpu, ranks)
 
-    def update_s(self, job: Job, updated: float, layers: int) -> float:
-        """Return the seconds of the update of so many parameters of some layers."""
+    def update_s(self, job: Job, held: Sequence[Elements], updated: float, layers: int) -> float:
+        """Return the seconds of the update of so many parameters, a share of virtual stages of so many layers."""
+        gpu_s = self.states.update_s(job, held, updated)
         if not job.offload.optimizer:
-            return self.states.update_s(job, updated)
-        gpu_s = self.states.update_s(job, updated)
+            return gpu_s
         return update_s(job, self.host, int(updated), max(1, layers), gpu_s)
+
+    def outside_s(self, job: Job, updated: FloatArray, *, hidden: bool) -> FloatArray:
+        """Return the seconds of what ranks that update so many parameters exchange outside the job."""
+        return sum((each.duration_s for each in outside(job, updated) if each.hidden == hidden), 0.0 * updated)
 
     def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         """Return what the state of a virtual stage takes."""
-        # Which ranks of a stage share parameters does not hang on how these split sequences.
-        alike = replace(parallel_of(degrees), cp=1, dp=degrees.replicas)
-        return self.states.of(job, alike, weights, shardings)
+        return self.states.of(job, self.alike(degrees), weights, shardings)
+
+    def alike(self, degrees: Degrees) -> Parallel:
+        """Return degrees by which ranks share state alike: which of them split sequences does not count."""
+        return replace(parallel_of(degrees), cp=1, dp=degrees.replicas)
 
     @cached_property
     def handover_s(self) -> float:

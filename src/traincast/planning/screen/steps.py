@@ -18,7 +18,7 @@ from traincast.planning.screen.chunks import Chunk, ChunkArrays
 from traincast.planning.screen.flights import pairs_of
 from traincast.planning.screen.pricing import with_exchanges
 from traincast.planning.screen.shape import StageKind
-from traincast.planning.screen.state_times import StateSeconds
+from traincast.planning.screen.state_times import StateSeconds, sharded
 from traincast.planning.screen.ways import Rows, Ways
 from traincast.schedules.length import BACKWARD, Pipeline
 from traincast.schedules.run import length_of
@@ -200,6 +200,11 @@ class States:
 
     def of(self, ways: Ways) -> tuple[list[StateSeconds], IntArray]:
         """Return the seconds of each kind of virtual stage, [C] of [U], and the place of each pair in them, [J]."""
+        ways_A, at_J = self._places(ways)
+        return [self._seconds(chunk, ways.zero, ways_A) for chunk in self.block.shape.chunks], at_J
+
+    def _places(self, ways: Ways) -> tuple[tuple[tuple[int, ...], ...], IntArray]:
+        """Return the ways to shard of each of these degrees, [A], and the place of each pair in all of them, [J]."""
         members = self.block.members
 
         def places() -> tuple[tuple[tuple[int, ...], ...], IntArray]:
@@ -208,8 +213,19 @@ class States:
             begin_A = np.cumsum([0, *map(len, ways_A)])[:-1]
             return ways_A, begin_A[members.alike_K[ways.share_J]] + ways.way_J
 
-        ways_A, at_J = members.once(("state", ways.zero), places)
-        return [self._seconds(chunk, ways.zero, ways_A) for chunk in self.block.shape.chunks], at_J
+        return members.once(("state", ways.zero), places)
+
+    def update_s(self, ways: Ways, kind: StageKind, updated_U: FloatArray) -> FloatArray:
+        """Return the seconds in which a rank of a stage updates so many parameters, [U]."""
+        filled, chunks, members = self.block.filled, self.block.shape.chunks, self.block.members
+        layers, ways_A = sum(chunks[each].stage.layers for each in kind.held), self._places(ways)[0]
+        held_A = zip(*(self.weights(chunks[each]) for each in kind.held), strict=True)
+        found: list[float] = []
+        for place, held, own in zip(members.places_A, held_A, ways_A, strict=True):
+            for way in own:
+                job = sharded(self.block.job, filled.alike(members.degrees[place]), (ways.zero, way))
+                found.append(filled.update_s(job, held, updated_U[len(found)], layers))
+        return np.array(found)
 
     def _seconds(self, chunk: Chunk, zero: int, ways_A: tuple[tuple[int, ...], ...]) -> StateSeconds:
         filled, members = self.block.filled, self.block.members
@@ -274,7 +290,8 @@ class Steps:
             if (ends_s <= first_s).all():
                 continue
             latest_s = np.maximum(latest_s, ends_s - early_s(kind))
-        found: FloatArray = latest_s + whole_s
+        # What is exchanged outside the job may be longer than the step that it is overlapped with.
+        found: FloatArray = np.maximum(latest_s + whole_s, rows.of_pairs(self._outside_J))
         return found
 
     def _lengths(self, rows: Rows) -> tuple[FloatArray, Callable[[StageKind], Number]]:
@@ -375,15 +392,21 @@ class Steps:
     def _update_J(self) -> FloatArray:
         """Seconds of the update of the slowest stage."""
         update: Number = 0.0
-        job = self.block.job
-        if job.offload.optimizer:
-            job = job.with_values(zero=self.ways.zero)
         for kind in self.block.shape.stages:
             count = added(self.state_C[each].updated for each in kind.held)
-            layers = sum(self.block.shape.chunks[each].stage.layers for each in kind.held)
-            seconds = np.array([self.block.filled.update_s(job, each, layers) for each in count.tolist()])
+            seconds = self.block.states.update_s(self.ways, kind, count)
+            seconds = seconds + self.block.filled.outside_s(self.block.job, count, hidden=False)
             update = np.maximum(update, seconds[self.at_J] + self._casts_s(kind))
         return np.asarray(update)
+
+    @cached_property
+    def _outside_J(self) -> FloatArray:
+        """Seconds of exchanges outside the job that are overlapped with the step, of the slowest stage."""
+        longest: Number = 0.0
+        for kind in self.block.shape.stages:
+            count = added(self.state_C[each].updated for each in kind.held)
+            longest = np.maximum(longest, self.block.filled.outside_s(self.block.job, count, hidden=True))
+        return np.asarray(longest)[self.at_J]
 
     def _casts_s(self, kind: StageKind) -> Number:
         """Return the seconds of the casts of a stage's weights that follow its update, [J]."""

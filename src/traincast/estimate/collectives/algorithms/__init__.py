@@ -7,7 +7,6 @@ counts; any other is estimated where it is asked for by name, and never wins in 
 """
 
 from collections.abc import Callable
-from functools import cache
 from math import inf
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from msgspec import Struct
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
 from traincast.registry import Registry
+from traincast.shipped import constant
 from traincast.workload.words import Operation
 
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -105,7 +105,11 @@ class Algorithm(Struct, frozen=True, kw_only=True):
 
     def is_chosen(self, placement: Placement, cluster: Cluster) -> bool:
         """Say whether the library of a cluster chooses it by itself."""
-        return self.since is not None and _known(self.since, cluster.nccl) and self.has_hardware(placement, cluster)
+        return (
+            self.since is not None
+            and constant(_known, self.since, cluster.nccl)
+            and self.has_hardware(placement, cluster)
+        )
 
 
 ALGORITHMS: Registry[Algorithm] = Registry("collective algorithm", "traincast.estimate.collectives.algorithms")
@@ -124,7 +128,6 @@ def algorithm(name: str, *operations: Operation, **said: object) -> Callable[[Tr
     return enter
 
 
-@cache
 def _known(since: str, version: str | None) -> bool:
     """Say whether a version of NCCL has what came with another; one that is not a number is the newest."""
     if version is None or not version[0].isdigit():
