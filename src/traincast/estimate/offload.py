@@ -10,7 +10,6 @@ from traincast.estimate.program import ComputeCost
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import Host, host_of
 from traincast.job.job import Job
-from traincast.mechanisms.offload import update_bytes
 from traincast.units import format_rate, format_size
 from traincast.workload.words import Provenance, Stream
 
@@ -34,20 +33,6 @@ def with_offload(cost: ComputeCost, host: Host) -> ComputeCost:
 def rate_of(host: Host, stream: Stream) -> float:
     """Return the bytes that go through a resource of a host in a second."""
     return host.adam_bytes_per_s if stream is Stream.HOST_MEMORY else host.link_bytes_per_s
-
-
-def update_s(job: Job, host: Host, parameters: int, pieces: int, gpu_s: float) -> float:
-    """Return the seconds of an update of which the host has its part, the GPU's part taking `gpu_s` alone.
-
-    It is as long as the operations of `traincast.lowering.offload.updated_rows` are where nothing precedes them.
-    """
-    out, through, back = update_bytes(job, parameters)
-    apart = pieces if job.offload.overlap else 1
-    first, last = -(-out // apart), -(-back // apart)
-    link = host.link_bytes_per_s
-    meanwhile = max(gpu_s, through / host.adam_bytes_per_s, (out - first) / link, (back - last) / link)
-    found: float = first / link + meanwhile + last / link
-    return found
 
 
 def offload_notes(job: Job, gpu: Gpu, ranks_per_node: int) -> Iterator[Note]:

@@ -9,7 +9,7 @@ transfer), which blocks. What the computation is too short for shows as exposed 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from traincast.job.job import Job
@@ -83,6 +83,10 @@ class Emitter(ABC):
     @abstractmethod
     def overlapped(self, launched: Rows, hiding: Rows) -> Rows:
         """Return an asynchronous pair around what may hide it: launches, the work, a wait for each stream."""
+
+    @abstractmethod
+    def again(self, key: tuple[object, ...], write: Callable[[], Rows]) -> Rows:
+        """Return what `write` does; what was written under the same key before may be taken again."""
 
     def hosted(self, host: Launches, phase: Phase, rows: Rows) -> Rows:
         """Let the host launch some operations while they run: they last at least as long as that takes.
@@ -225,6 +229,10 @@ class RowEmitter(Emitter):
     def wait(self, *streams: Stream, where: bool = True) -> list[int]:
         """Add waits."""
         return self.builder.wait(*streams) if where else []
+
+    def again(self, key: tuple[object, ...], write: Callable[[], Rows]) -> Rows:  # noqa: ARG002
+        """Add it anew: whole passes are remembered by the builder."""
+        return write()
 
     def overlapped(self, launched: list[int], hiding: list[int]) -> list[int]:
         """Add the waits for what is launched."""

@@ -22,6 +22,10 @@ from traincast.workload.words import Phase
 class Layers(Protocol):
     """The layers of a stage."""
 
+    @property
+    def like(self) -> tuple[object, ...]:
+        """What tells layers that do other work apart."""
+
     def host(self, phase: Phase) -> Launches:
         """Return what the host does in a pass."""
 
@@ -41,27 +45,41 @@ def layers_forward(emit: Emitter, stage: Layers, beside: list[Exchange]) -> Rows
     Where the host waits for the counts of tokens, it has nothing launched ahead when they go out: it must launch what
     follows while that runs, as it must what precedes while this runs.
     """
-    phase, host, layers = Phase.FORWARD, stage.host(Phase.FORWARD), stage.in_pass(Phase.FORWARD)
+    phase, host = Phase.FORWARD, stage.host(Phase.FORWARD)
+    apart = anywhere(host.waits) and not emit.job.experts.pairs_passes
+    passed = emit.again(("layers", phase, stage.like), lambda: _forward(emit, stage, host if apart else None))
+    passed = emit.beside(beside, phase, passed)
+    return passed if apart else emit.hosted(host, phase, passed)
+
+
+def _forward(emit: Emitter, stage: Layers, host: Launches | None) -> Rows:
+    """Return a forward pass with its exchanges; with the host, if that launches it in two parts."""
+    phase, layers = Phase.FORWARD, stage.in_pass(Phase.FORWARD)
     out, back, others = layers.with_experts()
     hidden = bool(emit.job.experts.hides_exchanges and out)
-    waits = anywhere(host.waits)
-    if not (hidden or waits):
-        passed = emit.beside(layers.exchanges, phase, emit.compute("layers forward", phase, layers))
-        return emit.hosted(host, phase, emit.beside(beside, phase, passed))
+    if not (hidden or anywhere(stage.host(phase).waits)):
+        return emit.beside(layers.exchanges, phase, emit.compute("layers forward", phase, layers))
     experts, dispatch, combine = _places(emit, stage, phase)
     before = emit.compute("layers forward", phase, layers.without(experts, dispatch, combine))
     rows = _hidden(emit, phase, out, emit.compute(_SHARED, phase, dispatch)) if hidden else emit.all(out, phase)
     rows += emit.compute("experts forward", phase, experts)
     rows += _hidden(emit, phase, back, emit.compute(_SHARED, phase, combine)) if hidden else emit.all(back, phase)
-    if emit.job.experts.pairs_passes or not waits:
-        return emit.hosted(host, phase, emit.beside(beside, phase, emit.beside(others, phase, before + rows)))
+    if host is None:
+        return emit.beside(others, phase, before + rows)
     ahead, after = host.parts
-    passed = emit.hosted(ahead, phase, emit.beside(others, phase, before)) + emit.hosted(after, phase, rows)
-    return emit.beside(beside, phase, passed)
+    return emit.hosted(ahead, phase, emit.beside(others, phase, before)) + emit.hosted(after, phase, rows)
 
 
 def layers_backward(emit: Emitter, stage: Layers) -> Rows:
-    """Return the layers of a backward pass with their exchanges, in the order of `layers_forward` turned round.
+    """Return the layers of a backward pass with what the host does and their exchanges, without recomputation."""
+    phase = Phase.BACKWARD
+    return emit.again(
+        ("layers", phase, stage.like), lambda: emit.hosted(stage.host(phase), phase, _backward(emit, stage))
+    )
+
+
+def _backward(emit: Emitter, stage: Layers) -> Rows:
+    """Return a backward pass with its exchanges, in the order of `layers_forward` turned round.
 
     Weight gradients of experts follow the gradients of their inputs at once, or, where they are delayed, hide the way
     of these back.

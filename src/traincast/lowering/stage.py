@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from traincast.job.job import Job
 from traincast.job.share import blocks_of_layer, rank_share
+from traincast.lowering.emit import Emitter, Rows
 from traincast.lowering.held import Held, held_by_stages
 from traincast.lowering.launches import Launches, LayerLaunches, layer_launches
 from traincast.lowering.plans import plan_of_job
@@ -146,6 +147,12 @@ class StageWork(Struct, frozen=True, dict=True):
     def nothing(self) -> Pass:
         """Return a pass in which nothing runs."""
         return self.of_rank.nothing()
+
+    def recompute(self, emit: Emitter) -> Rows:
+        """Return what the backward pass recomputes."""
+        name, again, launches = self.recomputed()
+        recompute = emit.compute(name, Phase.RECOMPUTE, again)
+        return emit.hosted(launches, Phase.RECOMPUTE, emit.beside(again.exchanges, Phase.RECOMPUTE, recompute))
 
     def recomputed(self) -> tuple[str, Pass, Launches]:
         """Return what the backward pass recomputes, whole layers or modules of each, and what the host does for it."""

@@ -70,15 +70,20 @@ def _forward(
     `beside` are parameters that are collected while the layers run, and `come` those that come from the host for
     that; `arrived` is what follows the layers.
     """
+    rows = emit.again(("before layers", Phase.FORWARD, stage.like), lambda: _before_layers(emit, stage))
+    passed = sent_out(emit, *stage.offloaded, layers_forward(emit, stage, beside))
+    rows += emit.overlapped(parameters_in(emit, come, Phase.FORWARD), passed)
+    return rows + (arrived or []) + _ends(emit, stage, Phase.FORWARD)
+
+
+def _before_layers(emit: Emitter, stage: StageWork) -> Rows:
+    """Return what precedes the layers of a forward pass: embedding lookup, and what joins MTP layers to the model."""
     rows: Rows = []
     if stage.first:
         lookup = stage.total({FIRST_BLOCKS: 1}, Phase.FORWARD)
         rows += emit.compute("embedding forward", Phase.FORWARD, lookup)
         rows += emit.all(lookup.exchanges, Phase.FORWARD)
-    rows += _mtp_projections(emit, stage, Phase.FORWARD)
-    passed = sent_out(emit, *stage.offloaded, layers_forward(emit, stage, beside))
-    rows += emit.overlapped(parameters_in(emit, come, Phase.FORWARD), passed)
-    return rows + (arrived or []) + _ends(emit, stage, Phase.FORWARD)
+    return rows + _mtp_projections(emit, stage, Phase.FORWARD)
 
 
 def backward_pass(emit: Emitter, of: OfStage, *, gathers: bool = False, last: bool = False) -> Rows:
@@ -109,31 +114,30 @@ def _backward(
     rows = [] if stage.held.last else _message(emit, Phase.BACKWARD)
     rows += _ends(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
     # What is recomputed hides parameters on their way, too: layers are recomputed one by one.
-    passed = recomputed(emit, stage)
+    passed = stage.recompute(emit)
     # All layers but the one that is computed last have their gradients before the pass ends.
     early = 1 - 1 / max(1, stage.layers)
     passed += emit.all(reduced, Phase.WEIGHT_GRADIENT, share=early, blocking=False)
     passed += gradients_out(emit, gone, early)
-    passed += emit.hosted(stage.host(Phase.BACKWARD), Phase.BACKWARD, layers_backward(emit, stage))
+    passed += layers_backward(emit, stage)
     size_bytes, count = stage.offloaded
     whole = (count == stage.layers) & (not emit.job.offload.modules)
     passed = brought_in(emit, size_bytes, count, passed, whole=whole)
     passed = emit.overlapped(parameters_in(emit, come, Phase.BACKWARD), passed)
     rows += emit.beside(beside, Phase.BACKWARD, passed)
-    rows += _mtp_projections(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
-    if stage.first and stage.of_rank.parts.share.trains_weights:
-        lookup = stage.total({FIRST_BLOCKS: 1}, Phase.BACKWARD)
-        rows += emit.all(lookup.exchanges, Phase.WEIGHT_GRADIENT)
-        rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, lookup)
+    rows += emit.again(("after layers", Phase.BACKWARD, stage.like), lambda: _after_layers(emit, stage))
     rows += gradients_out(emit, gone, 1 - early)
     return rows + emit.all(reduced, Phase.WEIGHT_GRADIENT, share=1 - early, blocking=False)
 
 
-def recomputed(emit: Emitter, stage: StageWork) -> Rows:
-    """Return what the backward pass recomputes."""
-    name, again, launches = stage.recomputed()
-    recompute = emit.compute(name, Phase.RECOMPUTE, again)
-    return emit.hosted(launches, Phase.RECOMPUTE, emit.beside(again.exchanges, Phase.RECOMPUTE, recompute))
+def _after_layers(emit: Emitter, stage: StageWork) -> Rows:
+    """Return what follows the layers of a backward pass."""
+    rows = _mtp_projections(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
+    if stage.first and stage.of_rank.parts.share.trains_weights:
+        lookup = stage.total({FIRST_BLOCKS: 1}, Phase.BACKWARD)
+        rows += emit.all(lookup.exchanges, Phase.WEIGHT_GRADIENT)
+        rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, lookup)
+    return rows
 
 
 def _come(job: Job, state: State) -> Number:
@@ -166,9 +170,13 @@ def _mtp_projections(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:
 
 def _ends(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:
     """Return final norm, LM head and loss, of MTP layers, too, with what tensor parallel ranks exchange."""
-    found = stage.total(stage.ends, *phases)
-    rows = emit.compute(f"LM head {phases[0].name.lower()}", phases[0], found)
-    return rows + emit.all(found.exchanges, phases[0])
+
+    def write() -> Rows:
+        found = stage.total(stage.ends, *phases)
+        rows = emit.compute(f"LM head {phases[0].name.lower()}", phases[0], found)
+        return rows + emit.all(found.exchanges, phases[0])
+
+    return emit.again(("ends", *phases, stage.like), write)
 
 
 def gathers_updated(job: Job) -> bool:

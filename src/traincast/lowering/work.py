@@ -48,7 +48,11 @@ class Pass(Struct):
         for call, often in other.calls.items():
             self.run(call, often * count)
         for each, often in other.exchanges.items():
-            self.exchanges[each] = self.exchanges.get(each, 0.0) + often * count
+            self.meet(each, often * count)
+
+    def meet(self, exchange: Exchange, often: float) -> None:
+        """Add an exchange so many times."""
+        self.exchanges[exchange] = self.exchanges.get(exchange, 0.0) + often
 
     def run(self, call: OperatorCall, often: float = 1.0) -> None:
         """Add a call, unless it has nothing to do."""
@@ -59,8 +63,7 @@ class Pass(Struct):
         """Add the exchanges of a part; those of 0 bytes do not take place, and no operation is made of them."""
         for each in exchanges:
             group, operation = Group[each.group.upper()], Operation[each.operation.upper()]
-            found = Exchange(group, operation, each.size_bytes, each.goes)
-            self.exchanges[found] = self.exchanges.get(found, 0.0) + each.count
+            self.meet(Exchange(group, operation, each.size_bytes, each.goes), each.count)
 
     def without(self, *some: Self) -> "Pass":
         """Return its calls without those of some others."""

@@ -19,8 +19,8 @@ from traincast.lowering.plans import plan_of_job
 from traincast.lowering.work import work_of
 from traincast.model.load import load_model
 from traincast.model.structure import RankParts, layer_kinds
+from traincast.planning.screen.passes import Passes
 from traincast.planning.screen.screen import Screen
-from traincast.planning.screen.steps import Passes
 from traincast.planning.space import Space
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast
@@ -302,10 +302,10 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
                             key = (each.group, each.operation, each.size_bytes)
                             moved[key] = moved.get(key, 0) + count
                     mine = {}
-                    for each in costs.of(blocks).passes[phase].transfers:
-                        if each.size_bytes_K[row]:
-                            key = (each.group, each.operation, int(each.size_bytes_K[row]))
-                            mine[key] = mine.get(key, 0) + each.count
+                    for each, count in costs.of(blocks).passes[phase].exchanges.items():
+                        if each.size_bytes[row]:
+                            key = (each.group, each.operation, int(each.size_bytes[row]))
+                            mine[key] = mine.get(key, 0) + count
                     assert mine == pytest.approx(moved)
                     checked += 1
             first = held_by_stages(job, plan_of_job(job))[:1]
@@ -350,7 +350,8 @@ def test_a_stage_ends_before_the_first_by_the_passes_and_messages_between(stage)
         passes=lambda _, first, last: 2.0 * (last - first),
         longest=lambda each: each[0],
     )
-    of = SimpleNamespace(schedule=SCHEDULES.get("1f1b"))
-    assert Passes.before(of, line, SimpleNamespace(stage=stage)) == pytest.approx(stage * (2.0 + 0.25 + 0.05))
+    of = object.__new__(Passes)
+    of.schedule = SCHEDULES.get("1f1b")
+    assert of.before(line, SimpleNamespace(stage=stage)) == pytest.approx(stage * (2.0 + 0.25 + 0.05))
     of.schedule = SCHEDULES.get("dualpipe")
-    assert Passes.before(of, line, SimpleNamespace(stage=stage)) == 0
+    assert of.before(line, SimpleNamespace(stage=stage)) == 0

@@ -16,13 +16,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.job.job import Job
+from traincast.mechanisms.offload import GRADIENT_BYTES
 from traincast.planning.layout import Layout
 from traincast.planning.options import Recompute
-from traincast.planning.screen.chunks import ChunkArrays, ChunkSizes, ChunkTable
+from traincast.planning.screen.chunks import ChunkSizes
 from traincast.planning.screen.members import Members
+from traincast.planning.screen.passes import Passes
 from traincast.planning.screen.peaks import Held, Peaks
 from traincast.planning.screen.shape import Shape
-from traincast.planning.screen.steps import CELLS, Passes, States, Steps
+from traincast.planning.screen.state_times import StateSeconds
+from traincast.planning.screen.steps import CELLS, States, Steps
 from traincast.planning.screen.ways import Rows, Ways
 from traincast.workload.ops import FloatArray, IntArray
 
@@ -88,18 +91,10 @@ class Block(Struct, dict=True):
         return self.members.once((what, numbers, *more), made)
 
     @cached_property
-    def chunks_C(self) -> list[ChunkArrays]:
-        """The kinds of virtual stages on these shares."""
-        return self._chunks(self.filled.chunks)
-
-    @cached_property
     def sizes_C(self) -> list[ChunkSizes]:
         """What these keep."""
         table = self.filled.chunks
         return [table.sizes(each, self.recomputes).rows(self.rows_K) for each in self.shape.chunks]
-
-    def _chunks(self, table: ChunkTable) -> list[ChunkArrays]:
-        return [table.of(each, self.recomputes).rows(self.rows_K) for each in self.shape.chunks]
 
     def passes(self, zero: int) -> Passes:
         """Return its pipeline: weights in 8 bits that ranks gather for each pass are cast in each."""
@@ -107,11 +102,11 @@ class Block(Struct, dict=True):
 
     @cached_property
     def _usual(self) -> Passes:
-        return Passes(self, self.chunks_C)
+        return Passes(self, self.filled.chunks)
 
     @cached_property
     def _gathering(self) -> Passes:
-        return Passes(self, self._chunks(self.filled.gathering))
+        return Passes(self, self.filled.gathering)
 
     @cached_property
     def states(self) -> States:
@@ -122,6 +117,12 @@ class Block(Struct, dict=True):
     def held(self) -> Held:
         """What its stages keep."""
         return Held(self)
+
+    def out_s(self, state: StateSeconds) -> FloatArray:
+        """Return the seconds in which the gradients of a virtual stage go to the host."""
+        share = GRADIENT_BYTES * self.job.offload.optimizer / self.filled.host.link_bytes_per_s
+        found: FloatArray = share * state.updated
+        return found
 
     @cached_property
     def fixed_s(self) -> FloatArray:

@@ -1,15 +1,14 @@
 """Virtual stages on arrays: what a microbatch takes and keeps on each kind of them, for many shares and recomputations.
 
-A kind of virtual stage (`Chunk`) is told by its layers and by which end of the model it has. Its times are those that
-the rows of `traincast.lowering.stage` take where nothing else runs on the rank: computation with what is
-overlapped with it, and what is not.
+A kind of virtual stage (`Chunk`) is told by its layers and by which end of the model it has. Its times are those of the
+passes that lowering writes, on a rank where nothing else runs (`traincast.planning.screen.moments`).
 
-Letters: K shares, R recomputations.
+Letters: K shares, R recomputations, L some of the shares.
 """
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cached_property, partial
 
 import numpy as np
 from msgspec import Struct, field
@@ -17,19 +16,22 @@ from msgspec.structs import replace
 
 from traincast.estimate.memory.stage import chunk_bytes
 from traincast.job.job import Job
-from traincast.lowering.launches import Launches
+from traincast.lowering.emit import Emitter, Rows
+from traincast.lowering.layers import layers_backward
 from traincast.lowering.stage import StageParts, StageWork
+from traincast.lowering.step import OfStage, backward_pass, forward_pass
+from traincast.lowering.work import Exchange, Work
 from traincast.mechanisms.activations import LayerModel
-from traincast.model.numbers import Number, added
-from traincast.model.structure import FIRST_BLOCKS, MTP_PROJECTION, Blocks
+from traincast.model.numbers import Number
+from traincast.model.structure import Blocks
 from traincast.planning.options import Recompute
-from traincast.planning.screen.costs import CostTable, PassCosts, Transfer, passes_together
-from traincast.planning.screen.pricing import Pricer, Timed, overlapped
+from traincast.planning.screen.costs import CostTable, PassCosts
+from traincast.planning.screen.moments import MomentEmitter
 from traincast.workload.ops import FloatArray, IntArray
-from traincast.workload.words import Group, Operation, Phase
+from traincast.workload.words import Phase
 
-_PLACES = ("experts", "with dispatch", "with combine")
-"""Places beside the exchanges of tokens with their experts (`traincast.model.blocks.part.Part`)."""
+_WEIGHTS = frozenset({Phase.WEIGHT_GRADIENT})
+_ALL = frozenset(Phase)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,45 +57,6 @@ class Chunk:
         )
 
 
-_BACKWARD = ("backward_s", "input_s")
-"""Fields of `ChunkArrays` that are backward passes of layers."""
-
-
-class ChunkArrays(Struct, frozen=True):
-    """One kind of virtual stage on shares [K] with recomputations [R]: seconds of one microbatch."""
-
-    forward_s: FloatArray
-    """Of the layers' forward pass, which gathers of sharded parameters can be overlapped with, [K, 1]; where
-    activations are offloaded, [K, R]."""
-    host_forward_s: FloatArray
-    """What the host needs to launch that at the least, [K, 1]."""
-    ends_forward_s: FloatArray
-    """Embedding, head and loss, [K, 1]."""
-    backward_s: FloatArray
-    """Of the layers' backward pass with its recomputation, both gradients together, [K, R]."""
-    input_s: FloatArray
-    """The same without the gradients of the weights, [K, R]."""
-    weight_s: FloatArray
-    """These, [K, 1]."""
-    ends_backward_s: FloatArray
-    """[K, 1]"""
-    last_layers_s: FloatArray
-    """Of the backward pass what follows the recomputation, [K, 1]."""
-    saved_s: FloatArray
-    """What a forward and a backward pass save that run as one, [K, 1]."""
-    moved_s: FloatArray
-    """Of copies of activations to the host, and as long back, [K, 1] where there are none, else [K, R]."""
-
-    @property
-    def whole_forward_s(self) -> FloatArray:
-        """All of the forward pass where no parameters are gathered, [K, 1]."""
-        return np.maximum(self.forward_s, self.host_forward_s) + self.ends_forward_s
-
-    def rows(self, rows: IntArray) -> "ChunkArrays":
-        """Return it on some of the shares."""
-        return ChunkArrays(*(getattr(self, name)[rows] for name in self.__struct_fields__))
-
-
 class ChunkSizes(Struct, frozen=True):
     """What one microbatch keeps on one kind of virtual stage, on shares [K] with recomputations [R]."""
 
@@ -110,33 +73,130 @@ class ChunkSizes(Struct, frozen=True):
         return ChunkSizes(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
+class ArrayParts(StageParts):
+    """What a rank has of every block on shares [K], and what each costs."""
+
+    def __init__(self, job: Job, costs: CostTable) -> None:
+        super().__init__(job, costs.share.execution.ranks_per_node, costs.parts)
+        self.costs = costs
+
+    def work(self, blocks: Blocks) -> Work:
+        """Return what some blocks cost."""
+        return self.costs.of(blocks)
+
+    def nothing(self) -> PassCosts:
+        """Return a pass in which nothing runs."""
+        return PassCosts()
+
+
+class ArrayStage(StageWork, frozen=True, dict=True):
+    """A virtual stage on some shares, with each of some recomputations beside the others."""
+
+    recomputes: tuple[Recompute, ...] = ()
+    moved: tuple[IntArray, IntArray] | None = None
+    """The bytes of activations that go to the host, [K, R], and of how many layers, [R]; None where none do."""
+    rows: IntArray | None = None
+    """The shares; None: all of the table."""
+
+    @cached_property
+    def offloaded(self) -> tuple[Number, Number]:
+        """The bytes of activations of a microbatch that go to the host, and of how many layers they are."""
+        if self.moved is None:
+            return 0, 0
+        moved_KR, counts_R = self.moved
+        return (moved_KR if self.rows is None else moved_KR[self.rows]), counts_R
+
+    def on(self, rows: IntArray) -> "ArrayStage":
+        """Return it on some of the shares."""
+        return replace(self, rows=rows)
+
+    def recompute(self, emit: Emitter) -> Rows:
+        """Return what the backward pass recomputes, each of the recomputations beside the others."""
+        if not self.recomputes or not isinstance(emit, MomentEmitter):
+            return []
+        return emit.again(("recomputed", self.like, self.recomputes), lambda: self._side_by_side(emit))
+
+    def _side_by_side(self, emit: MomentEmitter) -> Rows:
+        # Layers are alike to each other: of so many of them that share of the time is recomputed.
+        alone: dict[tuple[str, ...] | None, Rows] = {}
+        columns = []
+        for each in self.recomputes:
+            full = each.kind == "full"
+            job = recomputing(self.job, each)
+            modules = None if full else job.recompute.recomputed_modules
+            if modules not in alone:
+                whole = job.with_values(recompute_layers=None) if full else job
+                stage = StageWork(whole, self.index, self.held, self.kinds, self.of_rank)
+                key = ("recomputed alone", self.like, modules)
+                alone[modules] = emit.again(key, partial(stage.recompute, emit))
+            share = job.recompute.layers_of(self.layers) / max(1, self.layers) if full else 1.0
+            columns.append((alone[modules], share))
+        return emit.side_by_side(columns)
+
+
+def recomputing(job: Job, recompute: Recompute) -> Job:
+    """Return a job that recomputes so much, and offloads activations as is said with it."""
+    return job.with_values(
+        recompute=recompute.kind,
+        recompute_layers=None if recompute.uniform else recompute.layers,
+        recompute_group=recompute.group,
+        recompute_modules=recompute.recomputed_modules or job.recompute.modules,
+        offload_activations=recompute.offloaded,
+    )
+
+
+class Stateless:
+    """The state of a virtual stage of which no pass exchanges anything."""
+
+    def gathered(self) -> list[Exchange]:
+        """Return nothing."""
+        return []
+
+    reduced = summed = all_reduced = over_copies = gathered
+
+    def updated(self) -> Number:
+        """Return that the host updates none of it while passes run."""
+        return 0
+
+    held = cast = updated
+
+
+class ChunkArrays(Struct, frozen=True):
+    """One kind of virtual stage on shares [K] with recomputations [R]: seconds of one microbatch."""
+
+    forward_s: FloatArray
+    """Of a forward pass, [K, 1]; where activations are offloaded, [K, R]."""
+    backward_s: FloatArray
+    """Of a backward pass with its recomputation, without the gradients of weights where these run by themselves, [K,
+    R]."""
+    weight_s: FloatArray
+    """These, [K, 1]; nothing where they do not."""
+    layers_s: FloatArray
+    """Of the backward pass what follows the recomputation: both gradients of the layers, [K, 1]."""
+    saved_s: FloatArray
+    """What a forward and a backward pass save that run as one, [K, 1]."""
+
+    def rows(self, rows: IntArray) -> "ChunkArrays":
+        """Return it on some of the shares."""
+        return ChunkArrays(*(getattr(self, name)[rows] for name in self.__struct_fields__))
+
+
 class ChunkTable(Struct):
     """Virtual stages of one way of execution on shares [K]."""
 
-    job: Job
-    """A job of the model and framework; its degrees and its recomputation do not count."""
     costs: CostTable
-    seconds: Pricer
-    overlap_tp: Number
-    """Whether tensor parallel exchanges are hidden behind their GEMMs, [K]."""
-    host_factor: Mapping[Phase, float]
-    """Factor on the host's launches in each pass."""
-    held_share: float = 0.0
-    """By how much what multiprocessors bind is slower while a dispatcher holds some of them."""
-    of_rank: StageParts | None = None
-    """What a rank has of every block, where that is not what the virtual stages say."""
-    link_bytes_per_s: float = math.inf
-    """Rate of the link to the host."""
-    _priced: dict[tuple[object, ...], Timed] = field(default_factory=dict)
+    emit: MomentEmitter
     _layers: dict[tuple[str, ...], LayerModel] = field(default_factory=dict)
-    _found: dict[tuple[Chunk, tuple[Recompute, ...]], ChunkArrays] = field(default_factory=dict)
+    _parts: dict[bool, ArrayParts] = field(default_factory=dict)
+    _stages: dict[tuple[Chunk, tuple[Recompute, ...]], ArrayStage] = field(default_factory=dict)
+    _found: dict[tuple[object, ...], ChunkArrays] = field(default_factory=dict)
     _sizes: dict[tuple[Chunk, tuple[Recompute, ...]], ChunkSizes] = field(default_factory=dict)
 
-    def of(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> ChunkArrays:
-        """Return a kind of virtual stage with each of some recomputations."""
-        key = (chunk, recomputes)
+    def of(self, chunk: Chunk, recomputes: tuple[Recompute, ...], *, splits: bool) -> ChunkArrays:
+        """Return a kind of virtual stage with each of some recomputations; `splits` as in `passes`."""
+        key = (chunk, recomputes, splits)
         if key not in self._found:
-            self._found[key] = ChunkArrays(**self._times(chunk, recomputes))
+            self._found[key] = self._times(self.stage(chunk, recomputes), splits=splits)
         return self._found[key]
 
     def sizes(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> ChunkSizes:
@@ -146,203 +206,75 @@ class ChunkTable(Struct):
             self._sizes[key] = ChunkSizes(**self._bytes(chunk, recomputes))
         return self._sizes[key]
 
-    def _times(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> dict[str, FloatArray]:
-        stage = replace(chunk.stage, of_rank=self.of_rank or chunk.stage.of_rank)
-        kinds, joined = stage.kinds, {MTP_PROJECTION: stage.held.mtp_layers}
-        weight = self._timed(kinds, Phase.WEIGHT_GRADIENT)
-        lookup = {FIRST_BLOCKS: 1} if stage.first else {}
-        ends = [joined, stage.ends]
-        trained = self.costs.share.trains_weights
-        looked_up = self._timed(lookup if trained else {}, Phase.BACKWARD)
-        forward_ends = added(self._timed(each, Phase.FORWARD).alone_s for each in (lookup, *ends))
-        forward_ends = forward_ends + (0.0 if stage.first else self._message_s())
-        ends_back = added(self._timed(each, Phase.BACKWARD, Phase.WEIGHT_GRADIENT).alone_s for each in ends)
-        ends_back = ends_back + (0.0 if stage.held.last else self._message_s())
-        gradients_s = self._backward(stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
-        inputs_s = self._backward(stage, Phase.BACKWARD)
-        forward_s, launch_s = self._forward(stage)
-        again = np.stack(self._again(stage, recomputes), axis=1)
-        found = {
-            "forward_s": forward_s[:, None],
-            "host_forward_s": np.broadcast_to(launch_s, forward_ends.shape)[:, None],
-            "ends_forward_s": forward_ends[:, None],
-            "backward_s": gradients_s[:, None] + again,
-            "input_s": inputs_s[:, None] + again,
-            "weight_s": (weight.compute_s + looked_up.compute_s)[:, None],
-            "ends_backward_s": (ends_back + looked_up.alone_s)[:, None],
-            "last_layers_s": gradients_s[:, None],
-            "saved_s": self._saved(stage, np.maximum(forward_s, launch_s) + gradients_s)[:, None],
-        }
-        found["moved_s"] = np.zeros_like(found["host_forward_s"])
-        return found | self._with_offload(chunk, recomputes, found)
+    def stage(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> ArrayStage:
+        """Return a virtual stage of a kind on the shares of the table."""
+        key = (chunk, recomputes)
+        if key not in self._stages:
+            of, job = chunk.stage, chunk.stage.job
+            # What the host does hangs on whether there is a pipeline.
+            parts = self._parts.setdefault(job.parallel.pp > 1, ArrayParts(job, self.costs))
+            moved, layers = None, len(of.held.layers)
+            if job.offload.modules or any(each.offloaded for each in recomputes):
+                counts = [layers if job.offload.modules else min(each.offloaded, layers) for each in recomputes]
+                moved = np.rint(self.host_bytes(chunk, recomputes)).astype(np.int64), np.array(counts)
+            self._stages[key] = ArrayStage(job, of.index, of.held, of.kinds, parts, recomputes, moved)
+        return self._stages[key]
+
+    def passes(
+        self, job: Job, of: OfStage, rows: IntArray | None, *, splits: bool, gathers: tuple[bool, bool] = (False, False)
+    ) -> list[Number]:
+        """Return the seconds of the passes of a virtual stage that a rank runs again and again.
+
+        Parameters
+        ----------
+        job : Job
+            One that shards its state as the layouts do.
+        of : OfStage
+            The virtual stage, on some rows of the table.
+        splits : bool
+            Whether gradients of the weights run by themselves: then there are three passes, else two.
+        gathers : pair of bool
+            Whether a forward and a backward pass gather sharded parameters.
+        """
+        emit = self.emit.on(job, rows)
+        written = [forward_pass(emit, of, gathers=gathers[0])]
+        parts = (_ALL - _WEIGHTS, _WEIGHTS) if splits else (_ALL,)
+        written += [backward_pass(self.emit.on(job, rows, phases), of, gathers=gathers[1]) for phases in parts]
+        return emit.cycle_s(*written)
+
+    def _times(self, stage: ArrayStage, *, splits: bool) -> ChunkArrays:
+        shares, of = self.costs.shares, OfStage(stage, Stateless())
+        job = stage.job.with_values(zero=0, offload_parameters=False)
+        forward_s, backward_s, *weight_s = self.passes(job, of, None, splits=splits)
+        emit = self.emit.on(job, None)
+        layers_s = emit.seconds(layers_backward(emit, stage))
+        saved_s = self._saved(job, stage) if job.experts.pairs_passes else 0.0
+
+        def table(value: Number, recomputes: int = 1) -> FloatArray:
+            columns = max(recomputes, np.shape(value)[-1] if np.ndim(value) else 1)
+            return np.broadcast_to(value, (shares, columns))
+
+        return ChunkArrays(
+            table(forward_s),
+            table(backward_s, len(stage.recomputes)),
+            table(weight_s[0] if weight_s else 0.0),
+            table(layers_s),
+            table(saved_s),
+        )
+
+    def _saved(self, job: Job, stage: ArrayStage) -> Number:
+        """Return what is saved where a forward and a backward pass run as one, each hiding what the other exchanges."""
+        emit = MomentEmitter(job, self.emit.share, self.emit.rates, self.emit.overlap_tp)
+        of = OfStage(replace(stage, recomputes=(), moved=None), Stateless())
+        forward, backward = forward_pass(emit, of), backward_pass(emit, of)
+        both_s = emit.seconds(forward) + emit.seconds(backward)
+        return both_s - emit.seconds(emit.by_turns(forward, backward))
 
     def host_bytes(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> FloatArray:
         """Return what a microbatch keeps in the memory of the host on a kind of virtual stage, [K, R]."""
         layers = chunk.stage.held.layers
         sizes = [self._model(chunk.stage.job, each).stage(layers).away for each in recomputes]
         return np.stack([np.broadcast_to(each, self.costs.shares) for each in sizes], axis=1)
-
-    def _with_offload(
-        self, chunk: Chunk, recomputes: tuple[Recompute, ...], found: Mapping[str, FloatArray]
-    ) -> dict[str, FloatArray]:
-        """Return the passes with the copies of activations to the host and back, as far as they take longer."""
-        modules = self.job.offload.modules
-        if not (modules or any(each.offloaded for each in recomputes)):
-            return {}
-        moved_s = self.host_bytes(chunk, recomputes) / self.link_bytes_per_s
-        stage = chunk.stage
-        counts_R = np.array([len(stage.held.layers) if modules else each.offloaded for each in recomputes])
-        counts_R = np.minimum(counts_R, len(stage.held.layers))
-        piece_s = moved_s / np.maximum(counts_R, 1)
-        whole_R = (counts_R == stage.layers) & (counts_R > 0) & (not modules)
-        first_s = np.where(whole_R, piece_s, 0.0)
-        # Where all layers are offloaded, the last piece on its way out and the first on its way in are not hidden.
-        returned = {name: 2 * first_s + np.maximum(found[name], moved_s - first_s) for name in _BACKWARD}
-        return returned | {"forward_s": np.maximum(found["forward_s"], moved_s - piece_s), "moved_s": moved_s}
-
-    def _forward(self, stage: StageWork) -> tuple[FloatArray, Number]:
-        """Return the seconds of the layers' forward pass, and what the host needs to launch it at the least.
-
-        As `traincast.lowering.layers` has it: what hides the exchanges of tokens with experts, and where the host
-        waits for their counts, what it launches before and after.
-        """
-        phase, host = Phase.FORWARD, stage.host(Phase.FORWARD)
-        timed, waits = self._timed(stage.kinds, phase), bool(np.any(host.waits))
-        hides = self.job.experts.hides_exchanges
-        idle_s, launch_s = self._idle_s(host, phase), self._launch_s(host, phase)
-        if not (hides or waits):
-            return self._beside(timed) + idle_s, launch_s
-        experts, dispatch, combine = (self._timed(stage.kinds, phase, place=place) for place in _PLACES)
-        before = timed.without(experts, *((dispatch, combine) if self._hides_shared else ()))
-        rows_s = self._hidden(dispatch, timed.going("out")) + experts.compute_s
-        rows_s = rows_s + self._hidden(combine, timed.going("back"))
-        if (hides and not waits) or self.job.experts.pairs_passes:
-            return self._beside(replace(before, compute_s=before.compute_s + rows_s)) + idle_s, launch_s
-        ahead, after = host.parts
-        passed_s = self._hosted(self._beside(before), ahead, phase)
-        return passed_s + self._hosted(rows_s, after, phase), 0.0
-
-    def _backward(self, stage: StageWork, *phases: Phase) -> FloatArray:
-        """Return the seconds of the layers' backward pass without recomputation."""
-        timed, host = self._timed(stage.kinds, *phases), stage.host(Phase.BACKWARD)
-        if not self.job.experts.hides_exchanges:
-            return self._hosted(self._beside(timed), host, Phase.BACKWARD)
-        experts, dispatch, combine = (self._timed(stage.kinds, *phases, place=place) for place in _PLACES)
-        before = timed.without(experts, *((dispatch, combine) if self._hides_shared else ()))
-        rows_s = self._hidden(combine, timed.going("out")) + experts.compute_s
-        rows_s = rows_s + self._hidden(dispatch, timed.going("back"))
-        passed_s = self._beside(replace(before, compute_s=before.compute_s + rows_s))
-        return self._hosted(passed_s, host, Phase.BACKWARD)
-
-    def _message_s(self) -> FloatArray:
-        """Return the seconds in which a stage gathers a message of which each of its ranks got a part, [K]."""
-        share, total = self.costs.share, PassCosts.nothing(self.costs.shares)
-        if not self.job.framework.splits_messages:
-            return total.compute_s_K
-        whole = share.activation_bytes * self.job.model.residual_streams * (share.tp > 1)
-        size_bytes = np.where(share.splits_sequence, 0, np.broadcast_to(whole, self.costs.shares))
-        total.exchange(Transfer(Group.TP, Operation.ALL_GATHER, size_bytes, 1.0, ""))
-        return self.seconds.timed(total).alone_s
-
-    def _saved(self, stage: StageWork, alone_s: FloatArray) -> FloatArray:
-        """Return what is saved where a forward and a backward pass run as one, each hiding what the other exchanges.
-
-        In the order of `traincast.workload.sequence`: attention forward while gradients go out, experts backward while
-        tokens go out, experts forward while gradients come back, the rest backward while tokens come back.
-        """
-        if not self.job.experts.pairs_passes:
-            return np.zeros(self.costs.shares)
-        kinds, both = stage.kinds, (Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
-        forward, backward = self._timed(kinds, Phase.FORWARD), self._timed(kinds, *both)
-        experts, back = (self._timed(kinds, *each, place="experts") for each in ((Phase.FORWARD,), both))
-        weights = self._timed(kinds, Phase.WEIGHT_GRADIENT, place="experts").times(float(self.job.experts.delay_wgrad))
-        rest, attention = backward.without(back), forward.without(experts)
-        pair_s = self._meanwhile(attention, self._beside(attention), backward.going("out"))
-        pair_s = pair_s + self._meanwhile(back, back.compute_s - weights.compute_s, forward.going("out"))
-        pair_s = pair_s + self._meanwhile(experts, experts.compute_s + weights.compute_s, backward.going("back"))
-        pair_s = pair_s + self._meanwhile(rest, self._beside(rest), forward.going("back"))
-        hosts = ((Phase.FORWARD, stage.host(Phase.FORWARD)), (Phase.BACKWARD, stage.host(Phase.BACKWARD)))
-        pair_s = pair_s + added(self._idle_s(host, phase) for phase, host in hosts)
-        found: FloatArray = alone_s - np.maximum(pair_s, added(self._launch_s(host, phase) for phase, host in hosts))
-        return found
-
-    def _meanwhile(self, timed: Timed, compute_s: FloatArray, exchange_s: Number) -> FloatArray:
-        """Return the seconds of a computation and an exchange that holds multiprocessors while it runs."""
-        slowed_s = timed.slowed_s + self.held_share * timed.compute_s
-        return overlapped(compute_s, slowed_s, np.asarray(exchange_s + np.zeros(self.costs.shares)))
-
-    @property
-    def _hides_shared(self) -> bool:
-        return self.job.experts.shared_expert_overlap
-
-    def _hidden(self, shared: Timed, exchange_s: Number) -> FloatArray:
-        """Return the seconds of an exchange with experts, with what of the shared ones hides it."""
-        if not self._hides_shared:
-            return np.broadcast_to(np.asarray(exchange_s, dtype=np.float64), self.costs.shares)
-        return overlapped(shared.compute_s, shared.slowed_s, exchange_s + np.zeros(self.costs.shares))
-
-    def _timed(self, kinds: Mapping[Blocks, float], *phases: Phase, place: str = "") -> Timed:
-        """Return some passes of blocks, each so many times: all of them, or what runs at a place beside exchanges."""
-        key = (tuple(kinds.items()), phases, place)
-        if key not in self._priced:
-            total = PassCosts.nothing(self.costs.shares)
-            for blocks, count in kinds.items():
-                if count:
-                    costs = self.costs.of(blocks)
-                    total.add(passes_together(costs.at(place) if place else costs.passes, *phases), count)
-            self._priced[key] = self.seconds.timed(total)
-        return self._priced[key]
-
-    def _again(self, stage: StageWork, recomputes: Sequence[Recompute]) -> list[FloatArray]:
-        """Return the seconds of what the backward pass recomputes, [R] of [K]."""
-        # As predict: the share of the virtual stage's layers that run again, MTP layers among them.
-        whole_s = np.zeros(self.costs.shares)
-        if any(each.kind == "full" for each in recomputes):
-            passed_s = self._beside(self._timed(stage.kinds, Phase.FORWARD))
-            whole_s = self._hosted(passed_s, stage.host(Phase.FORWARD), Phase.RECOMPUTE)
-        ran = stage.layers
-        return [
-            whole_s * ((ran if each.layers is None or each.uniform else min(each.layers, ran)) / max(1, ran))
-            if each.kind == "full"
-            else self._modules_again(stage, each)
-            for each in recomputes
-        ]
-
-    def _modules_again(self, stage: StageWork, recompute: Recompute) -> FloatArray:
-        """Return the seconds of the modules that the backward pass recomputes, [K]."""
-        kinds = stage.kinds
-        if not recompute.recomputed_modules:
-            return np.zeros(self.costs.shares)
-        total, launched = PassCosts.nothing(self.costs.shares), Launches()
-        for blocks, count in kinds.items():
-            work, host = self.costs.of(blocks), stage.of_rank.launches(blocks)
-            for module in recompute.recomputed_modules:
-                if module in work.modules:
-                    total.add(work.modules[module], count)
-                    launched += host.modules.get(module, Launches()) * count
-        hosted_s = self._hosted(self._beside(self.seconds.timed(total)), launched, Phase.RECOMPUTE)
-        return np.where(total.compute_s_K > 0, hosted_s, 0.0)
-
-    def _hosted(self, passed_s: FloatArray, host: Launches, phase: Phase) -> FloatArray:
-        """Return the seconds of a pass that the host launches while it runs."""
-        found: FloatArray = np.maximum(passed_s + self._idle_s(host, phase), self._launch_s(host, phase))
-        return found
-
-    def _launch_s(self, host: Launches, phase: Phase) -> Number:
-        return host.seconds(self.job.framework) * self.host_factor[phase]
-
-    def _idle_s(self, host: Launches, phase: Phase) -> Number:
-        return host.idle_s(self.job.framework) * self.host_factor[phase]
-
-    def _beside(self, timed: Timed) -> FloatArray:
-        """Return the seconds of a computation with its transfers around it, as far as they can be overlapped."""
-        compute_s, alone_s = timed.compute_s, np.zeros_like(timed.compute_s)
-        hidden_s = np.zeros_like(compute_s)
-        for (group, _), time_s in timed.transfer_s.items():
-            share = self.seconds.unhidden(group, overlap_tp=self.overlap_tp)
-            alone_s = alone_s + share * time_s
-            hidden_s = np.maximum(hidden_s, (1 - share) * time_s)
-        return overlapped(compute_s, timed.slowed_s, hidden_s) + alone_s
 
     def _bytes(self, chunk: Chunk, recomputes: Sequence[Recompute]) -> dict[str, FloatArray]:
         found = [chunk_bytes(self._model(chunk.stage.job, each), chunk.stage.index) for each in recomputes]
@@ -354,14 +286,7 @@ class ChunkTable(Struct):
         }
 
     def _model(self, job: Job, recompute: Recompute) -> LayerModel:
-        modules = recompute.recomputed_modules
-        changed = job.with_values(
-            recompute=recompute.kind,
-            recompute_layers=None if recompute.uniform else recompute.layers,
-            recompute_group=recompute.group,
-            recompute_modules=modules or job.recompute.modules,
-            offload_activations=recompute.offloaded,
-        )
+        modules, changed = recompute.recomputed_modules, recomputing(job, recompute)
         if modules not in self._layers:
             self._layers[modules] = LayerModel(changed, self.costs.share)
         return self._layers[modules].of_job(changed)

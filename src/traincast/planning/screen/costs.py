@@ -7,7 +7,8 @@ Letters: K shares.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from typing import Self
 
 import numpy as np
 from msgspec import Struct, field
@@ -15,8 +16,9 @@ from msgspec.structs import replace
 
 from traincast.estimate.contention import OVERLAP_SLOWDOWN
 from traincast.estimate.program import OperatorSeconds
-from traincast.lowering.work import call_of, runs_of
-from traincast.model.blocks.part import Elements, Exchange, Gemm, Kernel, Part
+from traincast.lowering.work import Exchange, Pass, Work, call_of, runs_of
+from traincast.model.blocks.part import Elements, Gemm, Kernel, Part
+from traincast.model.blocks.part import Exchange as PartExchange
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number
 from traincast.model.structure import Blocks, RankParts
@@ -31,62 +33,56 @@ _SLOWDOWN = {
 """Slowdown of a kernel at full overlap, by what it is bound by."""
 
 
-class Transfer(Struct, frozen=True):
-    """A communication of a pass, on every share; one of 0 bytes does not take place."""
+class ArrayExchange(Exchange):
+    """A communication whose bytes are an array [K]; where they are 0 it does not take place. Each is itself alone."""
 
-    group: Group
-    operation: Operation
-    size_bytes_K: IntArray
-    count: float
-    goes: str = ""
-    """Whether it takes tokens ``out`` to their experts or brings them ``back``."""
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether it is the same one."""
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        """Return whether it is another one."""
+        return self is not other
 
 
-class PassCosts(Struct):
-    """One pass of some blocks: seconds of its computation alone, what an overlap adds at most, and its transfers."""
+class PassCosts(Pass):
+    """One pass of some blocks on shares [K]: its calls are seconds, and its exchanges have arrays of bytes."""
 
-    compute_s_K: FloatArray
-    slowed_s_K: FloatArray
+    runs: bool = False
+    """Whether anything is computed on any share."""
+    compute_s_K: FloatArray | float = 0.0
+    slowed_s_K: FloatArray | float = 0.0
     """Seconds by which the computation is longer where all of it is overlapped with communication."""
-    launches_K: FloatArray
-    transfers: list[Transfer] = field(default_factory=list)
 
-    @classmethod
-    def nothing(cls, shares: int) -> "PassCosts":
-        """Return a pass in which nothing runs."""
-        return cls(np.zeros(shares), np.zeros(shares), np.zeros(shares))
-
-    def add(self, other: "PassCosts", count: float = 1.0) -> None:
+    def add(self, other: Self, count: float = 1.0) -> None:
         """Add another pass so many times."""
-        self.compute_s_K = self.compute_s_K + other.compute_s_K * count
-        self.slowed_s_K = self.slowed_s_K + other.slowed_s_K * count
-        self.launches_K = self.launches_K + other.launches_K * count
-        for each in other.transfers:
-            self.exchange(each, count)
+        if other.runs and np.any(count):
+            self.runs = True
+            self.compute_s_K = self.compute_s_K + other.compute_s_K * count
+            self.slowed_s_K = self.slowed_s_K + other.slowed_s_K * count
+        for each, often in other.exchanges.items():
+            self.meet(each, often * count)
 
-    def exchange(self, transfer: Transfer, count: float = 1.0) -> None:
-        """Add a transfer so many times; equal ones are one."""
-        added = transfer.count * count
-        for place, known in enumerate(self.transfers):
-            alike = (known.group, known.operation, known.goes) == (transfer.group, transfer.operation, transfer.goes)
-            if alike and np.array_equal(known.size_bytes_K, transfer.size_bytes_K):
-                self.transfers[place] = replace(known, count=known.count + added)
+    def meet(self, exchange: Exchange, often: float) -> None:
+        """Add an exchange so many times; equal ones are one."""
+        for known in self.exchanges:
+            alike = (known.group, known.operation, known.goes) == (exchange.group, exchange.operation, exchange.goes)
+            if alike and (known is exchange or np.array_equal(known.size_bytes, exchange.size_bytes)):
+                self.exchanges[known] += often
                 return
-        self.transfers.append(replace(transfer, count=added))
+        self.exchanges[exchange] = often
 
-
-class BlockCosts(Struct):
-    """Every pass of some blocks, and the share of the forward pass of each module that can be recomputed alone."""
-
-    passes: dict[Phase, PassCosts]
-    places: dict[tuple[str, Phase], PassCosts]
-    """What of them runs at each place beside the exchanges of tokens with their experts."""
-    modules: dict[str, PassCosts]
-
-    def at(self, place: str) -> dict[Phase, PassCosts]:
-        """Return what runs at a place in each pass."""
-        nothing = PassCosts.nothing(len(self.passes[Phase.FORWARD].compute_s_K))
-        return {phase: self.places.get((place, phase), nothing) for phase in self.passes}
+    def without(self, *some: Self) -> "PassCosts":
+        """Return its computation without that of some others."""
+        compute_s_K, slowed_s_K = self.compute_s_K, self.slowed_s_K
+        for each in some:
+            compute_s_K, slowed_s_K = compute_s_K - each.compute_s_K, slowed_s_K - each.slowed_s_K
+        return PassCosts(
+            runs=self.runs, compute_s_K=np.maximum(compute_s_K, 0.0), slowed_s_K=np.maximum(slowed_s_K, 0.0)
+        )
 
 
 class Operators(Struct):
@@ -103,6 +99,17 @@ class Operators(Struct):
         found = np.array([self._one(what, direction, tuple(row)) for row in distinct_DU.T.tolist()])
         time_s_K, slowed_s_K, runs_K = found[which_K].T
         return time_s_K, slowed_s_K, runs_K
+
+    def on_layouts(self, what: Gemm | Kernel) -> FloatArray:
+        """Return the seconds of a GEMM or kernel whose sizes are numbers or arrays of layouts, forward."""
+        sizes = (what.m, what.n, what.k, what.groups) if isinstance(what, Gemm) else what.shape
+        shape = np.broadcast_shapes(*map(np.shape, sizes))
+        flat = [np.broadcast_to(each, shape).reshape(-1) for each in sizes]
+        if isinstance(what, Gemm):
+            alike: Gemm | Kernel = replace(what, **dict(zip(("m", "n", "k", "groups"), flat, strict=True)))
+        else:
+            alike = replace(what, shape=tuple(flat))
+        return self.of(alike, "forward", math.prod(shape))[0].reshape(shape)
 
     def _one(self, what: Gemm | Kernel, direction: str, row: tuple[int, ...]) -> tuple[float, float, float]:
         if min(row[: len(row) - isinstance(what, Kernel)]) < 1:
@@ -138,7 +145,7 @@ class CostTable:
     shares: int
     operators: Operators
     parts: RankParts = dataclasses.field(init=False)
-    _costs: dict[Blocks, BlockCosts] = dataclasses.field(default_factory=dict)
+    _costs: dict[Blocks, Work] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Make the place of the parts."""
@@ -148,50 +155,40 @@ class CostTable:
         """Return the parameters of some blocks, of numbers and arrays [K]."""
         return self.parts.elements(blocks)
 
-    def of(self, blocks: Blocks) -> BlockCosts:
+    def of(self, blocks: Blocks) -> Work:
         """Return what some blocks cost."""
         if blocks not in self._costs:
             self._costs[blocks] = self._work(self.parts.of(blocks))
         return self._costs[blocks]
 
-    def _work(self, parts: list[Part]) -> BlockCosts:
-        phases = (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
-        found = BlockCosts({phase: PassCosts.nothing(self.shares) for phase in phases}, {}, {})
+    def _work(self, parts: list[Part]) -> Work:
+        work = Work({phase: PassCosts() for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)})
         trains = self.share.trains_weights
         for part in parts:
-            modules = [found.modules.setdefault(name, PassCosts.nothing(self.shares)) for name in part.modules]
+            modules = [work.modules.setdefault(name, PassCosts()) for name in part.modules]
             for phase, what, direction, count in runs_of(part, self.share, trained=trains or part.adapter):
                 time_s_K, slowed_s_K, runs_K = self.operators.of(what, direction, self.shares)
-                one = PassCosts(time_s_K, slowed_s_K, runs_K)
-                among = [found.passes[phase], *(modules if phase is Phase.FORWARD else ())]
+                one = PassCosts(runs=bool(runs_K.any()), compute_s_K=time_s_K, slowed_s_K=slowed_s_K)
+                among = [work.passes[phase], *(modules if phase is Phase.FORWARD else ())]
                 if part.place:
-                    among.append(found.places.setdefault((part.place, phase), PassCosts.nothing(self.shares)))
+                    among.append(work.places.setdefault((part.place, phase), PassCosts()))
                 for each in among:
                     each.add(one, count)
-            for each in (found.passes[Phase.FORWARD], *modules):
+            for each in (work.passes[Phase.FORWARD], *modules):
                 self._exchange(each, part.forward)
         for part in reversed(parts):
-            self._exchange(found.passes[Phase.BACKWARD], part.backward)
-        return found
+            self._exchange(work.passes[Phase.BACKWARD], part.backward)
+        return work
 
-    def _exchange(self, costs: PassCosts, exchanges: tuple[Exchange, ...]) -> None:
+    def _exchange(self, costs: Pass, exchanges: tuple[PartExchange, ...]) -> None:
         for each in exchanges:
             size_K = np.broadcast_to(np.asarray(each.size_bytes, dtype=np.int64), self.shares)
             if size_K.any():
                 group, operation = Group[each.group.upper()], Operation[each.operation.upper()]
-                costs.exchange(Transfer(group, operation, size_K, float(each.count), each.goes))
+                costs.meet(ArrayExchange(group, operation, size_K, each.goes), float(each.count))
 
 
 def at(value: Number, rows: IntArray, shares: int) -> FloatArray:
     """Return a number or array [K] at some of its places."""
     found: FloatArray = np.broadcast_to(np.asarray(value, dtype=np.float64), shares)[rows]
     return found
-
-
-def passes_together(each: Mapping[Phase, PassCosts], *phases: Phase) -> PassCosts:
-    """Return some passes as one."""
-    first, *others = (each[phase] for phase in phases)
-    total = PassCosts(first.compute_s_K, first.slowed_s_K, first.launches_K, list(first.transfers))
-    for other in others:
-        total.add(other)
-    return total

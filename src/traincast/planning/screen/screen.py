@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, host_class, with_factors
 from traincast.estimate.measured import in_pass
-from traincast.estimate.offload import update_s
+from traincast.estimate.offload import rate_of
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.host import Host, host_of
@@ -33,7 +33,8 @@ from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
 from traincast.job.share import blocks_of_layer, rank_share
 from traincast.lowering.held import table_stages
-from traincast.lowering.stage import StageParts, stages_of
+from traincast.lowering.offload import STREAMS, updated_rows
+from traincast.lowering.stage import stages_of
 from traincast.lowering.step import NORM_BYTES
 from traincast.mechanisms.all import outside
 from traincast.model.blocks.part import Elements
@@ -47,7 +48,7 @@ from traincast.planning.screen.costs import CostTable, Operators
 from traincast.planning.screen.flights import plan_for_memory
 from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.members import Member, Members, ShareKey
-from traincast.planning.screen.pricing import Pricer, inside
+from traincast.planning.screen.moments import Busy, MomentEmitter, ShareRates
 from traincast.planning.screen.shape import Shape, few_microbatches, shape_of
 from traincast.planning.screen.state_times import Sharding, StateSeconds, StateTable
 from traincast.planning.screen.transfers import Links, Places
@@ -56,7 +57,7 @@ from traincast.schedules.schedule import usual_schedule
 from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.ops import FloatArray
-from traincast.workload.words import CostClass, Group, Operation, Phase
+from traincast.workload.words import CostClass, Group, Operation, Phase, Stream
 
 _OF_SHARE = tuple(name for name in ShareKey._fields if name != "overlap_tp")
 """Fields of a share that change what it runs."""
@@ -194,7 +195,8 @@ class Screen:
 def _overlaps_tp(space: Space, parallel: Parallel, ranks_per_node: int) -> tuple[bool, ...]:
     """Return whether tensor parallel exchanges may be overlapped; over nodes nothing of them is, whatever is asked."""
     found = space.overlaps("overlap_tp", able=parallel.tp > 1)
-    return found if inside(parallel, Group.TP, ranks_per_node) else found[-1:]
+    inside = parallel.world_size <= ranks_per_node or ranks_per_node % parallel.tp == 0
+    return found if inside else found[-1:]
 
 
 def parallel_of(degrees: Degrees) -> Parallel:
@@ -222,17 +224,9 @@ class Filled:
         self._messages_s: dict[int, FloatArray] = {}
         self.layers = tuple(blocks_of_layer(self.job, layer) for layer in range(self.job.model.layers))
 
-    def _table(self, costs: CostTable, of_rank: StageParts | None = None) -> ChunkTable:
-        return ChunkTable(
-            self.job,
-            costs,
-            self._pricer,
-            np.array([share.overlap_tp for share in self.family.shares]),
-            _host_factors(self.factors, self.screen.setting.cluster.gpu.host_slowdown),
-            self._held_share,
-            of_rank,
-            link_bytes_per_s=self.host.link_bytes_per_s,
-        )
+    def _table(self, costs: CostTable) -> ChunkTable:
+        overlap_tp = np.array([share.overlap_tp for share in self.family.shares])
+        return ChunkTable(costs, MomentEmitter(self.job, costs.share, self._rates, overlap_tp, {}))
 
     @property
     def _held_share(self) -> float:
@@ -247,8 +241,7 @@ class Filled:
     @cached_property
     def gathering(self) -> ChunkTable:
         """Virtual stages whose weights are gathered, and cast, in every pass."""
-        costs = self._costs(gathers=True)
-        return self._table(costs, StageParts(self.job, self.family.cluster.ranks_per_node, costs.parts))
+        return self._table(self._costs(gathers=True))
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks of the family."""
@@ -281,8 +274,13 @@ class Filled:
 
     def host_s(self, cost_class: CostClass, time_s: float) -> float:
         """Return the seconds of what the host does once in a while."""
+        return time_s * self.host_factor(cost_class, Phase.STEP)
+
+    def host_factor(self, cost_class: CostClass, phase: Phase) -> float:
+        """Return the factor on what the host does in a pass, with that of its processor on its launches."""
         name = host_class(cost_class)
-        return time_s * self.factors.of(name) * self.factors.of(in_pass(name, Phase.STEP))
+        slowdown = self.screen.setting.cluster.gpu.host_slowdown if cost_class is CostClass.HOST_LAYERS else 1.0
+        return slowdown * self.factors.of(name) * self.factors.of(in_pass(name, phase))
 
     def links_of(self, degrees: Degrees) -> Links:
         """Return the communications of a layout with some degrees."""
@@ -304,7 +302,8 @@ class Filled:
         gpu_s = self.states.update_s(job, held, updated)
         if not job.offload.optimizer:
             return gpu_s
-        return update_s(job, self.host, int(updated), max(1, layers), gpu_s)
+        emit = self.chunks.emit.on(job, None)
+        return float(emit.seconds(updated_rows(emit, int(updated), max(1, layers), [Busy(Stream.COMPUTE, gpu_s)])))
 
     def outside_s(self, job: Job, updated: FloatArray, *, hidden: bool) -> FloatArray:
         """Return the seconds of what ranks that update so many parameters exchange outside the job."""
@@ -427,17 +426,11 @@ class Filled:
         return CostTable(share, len(keys), self.operators)
 
     @cached_property
-    def _pricer(self) -> Pricer:
+    def _rates(self) -> ShareRates:
         shares = list(self.family.shares)
         degrees = {shares[found.share][:4]: found.degrees for found in chain(*self.family.members.values())}
         sets = {each: number for number, each in enumerate(degrees)}
         which_K = [sets[key[:4]] for key in shares]
         links = tuple(self.links(parallel_of(each)) for each in degrees.values())
-        return Pricer(self.job.framework, links, np.array(which_K))
-
-
-def _host_factors(factors: CostFactors, slowdown: float) -> dict[Phase, float]:
-    """Return the factor on the host's launches in each pass, with that of its processor."""
-    name = host_class(CostClass.HOST_LAYERS)
-    phases = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
-    return {phase: slowdown * factors.of(name) * factors.of(in_pass(name, phase)) for phase in phases}
+        copies = {stream: rate_of(self.host, stream) for stream in STREAMS}
+        return ShareRates(self.operators, links, np.array(which_K), self.host_factor, copies, self._held_share)

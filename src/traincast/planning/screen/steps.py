@@ -5,191 +5,26 @@ O choices of overlaps, S kinds of stages, C kinds of virtual stages, L pairs wit
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traincast.mechanisms.offload import GRADIENT_BYTES, PARAMETER_BYTES
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, added
-from traincast.planning.screen.chunks import Chunk, ChunkArrays
-from traincast.planning.screen.flights import pairs_of
-from traincast.planning.screen.pricing import with_exchanges
+from traincast.planning.screen.chunks import Chunk
 from traincast.planning.screen.shape import StageKind
 from traincast.planning.screen.state_times import StateSeconds, sharded
 from traincast.planning.screen.ways import Rows, Ways
-from traincast.schedules.length import BACKWARD, Pipeline
-from traincast.schedules.run import length_of
-from traincast.schedules.schedule import SCHEDULES
-from traincast.workload.ops import BoolArray, FloatArray, IntArray
+from traincast.schedules.length import Pipeline
+from traincast.workload.ops import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from traincast.planning.screen.block import Block, Overlaps
 
 CELLS = 2**15
 """Layouts whose sums are worked out together: a few arrays of so many stay in a core's cache."""
-
-
-class Passes:
-    """The pipeline of a block where nothing of its state is exchanged in each microbatch."""
-
-    def __init__(self, block: "Block", chunks_C: Sequence[ChunkArrays]) -> None:
-        self.block, self.chunks_C = block, chunks_C
-        self.schedule = SCHEDULES.get(block.job.pipeline.schedule)
-        self._early: dict[StageKind, FloatArray] = {}
-
-    @cached_property
-    def line(self) -> Pipeline:
-        """The pipeline, of arrays [K, 1, R]."""
-        return self._line(slice(None), *self._times())
-
-    @cached_property
-    def pipeline_s(self) -> FloatArray:
-        """Its seconds, [K, 1, R]."""
-        return self.seconds(self.line)
-
-    def seconds(self, line: Pipeline) -> FloatArray:
-        """Return the seconds from the first pass of a pipeline of this schedule to its last one, [K, Z, R]."""
-        found: FloatArray = length_of(self.schedule, line)
-        return found
-
-    def sharded(
-        self, zero: int, at_K: slice | IntArray, state_C: Sequence[StateSeconds], at_U: IntArray, *, reshard: bool
-    ) -> Pipeline:
-        """Return the pipeline of some shares with what each microbatch exchanges of their state, of [K, Z, R].
-
-        Parameters
-        ----------
-        reshard : bool
-            Whether parameters are gathered again for the backward pass.
-        at_U : numpy.ndarray of int
-            Places of their ways to shard in `state_C`, [K, Z].
-        """
-        line, share = self.line, self.block.job.framework.unhidden_fsdp
-        forward, backward = [each[at_K] for each in line.forward_s_C], line.backward_s_C[:, at_K]
-
-        def of_state(seconds: Callable[[StateSeconds], FloatArray]) -> FloatArray:
-            """Return something of their state, [C, K, Z, 1]."""
-            return np.stack([seconds(each)[at_U] for each in state_C])[..., None]
-
-        gathered, reduced = of_state(lambda state: state.gathered_s), of_state(lambda state: state.reduced_s)
-        if zero == 2:
-            # The reduction has the next forward pass, too.
-            backward = np.maximum(backward, reduced - np.stack(forward))
-        elif self.reduces_once:
-            # A backward pass leaves parameters whole, for the next forward pass.
-            return self._line(at_K, forward, with_exchanges(backward, gathered, share) if reshard else backward)
-        else:
-            for kind, chunk in enumerate(self.chunks_C):
-                hosted_s = with_exchanges(chunk.forward_s[at_K, None, :], gathered[kind], share)
-                hosted_s = np.maximum(hosted_s, chunk.host_forward_s[at_K, None, :])
-                forward[kind] = hosted_s + chunk.ends_forward_s[at_K, None, :]
-            backward = with_exchanges(backward, reduced + (gathered if reshard else 0.0), share)
-        if self.block.job.offload.optimizer:
-            updated, out_s = of_state(lambda state: state.updated), of_state(self.out_s)
-            moved_s = np.stack([each.moved_s[at_K, None, :] for each in self.chunks_C])
-            forward, backward = self._offloaded(updated, out_s, moved_s, np.stack(forward), backward)
-        return self._line(at_K, forward, backward)
-
-    def lengthened(self, ways: Ways, state_C: Sequence[StateSeconds], at_J: IntArray, *, reshard: bool) -> BoolArray:
-        """Return which pairs have passes that exchanges of state in each microbatch lengthen, [J]."""
-        found = np.zeros(len(at_J), dtype=np.bool_)
-        if ways.zero < 2 or (ways.zero == 3 and self.reduces_once and not reshard):
-            return found
-        for state, hidden_K in zip(state_C, self._hidden_CK, strict=True):
-            if ways.zero == 3:
-                found |= (state.gathered_s + (0.0 if self.reduces_once else state.reduced_s) > 0)[at_J]
-            else:
-                exchanged_s = state.reduced_s
-                if self.block.job.offload.optimizer:
-                    exchanged_s = np.maximum(exchanged_s, self.out_s(state))
-                found |= exchanged_s[at_J] > hidden_K[ways.share_J]
-        return found
-
-    @cached_property
-    def _hidden_CK(self) -> FloatArray:
-        """The shortest forward and backward pass of each kind of virtual stage of every share."""
-        found: FloatArray = (np.stack(self.line.forward_s_C) + self.line.backward_s_C)[:, :, 0].min(axis=2)
-        return found
-
-    def out_s(self, state: StateSeconds) -> FloatArray:
-        """Return the seconds in which the gradients of a virtual stage go to the host."""
-        share = GRADIENT_BYTES * self.block.job.offload.optimizer / self.block.filled.host.link_bytes_per_s
-        found: FloatArray = share * state.updated
-        return found
-
-    def _offloaded(
-        self, updated: FloatArray, out_s: FloatArray, moved_s: FloatArray, forward: FloatArray, backward: FloatArray
-    ) -> tuple[list[FloatArray], FloatArray]:
-        """Return the passes where gradients go to the host in each microbatch, and parameters may come from it.
-
-        Activations share the links with them.
-        """
-        in_s: Number = 0.0
-        if self.block.job.offload.parameters:
-            in_s = PARAMETER_BYTES / self.block.filled.host.link_bytes_per_s * updated
-        forward = np.maximum(forward, in_s)
-        # Copies out have the next forward pass, too.
-        return [*forward], np.maximum(backward, moved_s + np.maximum(in_s, out_s - forward))
-
-    def _times(self) -> tuple[list[FloatArray], FloatArray]:
-        """Return forward passes of each kind of virtual stage, [C] of [K, 1, 1], and backward passes, [C, K, 1, R]."""
-        split = self.block.shape.plan.splits_backward
-        forward = [each.whole_forward_s[:, None, :] for each in self.chunks_C]
-        backward = [
-            (each.input_s if split else each.backward_s)[:, None, :] + each.ends_backward_s[:, None, :]
-            for each in self.chunks_C
-        ]
-        return forward, np.stack(backward)
-
-    def _line(self, at_K: slice | IntArray, forward: list[FloatArray], backward: FloatArray) -> Pipeline:
-        block, shape = self.block, self.block.shape
-        return Pipeline(
-            stages=block.job.parallel.pp,
-            kind_Q=shape.kind_Q,
-            placement_Q=shape.placement_Q,
-            microbatches=block.microbatches_K[at_K, None, None],
-            forward_s_C=forward,
-            backward_s_C=backward,
-            weight_s_C=[each.weight_s[at_K, None, :] for each in self.chunks_C],
-            message_s=block.message_s[at_K, None, None],
-            splits_backward=shape.plan.splits_backward,
-            handover_s=0.0 if shape.plan.overlapped_p2p else block.filled.handover_s,
-            saved_s_C=[each.saved_s[at_K, None, :] for each in self.chunks_C] if block.job.experts.pairs_passes else (),
-            pairs_P=[each[at_K, None, None] for each in self._pairs_PK],
-        )
-
-    @cached_property
-    def _pairs_PK(self) -> IntArray:
-        """How often each stage runs two passes as one, of every share; nothing where none do."""
-        job, counts_K = self.block.job, self.block.microbatches_K
-        if not job.experts.pairs_passes:
-            return np.zeros((0, 0), dtype=np.int64)
-        distinct, which_K = np.unique(counts_K, return_inverse=True)
-        parallel = job.parallel
-        pairs = [pairs_of(job.pipeline.schedule, parallel.pp, parallel.vpp, count) for count in distinct.tolist()]
-        found: IntArray = np.array(pairs).T[:, which_K]
-        return found
-
-    @property
-    def reduces_once(self) -> bool:
-        """Whether gradients of sharded parameters are reduced once a step, not in each microbatch."""
-        return self.block.job.parallel.pp > 1 and self.block.job.framework.pipelined_fsdp
-
-    def early_s(self, kind: StageKind) -> FloatArray:
-        """Return the same of the pipeline whose state is not exchanged in each microbatch, [K, 1, R]."""
-        if kind not in self._early:
-            self._early[kind] = np.broadcast_to(self.before(self.line, kind), self.pipeline_s.shape)
-        return self._early[kind]
-
-    def before(self, line: Pipeline, kind: StageKind) -> Number:
-        """Return the seconds by which a stage ends its passes before the first one."""
-        if not (self.schedule.ends_on_first_stage and kind.stage):
-            return 0.0
-        message_s = line.message_s + line.handover_s
-        return line.longest([line.passes(BACKWARD, 0, kind.stage) + kind.stage * message_s])
 
 
 class States:
@@ -310,8 +145,12 @@ class Steps:
             found.reshape(-1, found.shape[-1])[places] = longer_s
             return found
 
+        line = cache(lambda: self._sharded(self.longer_L[first:last]))
+
         def early_s(kind: StageKind) -> FloatArray:
-            longer_s = self.passes.before(self._sharded(self.longer_L[first:last]), kind)
+            if not self.passes.ends_early(kind):
+                return np.zeros(1)
+            longer_s = self.passes.before(line(), kind)
             shape = (last - first, usual_s.shape[-1])
             return replaced(
                 self.passes.early_s(kind)[rows.shares], np.broadcast_to(longer_s, (*shape[:1], 1, shape[1]))[:, 0]
@@ -366,9 +205,9 @@ class Steps:
         Where they take longer than a microbatch its passes wait for them already, but for the last layer's.
         """
         chunk, last = self.passes.chunks_C[kind.held[0]], self.block.shape.chunks[kind.held[0]].stage
-        passes_s = (chunk.whole_forward_s + chunk.backward_s + chunk.ends_backward_s)[self.ways.share_J, 0]
-        own_s = self.passes.out_s(self.state_C[kind.held[0]])[self.at_J]
-        left_s = self._late(kind, [self.passes.out_s(each) for each in self.state_C])
+        passes_s = (chunk.forward_s + chunk.backward_s + chunk.weight_s)[self.ways.share_J, 0]
+        own_s = self.block.out_s(self.state_C[kind.held[0]])[self.at_J]
+        left_s = self._late(kind, [self.block.out_s(each) for each in self.state_C])
         found: FloatArray = np.where(own_s > passes_s, own_s / max(1, last.layers), left_s)
         return found
 
@@ -377,9 +216,9 @@ class Steps:
         at_J, share_J = self.at_J, self.ways.share_J
         last, chunks = kind.held[0], self.passes.chunks_C
         own_s, all_s = seconds_C[last][at_J], added(seconds_C[each] for each in kind.held)[at_J]
-        window_s = chunks[last].last_layers_s[share_J, 0]
+        window_s = chunks[last].layers_s[share_J, 0]
         late_s = own_s / max(1, self.block.shape.chunks[last].stage.layers)
-        windows_s = added(chunks[each].last_layers_s for each in kind.held)[share_J, 0]
+        windows_s = added(chunks[each].layers_s for each in kind.held)[share_J, 0]
         found: FloatArray = np.maximum(late_s, np.maximum(own_s - window_s, all_s - windows_s))
         return found
 
@@ -428,7 +267,7 @@ class Steps:
         held = self.block.shape.stages[0].held
         layers = max(1, self.block.shape.chunks[held[0]].stage.layers)
         gathered = [each.gathered_s[self.at_J] for each in self.state_C]
-        forward = [each.whole_forward_s[self.ways.share_J, 0] for each in self.passes.chunks_C]
+        forward = [each.forward_s[self.ways.share_J, 0] for each in self.passes.chunks_C]
         first = gathered[held[0]]
         found: FloatArray = first / layers + np.maximum(0.0, first * (1 - 1 / layers) - forward[held[0]])
         if self.passes.schedule.groups_of_stages:
