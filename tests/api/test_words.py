@@ -98,7 +98,7 @@ def test_short_words_are_taken():
 def test_a_calibration_takes_what_is_fitted_as_the_command_does():
     kernels = traincast.calibrate("examples/kernels_a100.csv", gpu="a100-pcie-40")
     assert kernels.profile() == traincast.calibrate_operators("examples/kernels_a100.csv", "a100-pcie-40").profile()
-    with pytest.raises(ConfigError, match="gpu: is of measured operators"):
+    with pytest.raises(ConfigError, match="gpu: applies to measured operators"):
         traincast.calibrate("examples/kernels_a100.csv", "a100", gpu="a100-pcie-40")
     with pytest.raises(ConfigError, match="cluster: is missing"):
         traincast.calibrate("examples/kernels_a100.csv")
@@ -153,7 +153,7 @@ def test_pasted_flags_are_a_job():
     pasted = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --global-batch-size 8 --bf16"
     result = traincast.predict(pasted, "h100", like="megatron", gpus=8, tp=2, micro_batch=1)
     assert (result.parallel.world_size, result.parallel.tp) == (8, 2)
-    with pytest.raises(ConfigError, match="like: is of pasted flags"):
+    with pytest.raises(ConfigError, match="like: applies to pasted flags"):
         traincast.predict(like="megatron")
 
 

@@ -50,6 +50,7 @@ def test_the_profile_is_a_cluster_that_prices_as_fitted(tmp_path, slow):
     assert validated.median_abs_error == found.residuals[0].after.median_abs_error
 
 
+@pytest.mark.slow
 def test_what_the_rows_cannot_tell_apart_is_said_everywhere(tmp_path):
     preset = load_cluster("a100")
     fast = replace(preset, inter=replace(preset.inter, bandwidth_bytes_per_s=30e9))
@@ -64,6 +65,7 @@ def test_what_the_rows_cannot_tell_apart_is_said_everywhere(tmp_path):
     assert api.calibrate(both, "a100").notes == ()
 
 
+@pytest.mark.slow
 def test_logs_and_tables_are_fitted_together(tmp_path, slow):
     log = tmp_path / "two.log"
     log.write_text(nccl_log([(size, f"{30 + size / 2e5:.2f}", f"{30 + size / 2e5:.2f}") for size in SIZES], gpu="a100"))

@@ -15,6 +15,8 @@ from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
 
+pytestmark = pytest.mark.slow
+
 H100 = load_cluster("h100")
 
 

@@ -97,6 +97,8 @@ COMMANDS = {
         *("--exp-avg-sq-dtype",),
         *("--framework", "--year", "--task", "--lora-rank", "--lora-targets", "--packed-length"),
         *("--packed-lengths", "--cp-splits-packs"),
+        *("--local-steps", "--outer-bits", "--outer-fragments", "--overlap-outer", "--offload-outer"),
+        *("--optimizer", "--muon-steps", "--muon-num-ns-steps", "--muon-tp-mode", "--muon-owned"),
         *("--expert-imbalance", "--vocab-multiple"),
         *("--make-vocab-size-divisible-by", "--network", "--network-seeds", "--overlap-slowdown"),
         *(

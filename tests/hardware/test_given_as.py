@@ -1,6 +1,5 @@
 """A cluster may be given by its name, as the path of its file, or as the object itself; all say the same."""
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 import traincast
 from calibrate_logs import nccl_log
 from traincast import api
+from traincast.api import calibrations
 from traincast.hardware.clusters import load_cluster
 from traincast.job.options import SimulateOptions
 from traincast.job.request import JobRequest
@@ -43,9 +43,7 @@ def test_a_name_a_path_and_a_cluster_give_the_same(ask, log, tmp_path):
 
 
 def test_calibrate_starts_from_any_of_them(log, monkeypatch):
-    # By its module: the package hands out the function of the facade under the name of the room.
-    fit = import_module("traincast.calibration.cluster_calibration")
-    monkeypatch.setattr(fit, "calibrate", lambda _, cluster, *, table: (cluster, table))
+    monkeypatch.setattr(calibrations, "calibrate_cluster", lambda _, cluster, *, table: (cluster, table))
     assert api.calibrate(log, load_cluster("a100")) == api.calibrate(log, "a100") == (load_cluster("a100"), False)
 
 

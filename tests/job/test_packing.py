@@ -9,7 +9,8 @@ from msgspec.structs import replace
 import traincast
 from job_parts import TINY_EXPERTS, calls_of, job_of
 from traincast.errors import ConfigError, FormatError, InfeasibleError
-from traincast.job.batch import Packs, pack, read_lengths, tokens_met
+from traincast.job.packing import read_lengths, tokens_met
+from traincast.job.packs import Packs, pack
 from traincast.job.share import rank_share
 from traincast.model.blocks.attention import AttentionBlock
 

@@ -1,5 +1,7 @@
 """What a study keeps of one forecast for the next changes none of them, whatever ran before."""
 
+import pytest
+
 from traincast.hardware.clusters import load_cluster
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
@@ -37,6 +39,7 @@ def forecast_of(run, study=None):
     return to_json(forecast(*run, allow_oom=True, study=study))
 
 
+@pytest.mark.slow
 def test_a_forecast_is_the_same_whatever_ran_before():
     alone = [forecast_of(run) for run in RUNS]
     assert len(set(alone)) == len(RUNS) - 1

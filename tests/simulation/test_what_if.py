@@ -122,8 +122,8 @@ def test_forms():
     ("change", "says"),
     [
         ("fast", "is not a change"),
-        ("compute*-1", "no factor"),
-        ("compute*nan", "no factor"),
+        ("compute*-1", "not a factor"),
+        ("compute*nan", "not a factor"),
         ("communication*2", "does not name any work"),
         ("compute=peers", "only work of some ranks or stages"),
         ("compute=usual", "communication, such as comm=usual"),
@@ -136,7 +136,7 @@ def test_forms():
         ("colour=red", "unknown field"),
         ("vpp=x", "whole number"),
         ("nic_bandwidth=fast", "not a rate"),
-        ("cuda_graphs=true", "of a job"),
+        ("cuda_graphs=true", "applies to a job"),
         ("cluster=moon", "unknown cluster"),
     ],
 )
@@ -148,7 +148,7 @@ def test_what_cannot_be_changed_is_refused_with_a_reason(change, says):
 
 def test_the_layout_of_a_workload_of_python_cannot_be_changed():
     workload = traincast.read(GPT)
-    with pytest.raises(ConfigError, match="made in Python"):
+    with pytest.raises(ConfigError, match="built in Python"):
         traincast.simulate(workload, cluster="h100", what_if=("vpp=2",))
 
 

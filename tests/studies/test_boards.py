@@ -13,6 +13,7 @@ def test_no_board_of_the_page_is_worse_than_its_limit():
     assert set(shown) == set(allowed)
 
 
+@pytest.mark.slow
 def test_forecasts_of_a_sample_of_runs_are_as_close_as_they_were():
     """Of all kinds of runs; what shows here first shows on the boards when they are printed again."""
     found = boards.of_sample(boards.sampled())

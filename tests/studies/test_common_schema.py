@@ -9,6 +9,7 @@ from traincast.calibration.columns import read_measurements
 from traincast.calibration.runs import read_runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["measured_training_runs.csv", "nanotron_ultrascale_h100.csv"])
 def test_a_public_table_is_read_alike_from_its_own_columns_and_from_the_common_schema(name, tmp_path, monkeypatch):
     out = tmp_path / "out.csv.gz"

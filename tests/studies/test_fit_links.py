@@ -38,6 +38,7 @@ def test_one_node_within_8_percent_for_every_gpu_and_operation(one_node):
         assert max(each.median for each in by_operation) <= 0.08, name
 
 
+@pytest.mark.slow
 def test_a_gpu_from_its_datasheet_and_the_others_within_25_percent(one_node):
     fits = {
         name: fit_links.fit_links(fit_links.of_gpu(one_node, gpu), load_cluster(name))
@@ -61,6 +62,7 @@ def test_azure_as_asked_for(azure):
     assert found["above"].median <= 0.04
 
 
+@pytest.mark.slow
 def test_azure_with_a_number_of_gpus_left_out_within_12_percent(azure):
     found = fit_links.without_each_size(azure, load_cluster("a100-azure"))
     assert sorted(found) == [2, 4, 8, 16, 32, 64, 128]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sameness.shapes import CLUSTERS, FRAMEWORKS, SCHEDULES, SHAPES, SIXTEEN_BITS, SMALL_BLOCKS, Shape
+from traincast.job.optimizer import TP_MODES
 
 Fields = dict[str, Any]
 
@@ -40,6 +41,7 @@ def draw(seed: int, number: int) -> Job:
         job.fields |= _anything(rng)
     job.options += _options(rng, job)
     _with_lengths(random.Random(f"lengths {seed}:{number}"), job)
+    _with_muon(random.Random(f"muon {seed}:{number}"), job)
     return job
 
 
@@ -49,6 +51,20 @@ def _with_lengths(rng: random.Random, job: Job) -> None:
         packed, longest = job.fields.pop("packed_length"), job.fields["seq_length"]
         job.fields["packed_lengths"] = f"{packed}:{rng.choice((1, 9))},{longest}:1,100:{rng.choice((2, 30))}"
         job.fields["cp_splits_packs"] = rng.random() < 0.5
+
+
+def _with_muon(rng: random.Random, job: Job) -> None:
+    """Let a few jobs update hidden matrices with Muon, likewise."""
+    others = (
+        "offload_optimizer",
+        "precision_aware_optimizer",
+        "exp_avg_dtype",
+        "exp_avg_sq_dtype",
+        "main_params_dtype",
+    )
+    if rng.random() < 0.04 and not any(each in job.fields for each in (*others, "param_gather_bytes")):
+        job.fields |= {"optimizer": "muon", "muon_steps": rng.choice((3, 5)), "muon_owned": rng.random() < 0.6}
+        job.fields["muon_tp_mode"] = rng.choice(TP_MODES)
 
 
 def _frame(rng: random.Random) -> Job:

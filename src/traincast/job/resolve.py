@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from traincast.hardware.cluster import Cluster
 from traincast.job import communication, experts, pipeline, sharding
-from traincast.job.batch import Batch, decide_batches, decide_packing, note_long_sequence
+from traincast.job.batch import Batch, decide_batches, note_long_sequence
 from traincast.job.decisions import Decisions, choose_framework, unused_fields
 from traincast.job.degrees import check_model, decide_degrees, decide_expert_degrees
 from traincast.job.feasible import check_choices
@@ -17,6 +17,7 @@ from traincast.job.job import Job
 from traincast.job.kernels import decide_attention_kernel, decide_kernels, decide_padded_vocab
 from traincast.job.offload import decide_offload
 from traincast.job.optimizer import decide_gradient_type, decide_optimizer
+from traincast.job.packing import decide_packing
 from traincast.job.parallel import Parallel
 from traincast.job.precision import decide_dtype, decide_precision
 from traincast.job.recompute import decide_recompute

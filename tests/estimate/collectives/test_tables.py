@@ -158,5 +158,5 @@ def test_the_smallest_group_is_of_two(ranks, nodes):
 def test_tables_must_be_a_list_without_repeats():
     with pytest.raises(ConfigError, match="list of tables"):
         measured_tables_from(5, "x.toml")
-    with pytest.raises(ConfigError, match="there twice"):
+    with pytest.raises(ConfigError, match="given twice"):
         measured_tables_from([RAW, RAW], "x.toml")

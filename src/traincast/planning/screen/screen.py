@@ -27,8 +27,8 @@ from traincast.estimate.offload import rate_of
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.host import Host, host_of
-from traincast.job.batch import packing_of
 from traincast.job.job import Job
+from traincast.job.packing import packing_of
 from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
 from traincast.job.share import blocks_of_layer, rank_share
