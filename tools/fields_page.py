@@ -45,7 +45,7 @@ def page() -> str:
 def _row(field: Field) -> str:
     flags = " ".join(f"`{each}`" for each in field.flags)
     needs = ", ".join(f"`{each}`" for each in field.needs)
-    plan = field.axis if field.is_axis else ""
+    plan = "limited" if field.axis == "limited" else "axis" if field.is_axis else ""
     cells = (f"`{field.name}`", flags, _takes(field), plan, needs, field.help.replace("|", "\\|"))
     return f"| {' | '.join(cells)} |\n"
 

@@ -53,8 +53,8 @@ class Field(Struct, frozen=True, kw_only=True):
     """Smallest value of a number; the largest below, None: that of `traincast.units.range_of`."""
     most: float | None = None
     axis: str = ""
-    """``axis`` of what a plan decides, ``limited`` where it may have an upper limit too, ``open`` of what it leaves
-    open as an axis says the same otherwise."""
+    """``axis`` of what a plan decides, ``limited`` where it may have an upper limit too, ``way`` of a switch that no
+    other axis depends on, ``open`` of what a plan leaves open as an axis says the same otherwise."""
     change: str = ""
     """Change of a layout that it is part of, where it is not one by itself."""
     needs: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Field(Struct, frozen=True, kw_only=True):
     @property
     def is_axis(self) -> bool:
         """Whether a plan decides it."""
-        return self.axis in ("axis", "limited")
+        return self.axis in ("axis", "limited", "way")
 
 
 def _holds(need: str, layout: object) -> bool:
@@ -134,6 +134,14 @@ def axes() -> tuple[str, ...]:
 def limited() -> tuple[str, ...]:
     """Return those of them that may have an upper limit."""
     return tuple(each.name for each in FIELDS.values() if each.axis == "limited")
+
+
+def ways() -> tuple[Field, ...]:
+    """Return the switches that a plan sets as they stand: a row of the table and a field of a layout are all it needs.
+
+    What they need they need of degrees.
+    """
+    return tuple(each for each in FIELDS.values() if each.axis == "way")
 
 
 def left_open() -> tuple[str, ...]:

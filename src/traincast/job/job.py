@@ -26,6 +26,7 @@ from traincast.job.pipeline import Pipeline
 from traincast.job.pipeline_layout import PipelineLayout, layout_of
 from traincast.job.precision import Precision
 from traincast.job.recompute import Recomputation
+from traincast.job.request import JOB_FIELDS
 from traincast.job.sharding import Sharding
 from traincast.model.model import Model
 
@@ -133,6 +134,8 @@ def _decided_fields() -> Iterator[tuple[str, tuple[str, str]]]:
     for group, kind in GROUPS.items():
         for each in fields(kind):
             yield each.encode_name, (group, each.name)
+    # Of the optimizer what a request says in the same words: the rest of it is made of several fields.
+    yield from ((each, ("optimizer", each)) for each in OptimizerTypes.__struct_fields__ if each in JOB_FIELDS)
 
 
 DECIDED: Mapping[str, tuple[str, str]] = MappingProxyType(dict(_decided_fields()))

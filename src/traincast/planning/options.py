@@ -209,7 +209,7 @@ class Variant(Struct, frozen=True):
     cp_kind: str
     moe_dispatcher: str | None
     """None where the model has no experts."""
-    moe_a2a_overlap: bool
-    """Whether forward and backward passes run as one, each hiding what the other exchanges with experts."""
-    offload_optimizer: float = 0.0
+    offload_optimizer: float
     """Share of the optimizer's states that the host keeps and updates."""
+    ways: tuple[tuple[str, bool], ...]
+    """Every switch of `traincast.job.fields.ways`, by name."""

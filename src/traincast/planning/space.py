@@ -6,7 +6,7 @@ that can be run at all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from msgspec import Struct, field
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
 from traincast.job.degrees import check_model
+from traincast.job.fields import ways
 from traincast.job.frameworks import CP_KINDS, Framework
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
@@ -314,22 +315,23 @@ class Space(Struct, frozen=True, kw_only=True):
         chooses = self.full or (framework.fsdp and framework.reshard_choice)
         return self.among("reshard_after_forward", (True, False) if chooses else (True,))
 
-    def overlaps(self, name: str, *, able: bool) -> tuple[bool, ...]:
-        """Return whether something is overlapped with computation, where it can be."""
+    def switches(self, name: str, *, able: bool) -> tuple[bool, ...]:
+        """Return whether something is on, where it can be: both in the full space, else as the framework has it."""
         if not able:
             return (False,)
-        return self.among(name, (True, False) if self.full else (bool(getattr(self.framework, name)),))
+        return self.among(name, (True, False) if self.full else (bool(getattr(self.framework, name, False)),))
 
     def variants(self, degrees: Degrees) -> tuple[Variant, ...]:
         """Return the ways of execution of some degrees."""
-        kinds = self._context_kinds(degrees)
+        kinds, known = self._context_kinds(degrees), ways()
+        names = [each.name for each in known]
         return tuple(
-            Variant(precision, kind, dispatch, overlap, share)
+            Variant(precision, kind, dispatch, share, tuple(zip(names, on, strict=True)))
             for share in self.among("offload_optimizer", self._offloaded_shares())
             for precision in self.precisions()
             for kind in kinds
             for dispatch in self.dispatchers(degrees.ep)
-            for overlap in self.overlaps("moe_a2a_overlap", able=degrees.ep > 1)
+            for on in product(*(self.switches(each.name, able=each.matters(degrees)) for each in known))
         )
 
     def precisions(self) -> tuple[str, ...]:

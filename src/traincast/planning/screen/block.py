@@ -155,8 +155,8 @@ class Block(Struct, dict=True):
         space = self.filled.space
         reduced: tuple[bool, ...] = (self.job.framework.overlap_grad_reduce,)
         if zero < 2:
-            reduced = space.overlaps("overlap_grad_reduce", able=replicated)
-        gathered = space.overlaps("overlap_param_gather", able=zero in (1, 2))
+            reduced = space.switches("overlap_grad_reduce", able=replicated)
+        gathered = space.switches("overlap_param_gather", able=zero in (1, 2))
         return tuple((one, other) for one in reduced for other in gathered)
 
     def layout(self, part: Part, place: int) -> Layout:
@@ -192,7 +192,7 @@ class Block(Struct, dict=True):
             precision=variant.precision,
             cp_kind=variant.cp_kind,
             moe_dispatcher=variant.moe_dispatcher,
-            moe_a2a_overlap=variant.moe_a2a_overlap,
             offload_optimizer=variant.offload_optimizer,
             offload_activations=recompute.offloaded,
+            **dict(variant.ways),
         )

@@ -194,7 +194,7 @@ class Screen:
 
 def _overlaps_tp(space: Space, parallel: Parallel, ranks_per_node: int) -> tuple[bool, ...]:
     """Return whether tensor parallel exchanges may be overlapped; over nodes nothing of them is, whatever is asked."""
-    found = space.overlaps("overlap_tp", able=parallel.tp > 1)
+    found = space.switches("overlap_tp", able=parallel.tp > 1)
     inside = parallel.world_size <= ranks_per_node or ranks_per_node % parallel.tp == 0
     return found if inside else found[-1:]
 
@@ -368,7 +368,7 @@ class Filled:
             try:
                 job = few_microbatches(self._job(degrees, schedule, vpp))
                 parallel, pairs = job.parallel, job.experts.pairs_passes
-                if pairs != self.family.variant.moe_a2a_overlap:
+                if pairs != dict(self.family.variant.ways)["moe_a2a_overlap"]:
                     continue  # the schedule has no passes to pair
                 plan = plan_for_memory(job.pipeline.schedule, pp, parallel.vpp, parallel.microbatches, pairs)
                 stages = stages_of(job, self.family.cluster.ranks_per_node, self.costs.parts, plan)
@@ -397,7 +397,6 @@ class Filled:
             cp_kind=variant.cp_kind if each.cp > 1 else None,
             moe_dispatcher=variant.moe_dispatcher if experts else None,
             deduplicated_dispatch=None,
-            moe_a2a_overlap=variant.moe_a2a_overlap,
             offload_optimizer=variant.offload_optimizer or None,
             offload_activations=None,
             offload_parameters=self._offloads_parameters(each) or None,
@@ -409,6 +408,7 @@ class Filled:
             zero=3 if self._offloads_parameters(each) else None,
             shard=None,
             sequence_parallel=None,
+            **dict(variant.ways),
         )
         return resolve_job(request, self.screen.setting.cluster)
 
