@@ -88,7 +88,7 @@ class ShareRates(Struct):
     host: Callable[[CostClass, Phase], float]
     """Factor on what the host does in a pass."""
     bytes_per_s: Mapping[Stream, float]
-    """ShareRates of the links to the host, and of its memory."""
+    """Rates of the links to the host, and of its memory."""
     held_share: float = 0.0
     """By how much what multiprocessors bind is slower while a dispatcher holds some of them."""
     _known: dict[tuple[object, ...], FloatArray] = {}
