@@ -102,8 +102,8 @@ WORDS = (
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
-    """Return the lines of a file, each with the place of it."""
-    shown = path.relative_to(ROOT if path.is_relative_to(ROOT) else SOURCE.parent)
+    """Return the lines of a file, each with its place in a clone, also where the package is installed elsewhere."""
+    shown = "src" / path.relative_to(SOURCE.parent) if path.is_relative_to(SOURCE) else path.relative_to(ROOT)
     return [(f"{shown}:{at}", line) for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)]
 
 
