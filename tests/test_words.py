@@ -165,12 +165,14 @@ CALLED_OF = {"estimate/factors.py", "estimate/program.py", "model/structure.py"}
 """Modules in which a method is still called so: the plan's screen calls it."""
 
 
+@pytest.mark.slow
 def test_no_function_is_called_of():
     found = {str(path) for path, node in _classes_and_functions() if node.name == "of"}
     found = {each for each in found if not each.startswith(WAITING)}
     assert found == CALLED_OF, "say what it returns: from_..., or the name of what is found"
 
 
+@pytest.mark.slow
 def test_a_public_class_has_a_name_of_its_own():
     places = defaultdict(set)
     for path, node in _classes_and_functions():

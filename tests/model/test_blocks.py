@@ -141,6 +141,7 @@ def layouts(model, count, seed):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", EXECUTIONS, ids=lambda each: f"{each.precision} {each.cp_kind}")
 @pytest.mark.parametrize("name", KINDS)
 def test_arrays_of_layouts_give_what_each_layout_gives(name, execution):
