@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.job.decisions import Decisions, Need
+from traincast.job.fields import needing
 from traincast.job.parallel import Parallel
 from traincast.job.request import JobRequest
 from traincast.model.dispatch import DISPATCHERS, dispatcher_of
@@ -19,11 +20,7 @@ def _sends_tokens(request: JobRequest, parallel: Parallel, _: int) -> bool:
     return request.model.experts is None or parallel.ep > 1
 
 
-_OF_EXCHANGES = (
-    *("moe_dispatcher", "moe_dispatch_dtype", "deduplicated_dispatch", "moe_a2a_overlap"),
-    *("moe_shared_expert_overlap", "moe_routing"),
-)
-
+_OF_EXCHANGES = needing("ep>1")
 NEEDS = (
     *(Need(name, _has_experts, "on a model without experts") for name in _OF_EXCHANGES),
     *(Need(name, _sends_tokens, "with ep 1: no tokens are sent") for name in _OF_EXCHANGES),

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.job.decisions import Decisions
+from traincast.job.fields import needing
 from traincast.job.request import JobRequest
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.units import counted
@@ -39,7 +40,7 @@ def decide_finetuning(request: JobRequest, decided: Decisions) -> Finetuning:
         If adapters are described for a task that has none, or none of them is named.
     """
     if request.task != "lora":
-        for name in ("lora_rank", "lora_targets"):
+        for name in needing("task=lora"):
             said = getattr(request, name)
             if said is not None:
                 shown = " ".join(said) if isinstance(said, tuple) else said
