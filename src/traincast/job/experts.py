@@ -7,7 +7,7 @@ from traincast.job.decisions import Decisions, Need
 from traincast.job.fields import needing
 from traincast.job.parallel import Parallel
 from traincast.job.request import JobRequest
-from traincast.model.dispatch import DISPATCHERS, dispatcher_of
+from traincast.model.dispatch import DISPATCHERS, Dispatch, dispatcher_of
 from traincast.model.routing import POPULARITY_DEVIATION, busiest_rank
 from traincast.schedules.schedule import Pairing, schedules_that_pair
 
@@ -61,6 +61,11 @@ class ExpertExchange(
     """Whether permuting tokens is."""
     imbalance: float = 1.0
     """Tokens of the busiest expert rank over the mean, in every exchange."""
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """What the blocks of experts read of it."""
+        return Dispatch(dispatcher=self.dispatcher, dtype=self.dispatch_dtype, imbalance=self.imbalance)
 
     @property
     def hides_exchanges(self) -> bool:
