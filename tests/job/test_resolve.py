@@ -74,6 +74,13 @@ def test_a_pipeline_is_not_interleaved_where_microbatches_or_layers_forbid_it():
     assert resolve_job(replace(DENSE, schedule="1f1b")).parallel.vpp == 1
 
 
+@pytest.mark.parametrize(("layers", "vpp"), [(16, 2), (18, 1), (22, 3), (32, 4), (33, 1), (36, 3), (38, 5)])
+def test_a_pipeline_is_interleaved_down_to_two_layers_where_they_divide(layers, vpp):
+    job = resolve_job(replace(DENSE, model=replace(DENSE.model, layers=layers), framework="megatron-core-2025"))
+    assert job.parallel.vpp == vpp
+    assert sum(job.pipeline.layers_Q) == layers
+
+
 def test_expert_tensor_parallelism_follows_the_framework():
     assert resolve_job(replace(SPARSE, ep=8)).parallel.expert_tp == 1
     assert resolve_job(replace(SPARSE, ep=8, framework="megatron-core-2024")).parallel.expert_tp == 4
