@@ -81,6 +81,25 @@ def test_a_pipeline_is_interleaved_down_to_two_layers_where_they_divide(layers, 
     assert sum(job.pipeline.layers_Q) == layers
 
 
+@pytest.mark.parametrize(
+    ("framework", "pp", "said", "reshards"),
+    [
+        ("torchtitan-2025", 1, None, True),
+        ("torchtitan-2025", 2, None, False),
+        ("torchtitan-2025", 4, None, False),
+        ("torchtitan-2025", 2, True, True),
+        ("torchtitan-2025", 1, False, False),
+        ("megatron-core-2025", 2, None, True),
+    ],
+)
+def test_fsdp_keeps_parameters_for_a_pipeline_of_two_stages_and_more(framework, pp, said, reshards):
+    job = resolve_job(replace(DENSE, framework=framework, tp=1, pp=pp, zero=3, reshard_after_forward=said))
+    assert job.sharding.reshard_after_forward is reshards
+    codes = {note.code for note in job.assumptions}
+    assert ("fsdp-with-pipeline" in codes) == (pp > 1 and framework == "torchtitan-2025")
+    assert ("assumed-reshard-after-forward" in codes) == (not reshards and said is None)
+
+
 def test_expert_tensor_parallelism_follows_the_framework():
     assert resolve_job(replace(SPARSE, ep=8)).parallel.expert_tp == 1
     assert resolve_job(replace(SPARSE, ep=8, framework="megatron-core-2024")).parallel.expert_tp == 4
