@@ -100,6 +100,13 @@ def test_fsdp_keeps_parameters_for_a_pipeline_of_two_stages_and_more(framework, 
     assert ("assumed-reshard-after-forward" in codes) == (not reshards and said is None)
 
 
+@pytest.mark.parametrize(("shard", "zero", "sharing"), [(None, 1, 4), (4, 1, 4), (2, 1, 2), (1, 1, 1), (1, 0, 1)])
+def test_a_share_for_every_replica_is_the_same_layout_as_none_said(shard, zero, sharing):
+    job = resolve_job(replace(DENSE, shard=shard, zero=zero))
+    assert (job.sharding.zero, job.sharing, job.decided("shard")) == (zero, sharing, sharing)
+    assert (job.parallel == resolve_job(DENSE).parallel) == (sharing == 4 or zero == 0)
+
+
 def test_expert_tensor_parallelism_follows_the_framework():
     assert resolve_job(replace(SPARSE, ep=8)).parallel.expert_tp == 1
     assert resolve_job(replace(SPARSE, ep=8, framework="megatron-core-2024")).parallel.expert_tp == 4
