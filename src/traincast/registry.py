@@ -88,10 +88,10 @@ class Registry(Generic[T]):
         for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
             importlib.import_module(f"{self.package}.{module.name}")
         installed = constant(_installed, *sys.path)
-        for point in sorted(installed.select(group=self.group), key=lambda found: found.name):
+        for point in sorted(installed(group=self.group), key=lambda found: found.name):
             self.register(point.name)(point.load())
 
 
-def _installed(*_: str) -> EntryPoints:
-    """Return what the distributions in some folders offer, of every group: to read them all takes its time."""
-    return entry_points()
+def _installed(*_: str) -> Callable[..., EntryPoints]:
+    """Return what chooses among all that the distributions in some folders offer: to read them takes its time."""
+    return entry_points().select
