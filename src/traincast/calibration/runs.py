@@ -6,7 +6,6 @@ that are empty.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -29,6 +28,7 @@ from traincast.model.blocks.share import Share
 from traincast.model.counts import token_flops
 from traincast.model.model import Model
 from traincast.model.structure import layer_blocks, parts_of
+from traincast.shipped import constant
 from traincast.units import counted
 
 COLUMNS = {"model", "gpu", "num_gpus"}
@@ -173,7 +173,7 @@ def run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> Me
     return MeasuredRun(
         id=row.id,
         request=request,
-        cluster=ran_on or _cluster(gpu, per_node, nic_bytes_per_s(row), row.count("num_gpus")),
+        cluster=ran_on or constant(cluster_for, gpu, per_node, nic_bytes_per_s(row), row.count("num_gpus")),
         measured_s=step_s,
         peak_bytes=peak_bytes,
         outcome="ok" if ran else cells["outcome"],
@@ -185,11 +185,6 @@ def run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> Me
         groups=groups_of(row, gpu, request),
         cells=cells,
     )
-
-
-@cache
-def _cluster(gpu: str, per_node: int | None, nic: float | None, gpus: int) -> Cluster:
-    return cluster_for(gpu, per_node, nic, gpus)
 
 
 def is_full_layout(row: Row) -> bool:

@@ -73,7 +73,7 @@ def forecast_step(
     """Return the forecast of a job (`forecast`) with the step as it was simulated."""
     table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of_job(job)
     study = study or Study()
-    memory = study.memory(job)
+    memory = study.memory(job, JobMemory)
     warnings = _warnings(memory, plan, setting.cluster, allow_oom=allow_oom)
     done = run_job(job, setting, factors_of(job, setting, table), study)
     result = account(done.step)
@@ -105,7 +105,7 @@ def _in_bytes(notes: Sequence[Note], memory: JobMemory, study: Study) -> Iterato
         if note.code == GRADIENT_TYPE and job.precision.dtype not in ("fp32", "tf32"):
             now = job.framework.grad_reduce_bytes
             other = 6 - now
-            wider = study.memory(replace(job, framework=replace(job.framework, grad_reduce_bytes=other)))
+            wider = study.memory(replace(job, framework=replace(job.framework, grad_reduce_bytes=other)), JobMemory)
             peak = format_size(wider.peak)
             took = f"{format_size(fullest.gradients)} of the {format_size(fullest.peak)} of its fullest GPU"
             text = f"{note.text}: {took}, which would be {peak} with {other} bytes"
