@@ -86,7 +86,7 @@ def _never_slower(gpu, changed, calls):
     for factor in RISING:
         faster = replace(gpu, **{each: getattr(gpu, each) * factor for each in changed})
         seconds = OperatorSeconds(faster, FactorTable().for_job(faster, "nanotron-2024"))
-        now = [seconds.of(each) for each in calls]
+        now = [seconds.call_s(each) for each in calls]
         assert all(one <= two * (1 + 1e-12) for one, two in zip(now, before, strict=True)), (changed, factor)
         before = now
 
@@ -144,7 +144,7 @@ def test_gemms_are_throttled_once_and_nothing_else(name):
     seconds = OperatorSeconds(gpu, FactorTable().for_job(gpu, "nanotron-2024"))
     alone = seconds.alone(CALLS[name]).time
     assert gemm_slowdown(gpu) > 2
-    assert seconds.of(CALLS[name]) == pytest.approx(alone.time_s * (gemm_slowdown(gpu) if name in GEMMS else 1.0))
+    assert seconds.call_s(CALLS[name]) == pytest.approx(alone.time_s * (gemm_slowdown(gpu) if name in GEMMS else 1.0))
 
 
 def test_every_energy_has_a_source():

@@ -295,17 +295,17 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
             seconds = operator_seconds(job, H100.gpu, factors_of(job, SETTING))
             parts = RankParts(rank_share(job, H100.ranks_per_node))
             for blocks in layer_kinds(job.model, range(job.model.layers)):
-                work = work_of(parts.of(blocks), parts.share)
+                work = work_of(parts.of_blocks(blocks), parts.share)
                 for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT):
-                    wanted = sum(seconds.of(call, count) for call, count in work.passes[phase].calls.items())
-                    assert costs.of(blocks).passes[phase].compute_s_K[row] == pytest.approx(wanted, rel=1e-9)
+                    wanted = sum(seconds.call_s(call, count) for call, count in work.passes[phase].calls.items())
+                    assert costs.work(blocks).passes[phase].compute_s_K[row] == pytest.approx(wanted, rel=1e-9)
                     moved = {}
                     for each, count in work.passes[phase].exchanges.items():
                         if each.size_bytes:
                             key = (each.group, each.operation, each.size_bytes)
                             moved[key] = moved.get(key, 0) + count
                     mine = {}
-                    for each, count in costs.of(blocks).passes[phase].exchanges.items():
+                    for each, count in costs.work(blocks).passes[phase].exchanges.items():
                         if each.size_bytes[row]:
                             key = (each.group, each.operation, int(each.size_bytes[row]))
                             mine[key] = mine.get(key, 0) + count
