@@ -115,9 +115,7 @@ class _StepWriter(Struct):
         pp = range(self.job.parallel.pp)
         forward = list(map(self._forward, self.each_Q))
         backward = list(map(self._backward, self.each_Q))
-        starts = [
-            self._segment(start_rows(self.emit, [self.each_Q[index] for index in self._of_rank(stage)])) for stage in pp
-        ]
+        starts = [self._segment(self._start_rows(stage)) for stage in pp]
         ends = [self._segment(self._end_rows(stage)) for stage in pp]
         template = self.emit.builder.template(before_recv_DQM=self._before_messages())
         template.forward_QM[:], template.backward_QM[:] = forward, backward
@@ -204,20 +202,26 @@ class _StepWriter(Struct):
         held = ({q for q, holder in enumerate(placement_Q) if holder == stage} for placement_Q in self.plan.placement)
         return sorted(set().union(*held))
 
+    def _start_rows(self, stage: int) -> Rows:
+        """Return what precedes the first forward pass of a stage; stages that are alike have the same rows."""
+        own = [self.each_Q[index] for index in self._of_rank(stage)]
+        key = "start", *(each.stage.like for each in own)
+        return self.emit.builder.again(key, lambda: start_rows(self.emit, own))
+
     def _end_rows(self, stage: int) -> Rows:
-        """Return what follows the last backward pass of a stage."""
+        """Return what follows the last backward pass of a stage, likewise."""
         job, own, late = self.job, self._of_rank(stage), list[int]()
         if job.reduces_once:
             ends_Q = self._residency().ends_rank_Q
             late = [index for index in own if ends_Q[index]]
         elif not job.sharding.overlap_grad_reduce and job.sharding.zero < 2:
             late = own
+        has_table, stages = stage in table_stages(job, self.plan), [self.each_Q[index] for index in own]
         ending = Ending(
-            [self.each_Q[index].state for index in late],
-            has_copies=len(self.plan.placement) > 1,
-            has_table=stage in table_stages(job, self.plan),
+            [self.each_Q[index].state for index in late], has_copies=len(self.plan.placement) > 1, has_table=has_table
         )
-        return end_rows(self.emit, [self.each_Q[index] for index in own], ending)
+        key = "end", has_table, *((each.stage.like, each.stage.index in late) for each in stages)
+        return self.emit.builder.again(key, lambda: end_rows(self.emit, stages, ending))
 
     def _before_messages(self) -> IntArray | None:
         """Return the host's work before each blocking receive, where the framework has any."""

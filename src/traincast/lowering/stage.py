@@ -98,8 +98,8 @@ class StageWork(Struct, frozen=True, dict=True):
 
     def weights(self) -> Elements:
         """Return the weights that a rank holds of it."""
-        model, total = self.job.model, Elements()
-        for blocks, count in (*self.held.kinds(model), *self.held.ends(model).items()):
+        total = Elements()
+        for blocks, count in (*self.held.kinds(self.job), *self.held.ends(self.job).items()):
             total += self.of_rank.parts.elements(blocks) * count
         return total
 

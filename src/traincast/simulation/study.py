@@ -96,9 +96,9 @@ class Study:
 
         return self._workloads.get((job, ranks_per_node), build)
 
-    def memory(self, job: Job) -> JobMemory:
-        """Return the memory of a job, the same on every cluster."""
-        return self._memories.get(job, lambda: JobMemory(job))
+    def memory(self, job: Job, like: JobMemory | None = None) -> JobMemory:
+        """Return the memory of a job, the same on every cluster; `like` as in `JobMemory`."""
+        return self._memories.get(job, lambda: JobMemory(job, like=like))
 
     def fold(self, key: Hashable, find: Callable[[], Fold]) -> Fold:
         """Return which ranks are simulated, by all that decides it, and where it is not known find it."""
