@@ -255,7 +255,7 @@ class WorkloadBuilder(Struct):
         return list(range(len(self.ops) - len(ops), len(self.ops)))
 
     def again(self, key: object, write: Callable[[], Rows]) -> Rows:
-        """Return the rows of operations that are written down when a key is first asked for: equal work has equal rows."""
+        """Return the rows of operations that are written when a key is first asked for: equal work has equal rows."""
         rows = self._written.get(key)
         if rows is None:
             rows = self._written[key] = write()

@@ -52,9 +52,10 @@ def joined(parts: Iterable[Pieces]) -> Pieces:
     return Pieces(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def alone(segment: int, order: int) -> Pieces:
-    """Return one piece outside the virtual stages."""
-    return Pieces(*(np.array([value]) for value in (order, segment, -1, -1, -1)))
+def outside(segment_I: IntArray, order_I: IntArray) -> Pieces:
+    """Return pieces outside the virtual stages."""
+    nowhere_I = np.full(len(segment_I), -1)
+    return Pieces(order_I, segment_I, nowhere_I, nowhere_I, nowhere_I)
 
 
 def shifted(column_S: Any, by: int, fill: Any) -> Any:  # noqa: ANN401

@@ -42,7 +42,6 @@ class JobMemory:
     def _activations(self) -> Sequence[StageActivations]:
         return activations_of_stages(self._layers, self.plan) if self._like is None else self._like._activations
 
-
     @property
     def worst(self) -> int:
         """The stage that needs most."""
