@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
+from msgspec import Struct, field
 
 from traincast.diagnostics import Note
 from traincast.job.job import Job
@@ -104,11 +104,14 @@ class _StepWriter(Struct):
     microbatches: tuple[tuple[int, int], ...] = ()
     """First and last microbatch of each copy of the model."""
 
+    _own_P: list[list[int]] = field(default_factory=list)
+    """The virtual stages of all copies on each stage."""
+
     def __post_init__(self) -> None:
-        passing: dict[int, set[int]] = {}
-        for slot in self.plan.slots[0]:
-            passing.setdefault(slot.copy, set()).add(slot.microbatch)
-        self.microbatches = tuple((min(each), max(each)) for _, each in sorted(passing.items()))
+        slots = self.plan.columns_P[0]
+        passing = (slots.microbatch_S[slots.copy_S == copy] for copy in range(len(self.plan.placement)))
+        self.microbatches = tuple((int(each.min()), int(each.max())) for each in passing if len(each))
+        self._own_P = [self._of_rank(stage) for stage in range(self.job.parallel.pp)]
 
     def write(self) -> None:
         """Add the template, with the segments of every stage."""
@@ -134,7 +137,7 @@ class _StepWriter(Struct):
         if not (gathers_updated(job) and job.sharding.overlap_param_gather):
             return segments
         for placement_Q, (first, _) in zip(self.plan.placement, self.microbatches, strict=False):
-            own = self._of_rank(placement_Q[index])
+            own = self._own_P[placement_Q[index]]
             position = own.index(index)
             following = self.each_Q[own[position + 1]] if position + 1 < len(own) else None
             segments[first] = self._segment(self._first_forward_rows(of, following, begins=position == 0))
@@ -204,13 +207,13 @@ class _StepWriter(Struct):
 
     def _start_rows(self, stage: int) -> Rows:
         """Return what precedes the first forward pass of a stage; stages that are alike have the same rows."""
-        own = [self.each_Q[index] for index in self._of_rank(stage)]
+        own = [self.each_Q[index] for index in self._own_P[stage]]
         key = "start", *(each.stage.like for each in own)
         return self.emit.builder.again(key, lambda: start_rows(self.emit, own))
 
     def _end_rows(self, stage: int) -> Rows:
         """Return what follows the last backward pass of a stage, likewise."""
-        job, own, late = self.job, self._of_rank(stage), list[int]()
+        job, own, late = self.job, self._own_P[stage], list[int]()
         if job.reduces_once:
             ends_Q = self._residency().ends_rank_Q
             late = [index for index in own if ends_Q[index]]

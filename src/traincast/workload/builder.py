@@ -271,13 +271,17 @@ class WorkloadBuilder(Struct):
 
     def drained(self, rows: Rows) -> Rows:
         """Wait for what some rows launch and nothing in them waits for, in the order of the launches."""
+        return self.wait(*self.running(rows))
+
+    def running(self, rows: Rows) -> list[Stream]:
+        """Return the streams on which some rows launch what nothing in them waits for, in the order of the launches."""
         running: dict[Stream, None] = {}
         for op in (self.ops[row] for row in rows):
             if op.kind is Kind.WAIT:
                 running.pop(op.waits_for, None)
             elif not op.blocking:
                 running[op.stream] = None
-        return self.wait(*running)
+        return list(running)
 
     def segment(self, rows: Sequence[int]) -> int:
         """Make a segment of some rows and return its number, the same for the same rows; of none it is -1."""
