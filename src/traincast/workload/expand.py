@@ -211,8 +211,9 @@ def _with_edges(sequences: tuple[Sequences, ...], ops: OpTable) -> _Tiles:
         sources.append(last[behind])
         targets.append(held[behind])
     # By source, then by target.
-    edge_E = np.sort(np.concatenate(sources) * len(row_L) + np.concatenate(targets))
-    source_E, target_E = np.divmod(edge_E, max(len(row_L), 1))
+    source_E, target_E = np.concatenate(sources), np.concatenate(targets)
+    order = np.argsort(source_E * len(row_L) + target_E, kind="stable")
+    source_E, target_E = source_E[order], target_E[order]
     edge_ptr_K1 = np.searchsorted(source_E, ptr_K1)
     return _Tiles(sequences, ptr_K1, edge_ptr_K1, source_E.astype(np.int32), target_E.astype(np.int32))
 
@@ -238,12 +239,14 @@ def _group_instances(fold: Fold, tables: Mapping[Group, GroupTable]) -> tuple[tu
 
 
 def _groups_of_ops(group_RK: IntArray, index_N: IntArray, ops: OpTable, row_N: IntArray) -> IntArray:
-    kind_N = ops.group_T[row_N]
-    loose = np.flatnonzero((kind_N < 0) & np.isin(ops.kind_T[row_N], (Kind.COLLECTIVE, Kind.SEND, Kind.RECV)))
+    loose_T = (ops.group_T < 0) & np.isin(ops.kind_T, (Kind.COLLECTIVE, Kind.SEND, Kind.RECV))
+    loose = np.flatnonzero(loose_T[row_N])
     if len(loose):
         raise ProgramError(f"{ops.name_T[row_N[loose[0]]]!r} is a communication without a group")
-    group_N: IntArray = np.where(kind_N >= 0, group_RK[index_N, kind_N], -1)
-    missing = np.flatnonzero((kind_N >= 0) & (group_N < 0))
+    kind_N = ops.group_T[row_N]
+    # What has no group (-1) finds the last column, which is of none.
+    group_N: IntArray = np.pad(group_RK, ((0, 0), (0, 1)), constant_values=-1)[index_N, kind_N]
+    missing = np.flatnonzero((group_N < 0) & (kind_N >= 0))
     if len(missing):
         name, kind = ops.name_T[row_N[missing[0]]], Group(int(kind_N[missing[0]]))
         raise ProgramError(f"{name!r} communicates over {kind.name.lower()}, but its rank is not in such a group")

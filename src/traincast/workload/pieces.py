@@ -7,12 +7,12 @@ Letters: S slots of a stage, I pieces, Q virtual stages in model order, D direct
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from traincast.schedules.columns import Messages, SlotColumns
 from traincast.workload.ops import BoolArray, IntArray
@@ -102,8 +102,6 @@ class Keys(Struct, frozen=True):
     """Transfers that the input gives for messages; NaN for none."""
     transfer_DQM: IntArray
     """Which of them each message has: forward (0) and backward (1), over each boundary."""
-    segments: dict[int, int] = field(default_factory=dict)
-    """Segment of the operation that was made for a number."""
 
     @classmethod
     def from_template(cls, template: Template) -> "Keys":
@@ -120,12 +118,13 @@ class Keys(Struct, frozen=True):
         code_S: IntArray = np.ravel_multi_index(np.broadcast_arrays(*parts_S), self.shape)
         return ADDED - code_S
 
-    def key(self, code: int) -> Key:
-        """Return the key of a number."""
-        what, forward, usual, blocking, boundary, transfer = map(int, np.unravel_index(code, self.shape))
-        transfer_s = self.transfers_s[transfer]
-        known_s = None if math.isnan(transfer_s) else transfer_s
-        return Key(Added(what), bool(forward), bool(usual), bool(blocking), boundary, known_s)
+    def named(self, code_K: IntArray) -> Iterator[Key]:
+        """Yield the keys of some numbers."""
+        parts = (each.tolist() for each in np.unravel_index(code_K, self.shape))
+        for what, forward, usual, blocking, boundary, transfer in zip(*parts, strict=True):
+            transfer_s = self.transfers_s[transfer]
+            known_s = None if math.isnan(transfer_s) else transfer_s
+            yield Key(Added(what), bool(forward), bool(usual), bool(blocking), boundary, known_s)
 
 
 def posted(

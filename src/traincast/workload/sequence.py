@@ -23,7 +23,7 @@ from traincast.schedules.columns import Messages, SlotColumns
 from traincast.schedules.plan import SchedulePlan
 from traincast.schedules.slots import SlotKind
 from traincast.workload.builder import wait_op
-from traincast.workload.ops import BoolArray, IntArray, Op, OpTable
+from traincast.workload.ops import BoolArray, IntArray, Op, OpTable, numbered
 from traincast.workload.pieces import (
     ADDED,
     PLACES,
@@ -99,7 +99,7 @@ class SequenceBuilder:
         self.added: list[Op] = []
         self.boundaries: list[int] = []
         """The boundary that each of them is a message over, -1 for waits."""
-        self._single: dict[tuple[object, ...], int] = {}
+        self._single: dict[tuple[int, Key], int] = {}
         self._split: dict[tuple[int, SlotKind], int] = {}
         self._cuts: dict[int, list[tuple[int, int, int]]] = {}
 
@@ -285,14 +285,11 @@ class SequenceBuilder:
     def _with_added(self, pieces: Pieces, keys: Keys) -> Pieces:
         """Return pieces in which messages and waits are segments, made in the order in which they are first met."""
         added = np.flatnonzero(pieces.segment_I <= ADDED)
-        codes, first, which = np.unique(ADDED - pieces.segment_I[added], return_index=True, return_inverse=True)
-        number_of = np.zeros(len(codes), dtype=np.int64)
-        for at in np.argsort(first).tolist():
-            code = int(codes[at])
-            if code not in keys.segments:
-                key = keys.key(code)
-                keys.segments[code] = self._segment_of(self._op(key), key.boundary)
-            number_of[at] = keys.segments[code]
+        code_I = ADDED - pieces.segment_I[added]
+        first, which = numbered(code_I)
+        met = np.argsort(first)
+        number_of = np.zeros(len(first), dtype=np.int64)
+        number_of[met] = [self._segment_of(key) for key in keys.named(code_I[first[met]])]
         segment_I = pieces.segment_I.astype(np.int64)
         segment_I[added] = number_of[which]
         return pieces._replace(segment_I=segment_I)
@@ -318,12 +315,14 @@ class SequenceBuilder:
             size_bytes=int(self.workload.message_bytes_Q[key.boundary]),
         )
 
-    def _segment_of(self, op: Op, boundary: int) -> int:
-        """Return the one-operation segment of an added operation, adding it the first time; equal ones are one."""
-        key = (op.name, op.stream, op.blocking, op.size_bytes, op.duration_s)
-        if key not in self._single:
-            self._single[key] = len(self.segments)
+    def _segment_of(self, key: Key) -> int:
+        """Return the one-operation segment of a key, adding the operation the first time; equal ones are one."""
+        waits = key.what in (Added.WAIT_SEND, Added.WAIT_RECV)
+        size_bytes = -1 if waits else int(self.workload.message_bytes_Q[key.boundary])
+        alike = size_bytes, key._replace(boundary=-1, transfer_s=None if waits else key.transfer_s)
+        if alike not in self._single:
+            self._single[alike] = len(self.segments)
             self.segments.append(np.array([len(self.workload.ops) + len(self.added)], dtype=np.int32))
-            self.added.append(op)
-            self.boundaries.append(boundary if op.kind is not Kind.WAIT else -1)
-        return self._single[key]
+            self.added.append(self._op(key))
+            self.boundaries.append(-1 if waits else key.boundary)
+        return self._single[alike]
