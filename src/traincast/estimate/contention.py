@@ -208,14 +208,14 @@ class _Groups(NamedTuple):
     members: bytes
 
 
-def _traffic(groups: _Groups, cluster: Cluster) -> tuple[str, list[IntArray]]:
-    """Return which GPU sends to which among all groups of a kind."""
+def _traffic(groups: _Groups, cluster: Cluster) -> tuple[str, IntArray | list[IntArray]]:
+    """Return which GPU sends to which among all groups of a kind; those of equal size are rows of an array."""
     members_GK = np.frombuffer(groups.members, dtype=np.int32).reshape(groups.shape)
     if groups.kind is Group.PP:
         pairs = np.stack([members_GK[:, :-1], members_GK[:, 1:]], axis=-1).reshape(-1, 2)
-        return "send", list(gpu_of(cluster, pairs))
+        return "send", gpu_of(cluster, pairs)
     if members_GK.min(initial=0) >= 0:
-        return "all-to-all" if groups.exchanges else "ring", list(gpu_of(cluster, members_GK))
+        return "all-to-all" if groups.exchanges else "ring", gpu_of(cluster, members_GK)
     found = [gpu_of(cluster, members[members >= 0]) for members in members_GK]
     return "all-to-all" if groups.exchanges else "ring", found
 

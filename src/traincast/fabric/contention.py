@@ -19,6 +19,9 @@ MOST_HOPS = 2**25
 """Links on the routes of all flows that are solved together, a flow over several queue pairs counted by its parts:
 what takes about ten seconds and two gigabytes on one core."""
 
+Groups = Sequence[npt.ArrayLike] | npt.NDArray[np.integer]
+"""Members of each of some groups, GPUs in the group's order; those of equal size may be rows of an array."""
+
 _BY_ROUNDING = 1e-9
 """Smaller slowdowns are none."""
 
@@ -33,7 +36,7 @@ class Slowdown(Struct, frozen=True):
 
 
 def network_factor(
-    pattern: str | Sequence[str], groups: Sequence[npt.ArrayLike], graph: FabricGraph, seed: int | None = None
+    pattern: str | Sequence[str], groups: Groups, graph: FabricGraph, seed: int | None = None
 ) -> list[Slowdown]:
     """Return the slowdown of each of the groups that communicate at the same time; 1 for one inside a node.
 
@@ -64,9 +67,7 @@ def network_factor(
     return [_slowdown(*each, graph) for each in zip(together_G, alone_G, link_G, strict=True)]
 
 
-def worst_slowdown(
-    pattern: str, groups: Sequence[npt.ArrayLike], graph: FabricGraph, seed: int | None = None
-) -> Slowdown:
+def worst_slowdown(pattern: str, groups: Groups, graph: FabricGraph, seed: int | None = None) -> Slowdown:
     """Return the worst slowdown of the groups that communicate at the same time, the first of equals.
 
     Parameters and errors are those of `network_factor`.
@@ -79,7 +80,7 @@ def worst_slowdown(
 
 
 def _times(
-    pattern: str | Sequence[str], groups: Sequence[npt.ArrayLike], graph: FabricGraph, seed: int | None
+    pattern: str | Sequence[str], groups: Groups, graph: FabricGraph, seed: int | None
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """Return the seconds per byte of each group together and alone, and the link that holds it back, [G]."""
     together_G, alone_G = np.zeros(len(groups)), np.zeros(len(groups))
@@ -95,7 +96,7 @@ def _times(
 
 def link_use(
     pattern: str | Sequence[str],
-    groups: Sequence[npt.ArrayLike],
+    groups: Groups,
     graph: FabricGraph,
     factor: float = 1.0,
     seed: int | None = None,
@@ -130,28 +131,35 @@ def pair_slowdown(one_L: FloatArray, other_L: FloatArray, graph: FabricGraph) ->
 
 
 def _phases(
-    pattern: str | Sequence[str], groups: Sequence[npt.ArrayLike], graph: FabricGraph
+    pattern: str | Sequence[str], groups: Groups, graph: FabricGraph
 ) -> Iterator[tuple[Flows, IntArray, IntArray]]:
     """Yield the flows of each phase of all groups, with what tells them apart and the group of each."""
-    patterns = [pattern] * len(groups) if isinstance(pattern, str) else list(pattern)
-    if len(patterns) != len(groups):
-        raise ProgramError(f"{len(patterns)} patterns for {len(groups)} groups")
-    # The groups of a kind are alike, but each may have another size.
-    sizes = Counter((name, len(each)) for name, each in zip(patterns, map(np.asarray, groups), strict=True))
-    asked = sum(count * flow_count(*alike) for alike, count in sizes.items())
-    _check_hops(asked, graph, sorted(set(patterns)))
-    flows, group_F = _flows(patterns, groups, graph)
+    flows, group_F = _flows(pattern, groups, graph)
     if not len(group_F):
         return
-    for phase in sorted(set(flows.phase_F.tolist())):
+    phases = np.bincount(flows.phase_F)
+    if len(phases) == 1:
+        yield flows, np.arange(len(group_F)), group_F
+        return
+    for phase in np.flatnonzero(phases).tolist():
         at = np.flatnonzero(flows.phase_F == phase)
         yield Flows(*(each[at] for each in flows)), at, group_F[at]
 
 
-def _flows(patterns: Sequence[str], groups: Sequence[npt.ArrayLike], graph: FabricGraph) -> tuple[Flows, IntArray]:
-    """Return the flows of all groups, and the group of each."""
+def _flows(pattern: str | Sequence[str], groups: Groups, graph: FabricGraph) -> tuple[Flows, IntArray]:
+    """Return the flows of all groups, and the group of each; groups of equal size may be rows of an array."""
+    if isinstance(pattern, str) and isinstance(groups, np.ndarray):
+        _check_hops(len(groups) * flow_count(pattern, groups.shape[1]), graph, [pattern])
+        return flows_of_all(pattern, groups.astype(np.int64), graph.gpus_per_node)
+    patterns = [pattern] * len(groups) if isinstance(pattern, str) else list(pattern)
+    if len(patterns) != len(groups):
+        raise ProgramError(f"{len(patterns)} patterns for {len(groups)} groups")
     members = [np.asarray(each, dtype=np.int64) for each in groups]
-    if len(set(patterns)) == 1 and len({each.shape for each in members}) == 1:
+    # The groups of a kind are alike, but each may have another size.
+    sizes = Counter((name, len(each)) for name, each in zip(patterns, members, strict=True))
+    asked = sum(count * flow_count(*alike) for alike, count in sizes.items())
+    _check_hops(asked, graph, sorted(set(patterns)))
+    if len(sizes) == 1:
         return flows_of_all(patterns[0], np.stack(members), graph.gpus_per_node)
     per_group = [flows_of(name, each, graph.gpus_per_node) for name, each in zip(patterns, members, strict=True)]
     group_F = np.repeat(np.arange(len(groups)), [len(each.source_F) for each in per_group])

@@ -105,7 +105,8 @@ def _in_bytes(notes: Sequence[Note], memory: JobMemory, study: Study) -> Iterato
         if note.code == GRADIENT_TYPE and job.precision.dtype not in ("fp32", "tf32"):
             now = job.framework.grad_reduce_bytes
             other = 6 - now
-            wider = study.memory(replace(job, framework=replace(job.framework, grad_reduce_bytes=other)), JobMemory)
+            changed = replace(job, framework=replace(job.framework, grad_reduce_bytes=other))
+            wider = study.memory(changed, lambda each: JobMemory(each, like=memory))
             peak = format_size(wider.peak)
             took = f"{format_size(fullest.gradients)} of the {format_size(fullest.peak)} of its fullest GPU"
             text = f"{note.text}: {took}, which would be {peak} with {other} bytes"
