@@ -21,15 +21,13 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
     """
     return Share(
         model=job.model,
-        seq_length=job.batch.seq_length,
-        micro_batch=job.batch.micro_batch,
+        sequences=job.batch.sequences,
         tp=job.parallel.tp,
         cp=job.parallel.cp,
         ep=job.parallel.ep,
         etp=job.parallel.expert_tp,
         sequence_parallel=job.communication.sequence_parallel,
         vocab=job.kernels.padded_vocab,
-        packed_work=job.batch.packing.work if job.batch.packing else 0,
         execution=_execution(job, ranks_per_node),
     )
 
@@ -48,7 +46,6 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         attention_kernel=kernels.attention,
         cp_kind=job.communication.cp_kind,
         adapters=job.finetuning.adapters,
-        packed_length=job.batch.packed_length or 0,
         dispatch=experts.dispatch,
         ranks_per_node=ranks_per_node,
         fused_elementwise=framework.fused_elementwise,

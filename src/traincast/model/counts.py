@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.part import Part
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Sequences, Share
 from traincast.model.model import Model
 from traincast.model.numbers import Summed
 from traincast.model.recompute import DEFAULT_MODULES, RECOMPUTE
@@ -147,7 +147,7 @@ def parameters(model: Model, vocab: int | None = None) -> Parameters:
     for blocks, count in layer_kinds(model, range(model.layers)).items():
         layers += _layer_parameters(model, blocks) * count
     ends: Counter[str] = Counter()
-    whole = Share(model=model, seq_length=1, vocab=entries)
+    whole = Share(model=model, sequences=Sequences(length=1), vocab=entries)
     for part in parts_of((*FIRST_BLOCKS, *last_blocks(model, with_embedding=True)), whole):
         ends[part.counts_as] += part.elements
     mtp = mtp_layer(model)
@@ -279,7 +279,7 @@ def _computing(model: Model, seq_length: int, vocab: int | None = None) -> list[
 
 def _whole(model: Model, seq_length: int, vocab: int | None = None) -> Share:
     """Return one sequence of a model on one rank; no token is dropped, whatever experts have room for."""
-    return Share(model=_dropless(model), seq_length=seq_length, vocab=vocab or model.vocab)
+    return Share(model=_dropless(model), sequences=Sequences(length=seq_length), vocab=vocab or model.vocab)
 
 
 def _dropless(model: Model) -> Model:
@@ -299,7 +299,7 @@ def _flops_of(parts: Iterable[Part], tokens: int, count: int = 1) -> TokenFlops:
 
 
 def _parts(model: Model, blocks: Blocks) -> list[Part]:
-    return parts_of(blocks, Share(model=model, seq_length=1))
+    return parts_of(blocks, Share(model=model, sequences=Sequences(length=1)))
 
 
 def _layer_parameters(model: Model, blocks: Blocks) -> LayerParameters:
