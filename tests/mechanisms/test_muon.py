@@ -129,6 +129,13 @@ def test_tensor_parallel_ranks_update_parts_or_whole_matrices():
     assert {each.group for update in updates.values() for each in update.exchanges} == {"tp"}
 
 
+@pytest.mark.parametrize("mode", TP_MODES)
+def test_without_tensor_parallelism_all_ways_are_one(mode):
+    update = update_of(muon(gpus=1, zero=0, muon_tp_mode=mode))
+    assert gemm_flops(update) == pytest.approx(whole_flops(), rel=1e-12)
+    assert sum(each.size_bytes for each in update.exchanges) == 0
+
+
 def test_experts_are_matrices_of_their_own():
     """With ep 8 a rank has one of 8 experts in each layer; of all else each of 8 ranks owns one layer's worth."""
     update = update_of(muon(TINY_EXPERTS, gpus=8, ep=8, zero=1))

@@ -134,6 +134,13 @@ def test_parameters_that_stay_whole_are_gathered_once():
     assert found["gathered layers"] == 2 * PSI + job.memory_policy.gradient_bytes * ENDS
 
 
+def test_parameters_that_stay_whole_in_8_bits_are_a_byte_but_for_the_ends():
+    said = {"framework": "torchtitan-2025", "reshard_after_forward": False, "precision": "fp8", "param_gather_bytes": 1}
+    job = job_of(zero=3, **said)
+    found = of(ShardedParameters(), state_of(job, 8, 8))
+    assert found["gathered layers"] == (PSI - ENDS) + 2 * ENDS + job.memory_policy.gradient_bytes * ENDS
+
+
 def test_experts_are_divided_among_their_own_replicas():
     job = job_of(TINY_EXPERTS, zero=1, ep=4)
     rank = RankState.alone(job, parameters(dense=800, experts=600, ends=0))
