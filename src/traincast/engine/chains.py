@@ -25,11 +25,10 @@ _LINKS_BACK = 8
 _LONG = 16
 """Slots of a chain from which on its running sums are made at once."""
 
-_Chain = tuple[int, int, tuple[int, ...]]
-"""First slot, the slot after the last, and the slots of the ends that its first operation waits for."""
+_NONE: tuple[int, ...] = ()
 
-_Unit = tuple[int, int, int, int, tuple[_Chain, ...]]
-"""First slot of a chain, the slot after its last, and two ends that it waits for; or the chains that begin together."""
+_Chain = tuple[int, int, int, int, tuple[int, ...]]
+"""First slot, the slot after the last, and the slots of two ends that its first operation waits for, and of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +39,9 @@ class Visits:
     """Slot of the end of each operation; that of its start is the one before."""
     slots: int
     """Their number; one more stands for what has ended before anything begins."""
-    units: list[_Unit]
-    member_I: IntArray
-    """Operations of rendezvous of several members, in the order of visits."""
+    units: list[tuple[_Chain, ...]]
+    first_C: IntArray
+    """First operations of chains, in the order of visits."""
 
 
 def run_chains(graph: Graph, duration_s_N: FloatArray) -> Times:
@@ -58,37 +57,30 @@ def run_chains(graph: Graph, duration_s_N: FloatArray) -> Times:
     # Single numbers are read and written as those of Python, long chains summed as arrays.
     steps, times = _numbers(step_S), _numbers(time_S)
     readies: list[float] = []
-    for first, last, one, other, unit in visits.units:
-        if unit:
-            ready = [max([times[each] for each in awaited], default=0.0) for _, _, awaited in unit]
-            begin = max(ready)
-            if len(unit) > 1:
-                readies += ready
-                longest = max([steps[each + 1] for each, _, _ in unit])
-                for each, _, _ in unit:
-                    steps[each + 1] = longest
-            for each, after, _ in unit:
-                steps[each] = time = begin
-                if after - each > _LONG:
-                    np.add.accumulate(step_S[each:after], out=time_S[each:after])
-                    continue
-                times[each] = time
-                for slot in range(each + 1, after):
-                    times[slot] = time = time + steps[slot]
-            continue
-        time, later = times[one], times[other]
-        if later > time:
-            time = later
-        if last - first > _LONG:
-            steps[first] = time
-            np.add.accumulate(step_S[first:last], out=time_S[first:last])
-            continue
-        times[first] = time
-        for slot in range(first + 1, last):
-            times[slot] = time = time + steps[slot]
+    for unit in visits.units:
+        begin = longest = 0.0
+        for first, _, one, other, others in unit:
+            ready, later = times[one], times[other]
+            if later > ready:
+                ready = later
+            for each in others:
+                ready = max(ready, times[each])
+            readies.append(ready)
+            if ready > begin:
+                begin = ready
+            if steps[first + 1] > longest:
+                longest = steps[first + 1]
+        for first, last, _, _, _ in unit:
+            steps[first], steps[first + 1] = begin, longest
+            if last - first > _LONG:
+                np.add.accumulate(step_S[first:last], out=time_S[first:last])
+                continue
+            times[first] = time = begin
+            for slot in range(first + 1, last):
+                times[slot] = time = time + steps[slot]
     start_N, end_N = time_S[visits.end_slot_N - 1], time_S[visits.end_slot_N]
     ready_N = start_N.copy()
-    ready_N[visits.member_I] = readies
+    ready_N[visits.first_C] = readies
     return ready_N, start_N, end_N, len(graph)
 
 
@@ -101,8 +93,7 @@ def chains_of(graph: Graph) -> int:
     """Return how many chains a graph has, which is what a run takes its time for."""
     if "chains" not in graph.kept:
         graph.kept["chains"] = len(_linked(graph, _sole_predecessors(*_predecessors(graph)))[1])
-    found = graph.kept["chains"]
-    return found if isinstance(found, int) else len(graph)
+    return cast(int, graph.kept["chains"])
 
 
 def _find_visits(graph: Graph) -> Visits | None:
@@ -118,48 +109,29 @@ def _find_visits(graph: Graph) -> Visits | None:
     order = _order(unit_C[chain_A], unit_C[chain_N[source_A]], count)
     if len(order) < count:
         return None
-    units, together = _units(order, unit_C, last, chain_A, slot_N[source_A])
-    return Visits(end_slot_N=slot_N, slots=last[-1] if last else 0, units=units, member_I=head_C[together])
+    chains = _chains(last, chain_A, slot_N[source_A])
+    of_unit = np.argsort(unit_C, kind="stable").tolist()
+    spans_U = list(pairwise(pointers(np.bincount(unit_C, minlength=count)).tolist()))
+    visited = [of_unit[slice(*spans_U[unit])] for unit in order]
+    return Visits(
+        end_slot_N=slot_N,
+        slots=last[-1] if last else 0,
+        units=[tuple([chains[chain] for chain in unit]) for unit in visited],
+        first_C=head_C[np.array([chain for unit in visited for chain in unit], dtype=np.int64)],
+    )
 
 
-def _units(
-    order: list[int], unit_C: IntArray, last: list[int], chain_A: IntArray, slot_A: IntArray
-) -> tuple[list[_Unit], list[int]]:
-    """Return what is visited at once, in order, and the chains that begin with others.
-
-    Parameters
-    ----------
-    order : list of int
-        Units in an order in which they can run.
-    unit_C : int array [C]
-        Unit of each chain.
-    last : list of int [C]
-        Slot after the last one of each chain.
-    chain_A, slot_A : int array [A]
-        The ends that a chain waits for, by their slot, chain by chain.
-    """
+def _chains(last: list[int], chain_A: IntArray, slot_A: IntArray) -> list[_Chain]:
+    """Return the chains: by the slot after the last of each, and the ends that chains wait for, chain by chain."""
     nothing = last[-1] if last else 0
-    count_C = np.bincount(chain_A, minlength=len(last))
-    begin_C = pointers(count_C)[:-1]
-    padded_A = np.append(slot_A, [nothing, nothing])
-    one_C = np.where(count_C > 0, padded_A[begin_C], nothing).tolist()
-    other_C = np.where(count_C > 1, padded_A[begin_C + 1], nothing).tolist()
-    begin, counts, awaited = begin_C.tolist(), count_C.tolist(), slot_A.tolist()
-    spans = list(pairwise([0, *last]))
-    by_unit, first_U = np.argsort(unit_C, kind="stable").tolist(), pointers(np.bincount(unit_C)).tolist()
-    units: list[_Unit] = []
-    together: list[int] = []
-    for unit in order:
-        chains = by_unit[first_U[unit] : first_U[unit + 1]]
-        if len(chains) == 1 and counts[chains[0]] <= 2:
-            chain = chains[0]
-            units.append((*spans[chain], one_C[chain], other_C[chain], ()))
-            continue
-        if len(chains) > 1:
-            together += chains
-        listed = [(*spans[each], tuple(awaited[begin[each] : begin[each] + counts[each]])) for each in chains]
-        units.append((0, 0, nothing, nothing, tuple(listed)))
-    return units, together
+    begin_C1 = pointers(np.bincount(chain_A, minlength=len(last)))
+    count_C, padded_A = np.diff(begin_C1), np.append(slot_A, [nothing, nothing])
+    one_C = np.where(count_C > 0, padded_A[begin_C1[:-1]], nothing).tolist()
+    other_C = np.where(count_C > 1, padded_A[begin_C1[:-1] + 1], nothing).tolist()
+    awaited, others = slot_A.tolist(), [_NONE] * len(last)
+    for chain in np.flatnonzero(count_C > 2).tolist():
+        others[chain] = tuple(awaited[begin_C1[chain] + 2 : begin_C1[chain + 1]])
+    return list(zip([0, *last], last, one_C, other_C, others, strict=False))
 
 
 def _numbered(follower_N: IntArray, head_C: IntArray) -> tuple[IntArray, IntArray, list[int]]:
