@@ -48,6 +48,8 @@ _COLUMNS = {
     **{"experts": ("experts", "experts"), "topk": ("experts", "topk"), "moe_ffn": ("experts", "ffn_hidden")},
 }
 """Column to where its value belongs in the model's table: section and name."""
+SHAPE_COLUMNS = tuple(_COLUMNS)
+"""Columns that say the shape of a model."""
 
 
 class _Filling(Struct):

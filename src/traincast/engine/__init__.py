@@ -57,7 +57,7 @@ def run(graph: Graph, duration_s_N: FloatArray, engine: str = "auto") -> tuple[F
 def _engine(name: str, graph: Graph) -> Callable[[Graph, FloatArray], Times]:
     if name not in ENGINES:
         raise ProgramError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
-    if name == "kernel" or (_compiles(name, graph) and find_spec("numba")):
+    if compiled(name, graph):
         if not find_spec("numba"):
             raise ProgramError("the engine 'kernel' needs numba: pip install 'traincast[fast]'")
         from traincast.engine.kernel import run_kernel
@@ -66,10 +66,11 @@ def _engine(name: str, graph: Graph) -> Callable[[Graph, FloatArray], Times]:
     return run_reference if name == "reference" else run_chains
 
 
-def _compiles(name: str, graph: Graph) -> bool:
-    """Return whether an engine takes the kernel for a program, where it can."""
+def compiled(name: str, graph: Graph) -> bool:
+    """Return whether an engine runs a program in numba."""
     steps = {"auto": 1, "several": _SEVERAL}
-    if name not in steps:
-        return name == "fast"
-    least = KERNEL_FROM_CHAINS // steps[name]
-    return len(graph) >= least and (len(graph) >= _COUNTED_TO * least or chains_of(graph) >= least)
+    pays = name == "fast"
+    if name in steps:
+        least = KERNEL_FROM_CHAINS // steps[name]
+        pays = len(graph) >= least and (len(graph) >= _COUNTED_TO * least or chains_of(graph) >= least)
+    return name == "kernel" or (pays and find_spec("numba") is not None)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct, field
 
 from traincast.errors import TraincastError
+from traincast.job.fields import ways
 from traincast.planning.layout import Layout
 from traincast.planning.screen.screen import Screened
 from traincast.progress import part
@@ -77,9 +78,9 @@ class _Race(Struct):
 
 
 def _kind(layout: Layout) -> tuple[object, ...]:
-    """Return what the screen's error depends on: the schedule, and how state is sharded."""
+    """Return what the screen's error depends on: the schedule, how state is sharded, and ways of execution."""
     schedule = layout.schedule if layout.pp > 1 else ""
-    return schedule, layout.zero, layout.overlap_grad_reduce, layout.moe_a2a_overlap
+    return schedule, layout.zero, layout.overlap_grad_reduce, *(getattr(layout, each.name) for each in ways())
 
 
 def _degrees(layout: Layout) -> tuple[int, ...]:
