@@ -68,11 +68,6 @@ class BlockTables(Struct, dict=True):
         return found
 
     @cached_property
-    def fixed_s(self) -> FloatArray:
-        """Seconds of what every step has once, [K]."""
-        return self.filled.fixed_s(self.members, self.shape)
-
-    @cached_property
     def message_s(self) -> FloatArray:
         """Seconds of a send and its receive between stages, [K]."""
         pp = self.job.parallel.pp
