@@ -7,12 +7,13 @@ Letters: K shares, J pairs of a share and a way to shard, U pairs of degrees and
 C kinds of virtual stages.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
 
+from traincast.job.job import Job
 from traincast.lowering.emit import Rows
 from traincast.lowering.held import table_stages
 from traincast.lowering.step import (
@@ -26,12 +27,13 @@ from traincast.lowering.step import (
 )
 from traincast.model.numbers import Number, added
 from traincast.planning.screen.passes import Passes
-from traincast.planning.screen.shape import StageKind
+from traincast.planning.screen.shape import StageKind, Turn
 from traincast.planning.screen.state_times import StateArrays
 from traincast.planning.screen.states import StateTimes
 from traincast.planning.screen.tables import BlockTables
 from traincast.planning.screen.timed import Busy, Moment, Wait, at_rows
 from traincast.planning.screen.ways import Ways
+from traincast.schedules.length import BACKWARD, FORWARD, WEIGHT
 from traincast.workload.builder import OUTSIDE
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.words import Phase, Stream
@@ -53,8 +55,8 @@ class StepEnds:
         self.tables = table_stages(block.job, block.shape.plan)
         self.has_copies = len(block.shape.plan.placement) > 1
         gathering = passes.table is not block.filled.chunks
-        self.order = (passes.splits, passes.schedule.groups_of_stages, self.gathers_again, gathering)
-        """What else than its virtual stages decides how long a rank's passes are and which follow each other."""
+        self.order = (passes.splits, self.gathers_again, gathering)
+        """What else than its turns decides how long a rank's passes are."""
 
     def seconds(self, *, reduced: bool, gathered: bool) -> list[FloatArray]:
         """Return the seconds of a step without its passes, if all end these when a kind of stage does, [S] of [J].
@@ -62,7 +64,10 @@ class StepEnds:
         `reduced` and `gathered` say whether gradients and parameters are exchanged while passes run. All ranks go on
         together when the norm of the gradients is there, and the slowest update ends the step.
         """
-        key = (*map(self._key, self.block.shape.stages), reduced, gathered, *self.order)
+        stages = self.block.shape.stages
+        turns = (self._turns(self.block.shape.last_gradients(each.stage)) for each in stages)
+        begun = self._turns(self.block.shape.first_forwards(stages[0].stage))
+        key = (*map(self._key, stages), *turns, begun, reduced, gathered, *self.order)
         return self.block.members.once(("ends", self.ways.zero, *key), partial(self._seconds, reduced, gathered))
 
     def rest_s(self, *, gathered: bool) -> FloatArray:
@@ -92,7 +97,8 @@ class StepEnds:
         updated_s: Number = 0.0
         for kind in self.block.shape.stages:
             before, after = self._written(kind, overlapped=reduced)[0], self._written(kind, overlapped=gathered)[1]
-            passed = self._once("last passes", kind, partial(self._last_passes, kind, reduced), reduced, *self.order)
+            key = (self._turns(self.block.shape.last_gradients(kind.stage)), reduced, *self.order)
+            passed = self._once("last passes", kind, partial(self._last_passes, kind, reduced), *key)
             moment = self.emit.run([at_rows(each, self.at_J) for each in before], passed)
             joined.append(moment.now_s)
             updated_s = np.maximum(updated_s, self._updated_s(kind, gathered, after, moment))
@@ -101,7 +107,8 @@ class StepEnds:
     def _begun_s(self, gathered: bool) -> FloatArray:
         """Return the seconds by which what begins a step delays its passes, [J, 1]."""
         first = self.block.shape.stages[0]
-        return self._once("begin", first, lambda: added(self._begins(first, gathered)), gathered, *self.order)
+        key = (self._turns(self.block.shape.first_forwards(first.stage)), gathered, *self.order)
+        return self._once("begin", first, lambda: added(self._begins(first, gathered)), *key)
 
     def _written(self, kind: StageKind, *, overlapped: bool) -> tuple[Rows, Rows]:
         """Return what a rank runs after its passes, until the norm of all gradients is there, and after that."""
@@ -134,26 +141,25 @@ class StepEnds:
         sums = zero < 3 or any(self.state_C[each].summed_s.any() for each in kind.held)
         if not job.offloads_gradients and (late or not sums):
             return Moment()
-        emit = self.passes.table.emit.on(job, self._rows_J, (Phase.WEIGHT_GRADIENT,) if self.passes.splits else Phase)
-
-        def passes(each: int) -> tuple[Rows, Rows, Number]:
-            of = self._on_passes(each)
-            last, usual = (backward_pass(emit, of, gathers=self.gathers_again, last=last) for last in (True, False))
-            usual_s = emit.seconds(usual)
-            return last, self._between(usual_s), usual_s
-
         longer: Rows = []
         passes_s: Number = 0.0
-        for each in reversed(kind.held):
-            key = self.block.filled.number_of(self.block.shape.chunks[each])
-            last, others, usual_s = self.block.members.once(
-                ("last", zero, key, reduced, *self.order), partial(passes, each)
-            )
-            longer += [*(others if longer else []), *last]
-            passes_s = passes_s + usual_s + (emit.seconds(others) if len(longer) > len(last) else 0.0)
+        for turn in self.block.shape.last_gradients(kind.stage):
+            key = (self._number(turn.kind), turn.whole, reduced, *self.order)
+            last, usual_s = self.block.members.once(("last", zero, *key), partial(self._last_pass, job, turn))
+            between = self._between(turn)
+            longer += [*between, *last]
+            passes_s = passes_s + usual_s + added(each.time_s for each in between)
+        emit = self.passes.table.emit.on(job, self._rows_J)
         moment = emit.run(longer)
         extra_s = moment.now_s - passes_s
         return Moment(extra_s, {stream: extra_s + left_s for stream, left_s in moment.left_s.items()})
+
+    def _last_pass(self, job: Job, turn: Turn) -> tuple[Rows, Number]:
+        """Return the last backward pass of a virtual stage, and how long it is where it is not the last one."""
+        of = self._on_passes(turn.kind)
+        emit = self.passes.table.emit.on(job, self._rows_J, Phase if turn.whole else (Phase.WEIGHT_GRADIENT,))
+        last, usual = (backward_pass(emit, of, gathers=self.gathers_again, last=each) for each in (True, False))
+        return last, emit.seconds(usual)
 
     def _started(self, kind: StageKind, *, gathered: bool) -> Moment:
         """Return when a rank has begun its step, of degrees and ways."""
@@ -169,14 +175,13 @@ class StepEnds:
         if not left_s:
             return
         moment, emit = Moment(0.0, left_s), self.passes.table.emit.on(self.block.job, self._rows_J)
-        # Others come long before a virtual stage that is not next to run.
-        held = first.held if self.passes.schedule.groups_of_stages else first.held[:1]
-        passing = [self._on_passes(each) for each in held]
-        for of, following in zip(passing, [*passing[1:], None], strict=True):
+        turns = self.block.shape.first_forwards(first.stage)
+        passing = [self._on_passes(each.kind) for each in turns]
+        for turn, of, following in zip(turns, passing, [*passing[1:], None], strict=True):
+            moment = emit.run(self._between(turn), moment)
             usual_s = emit.seconds(forward_pass(emit, of))
             moment = emit.run(first_forward_pass(emit, of, following, begins=of is passing[0]), moment)
             yield moment.now_s - usual_s
-            moment = emit.run(self._between(usual_s), moment)
 
     def _on_passes(self, kind: int) -> OfStage:
         """Return a kind of virtual stage with its state, as passes have them, [J, 1]."""
@@ -187,12 +192,24 @@ class StepEnds:
     def _rows_J(self) -> IntArray:
         return self.block.rows_K[self.ways.share_J]
 
-    def _between(self, pass_s: Number) -> Rows:
-        """Return the other passes of a virtual stage that a rank runs before it turns to another one."""
-        if not self.passes.schedule.groups_of_stages:
-            return []
-        count = np.minimum(self.block.job.parallel.pp, self.block.microbatches_K)[self.ways.share_J, None] - 1
-        return [Busy(Stream.COMPUTE, count * pass_s, True, 1.0)]
+    def _between(self, turn: Turn) -> Rows:
+        """Return the passes that a rank runs before a turn, recomputing as little as may be."""
+        times = {FORWARD: "forward_s", BACKWARD: "backward_s", WEIGHT: "weight_s"}
+        found = [
+            getattr(self.passes.chunks_C[kind], times[which]).min(axis=1)[self.ways.share_J, None] * count
+            for (which, kind), count in turn.before
+        ]
+        return [Busy(Stream.COMPUTE, added(found), True, 1.0)] if found else []
+
+    def _turns(self, turns: Iterable[Turn]) -> tuple[object, ...]:
+        """Return what tells turns of all pipelines apart."""
+        return tuple(
+            (self._number(each.kind), each.whole, *((which, self._number(kind), n) for (which, kind), n in each.before))
+            for each in turns
+        )
+
+    def _number(self, kind: int) -> int:
+        return self.block.filled.number_of(self.block.shape.chunks[kind])
 
     def _of_pairs(self, value: Number) -> FloatArray:
         """Return something of degrees and ways, or a number, of every pair of a share and a way, [J, 1]."""
@@ -206,5 +223,4 @@ class StepEnds:
 
     def _key(self, kind: StageKind) -> tuple[object, ...]:
         """Return what tells kinds of stages of all pipelines apart."""
-        held = (self.block.filled.number_of(self.block.shape.chunks[each]) for each in kind.held)
-        return *held, kind.stage in self.tables, self.has_copies
+        return *map(self._number, kind.held), kind.stage in self.tables, self.has_copies
