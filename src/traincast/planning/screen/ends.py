@@ -79,6 +79,19 @@ class StepEnds:
         found: FloatArray = (self._begun_s(gathered) + updated_s)[:, 0]
         return found
 
+    def slowed_s(self, kind: StageKind) -> FloatArray:
+        """Return the seconds by which reductions of each microbatch slow the passes of a stage that hide them, [J]."""
+        count_J = self.block.microbatches_K[self.ways.share_J] / len(self.block.shape.plan.placement)
+        once_s: FloatArray = self._once("slowed", kind, lambda: added(map(self._slowed_s, kind.held)), *self.order)
+        return once_s[:, 0] * count_J
+
+    def _slowed_s(self, kind: int) -> Number:
+        job, of = self.block.job.with_values(zero=self.ways.zero), self._on_passes(kind)
+        phases = (Phase.WEIGHT_GRADIENT,) if self.passes.splits else Phase
+        emit = self.passes.table.emit.on(job, self._rows_J, phases)
+        alone = emit.seconds(backward_pass(emit.on(job.with_values(zero=0), self._rows_J, phases), of))
+        return emit.seconds(backward_pass(emit, of)) - alone
+
     @cached_property
     def outside_J(self) -> FloatArray:
         """Seconds of exchanges outside the job that are overlapped with the step, with what waits for them."""

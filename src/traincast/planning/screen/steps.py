@@ -38,7 +38,8 @@ class Steps:
     def __init__(self, block: BlockTables, passes: Passes, states: StateTimes, ways: Ways, *, reshard: bool) -> None:
         self.block, self.ways, self.passes, self.reshard = block, ways, passes, reshard
         self.state_C, self.at_J = states.seconds_of(ways)
-        self.longer_L = np.flatnonzero(self.passes.lengthened(ways, self.state_C, self.at_J, reshard=reshard))
+        self._longer_J = self.passes.lengthened(ways, self.state_C, self.at_J, reshard=reshard)
+        self.longer_L = np.flatnonzero(self._longer_J)
         self._found: dict[Overlaps, list[FloatArray]] = {}
         self.ends = StepEnds(block, passes, states, ways, reshard=reshard)
 
@@ -67,7 +68,12 @@ class Steps:
         """Return what begins and ends the step, of each kind of stage, [S] of [J]."""
         if overlaps not in self._found:
             reduced, gathered = overlaps
-            self._found[overlaps] = self.ends.seconds(reduced=reduced, gathered=gathered)
+            found = self.ends.seconds(reduced=reduced, gathered=gathered)
+            if self.ways.zero == 2:
+                # Pipelines that are worked out with what each microbatch exchanges have it already.
+                slowed = (np.where(self._longer_J, 0.0, self.ends.slowed_s(kind)) for kind in self.block.shape.stages)
+                found = [each + more for each, more in zip(found, slowed, strict=True)]
+            self._found[overlaps] = found
         return self._found[overlaps]
 
     def _lengths(self, rows: Rows) -> tuple[FloatArray, Callable[[StageKind], Number]]:
