@@ -7,8 +7,9 @@ Letters: K shares, J pairs of a share and a way to shard, U pairs of degrees and
 C kinds of virtual stages.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
@@ -156,12 +157,12 @@ class StepEnds:
             return Moment()
         longer: Rows = []
         passes_s: Number = 0.0
-        for turn in self.block.shape.last_gradients(kind.stage):
+        for turn, count in _together(self.block.shape.last_gradients(kind.stage)):
             key = (self._number(turn.kind), turn.whole, reduced, *self.order)
-            last, usual_s = self.block.members.once(("last", zero, *key), partial(self._last_pass, job, turn))
+            last, usual_s = self.block.members.once(("last", zero, key), partial(self._last_pass, job, turn))
             between = self._between(turn)
-            longer += [*between, *last]
-            passes_s = passes_s + usual_s + added(each.time_s for each in between)
+            longer += [each.often(count) for each in (*between, *last)]
+            passes_s = passes_s + count * (usual_s + added(each.time_s for each in between))
         emit = self.passes.table.emit.on(job, self._rows_J)
         moment = emit.run(longer)
         extra_s = moment.now_s - passes_s
@@ -222,7 +223,7 @@ class StepEnds:
         )
 
     def _number(self, kind: int) -> int:
-        return self.block.filled.number_of(self.block.shape.chunks[kind])
+        return self.block.numbers_C[kind]
 
     def _of_pairs(self, value: Number) -> FloatArray:
         """Return something of degrees and ways, or a number, of every pair of a share and a way, [J, 1]."""
@@ -237,3 +238,10 @@ class StepEnds:
     def _key(self, kind: StageKind) -> tuple[object, ...]:
         """Return what tells kinds of stages of all pipelines apart."""
         return *map(self._number, kind.held), kind.stage in self.tables, self.has_copies
+
+
+def _together(turns: Sequence[Turn]) -> Iterator[tuple[Turn, int]]:
+    """Yield turns and how often each comes, but for the last one those that are alike and follow each other as one."""
+    for turn, alike in groupby(turns[:-1]):
+        yield turn, sum(1 for _ in alike)
+    yield turns[-1], 1

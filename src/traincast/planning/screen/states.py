@@ -55,7 +55,7 @@ class StateTimes:
         chunks, state_C = self.block.shape.chunks, self.seconds_of(ways)[0]
         found = []
         for each in kind.held:
-            key = ("own", ways.zero, self.block.filled.number_of(chunks[each]))
+            key = ("own", ways.zero, self.block.numbers_C[each])
             found.append(self.block.members.once(key, partial(self._own, ways, chunks[each], state_C[each])))
         return found
 

@@ -52,8 +52,13 @@ class BlockTables(Struct, dict=True):
 
     def kept(self, what: str, held: tuple[int, ...], made: Callable[[], T], *more: object) -> T:
         """Return something of a kind of stage that depends on what virtual stages it holds, whatever the schedule."""
-        numbers = tuple(self.filled.number_of(self.shape.chunks[each]) for each in held)
+        numbers = tuple(self.numbers_C[each] for each in held)
         return self.members.once((what, numbers, *more), made)
+
+    @cached_property
+    def numbers_C(self) -> tuple[int, ...]:
+        """What tells these from those of other pipelines."""
+        return tuple(map(self.filled.number_of, self.shape.chunks))
 
     @cached_property
     def sizes_C(self) -> list[ChunkSizes]:

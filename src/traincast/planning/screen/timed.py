@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.lowering.work import Exchange
 from traincast.model.numbers import Number, larger
@@ -34,12 +35,20 @@ class Busy(Struct, frozen=True):
         time_s, computes, slowdown = of_rows
         return Busy(self.stream, time_s, self.blocking, computes, slowdown)
 
+    def often(self, count: int) -> "Busy":
+        """Return it so many times, one after another."""
+        return self if count == 1 else replace(self, time_s=self.time_s * count)
+
 
 class Wait(Struct, frozen=True):
     """What lets nothing go on before a stream is free."""
 
     stream: Stream
     where: Number = True
+
+    def often(self, count: int) -> "Wait":  # noqa: ARG002
+        """Return it once."""
+        return self
 
 
 def at_rows(row: Busy | Wait, rows: IntArray) -> Busy | Wait:
