@@ -97,14 +97,14 @@ WORDS = (
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
-    """Return the lines of a file, each with the place of it."""
-    shown = path.relative_to(ROOT if path.is_relative_to(ROOT) else SOURCE.parent)
+    """Return the lines of a file, each with its place in a clone, also where the package is installed elsewhere."""
+    shown = "src" / path.relative_to(SOURCE.parent) if path.is_relative_to(SOURCE) else path.relative_to(ROOT)
     return [(f"{shown}:{at}", line) for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)]
 
 
 def _helped(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[tuple[str, str]]:
     """Yield the lines of the help of a command and of those below it."""
-    context = click.Context(command, info_name=name, parent=parent)
+    context = click.Context(command, info_name=name, parent=parent, **command.context_settings)
     yield from ((f"{name} --help", line) for line in command.get_help(context).splitlines())
     for each in command.list_commands(context) if isinstance(command, click.Group) else ():
         below = command.get_command(context, each)
@@ -155,11 +155,13 @@ def _classes_and_functions() -> Iterator[tuple[Path, ast.ClassDef | ast.Function
                 yield path.relative_to(SOURCE), node
 
 
+@pytest.mark.slow
 def test_no_function_is_called_of():
     found = {str(path) for path, node in _classes_and_functions() if node.name == "of"}
     assert not found, "say what it returns: from_..., or the name of what is found"
 
 
+@pytest.mark.slow
 def test_a_public_class_has_a_name_of_its_own():
     places = defaultdict(set)
     for path, node in _classes_and_functions():

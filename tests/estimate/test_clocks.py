@@ -59,6 +59,7 @@ def test_a_gpu_as_its_datasheet_says_has_all_of_its_peaks(name):
 RISING = (0.3, 0.7, 0.9, 0.99, 1.0, 1.01, 1.1, 1.3, 2.0, 10.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*gpu_names(), "its own"])
 def test_no_higher_rate_of_a_gpu_is_slower(name):
     """Each rate alone and all peaks together, for GEMMs of all sizes and all types, and what is not throttled."""

@@ -117,6 +117,7 @@ def test_it_is_at_most_six_files():
     assert not (ROOT / "src" / "traincast" / FILE).exists()
 
 
+@pytest.mark.slow
 def test_it_is_a_flag_and_what_cannot_be_is_refused(added):
     assert "--folded-moments" in added["help"]
     assert "folded_moments: folds two moments in fp32: leave out muon" in added["refused"]

@@ -5,12 +5,12 @@ from msgspec.structs import replace
 from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job
 from traincast.model.blocks.share import Execution, Share
-from traincast.model.structure import Blocks, in_sixteen_bits, layer_blocks
+from traincast.model.structure import Blocks, in_sixteen_bits
 
 
 def blocks_of_layer(job: Job, layer: int) -> Blocks:
     """Return the blocks of the layer of a job at that index, from 0: in 16 bits where the job keeps the ends there."""
-    blocks = layer_blocks(job.model, layer)
+    blocks = job.blocks_L[layer]
     return in_sixteen_bits(blocks) if job.precision.keeps_sixteen_bits(layer, job.model.layers) else blocks
 
 
@@ -47,17 +47,14 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         gathered_weight_bytes=job.sharding.gathered_weight_bytes,
         attention_kernel=kernels.attention,
         cp_kind=job.communication.cp_kind,
-        lora_rank=job.finetuning.adapter_rank,
-        lora_targets=job.finetuning.lora_targets,
+        adapters=job.finetuning.adapters,
         packed_length=job.batch.packed_length or 0,
-        expert_imbalance=experts.imbalance,
+        dispatch=experts.dispatch,
         ranks_per_node=ranks_per_node,
         fused_elementwise=framework.fused_elementwise,
         fused_expert_bias=framework.fused_expert_bias or kernels.te_op_fuser,
         gradient_sum=framework.gradient_sum,
         recasts_norms=framework.recasts_norms,
-        moe_dispatcher=experts.dispatcher,
-        moe_dispatch_dtype=experts.dispatch_dtype,
     )
 
 

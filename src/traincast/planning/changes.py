@@ -12,7 +12,7 @@ from traincast.errors import TraincastError
 from traincast.estimate.memory import chance_of_oom
 from traincast.job.fields import FIELDS, left_open
 from traincast.job.job import Job
-from traincast.job.parallel import DEGREES, RESULT_DEGREES
+from traincast.job.parallel import DEGREES
 from traincast.job.request import JobRequest
 from traincast.planning.doubt import chance_faster
 from traincast.planning.finalists import Finalist, simulated
@@ -21,6 +21,7 @@ from traincast.planning.options import AXES
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import Result
+from traincast.simulation.result_records import RESULT_DEGREES
 from traincast.units import format_share, format_size
 
 Simulate = Callable[[Layout], tuple[Result, JobStep]]

@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
+from traincast.job.choices import choices_of
 from traincast.job.failures import Failures
 from traincast.job.fields import FIELDS, axes, limited
 from traincast.job.request import JOB_FIELDS
@@ -165,7 +166,7 @@ def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401
         raw, known = list(value) if isinstance(value, tuple) else value, FIELDS[name]
         found = decoded(name, _TYPES[name], raw, least=known.least)
         if known.takes == "choice":
-            return known_name(known.what, str(found), known.choices)
+            return known_name(known.what, str(found), choices_of(known))
         if name == "schedule":
             return SCHEDULES.get(found).name
         return spelled_modules(found) if name == "recompute_modules" else found

@@ -15,6 +15,8 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import host_of
 from traincast.job.job import Job
+from traincast.lowering.build import build_workload
+from traincast.lowering.plans import plan_of_job
 from traincast.simulation.step import Setting, Step, run_step
 from traincast.simulation.study import Study
 from traincast.workload.ops import OpTable
@@ -99,7 +101,10 @@ def estimated_work(
     TraincastError
         If the job cannot run.
     """
-    workload = (study or Study()).workload(with_factors(job, factors), ranks_per_node)
+    built = with_factors(job, factors)
+    workload = (study or Study()).workload(
+        (built, ranks_per_node), lambda: build_workload(built, plan_of_job(built), ranks_per_node)
+    )
     compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))
     if job.offload.any:
         compute = with_offload(compute, host_of(gpu, ranks_of_host(job, ranks_per_node)))

@@ -213,6 +213,7 @@ def of_kinds(name, *more):
 SOME_SPACES = [of_kinds(name) for name in SPACES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
 def test_memory_is_that_of_a_forecast(name):
     screen = screen_of(**SPACES[name])
@@ -223,6 +224,7 @@ def test_memory_is_that_of_a_forecast(name):
         assert peak == pytest.approx(wanted, rel=1e-9), layout.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME_SPACES)
 def test_a_layout_alone_is_as_in_the_whole_space(name):
     given = SPACES[name]
@@ -257,6 +259,7 @@ def fixed_to(layout):
     return {name: (getattr(layout, name),) for name in names if name != "schedule" or layout.pp > 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME_SPACES)
 def test_the_best_of_a_space_is_its_smallest_step_that_fits(name):
     screen = screen_of(**SPACES[name])
@@ -309,11 +312,12 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
                     assert mine == pytest.approx(moved)
                     checked += 1
             first = held_by_stages(job, plan_of_job(job))[:1]
-            one, all_of = (rank_parameters(job.model, first, each) for each in (parts, costs.parts))
+            one, all_of = (rank_parameters(job, first, each) for each in (parts, costs.parts))
             assert np.broadcast_to(all_of.total.total, costs.shares)[row] == one.total.total
     assert checked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "off"),
     [
