@@ -28,7 +28,7 @@ from traincast.lowering.step import (
 )
 from traincast.model.numbers import Number, added
 from traincast.planning.screen.passes import Passes
-from traincast.planning.screen.shape import StageKind, Turn
+from traincast.planning.screen.shape import StageKind, StageTurn
 from traincast.planning.screen.state_times import StateArrays
 from traincast.planning.screen.states import StateTimes
 from traincast.planning.screen.tables import BlockTables
@@ -168,7 +168,7 @@ class StepEnds:
         extra_s = moment.now_s - passes_s
         return Moment(extra_s, {stream: extra_s + left_s for stream, left_s in moment.left_s.items()})
 
-    def _last_pass(self, job: Job, turn: Turn) -> tuple[Rows, Number]:
+    def _last_pass(self, job: Job, turn: StageTurn) -> tuple[Rows, Number]:
         """Return the last backward pass of a virtual stage, and how long it is where it is not the last one."""
         of = self._on_passes(turn.kind)
         emit = self.passes.table.emit.on(job, self._rows_J, Phase if turn.whole else (Phase.WEIGHT_GRADIENT,))
@@ -206,7 +206,7 @@ class StepEnds:
     def _rows_J(self) -> IntArray:
         return self.block.rows_K[self.ways.share_J]
 
-    def _between(self, turn: Turn) -> Rows:
+    def _between(self, turn: StageTurn) -> Rows:
         """Return the passes that a rank runs before a turn, recomputing as little as may be."""
         times = {FORWARD: "forward_s", BACKWARD: "backward_s", WEIGHT: "weight_s"}
         found = [
@@ -215,7 +215,7 @@ class StepEnds:
         ]
         return [Busy(Stream.COMPUTE, added(found), True, 1.0)] if found else []
 
-    def _turns(self, turns: Iterable[Turn]) -> tuple[object, ...]:
+    def _turns(self, turns: Iterable[StageTurn]) -> tuple[object, ...]:
         """Return what tells turns of all pipelines apart."""
         return tuple(
             (self._number(each.kind), each.whole, *((which, self._number(kind), n) for (which, kind), n in each.before))
@@ -240,7 +240,7 @@ class StepEnds:
         return *map(self._number, kind.held), kind.stage in self.tables, self.has_copies
 
 
-def _together(turns: Sequence[Turn]) -> Iterator[tuple[Turn, int]]:
+def _together(turns: Sequence[StageTurn]) -> Iterator[tuple[StageTurn, int]]:
     """Yield turns and how often each comes, but for the last one those that are alike and follow each other as one."""
     for turn, alike in groupby(turns[:-1]):
         yield turn, sum(1 for _ in alike)

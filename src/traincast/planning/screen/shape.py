@@ -26,7 +26,7 @@ class StageKind(Struct, frozen=True):
     """Kinds of the virtual stages that they hold, of all copies of the model."""
 
 
-class Turn(NamedTuple):
+class StageTurn(NamedTuple):
     """The first or the last pass of a virtual stage in the order of its stage."""
 
     kind: int
@@ -56,7 +56,7 @@ class Shape(Struct, frozen=True):
         """Stage of each virtual stage of the first copy."""
         return self.plan.placement[0]
 
-    def first_forwards(self, stage: int) -> tuple[Turn, ...]:
+    def first_forwards(self, stage: int) -> tuple[StageTurn, ...]:
         """Return the first forward pass of each virtual stage of a stage."""
         slots = self.plan.slots[stage]
         first: dict[tuple[int, int], int] = {}
@@ -65,19 +65,21 @@ class Shape(Struct, frozen=True):
                 first.setdefault((slot.copy, slot.virtual_stage), at)
         return tuple(self._turns(slots, first.values()))
 
-    def last_gradients(self, stage: int) -> tuple[Turn, ...]:
+    def last_gradients(self, stage: int) -> tuple[StageTurn, ...]:
         """Return the pass that is the last one to add to the gradients of each virtual stage of a stage."""
         slots = self.plan.slots[stage]
         last = {(slot.copy, slot.virtual_stage): at for at, slot in enumerate(slots) if slot.kind in _GRADIENTS}
         return tuple(self._turns(slots, last.values()))
 
-    def _turns(self, slots: Sequence[Slot], places: Iterable[int]) -> Iterator[Turn]:
+    def _turns(self, slots: Sequence[Slot], places: Iterable[int]) -> Iterator[StageTurn]:
         before: int | None = None
         for at in sorted(places):
             between: Counter[Pass] = Counter()
             for slot in slots[at if before is None else before + 1 : at]:
                 between.update((each, self.kind_Q[slot.virtual_stage]) for each in _PASSES[slot.kind])
-            yield Turn(self.kind_Q[slots[at].virtual_stage], slots[at].kind is not SlotKind.W, tuple(between.items()))
+            yield StageTurn(
+                self.kind_Q[slots[at].virtual_stage], slots[at].kind is not SlotKind.W, tuple(between.items())
+            )
             before = at
 
 
