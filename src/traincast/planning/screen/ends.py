@@ -161,7 +161,9 @@ class StepEnds:
             key = (self._number(turn.kind), turn.whole, reduced, *self.order)
             last, usual_s = self.block.members.once(("last", zero, key), partial(self._last_pass, job, turn))
             between = self._between(turn)
-            longer += [each.often(count) for each in (*between, *last)]
+            # Of turns that are alike each hides what it launches behind the passes that precede the next one.
+            others = [each.often(count - 1) for each in (*last, *between)] if count > 1 else []
+            longer += [*between, *others, *last]
             passes_s = passes_s + count * (usual_s + added(each.time_s for each in between))
         emit = self.passes.table.emit.on(job, self._rows_J)
         moment = emit.run(longer)
