@@ -22,7 +22,7 @@ def sent_out(emit: Emitter, size_bytes: Number, layers: Number, rows: Rows) -> R
     name, phase = "activations out", Phase.FORWARD
     early = emit.copy(name, phase, Stream.OFFLOAD_OUT, size_bytes - late)
     left = emit.copy(name, phase, Stream.OFFLOAD_OUT, late)
-    return [*early, *rows, *emit.wait(Stream.OFFLOAD_OUT), *left]
+    return [*early, *rows, *emit.wait(Stream.OFFLOAD_OUT, where=size_bytes > 0), *left]
 
 
 def brought_in(emit: Emitter, size_bytes: Number, layers: Number, rows: Rows, *, whole: Number) -> Rows:

@@ -227,7 +227,7 @@ def end_rows(emit: Emitter, own: Sequence[OfStage], ending: Ending) -> Rows:
         rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, NORM_BYTES))
     updated = added(state.updated() for state in states)
     weights = sum((each.stage.weights() for each in own), Elements())
-    on_gpu = _updated_on_gpu(emit, mechanisms.updated(job, weights, updated))
+    on_gpu = _updated_on_gpu(emit, mechanisms.updated(job, weights, updated), own[0].stage.nothing())
     rows += updated_rows(emit, updated, max(1, sum(each.stage.layers for each in own)), on_gpu)
     for each in mechanisms.outside(job, updated):
         rows += emit.wait(OUTSIDE) if each.hidden else emit.outside(each.name, each.duration_s)
@@ -238,9 +238,8 @@ def end_rows(emit: Emitter, own: Sequence[OfStage], ending: Ending) -> Rows:
     return rows
 
 
-def _updated_on_gpu(emit: Emitter, update: Update) -> Rows:
-    """Return what the GPU runs and exchanges of an update."""
-    found = Pass()
+def _updated_on_gpu(emit: Emitter, update: Update, found: Pass) -> Rows:
+    """Return what the GPU runs and exchanges of an update; the pass is an empty one."""
     found.exchange(update.exchanges)
     return emit.all(found.exchanges) + emit.runs("optimizer", Phase.STEP, update.runs)
 

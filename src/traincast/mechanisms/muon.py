@@ -19,7 +19,7 @@ from traincast.mechanisms.layers import most
 from traincast.mechanisms.mechanism import OPTIMIZER, Lasting, Mechanism, Run, Update
 from traincast.mechanisms.rank import RankState, Where
 from traincast.model.blocks.part import Elements, Exchange, Gemm, Kernel, Matrix
-from traincast.model.numbers import Number, added, ceil_div, choose, larger, rounded, smaller
+from traincast.model.numbers import Number, added, anywhere, ceil_div, choose, larger, rounded, smaller
 
 MOMENTUM_BYTES, SENT_BYTES, WORKING_BYTES = 4, 2, 2
 """Of an element: its momentum, what shards of parameters exchange of it, and the type of Newton-Schulz steps. Tensor
@@ -100,6 +100,7 @@ class _GroupUpdate:
 
     def __init__(self, job: Job, muon: Muon, group: SharedMatrices) -> None:
         self.muon, self.group = muon, group
+        self.elements, self.busiest = group.elements, group.busiest
         self.gathers = job.sharding.zero == 3
         """Whether ranks have a part of each matrix, not of all of them."""
 
@@ -107,7 +108,7 @@ class _GroupUpdate:
         """Return how many matrices of a kind a rank works on, on average over the kinds."""
         group, all_of_them = self.group, matrix.count
         if self.muon.owned:
-            return all_of_them * group.busiest / larger(1, group.elements)
+            return all_of_them * self.busiest / larger(1, self.elements)
         if self.gathers:
             return all_of_them
         # One more than its share, as shards begin and end inside of matrices.
@@ -125,14 +126,14 @@ class _GroupUpdate:
             for rows, columns, inner in ((m, m, n), (m, m, m), (m, n, m)):
                 yield Run(Gemm(m=rows, n=columns, k=inner, dtype="bf16"), count)
         moved = (("bytes_per_parameter", str(MOVED_BYTES)),)
-        own = group.busiest if muon.owned and not self.gathers else group.elements / group.shards
+        own = self.busiest if muon.owned and not self.gathers else self.elements / group.shards
         yield Run(Kernel(family="optimizer", shape=(rounded(own),), dtype="bf16", options=moved))
 
     def exchanges(self) -> Iterator[Exchange]:
         """Yield what brings matrices together, and their updates back."""
         group, muon = self.group, self.muon
         if muon.owned and self.gathers:
-            own_bytes = rounded(SENT_BYTES * group.elements / group.shards)
+            own_bytes = rounded(SENT_BYTES * self.elements / group.shards)
             yield Exchange(group=group.share_group, operation="all_to_all", size_bytes=own_bytes, count=2)
         elif not muon.owned:
             gathered = added(self.count(each) * _size(each) for each in group.matrices)
@@ -166,7 +167,7 @@ def _groups(
     """Return the hidden matrices that are trained, dense ones and experts', where there are any."""
     matrices = [each for each in weights.shapes if each.trained and each.part != "head"]
     dense, experts = (tuple(each for each in matrices if each.expert is kind) for kind in (False, True))
-    hybrid = job.sharding.zero > 0 and job.sharing < job.parallel.replicas
+    hybrid = job.sharding.zero > 0 and anywhere(job.parallel.replicas - job.sharing)
     found = (
         SharedMatrices(dense, dense_shards, tp, "shard" if hybrid else "dp", "tp"),
         SharedMatrices(experts, expert_shards, expert_tp, "edp", "etp"),

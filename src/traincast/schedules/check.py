@@ -5,8 +5,8 @@ from functools import lru_cache
 from itertools import chain, islice, product
 from typing import Protocol
 
-from traincast.diagnostics import advanced, announce
 from traincast.errors import DeadlockError, ProgramError
+from traincast.progress import advanced, announce
 from traincast.schedules.plan import SchedulePlan, with_pairs
 from traincast.schedules.schedule import planned
 from traincast.schedules.slots import Slot, SlotKind, turns

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traincast.diagnostics import Note, advanced
+from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, factors_on
 from traincast.estimate.memory import JobMemory, StageMemory, chance_of_oom, fits, usable_bytes
@@ -27,6 +27,7 @@ from traincast.job.optimizer import GRADIENT_TYPE, STATE_TYPES
 from traincast.job.pipeline_layout import PipelineLayout
 from traincast.lowering.plans import plan_of_job
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_token
+from traincast.progress import advanced
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.account import account
 from traincast.simulation.block_times import block_times

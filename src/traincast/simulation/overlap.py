@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.engine import compiled
+from traincast.engine.graph import Graph
 from traincast.fabric.placement import NODE
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program
@@ -106,9 +107,9 @@ Covered = Callable[[Spans, Spans], tuple[FloatArray, FloatArray]]
 """What does as `covered`."""
 
 
-def covered_by(engine: str, ops: int) -> Covered:
-    """Return what finds coverage for steps of an engine: in numba where that runs the program, with equal results."""
-    if not compiled(engine, ops):
+def covered_by(engine: str, graph: Graph) -> Covered:
+    """Return what finds coverage for steps of an engine: in numba where that runs a program, with equal results."""
+    if not compiled(engine, graph):
         return covered
     from traincast.simulation import overlap_kernel
 

@@ -11,7 +11,7 @@ from traincast.analysis.explanation import Explanation, explain, short_form
 from traincast.analysis.goodput import goodput
 from traincast.analysis.memory_curve import Saved, StageCurve, memory_curves
 from traincast.analysis.training_run import training_run
-from traincast.diagnostics import Note, part
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.files import CONSTANTS, DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
 from traincast.hardware.cluster import Cluster
@@ -27,6 +27,7 @@ from traincast.job.training_run import RunTerms
 from traincast.lowering.plans import plan_of_job
 from traincast.model.load import load_model, model_names
 from traincast.names import known_names
+from traincast.progress import part
 from traincast.simulation.later import later
 from traincast.simulation.limits import what_limits
 from traincast.simulation.other_layouts import other_layouts

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.analysis.timed_program import TimedProgram, graph_of
-from traincast.diagnostics import Note, advanced, announce
+from traincast.diagnostics import Note
 from traincast.engine.graph import Graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
 from traincast.estimate.contention import (
@@ -27,6 +27,7 @@ from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
 from traincast.job.changes import WorkEdit
 from traincast.job.options import StepOptions
+from traincast.progress import advanced, announce
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.edits import edited, ranks_apart

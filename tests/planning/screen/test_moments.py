@@ -12,7 +12,8 @@ from traincast.lowering.launches import Launches
 from traincast.lowering.work import Exchange
 from traincast.model.blocks.part import Gemm, Kernel
 from traincast.planning.screen.costs import Operators, PassCosts
-from traincast.planning.screen.moments import Busy, MomentEmitter, ShareRates, TimedExchange, Wait
+from traincast.planning.screen.moments import MomentEmitter, ShareRates
+from traincast.planning.screen.timed import Busy, TimedExchange, Wait
 from traincast.workload.words import CostClass, Group, Operation, Phase, Stream
 
 SLOWED = OVERLAP_SLOWDOWN["communication"]
@@ -103,22 +104,28 @@ def test_the_host_launches_while_its_work_runs_and_waits_add_to_it():
     assert emit.gap("none", 0.0, CostClass.FIXED) == []
 
 
-def test_passes_in_turns_are_as_long_as_what_a_stream_does_in_all_of_them():
+def test_passes_in_turns_are_longer_for_a_stream_that_they_wait_for_and_leave_others_behind():
     emit = emitter()
     forward, backward = (emit.compute("work", Phase.FORWARD, computing(each)) for each in (2, 3))
     reduced = emit.exchange(TimedExchange(Group.DP, Operation.REDUCE_SCATTER, np.array([[4.0]])), blocking=False)
-    hidden = emit.cycle_s(forward, backward + reduced)
-    assert [np.asarray(each).item() for each in hidden] == [2, 3]
-    long = emit.cycle_s(forward, backward + reduced + reduced)
-    assert [np.asarray(each).item() for each in long] == [2, 6]
+    for more in (0, 4):
+        found = emit.cycle(forward, backward + reduced * (1 + more // 4))
+        assert [np.asarray(each).item() for each in found.passes_s] == [2, 3]
+        # What never ends is slowed down by all that is computed.
+        slower = 5 * OVERLAP_SLOWDOWN["communication"] if more else 0
+        assert found.left_s[Stream.DP].item() == pytest.approx(4 + more + slower)
+    longer = emit.cycle(emit.wait(Stream.DP) + forward, backward + reduced + reduced)
+    assert sum(np.asarray(each).item() for each in longer.passes_s) >= 8
+    assert longer.left_s[Stream.DP] == 0
 
 
 def test_a_pass_waits_for_what_the_one_before_left_running():
     emit = emitter()
     forward, backward = (emit.compute("work", Phase.FORWARD, computing(each)) for each in (2, 3))
     left = emit.copy("out", Phase.FORWARD, Stream.OFFLOAD_OUT, np.array([[14]]))
-    found = emit.cycle_s(left + forward, emit.wait(Stream.OFFLOAD_OUT) + backward)
-    assert [np.asarray(each).item() for each in found] == [2, 5 + 3]
+    found = emit.cycle(left + forward, emit.wait(Stream.OFFLOAD_OUT) + backward)
+    assert [np.asarray(each).item() for each in found.passes_s] == [2, 5 + 3]
+    assert not found.left_s
 
 
 def test_what_is_written_again_is_remembered_as_a_whole_for_all_rows_and_by_phase():

@@ -17,7 +17,8 @@ from msgspec.structs import asdict, replace
 from traincast.planning.layout import Layout
 from traincast.planning.screen.passes import Passes
 from traincast.planning.screen.peaks import Peaks, StageBytes
-from traincast.planning.screen.steps import CELLS, Overlaps, StateTimes, Steps
+from traincast.planning.screen.states import StateTimes
+from traincast.planning.screen.steps import CELLS, Overlaps, Steps
 from traincast.planning.screen.tables import BlockTables
 from traincast.planning.screen.ways import Rows, Ways
 from traincast.workload.ops import FloatArray

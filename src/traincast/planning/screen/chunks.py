@@ -22,11 +22,14 @@ from traincast.lowering.stage import StageParts, StageWork
 from traincast.lowering.step import OfStage, backward_pass, forward_pass
 from traincast.lowering.work import Exchange, Work
 from traincast.mechanisms.activations import LayerModel
+from traincast.model.blocks.part import Elements
+from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number
 from traincast.model.structure import Blocks
 from traincast.planning.options import Recompute
 from traincast.planning.screen.costs import CostTable, PassCosts
 from traincast.planning.screen.moments import MomentEmitter
+from traincast.planning.screen.timed import Cycle
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.words import Phase
 
@@ -110,6 +113,18 @@ class ArrayStage(StageWork, frozen=True, dict=True):
         """Return it on some of the shares."""
         return replace(self, rows=rows)
 
+    def weights(self) -> Elements:
+        """Return the weights that a rank holds of it, of arrays [L, 1] on some of the shares."""
+        return self._weights
+
+    @cached_property
+    def _weights(self) -> Elements:
+        found = super().weights()
+        return found if self.rows is None else found.changed(self._column)
+
+    def _column(self, value: Number) -> Number:
+        return value[self.rows, None] if np.ndim(value) else value
+
     def recompute(self, emit: Emitter) -> Rows:
         """Return what the backward pass recomputes, each of the recomputations alongside the others."""
         if not self.recomputes or not isinstance(emit, MomentEmitter):
@@ -143,6 +158,12 @@ def recomputing(job: Job, recompute: Recompute) -> Job:
         recompute_modules=recompute.recomputed_modules or job.recompute.modules,
         offload_activations=recompute.offload_activations,
     )
+
+
+def on_rows(share: Share, rows: IntArray) -> Share:
+    """Return what ranks have on some of the shares, in columns [L, 1]."""
+    arrays = {name: value for name in share.__struct_fields__ if isinstance(value := getattr(share, name), np.ndarray)}
+    return replace(share, **{name: value[rows, None] for name, value in arrays.items()})
 
 
 class Stateless:
@@ -214,7 +235,7 @@ class ChunkTable(Struct):
             # What the host does depends on whether there is a pipeline.
             parts = self._parts.setdefault(job.parallel.pp > 1, ArrayParts(job, self.costs))
             moved, layers = None, len(of.held.layers)
-            if job.offload.modules or any(each.offload_activations for each in recomputes):
+            if recomputes and (job.offload.modules or any(each.offload_activations for each in recomputes)):
                 counts = [
                     layers if job.offload.modules else min(each.offload_activations, layers) for each in recomputes
                 ]
@@ -224,7 +245,7 @@ class ChunkTable(Struct):
 
     def passes(
         self, job: Job, of: OfStage, rows: IntArray | None, *, splits: bool, gathers: tuple[bool, bool] = (False, False)
-    ) -> list[Number]:
+    ) -> Cycle:
         """Return the seconds of the passes of a virtual stage that a rank runs again and again.
 
         Parameters
@@ -242,12 +263,12 @@ class ChunkTable(Struct):
         written = [forward_pass(emit, of, gathers=gathers[0])]
         parts = (_ALL - _WEIGHTS, _WEIGHTS) if splits else (_ALL,)
         written += [backward_pass(self.emit.on(job, rows, phases), of, gathers=gathers[1]) for phases in parts]
-        return emit.cycle_s(*written)
+        return emit.cycle(*written)
 
     def _times(self, stage: ArrayStage, *, splits: bool) -> ChunkArrays:
         shares, of = self.costs.shares, OfStage(stage, Stateless())
         job = stage.job.with_values(zero=0, offload_parameters=False)
-        forward_s, backward_s, *weight_s = self.passes(job, of, None, splits=splits)
+        forward_s, backward_s, *weight_s = self.passes(job, of, None, splits=splits).passes_s
         emit = self.emit.on(job, None)
         layers_s = emit.seconds(layers_backward(emit, stage))
         saved_s = self._saved(job, stage) if job.experts.pairs_passes else 0.0

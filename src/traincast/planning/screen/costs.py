@@ -8,6 +8,7 @@ Letters: K shares.
 
 import dataclasses
 import math
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from traincast.lowering.work import Exchange, Pass, Work, call_of, runs_of
 from traincast.model.blocks.part import Elements, Gemm, Kernel, Part
 from traincast.model.blocks.part import Exchange as PartExchange
 from traincast.model.blocks.share import Share
-from traincast.model.numbers import Number
+from traincast.model.numbers import Number, anywhere
 from traincast.model.structure import Blocks, RankParts
 from traincast.workload.ops import FloatArray, IntArray, OperatorCall
 from traincast.workload.words import Group, Operation, Phase
@@ -75,6 +76,13 @@ class PassCosts(Pass):
                 return
         self.exchanges[exchange] = often
 
+    def exchange(self, exchanges: Iterable[PartExchange]) -> None:
+        """Add the exchanges of a part that take place for any share."""
+        for each in exchanges:
+            if anywhere(each.size_bytes):
+                group, operation = Group[each.group.upper()], Operation[each.operation.upper()]
+                self.meet(ArrayExchange(group, operation, each.size_bytes, each.goes), each.count)
+
     def without(self, *some: Self) -> "PassCosts":
         """Return its computation without that of some others."""
         compute_s_K, slowed_s_K = self.compute_s_K, self.slowed_s_K
@@ -90,6 +98,7 @@ class Operators(Struct):
 
     seconds: OperatorSeconds
     _known: dict[OperatorCall, tuple[float, float]] = field(default_factory=dict)
+    _on_layouts: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
 
     def estimated(self, what: Gemm | Kernel, direction: str, shares: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return seconds, the seconds that a full overlap adds, and whether it runs at all, each [K]."""
@@ -103,6 +112,13 @@ class Operators(Struct):
     def on_layouts(self, what: Gemm | Kernel) -> FloatArray:
         """Return the seconds of a GEMM or kernel whose sizes are numbers or arrays of layouts, forward."""
         sizes = (what.m, what.n, what.k, what.groups) if isinstance(what, Gemm) else what.shape
+        one = replace(what, m=1, n=1, k=1, groups=1) if isinstance(what, Gemm) else replace(what, shape=(1,))
+        key = (one, *(np.asarray(each).tobytes() for each in sizes))
+        if key not in self._on_layouts:
+            self._on_layouts[key] = self._of_layouts(what, sizes)
+        return self._on_layouts[key]
+
+    def _of_layouts(self, what: Gemm | Kernel, sizes: Sequence[Number]) -> FloatArray:
         shape = np.broadcast_shapes(*map(np.shape, sizes))
         flat = [np.broadcast_to(each, shape).reshape(-1) for each in sizes]
         if isinstance(what, Gemm):
@@ -175,17 +191,10 @@ class CostTable:
                 for each in among:
                     each.add(one, count)
             for each in (work.passes[Phase.FORWARD], *modules):
-                self._exchange(each, part.forward)
+                each.exchange(part.forward)
         for part in reversed(parts):
-            self._exchange(work.passes[Phase.BACKWARD], part.backward)
+            work.passes[Phase.BACKWARD].exchange(part.backward)
         return work
-
-    def _exchange(self, costs: Pass, exchanges: tuple[PartExchange, ...]) -> None:
-        for each in exchanges:
-            size_K = np.broadcast_to(np.asarray(each.size_bytes, dtype=np.int64), self.shares)
-            if size_K.any():
-                group, operation = Group[each.group.upper()], Operation[each.operation.upper()]
-                costs.meet(ArrayExchange(group, operation, size_K, each.goes), float(each.count))
 
 
 def at(value: Number, rows: IntArray, shares: int) -> FloatArray:

@@ -24,21 +24,17 @@ from traincast.job.parallel import Parallel
 from traincast.job.request import JOB_FIELDS
 from traincast.job.resolve import resolve_job
 from traincast.job.share import blocks_of_layer, rank_share
-from traincast.lowering.held import table_stages
-from traincast.lowering.offload import STREAMS, updated_rows
+from traincast.lowering.offload import STREAMS
 from traincast.lowering.stage import stages_of
-from traincast.lowering.step import NORM_BYTES
-from traincast.mechanisms.all import outside
 from traincast.model.blocks.part import Elements
 from traincast.model.blocks.share import Share
 from traincast.model.dispatch import DISPATCHERS
-from traincast.model.numbers import ceil_div
 from traincast.planning.options import Variant
 from traincast.planning.screen.chunks import Chunk, ChunkTable
 from traincast.planning.screen.costs import CostTable, Operators
 from traincast.planning.screen.flights import plan_for_memory
-from traincast.planning.screen.members import Member, Members, ShareKey
-from traincast.planning.screen.moments import Busy, MomentEmitter, ShareRates
+from traincast.planning.screen.members import Member, ShareKey
+from traincast.planning.screen.moments import MomentEmitter, ShareRates
 from traincast.planning.screen.shape import Shape, few_microbatches, shape_of
 from traincast.planning.screen.state_times import Sharding, StateSeconds, StateTable
 from traincast.planning.screen.transfers import Links, Places
@@ -47,7 +43,7 @@ from traincast.schedules.schedule import usual_schedule
 from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.ops import FloatArray
-from traincast.workload.words import CostClass, Group, Operation, Phase, Stream
+from traincast.workload.words import CostClass, Group, Operation, Phase
 
 
 class LayoutFamily(Struct):
@@ -93,14 +89,13 @@ class FamilyTables:
         self.costs = self._costs(gathers=False)
         self.chunks = self._table(self.costs)
         ranks_per_node = family.cluster.ranks_per_node
-        self.states = common.states.setdefault(ranks_per_node, StateTable(self.links, self.operators.seconds.call_s))
-        self._once_s: dict[tuple[Degrees, bool], float] = {}
+        self.states = common.states.setdefault(ranks_per_node, StateTable(self.links))
         self._messages_s: dict[int, FloatArray] = {}
         self.layers = tuple(blocks_of_layer(self.job, layer) for layer in range(self.job.model.layers))
 
     def _table(self, costs: CostTable) -> ChunkTable:
         overlap_tp = np.array([share.overlap_tp for share in self.family.shares])
-        return ChunkTable(costs, MomentEmitter(self.job, costs.share, self._rates, overlap_tp, {}))
+        return ChunkTable(costs, MomentEmitter(self.job, costs.share, self.rates, overlap_tp, {}))
 
     @property
     def _held_share(self) -> float:
@@ -150,18 +145,6 @@ class FamilyTables:
         ranks = min(self.family.cluster.ranks_per_node, self.space.request.gpus)
         return host_of(self.setting.cluster.gpu, ranks)
 
-    def update_s(self, job: Job, held: Sequence[Elements], updated: float, layers: int) -> float:
-        """Return the seconds of the update of so many parameters, a share of virtual stages of so many layers."""
-        gpu_s = self.states.update_s(job, held, updated)
-        if not job.offload.optimizer:
-            return gpu_s
-        emit = self.chunks.emit.on(job, None)
-        return float(emit.seconds(updated_rows(emit, int(updated), max(1, layers), [Busy(Stream.COMPUTE, gpu_s)])))
-
-    def outside_s(self, job: Job, updated: FloatArray, *, hidden: bool) -> FloatArray:
-        """Return the seconds of what ranks that update so many parameters exchange outside the job."""
-        return sum((each.duration_s for each in outside(job, updated) if each.hidden == hidden), 0.0 * updated)
-
     def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         """Return what the state of a virtual stage takes."""
         return self.states.seconds_of(job, self.alike(degrees), weights, shardings)
@@ -174,29 +157,6 @@ class FamilyTables:
     def handover_s(self) -> float:
         """What the host adds to a message that holds its stage back."""
         return self.host_s(CostClass.HANDOVER, self.job.framework.p2p_handover_s)
-
-    def fixed_s(self, members: Members, shape: Shape) -> FloatArray:
-        """Return the seconds of what every step has once, whatever it does, [K]."""
-        tables = bool(table_stages(shape.job, shape.plan)) if self.job.finetuning.task != "lora" else False
-
-        def found() -> FloatArray:
-            for member in members.members:
-                key = (member.degrees, tables)
-                if key not in self._once_s:
-                    self._once_s[key] = self._fixed_s(member, tables=tables)
-            return np.array([self._once_s[degrees, tables] for degrees in members.degrees])
-
-        return members.once(("fixed", tables), found)
-
-    def _fixed_s(self, member: Member, *, tables: bool) -> float:
-        links, time_s = self.links_of(member.degrees), self.host_s(CostClass.FIXED, self.job.framework.step_fixed_s)
-        if links.parallel.world_size > 1:
-            time_s += float(links.seconds(Group.WORLD, Operation.ALL_REDUCE, [NORM_BYTES])[0])
-        if tables:
-            size = ceil_div(self.costs.share.vocab[member.share], member.degrees.tp) * self.job.model.hidden
-            size_bytes = int(size) * self.job.framework.grad_reduce_bytes
-            time_s += float(links.seconds(Group.EMB, Operation.ALL_REDUCE, [size_bytes])[0])
-        return time_s
 
     def messages_s(self, pp: int) -> FloatArray:
         """Return the seconds of a message between so many stages, of every share of the family that has so many."""
@@ -267,7 +227,8 @@ class FamilyTables:
         return CostTable(share, len(keys), self.operators)
 
     @cached_property
-    def _rates(self) -> ShareRates:
+    def rates(self) -> ShareRates:
+        """The seconds of what emitters of the family write."""
         shares = list(self.family.shares)
         degrees = {shares[found.share][:4]: found.degrees for found in chain(*self.family.members.values())}
         sets = {each: number for number, each in enumerate(degrees)}

@@ -21,6 +21,7 @@ from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, anywhere, choose, larger
 from traincast.planning.screen.costs import Operators, PassCosts
+from traincast.planning.screen.timed import Busy, Cycle, Moment, TimedExchange, Wait
 from traincast.planning.screen.transfers import Links
 from traincast.workload.builder import OUTSIDE
 from traincast.workload.ops import FloatArray, IntArray
@@ -30,51 +31,7 @@ _NETWORK = frozenset(STREAM_OF_GROUP.values())
 """Streams whose transfers and computations slow each other down."""
 
 
-class Busy(Struct, frozen=True):
-    """What keeps a stream busy for a time."""
-
-    stream: Stream
-    time_s: Number
-    blocking: bool = True
-    """Whether what follows waits for it."""
-    computes: Number = 0.0
-    """The share of it that is computation."""
-    slowdown: Number = 0.0
-    """The share by which it is longer where all of it is overlapped with communication."""
-
-    def at(self, rows: IntArray | None) -> "Busy":
-        """Return it on some of its layouts."""
-        if rows is None:
-            return self
-        of_rows = (each if np.ndim(each) == 0 else each[rows] for each in (self.time_s, self.computes, self.slowdown))
-        time_s, computes, slowdown = of_rows
-        return Busy(self.stream, time_s, self.blocking, computes, slowdown)
-
-
-class Wait(Struct, frozen=True):
-    """What lets nothing go on before a stream is free."""
-
-    stream: Stream
-    where: Number = True
-
-
-class Moment(Struct):
-    """When the program of a rank has come so far, and from when on each of its other streams is free."""
-
-    now_s: Number = 0.0
-    free_s: dict[Stream, Number] = {}
-    """Of those on which something was launched that nothing has waited for."""
-
-    @property
-    def left_s(self) -> dict[Stream, Number]:
-        """What these still have to do."""
-        return {stream: larger(free_s - self.now_s, 0.0) for stream, free_s in self.free_s.items()}
-
-
-class TimedExchange(Exchange):
-    """An exchange whose seconds are known: they are its size."""
-
-    __slots__ = ()
+_LITTLE_S = 1e-9
 
 
 class ShareRates(Struct):
@@ -95,7 +52,7 @@ class ShareRates(Struct):
 
     def transfer_s(self, each: Exchange) -> FloatArray:
         """Return the seconds of an exchange, [K]."""
-        size_K = np.broadcast_to(np.asarray(each.size_bytes, dtype=np.int64), len(self.which_K))
+        size_K = np.broadcast_to(np.asarray(each.size_bytes, dtype=np.int64).reshape(-1), len(self.which_K))
         key = (each.group, each.operation, size_K.tobytes())
         if key not in self._known:
             time_s_K = np.zeros(len(self.which_K))
@@ -179,7 +136,8 @@ class MomentEmitter(Emitter):
         if phase not in self._phases or not anywhere(count):
             return []
         of_state = isinstance(each, TimedExchange)
-        time_s = each.size_bytes * count if of_state else self._at(self.rates.transfer_s(each) * count)
+        time_s = each.size_bytes if of_state else self._at(self.rates.transfer_s(each))
+        time_s = time_s * self._at(count)
         return [Busy(STREAM_OF_GROUP[each.group], time_s, blocking)] if anywhere(time_s) else []
 
     def wait(self, *streams: Stream, where: Number = True) -> Rows:
@@ -243,25 +201,33 @@ class MomentEmitter(Emitter):
                     free_s[each.stream] = end_s
         return moment
 
-    def seconds(self, rows: Rows) -> Number:
+    def seconds(self, rows: Rows, after: Moment | None = None) -> Number:
         """Return the seconds until a rank has come through some rows."""
-        return self.run(rows).now_s
+        return self.run(rows, after).now_s
 
-    def cycle_s(self, *passes: Rows) -> list[Number]:
+    def cycle(self, *passes: Rows) -> Cycle:
         """Return the seconds of passes that a rank runs in turns, again and again.
 
-        What a stream still has to do when one ends it does while the next ones run, and together they are as long as
-        what it does in all of them: the last one is longer then.
+        What a stream still has to do when one ends it does while the next ones run. Where they wait for it, together
+        they are as long as what it does in all of them: the last one is longer then.
         """
-        moment, found = Moment(0.0, {}), list[Number]()
-        for rows in passes:
-            moment = self.run(rows, moment)
-            found.append(moment.now_s)
-        for stream in moment.free_s:
+        moment, left_s = Moment(0.0, {}), dict[Stream, Number]()
+        for _ in range(2):
+            found, before_s = list[Number](), moment.left_s
+            for rows in passes:
+                moment = self.run(rows, moment)
+                found.append(moment.now_s)
+            if not moment.free_s:
+                return Cycle(found, {})
+        waits = [each for rows in passes for each in rows if isinstance(each, Wait)]
+        for stream, after_s in moment.left_s.items():
             of_stream = (row for rows in passes for row in rows if isinstance(row, Busy) and row.stream is stream)
-            busy_s = added(each.time_s for each in of_stream)
-            found[-1] = larger(found[-1], busy_s - added(found[:-1]))
-        return found
+            busy_s, more_s = added(each.time_s for each in of_stream), after_s - before_s[stream]
+            # What always has something to do is slowed down by all that is computed.
+            awaited = added(each.where for each in waits if each.stream is stream) > 0
+            left_s[stream] = choose(awaited, 0.0, choose(more_s > _LITTLE_S, added(found) + more_s, busy_s))
+            found[-1] = choose(awaited, larger(found[-1], busy_s - added(found[:-1])), found[-1])
+        return Cycle(found, left_s)
 
     def by_turns(self, forward: Rows, backward: Rows) -> Rows:
         """Return a forward and a backward pass that run as one, each computing while the other exchanges tokens.
@@ -279,7 +245,7 @@ class MomentEmitter(Emitter):
 
     def _at(self, value: Number) -> Number:
         """Return something of the table's shares on the emitter's rows."""
-        if np.ndim(value) == 0:
+        if np.ndim(value) != 1:
             return value
         return (value if self._rows is None else value[self._rows])[:, None]
 

@@ -6,64 +6,27 @@ C kinds of virtual stages, L pairs with longer passes.
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import product
 
 import numpy as np
-from msgspec import Struct
 
 from traincast.lowering.step import OfStage
-from traincast.lowering.work import Exchange
-from traincast.model.numbers import Number
+from traincast.model.numbers import Number, added
 from traincast.planning.screen.chunks import ChunkTable
 from traincast.planning.screen.flights import pairs_of
-from traincast.planning.screen.moments import TimedExchange
 from traincast.planning.screen.shape import StageKind
-from traincast.planning.screen.state_times import StateSeconds
+from traincast.planning.screen.state_times import StateArrays, StateSeconds
 from traincast.planning.screen.tables import BlockTables
 from traincast.planning.screen.ways import Ways
-from traincast.schedules.length import BACKWARD, Pipeline
+from traincast.schedules.length import BACKWARD, FORWARD, Pipeline, Sum, passes_of
 from traincast.schedules.run import length_of
 from traincast.schedules.schedule import SCHEDULES
+from traincast.schedules.slots import SlotKind
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
-from traincast.workload.words import Group, Operation
+from traincast.workload.words import Stream
 
 _PASSES = ("forward_s", "backward_s", "weight_s")
 """Fields of `ChunkArrays` that are the passes of a pipeline."""
-
-
-class PairState(Struct):
-    """The state of a virtual stage on some pairs of a share and a way, [L, 1]."""
-
-    seconds: StateSeconds
-    at_U: IntArray
-
-    def _exchange(self, group: Group, operation: Operation, time_s_U: FloatArray) -> list[Exchange]:
-        return [TimedExchange(group, operation, time_s_U[self.at_U])]
-
-    def gathered(self) -> list[Exchange]:
-        """Return the gather of its parameters."""
-        return self._exchange(Group.DP, Operation.ALL_GATHER, self.seconds.gathered_s)
-
-    def reduced(self) -> list[Exchange]:
-        """Return the reduction of its gradients."""
-        return self._exchange(Group.DP, Operation.REDUCE_SCATTER, self.seconds.reduced_s)
-
-    def summed(self) -> list[Exchange]:
-        """Return their sum over copies of the shares."""
-        return self._exchange(Group.REPLICA, Operation.ALL_REDUCE, self.seconds.summed_s)
-
-    def all_reduced(self) -> list[Exchange]:
-        """Return both."""
-        return [*self.reduced(), *self.summed()]
-
-    def over_copies(self) -> list[Exchange]:
-        """Return the sum over the copies of the model."""
-        return self._exchange(Group.COPY, Operation.ALL_REDUCE, self.seconds.copied_s)
-
-    def updated(self) -> Number:
-        """Return the parameters that the optimizer of a rank updates."""
-        return self.seconds.updated[self.at_U]
-
-    held = cast = updated
 
 
 class Passes:
@@ -95,8 +58,10 @@ class Passes:
 
     def sharded(
         self, zero: int, at_K: IntArray, state_C: Sequence[StateSeconds], at_U: IntArray, *, reshard: bool
-    ) -> Pipeline:
+    ) -> tuple[Pipeline, list[dict[Stream, Number]]]:
         """Return the pipeline of some pairs with what each microbatch exchanges of their state, of [L, 1, R].
+
+        And for how long each kind of virtual stage keeps streams busy that no pass waits for.
 
         Parameters
         ----------
@@ -110,12 +75,13 @@ class Passes:
         block, rows = self.block, self.block.rows_K[at_K]
         job = block.job.with_values(zero=zero)
         gathers = (zero == 3 and not self.reduces_once, zero == 3 and reshard)
-        found = []
+        found, left_C = [], []
         for chunk, seconds in zip(block.shape.chunks, state_C, strict=True):
-            of = OfStage(self.table.stage(chunk, block.recomputes).on(rows), PairState(seconds, at_U))
+            of = OfStage(self.table.stage(chunk, block.recomputes).on(rows), StateArrays(seconds, at_U))
             times = self.table.passes(job, of, rows, splits=self.splits, gathers=gathers)
-            found.append([*times, *([] if self.splits else [np.zeros((len(rows), 1))])])
-        return self._line(at_K, *([*each] for each in zip(*found, strict=True)))
+            found.append([*times.passes_s, *([] if self.splits else [np.zeros((len(rows), 1))])])
+            left_C.append(times.left_s)
+        return self._line(at_K, *([*each] for each in zip(*found, strict=True))), left_C
 
     def lengthened(self, ways: Ways, state_C: Sequence[StateSeconds], at_J: IntArray, *, reshard: bool) -> BoolArray:
         """Return which pairs have passes that exchanges of state in each microbatch lengthen, [J]."""
@@ -172,6 +138,39 @@ class Passes:
         parallel = job.parallel
         pairs = [pairs_of(job.pipeline.schedule, parallel.pp, parallel.vpp, count) for count in distinct.tolist()]
         found: IntArray = np.array(pairs).T[:, which_K]
+        return found
+
+    def drained_s(self, line: Pipeline, left_C: Sequence[dict[Stream, Number]]) -> FloatArray | None:
+        """Return when the ranks of every stage have exchanged what each microbatch leaves to a stream, [L, 1, R].
+
+        No pass waits for that. A stage has the first of it with its first gradients of weights, and then the stream of
+        its ranks may have more to do than they have. None: they leave nothing.
+        """
+        found: list[Sum] = []
+        copies = len(self.block.shape.plan.placement)
+        for kind, stream in product(self.block.shape.stages, {stream for each in left_C for stream in each}):
+            busy_s = added(left_C[each].get(stream, np.zeros((1, 1))) for each in kind.held)
+            found.append(self._first_gradients(line, kind.stage) + busy_s[:, None] * (line.microbatches / copies))
+        return line.longest(found) if found else None
+
+    def _first_gradients(self, line: Pipeline, stage: int) -> Sum:
+        """Return when a stage begins with the first gradients of weights: its first microbatch has come back to it."""
+        placement_Q, last = line.placement_Q, len(line.kind_Q)
+        place = max(q for q, holder in enumerate(placement_Q) if holder == stage)
+        way = line.passes(FORWARD, 0, last)
+        if self.schedule.holds_all:
+            # All others have come to the last virtual stage before.
+            held = [kind for kind, holder in zip(line.kind_Q, placement_Q, strict=True) if holder == placement_Q[-1]]
+            way = line.passes(FORWARD, 0, line.stages - 1) + passes_of(held, FORWARD) * line.microbatches
+        way = way + line.passes(BACKWARD, place + 1, last) + (2 * last - 2 - place) * line.message_s
+        slots = self.block.shape.plan.slots[stage]
+        begin = next(at for at, slot in enumerate(slots) if slot.kind is not SlotKind.F)
+        end = next(at for at, slot in enumerate(slots) if slot.kind in (SlotKind.W, SlotKind.BW))
+        between = (
+            Sum({(FORWARD if slot.kind is SlotKind.F else BACKWARD, line.kind_Q[slot.virtual_stage]): 1})
+            for slot in slots[begin:end]
+        )
+        found: Sum = added([way, *between])
         return found
 
     @property

@@ -3,12 +3,18 @@
 Letters: P stages, Q virtual stages in model order.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.job.job import Job
 from traincast.planning.screen.chunks import Chunk
+from traincast.schedules.length import BACKWARD, FORWARD, WEIGHT, Pass
 from traincast.schedules.plan import SchedulePlan
+from traincast.schedules.slots import Slot, SlotKind
 
 
 class StageKind(Struct, frozen=True):
@@ -18,6 +24,17 @@ class StageKind(Struct, frozen=True):
     """The first of them."""
     held: tuple[int, ...]
     """Kinds of the virtual stages that they hold, of all copies of the model."""
+
+
+class StageTurn(NamedTuple):
+    """The first or the last pass of a virtual stage in the order of its stage."""
+
+    kind: int
+    """Kind of the virtual stage."""
+    whole: bool
+    """Whether it has all gradients, not those of the weights alone."""
+    before: tuple[tuple[Pass, int], ...]
+    """How many passes of each kind the stage runs between the turn before it and this one."""
 
 
 class Shape(Struct, frozen=True):
@@ -38,6 +55,41 @@ class Shape(Struct, frozen=True):
     def placement_Q(self) -> tuple[int, ...]:
         """Stage of each virtual stage of the first copy."""
         return self.plan.placement[0]
+
+    def first_forwards(self, stage: int) -> tuple[StageTurn, ...]:
+        """Return the first forward pass of each virtual stage of a stage."""
+        slots = self.plan.slots[stage]
+        first: dict[tuple[int, int], int] = {}
+        for at, slot in enumerate(slots):
+            if slot.kind is SlotKind.F:
+                first.setdefault((slot.copy, slot.virtual_stage), at)
+        return tuple(self._turns(slots, first.values()))
+
+    def last_gradients(self, stage: int) -> tuple[StageTurn, ...]:
+        """Return the pass that is the last one to add to the gradients of each virtual stage of a stage."""
+        slots = self.plan.slots[stage]
+        last = {(slot.copy, slot.virtual_stage): at for at, slot in enumerate(slots) if slot.kind in _GRADIENTS}
+        return tuple(self._turns(slots, last.values()))
+
+    def _turns(self, slots: Sequence[Slot], places: Iterable[int]) -> Iterator[StageTurn]:
+        before: int | None = None
+        for at in sorted(places):
+            between: Counter[Pass] = Counter()
+            for slot in slots[at if before is None else before + 1 : at]:
+                between.update((each, self.kind_Q[slot.virtual_stage]) for each in _PASSES[slot.kind])
+            yield StageTurn(
+                self.kind_Q[slots[at].virtual_stage], slots[at].kind is not SlotKind.W, tuple(between.items())
+            )
+            before = at
+
+
+_GRADIENTS = (SlotKind.W, SlotKind.BW)
+_PASSES = {
+    SlotKind.F: (FORWARD,),
+    SlotKind.B: (BACKWARD,),
+    SlotKind.W: (WEIGHT,),
+    SlotKind.BW: (BACKWARD, WEIGHT),
+}
 
 
 def few_microbatches(job: Job) -> Job:

@@ -1,9 +1,9 @@
-"""What the exchange and the update of a stage's state take: for every way to shard it, on the groups of some degrees.
+"""What ranks exchange of a virtual stage's state, in seconds: of every way to shard it, on the groups of some degrees.
 
-Letters: Z ways to shard.
+Letters: Z ways to shard, U pairs of degrees and a way.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct, field
@@ -12,14 +12,13 @@ from msgspec.structs import replace
 from traincast.job.job import Job
 from traincast.job.parallel import Parallel
 from traincast.lowering.state import StateExchange
-from traincast.lowering.step import cast_kernels
-from traincast.lowering.work import Exchange, Pass, call_of
-from traincast.mechanisms import all as mechanisms
+from traincast.lowering.work import Exchange
 from traincast.model.blocks.part import Elements
-from traincast.model.blocks.share import Share
-from traincast.model.numbers import Number, added
+from traincast.model.numbers import Number
+from traincast.planning.screen.timed import TimedExchange
 from traincast.planning.screen.transfers import Links
-from traincast.workload.ops import FloatArray, OperatorCall
+from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.words import Group, Operation
 
 Sharding = tuple[int, int]
 """Stage of ZeRO, and the ranks that share one copy of the state."""
@@ -38,6 +37,8 @@ class StateSeconds(Struct, frozen=True):
     """Sum over the copies of the model that bidirectional schedules have."""
     updated: FloatArray
     """Parameters that the optimizer of a rank updates."""
+    kept: FloatArray
+    """Parameters of which a rank has the state, trained or not."""
 
 
 class StateTable(Struct):
@@ -45,11 +46,9 @@ class StateTable(Struct):
 
     links: Callable[[Parallel], Links]
     """The communications of a layout."""
-    seconds: Callable[[OperatorCall], float]
     whole: dict[tuple[object, ...], StateSeconds] = field(default_factory=dict)
     """Those of all degrees of a block together, by kind of virtual stage and stage of ZeRO."""
     _found: dict[tuple[object, ...], StateSeconds] = field(default_factory=dict)
-    _known_s: dict[OperatorCall, float] = field(default_factory=dict)
 
     def seconds_of(
         self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]
@@ -61,34 +60,58 @@ class StateTable(Struct):
             self._found[key] = self._made(job, parallel, weights, shardings)
         return self._found[key]
 
-    def update_s(self, job: Job, held: Sequence[Elements], updated: float) -> float:
-        """Return the seconds of the update of so many parameters, a share of what some virtual stages hold."""
-        update = mechanisms.updated(job, sum(held, Elements()), int(updated))
-        exchanges = Pass()
-        exchanges.exchange(update.exchanges)
-        exchange_s = _total(self.links(job.parallel), exchanges.exchanges) if exchanges.exchanges else 0.0
-        return exchange_s + sum(self._run_s(call_of(what), count) for what, count in update.runs)
-
-    def _run_s(self, call: OperatorCall, count: Number) -> float:
-        if min(call.shape) <= 0:
-            return 0.0
-        if call not in self._known_s:
-            self._known_s[call] = self.seconds(call)
-        return self._known_s[call] * float(count)
-
-    def casts_s(self, job: Job, share: Share, held: Sequence[Elements]) -> float:
-        """Return the seconds of what brings the weights of some virtual stages to the type of 8-bit GEMMs."""
-        kernels = cast_kernels(job, share, added(each.matrices + each.experts for each in held))
-        return sum(self._run_s(call_of(each), 1) for each in kernels)
-
     def _made(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         rows = []
         for sharding in shardings:
             own = sharded(job, parallel, sharding)
             state, links, zero = StateExchange(own, weights), self.links(own.parallel), sharding[0]
             groups = (state.reduced(), state.summed(), state.gathered() if zero else [], state.over_copies())
-            rows.append([*(_total(links, each) for each in groups), float(state.updated())])
+            rows.append([*map(links.together_s, groups), float(state.updated()), float(state.held())])
         return StateSeconds(*np.array(rows).T)
+
+
+class StateArrays(Struct):
+    """The state of a virtual stage on some of its ways to shard, [L, 1]: what is exchanged is as long as was found."""
+
+    seconds: StateSeconds
+    at_U: IntArray
+    weights: Elements = Elements()
+    """What its ranks hold, where they bring it to the type of 8-bit GEMMs."""
+
+    def _exchange(self, group: Group, operation: Operation, time_s_U: FloatArray) -> list[Exchange]:
+        return [TimedExchange(group, operation, time_s_U[self.at_U])]
+
+    def gathered(self) -> list[Exchange]:
+        """Return the gather of its parameters."""
+        return self._exchange(Group.DP, Operation.ALL_GATHER, self.seconds.gathered_s)
+
+    def reduced(self) -> list[Exchange]:
+        """Return the reduction of its gradients."""
+        return self._exchange(Group.DP, Operation.REDUCE_SCATTER, self.seconds.reduced_s)
+
+    def summed(self) -> list[Exchange]:
+        """Return their sum over copies of the shares."""
+        return self._exchange(Group.REPLICA, Operation.ALL_REDUCE, self.seconds.summed_s)
+
+    def all_reduced(self) -> list[Exchange]:
+        """Return both."""
+        return [*self.reduced(), *self.summed()]
+
+    def over_copies(self) -> list[Exchange]:
+        """Return the sum over the copies of the model."""
+        return self._exchange(Group.COPY, Operation.ALL_REDUCE, self.seconds.copied_s)
+
+    def updated(self) -> Number:
+        """Return the parameters that the optimizer of a rank updates."""
+        return self.seconds.updated[self.at_U]
+
+    def held(self) -> Number:
+        """Return the parameters of which a rank has the state."""
+        return self.seconds.kept[self.at_U]
+
+    def cast(self) -> Number:
+        """Return the weights that GEMMs read."""
+        return self.weights.matrices + self.weights.experts
 
 
 def sharded(job: Job, parallel: Parallel, sharding: Sharding) -> Job:
@@ -96,13 +119,3 @@ def sharded(job: Job, parallel: Parallel, sharding: Sharding) -> Job:
     zero, shard = sharding
     split = replace(parallel, shard=shard) if zero and shard < parallel.replicas else parallel
     return replace(job, parallel=split, sharding=replace(job.sharding, zero=zero))
-
-
-def _total(links: Links, exchanges: Mapping[Exchange, float] | Sequence[Exchange]) -> float:
-    def seconds(each: Exchange) -> float:
-        part_bytes = -(-each.size_bytes // each.messages)
-        return each.messages * float(links.seconds(each.group, each.operation, [part_bytes])[0])
-
-    if isinstance(exchanges, Mapping):
-        return sum(count * seconds(each) for each, count in exchanges.items())
-    return sum(map(seconds, exchanges))

@@ -52,8 +52,13 @@ class BlockTables(Struct, dict=True):
 
     def kept(self, what: str, held: tuple[int, ...], made: Callable[[], T], *more: object) -> T:
         """Return something of a kind of stage that depends on what virtual stages it holds, whatever the schedule."""
-        numbers = tuple(self.filled.number_of(self.shape.chunks[each]) for each in held)
+        numbers = tuple(self.numbers_C[each] for each in held)
         return self.members.once((what, numbers, *more), made)
+
+    @cached_property
+    def numbers_C(self) -> tuple[int, ...]:
+        """What tells these from those of other pipelines."""
+        return tuple(map(self.filled.number_of, self.shape.chunks))
 
     @cached_property
     def sizes_C(self) -> list[ChunkSizes]:
@@ -66,11 +71,6 @@ class BlockTables(Struct, dict=True):
         share = GRADIENT_BYTES * self.job.offload.optimizer / self.filled.host.link_bytes_per_s
         found: FloatArray = share * state.updated
         return found
-
-    @cached_property
-    def fixed_s(self) -> FloatArray:
-        """Seconds of what every step has once, [K]."""
-        return self.filled.fixed_s(self.members, self.shape)
 
     @cached_property
     def message_s(self) -> FloatArray:

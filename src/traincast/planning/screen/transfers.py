@@ -4,7 +4,7 @@ Letters: K sizes, G groups of a kind, N nodes of a group.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from traincast.estimate.contention import NetworkAnswers, SharedNetwork
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
 from traincast.job.parallel import Parallel
+from traincast.lowering.work import Exchange
+from traincast.model.numbers import ceil_div
 from traincast.workload.groups import GroupTable, rank_groups
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import Group, Operation
@@ -115,3 +117,12 @@ class Links(Struct):
         sizes = np.asarray(size_bytes_K, dtype=np.float64).tolist()
         place = self.places.site(kind, self.parallel, self.cluster, exchanges=kind in self.exchanging)
         return np.array(place.seconds(operation, sizes)) * self.factor.get(kind, 1.0)
+
+    def together_s(self, exchanges: Iterable[Exchange]) -> float:
+        """Return the seconds of some exchanges, one after another."""
+
+        def seconds(each: Exchange) -> float:
+            part_bytes = ceil_div(each.size_bytes, each.messages)
+            return each.messages * float(self.seconds(each.group, each.operation, [part_bytes])[0])
+
+        return sum(map(seconds, exchanges))
