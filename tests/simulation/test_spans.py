@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.simulation.overlap import Spans, meet, most_of_a_rank, overlaps, shares, union
+from traincast.simulation.overlap import Spans, covered, meet, most_of_a_rank, overlaps, shares, union
 
 WHOLE = st.integers(0, 12)
 RANKS = st.lists(st.lists(st.tuples(WHOLE, WHOLE).map(sorted), max_size=6), min_size=1, max_size=4)
@@ -45,6 +45,16 @@ def test_overlaps_are_those_of_a_count(ranks, others):
         assert covered[index] == len(own & instants(disjoint, rank))
     assert pairs.per_disjoint(disjoint).sum() == covered.sum()
     assert meet(union(spans), disjoint) == meet(disjoint, union(spans)) == bool(covered.any())
+
+
+@given(RANKS, RANKS, st.floats(0.1, 1e3))
+def test_the_kernel_finds_the_same_bits(ranks, others, scale):
+    kernel = pytest.importorskip("traincast.simulation.overlap_kernel")
+    ranks, others = ranks[: len(others)], others[: len(ranks)]
+    scaled = [[[[value * scale / 3 for value in span] for span in rank] for rank in each] for each in (ranks, others)]
+    spans, disjoint = spans_of(scaled[0]), union(spans_of(scaled[1]))
+    for found, known in zip(kernel.covered(spans, disjoint), covered(spans, disjoint), strict=True):
+        assert found.tobytes() == known.tobytes()
 
 
 @given(RANKS, RANKS, st.floats(0.1, 1e3))

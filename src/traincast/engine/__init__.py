@@ -54,7 +54,7 @@ def run(graph: Graph, duration_s_N: FloatArray, engine: str = "auto") -> tuple[F
 def _engine(name: str, ops: int) -> Callable[[Graph, FloatArray], Times]:
     if name not in ENGINES:
         raise ProgramError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
-    if name == "kernel" or (_compiles(name, ops) and find_spec("numba")):
+    if compiled(name, ops):
         if not find_spec("numba"):
             raise ProgramError("the engine 'kernel' needs numba: pip install 'traincast[fast]'")
         from traincast.engine.kernel import run_kernel
@@ -63,7 +63,8 @@ def _engine(name: str, ops: int) -> Callable[[Graph, FloatArray], Times]:
     return run_reference if name == "reference" else run_chains
 
 
-def _compiles(name: str, ops: int) -> bool:
-    """Return whether an engine takes the kernel for a program of so many operations, where it can."""
+def compiled(name: str, ops: int) -> bool:
+    """Return whether an engine runs a program of so many operations in numba."""
     steps = {"auto": 1, "several": _SEVERAL}
-    return name == "fast" or (name in steps and ops * steps[name] >= KERNEL_FROM_OPS)
+    pays = name == "fast" or (name in steps and ops * steps[name] >= KERNEL_FROM_OPS)
+    return name == "kernel" or (pays and find_spec("numba") is not None)

@@ -11,22 +11,58 @@ from traincast.engine.reference import FloatArray, Times
 
 
 def run_kernel(graph: Graph, duration_s_N: FloatArray) -> Times:
-    """Return ready, start and end times, and how many operations ran, as `run_reference` does."""
+    """Return ready, start and end times, and how many operations ran, as `run_reference` does.
+
+    The order of visits depends on who follows whom alone, so it is kept for further runs of the graph.
+    """
     ready_N, start_N, end_N = (np.zeros(len(graph)) for _ in range(3))
-    done = _run(
-        graph.next_N,
-        graph.edge_ptr_N1,
-        graph.edge_dst_E,
-        graph.waits_N.copy(),
-        graph.rendezvous_N,
-        graph.rendezvous_ptr_J1,
-        graph.rendezvous_member_I,
-        duration_s_N,
-        ready_N,
-        start_N,
-        end_N,
-    )
+    follows = graph.next_N, graph.edge_ptr_N1, graph.edge_dst_E
+    meets = graph.rendezvous_N, graph.rendezvous_ptr_J1, graph.rendezvous_member_I
+    times = duration_s_N, ready_N, start_N, end_N
+    visited = graph.kept.get("visited")
+    if isinstance(visited, np.ndarray):
+        _run_again(visited, *follows, *meets, *times)
+        return ready_N, start_N, end_N, len(graph)
+    visited_V = np.empty(len(graph), dtype=np.int32)
+    done, visits = _run(*follows, graph.waits_N.copy(), *meets, *times, visited_V)
+    if done == len(graph):
+        graph.kept["visited"] = visited_V[:visits].copy()
     return ready_N, start_N, end_N, int(done)
+
+
+@numba.njit(cache=True)
+def _run_again(
+    visited_V: IntArray,
+    next_N: IntArray,
+    edge_ptr_N1: IntArray,
+    edge_dst_E: IntArray,
+    rendezvous_N: IntArray,
+    rendezvous_ptr_J1: IntArray,
+    rendezvous_member_I: IntArray,
+    duration_N: FloatArray,
+    ready_N: FloatArray,
+    start_N: FloatArray,
+    end_N: FloatArray,
+) -> None:
+    alone = np.empty(1, dtype=np.int32)
+    for op in visited_V:
+        rendezvous = rendezvous_N[op]
+        begin, duration = ready_N[op], duration_N[op]
+        if rendezvous < 0:
+            alone[0] = op
+            group: IntArray = alone
+        else:
+            group = rendezvous_member_I[rendezvous_ptr_J1[rendezvous] : rendezvous_ptr_J1[rendezvous + 1]]
+            for member in group:
+                begin = max(begin, ready_N[member])
+                duration = max(duration, duration_N[member])
+        finish = begin + duration
+        for member in group:
+            start_N[member], end_N[member] = begin, finish
+            for edge in range(edge_ptr_N1[member], edge_ptr_N1[member + 1]):
+                ready_N[edge_dst_E[edge]] = max(ready_N[edge_dst_E[edge]], finish)
+            if next_N[member] >= 0:
+                ready_N[next_N[member]] = max(ready_N[next_N[member]], finish)
 
 
 @numba.njit(cache=True)
@@ -42,7 +78,8 @@ def _run(
     ready_N: FloatArray,
     start_N: FloatArray,
     end_N: FloatArray,
-) -> int:
+    visited_V: IntArray,
+) -> tuple[int, int]:
     count = len(next_N)
     stack = np.empty(count, dtype=np.int32)
     top = 0
@@ -52,7 +89,7 @@ def _run(
             top += 1
     missing_J = rendezvous_ptr_J1[1:] - rendezvous_ptr_J1[:-1]
     alone = np.empty(1, dtype=np.int32)
-    done = 0
+    done = visits = 0
     while top > 0:
         top -= 1
         op = stack[top]
@@ -71,6 +108,8 @@ def _run(
                 begin = max(begin, ready_N[member])
                 duration = max(duration, duration_N[member])
         finish = begin + duration
+        visited_V[visits] = op
+        visits += 1
         for member in group:
             start_N[member], end_N[member] = begin, finish
             done += 1
@@ -84,4 +123,4 @@ def _run(
                 if waits_N[successor] == 0:
                     stack[top] = successor
                     top += 1
-    return done
+    return done, visits

@@ -21,13 +21,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
-from traincast.fabric.contention import Slowdown, link_use, network_factor, pair_slowdown, worst_slowdown
+from traincast.fabric.contention import Groups, Slowdown, link_use, network_factor, pair_slowdown, worst_and_use
 from traincast.fabric.graph import FabricGraph, build_fabric, through_fabric
 from traincast.fabric.placement import Placement, gpu_of
 from traincast.hardware.cluster import Cluster
 from traincast.units import counted, format_rate
 from traincast.workload.groups import GroupTable
-from traincast.workload.ops import FloatArray, IntArray, OpTable, distinct
+from traincast.workload.ops import FloatArray, OpTable, distinct
 from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind, Operation, OverlapClass
 
@@ -52,7 +52,7 @@ class NetworkAnswers:
     def __init__(self) -> None:
         """Begin with none."""
         self._fabrics: dict[tuple[Cluster, int], FabricGraph] = {}
-        self._worst: dict[tuple[object, ...], Slowdown] = {}
+        self._worst: dict[tuple[object, ...], tuple[Slowdown, FloatArray]] = {}
         self._use: dict[tuple[object, ...], FloatArray] = {}
 
     def fabric(self, cluster: Cluster, gpus: int) -> FabricGraph:
@@ -62,20 +62,20 @@ class NetworkAnswers:
             self._fabrics[key] = build_fabric(cluster, gpus, node_limits=True)
         return self._fabrics[key]
 
-    def worst(self, groups: "_Groups", cluster: Cluster, gpus: int, seed: int | None) -> Slowdown:
-        """Return the worst slowdown among groups of a kind."""
+    def worst(self, groups: "_Groups", cluster: Cluster, gpus: int, seed: int | None) -> tuple[Slowdown, FloatArray]:
+        """Return the worst slowdown among groups of a kind, and how much of each link they use at that pace."""
         key = groups, cluster, gpus, seed
         if key not in self._worst:
             pattern, members = _traffic(groups, cluster)
-            self._worst[key] = worst_slowdown(pattern, members, self.fabric(cluster, gpus), seed)
+            self._worst[key] = worst_and_use(pattern, members, self.fabric(cluster, gpus), seed)
         return self._worst[key]
 
-    def link_use(self, groups: "_Groups", cluster: Cluster, gpus: int, factor: float, seed: int | None) -> FloatArray:
-        """Return how much of each link groups of a kind use."""
-        key = groups, cluster, gpus, factor, seed
+    def link_use(self, groups: "_Groups", cluster: Cluster, gpus: int, seed: int | None) -> FloatArray:
+        """Return how much of each link groups of a kind use that do not contend with each other."""
+        key = groups, cluster, gpus, seed
         if key not in self._use:
             pattern, members = _traffic(groups, cluster)
-            self._use[key] = link_use(pattern, members, self.fabric(cluster, gpus), factor, seed)
+            self._use[key] = link_use(pattern, members, self.fabric(cluster, gpus), 1.0, seed)
         return self._use[key]
 
 
@@ -150,7 +150,8 @@ class SharedNetwork(Struct):
     def _alone(self, kind: Group) -> Contention:
         if kind not in self._own:
             if self._can_contend():
-                worst = self.answers.worst(self._groups(kind), self.cluster, self._gpus(), self.seed)
+                worst, use_L = self.answers.worst(self._groups(kind), self.cluster, self._gpus(), self.seed)
+                self._use[kind] = use_L
                 self._own[kind] = Contention(_slowed(self.alone, worst.factor), worst.factor, worst.bottleneck)
             else:
                 self._own[kind] = Contention(self.alone, 1.0, None)
@@ -158,9 +159,9 @@ class SharedNetwork(Struct):
 
     def _use_of(self, kind: Group) -> FloatArray:
         if kind not in self._use:
-            factor = self._alone(kind).factor
-            groups = self._groups(kind)
-            self._use[kind] = self.answers.link_use(groups, self.cluster, self._gpus(), factor, self.seed)
+            self._alone(kind)
+        if kind not in self._use:
+            self._use[kind] = self.answers.link_use(self._groups(kind), self.cluster, self._gpus(), self.seed)
         return self._use[kind]
 
     def _fabric(self) -> FabricGraph:
@@ -173,7 +174,7 @@ class SharedNetwork(Struct):
 
     def _groups(self, kind: Group) -> "_Groups":
         members_GK = np.ascontiguousarray(self.tables[kind].members_GK)
-        return _Groups(kind, kind in self.exchanging, members_GK.shape, members_GK.tobytes())
+        return _Groups(kind is Group.PP, kind in self.exchanging, members_GK.shape, members_GK.tobytes())
 
     def _can_contend(self) -> bool:
         """Tell whether groups of one kind can contend with each other.
@@ -199,25 +200,26 @@ def all_to_all_kinds(ops: OpTable) -> frozenset[Group]:
 
 
 class _Groups(NamedTuple):
-    """The groups of a kind, by value."""
+    """The groups of a kind, by value: kinds whose groups are the same share an answer."""
 
-    kind: Group
+    sends: bool
+    """Whether each member sends to the next alone."""
     exchanges: bool
     """Whether they do all-to-alls."""
     shape: tuple[int, ...]
     members: bytes
 
 
-def _traffic(groups: _Groups, cluster: Cluster) -> tuple[str, IntArray | list[IntArray]]:
-    """Return which GPU sends to which among all groups of a kind; those of equal size are rows of an array."""
+def _traffic(groups: _Groups, cluster: Cluster) -> tuple[str, Groups]:
+    """Return which GPU sends to which among all groups of a kind."""
     members_GK = np.frombuffer(groups.members, dtype=np.int32).reshape(groups.shape)
-    if groups.kind is Group.PP:
+    if groups.sends:
         pairs = np.stack([members_GK[:, :-1], members_GK[:, 1:]], axis=-1).reshape(-1, 2)
         return "send", gpu_of(cluster, pairs)
+    pattern = "all-to-all" if groups.exchanges else "ring"
     if members_GK.min(initial=0) >= 0:
-        return "all-to-all" if groups.exchanges else "ring", gpu_of(cluster, members_GK)
-    found = [gpu_of(cluster, members[members >= 0]) for members in members_GK]
-    return "all-to-all" if groups.exchanges else "ring", found
+        return pattern, gpu_of(cluster, members_GK)
+    return pattern, [gpu_of(cluster, members[members >= 0]) for members in members_GK]
 
 
 def one_group(operation: Operation, placement: Placement, cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:

@@ -4,7 +4,8 @@ Letters: F flows, Q their parts over queue pairs, H hops, L links, G groups.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +15,14 @@ from traincast.errors import InfeasibleError, ProgramError
 from traincast.fabric.flows import bottleneck, rates
 from traincast.fabric.graph import FabricGraph, FloatArray, IntArray
 from traincast.fabric.patterns import Flows, flow_count, flows_of, flows_of_all
+from traincast.workload.ops import distinct
+
+Groups = Sequence[npt.ArrayLike] | IntArray
+"""Members of each group, GPUs in the group's order; an array has groups of equal size as its rows."""
 
 MOST_HOPS = 2**25
 """Links on the routes of all flows that are solved together, a flow over several queue pairs counted by its parts:
 what takes about ten seconds and two gigabytes on one core."""
-
-Groups = Sequence[npt.ArrayLike] | npt.NDArray[np.integer]
-"""Members of each of some groups, GPUs in the group's order; those of equal size may be rows of an array."""
 
 _BY_ROUNDING = 1e-9
 """Smaller slowdowns are none."""
@@ -63,7 +65,8 @@ def network_factor(
     The flows of a phase are equal and start together, so that one max-min solve gives its time
     (see `traincast.fabric.flows.finish_times`). All steps of a ring are alike: one phase.
     """
-    together_G, alone_G, link_G = (each_G.tolist() for each_G in _times(pattern, groups, graph, seed))
+    phases = _phases(pattern, groups, graph, seed)
+    together_G, alone_G, link_G = (each_G.tolist() for each_G in _times(phases, len(groups), graph))
     return [_slowdown(*each, graph) for each in zip(together_G, alone_G, link_G, strict=True)]
 
 
@@ -72,26 +75,16 @@ def worst_slowdown(pattern: str, groups: Groups, graph: FabricGraph, seed: int |
 
     Parameters and errors are those of `network_factor`.
     """
-    together_G, alone_G, link_G = _times(pattern, groups, graph, seed)
-    slowed_G = together_G > alone_G * (1 + _BY_ROUNDING)
-    factor_G = np.divide(together_G, alone_G, out=np.ones(len(groups)), where=slowed_G)
-    worst = int(factor_G.argmax())
-    return _slowdown(float(together_G[worst]), float(alone_G[worst]), int(link_G[worst]), graph)
+    return _worst(_phases(pattern, groups, graph, seed), len(groups), graph)
 
 
-def _times(
-    pattern: str | Sequence[str], groups: Groups, graph: FabricGraph, seed: int | None
-) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Return the seconds per byte of each group together and alone, and the link that holds it back, [G]."""
-    together_G, alone_G = np.zeros(len(groups)), np.zeros(len(groups))
-    worst_G, link_G = np.zeros(len(groups)), np.full(len(groups), -1, dtype=np.int64)
-    for flows, id_F, group_F in _phases(pattern, groups, graph):
-        slow_G, held_G = _together(flows, id_F, group_F, len(groups), graph, seed)
-        together_G += slow_G
-        alone_G += _alone(flows, group_F, len(groups), graph)
-        link_G = np.where(slow_G > worst_G, held_G, link_G)
-        worst_G = np.maximum(worst_G, slow_G)
-    return together_G, alone_G, link_G
+def worst_and_use(
+    pattern: str, groups: Groups, graph: FabricGraph, seed: int | None = None
+) -> tuple[Slowdown, FloatArray]:
+    """Return what `worst_slowdown` and then `link_use` find, from the same routes."""
+    phases = list(_phases(pattern, groups, graph, seed))
+    worst = _worst(phases, len(groups), graph)
+    return worst, _use(phases, graph, worst.factor)
 
 
 def link_use(
@@ -105,15 +98,7 @@ def link_use(
 
     Parameters are as in `network_factor`; `factor` is the worst slowdown that it found: the slowest sets the pace.
     """
-    use_L = np.zeros(len(graph.capacity_L))
-    for flows, id_F, group_F in _phases(pattern, groups, graph):
-        pace_G = _alone(flows, group_F, len(groups), graph) * factor
-        routes_QH = graph.routes(flows.source_F, flows.target_F, id_F, seed)
-        rate_Q = np.repeat(1.0 / pace_G[group_F], graph.queue_pairs) / graph.queue_pairs
-        real_QH = routes_QH >= 0
-        carried_L = np.bincount(routes_QH[real_QH], rate_Q[np.nonzero(real_QH)[0]], minlength=len(use_L))
-        use_L = np.maximum(use_L, carried_L / graph.capacity_L)
-    return use_L
+    return _use(_phases(pattern, groups, graph, seed), graph, factor)
 
 
 def pair_slowdown(one_L: FloatArray, other_L: FloatArray, graph: FabricGraph) -> Slowdown:
@@ -130,36 +115,73 @@ def pair_slowdown(one_L: FloatArray, other_L: FloatArray, graph: FabricGraph) ->
     return _slowdown(float(asked_L[link]), 1.0, link, graph)
 
 
-def _phases(
-    pattern: str | Sequence[str], groups: Groups, graph: FabricGraph
-) -> Iterator[tuple[Flows, IntArray, IntArray]]:
-    """Yield the flows of each phase of all groups, with what tells them apart and the group of each."""
-    flows, group_F = _flows(pattern, groups, graph)
-    if not len(group_F):
-        return
-    phases = np.bincount(flows.phase_F)
-    if len(phases) == 1:
-        yield flows, np.arange(len(group_F)), group_F
-        return
-    for phase in np.flatnonzero(phases).tolist():
-        at = np.flatnonzero(flows.phase_F == phase)
-        yield Flows(*(each[at] for each in flows)), at, group_F[at]
+class _Phase(NamedTuple):
+    """Flows that run together."""
+
+    routes_QH: npt.NDArray[np.int32]
+    group_F: IntArray
+    alone_G: FloatArray
+    """Seconds per byte of each group alone."""
 
 
-def _flows(pattern: str | Sequence[str], groups: Groups, graph: FabricGraph) -> tuple[Flows, IntArray]:
-    """Return the flows of all groups, and the group of each; groups of equal size may be rows of an array."""
-    if isinstance(pattern, str) and isinstance(groups, np.ndarray):
-        _check_hops(len(groups) * flow_count(pattern, groups.shape[1]), graph, [pattern])
-        return flows_of_all(pattern, groups.astype(np.int64), graph.gpus_per_node)
+def _phases(pattern: str | Sequence[str], groups: Groups, graph: FabricGraph, seed: int | None) -> Iterator[_Phase]:
+    """Yield the phases of all groups."""
     patterns = [pattern] * len(groups) if isinstance(pattern, str) else list(pattern)
     if len(patterns) != len(groups):
         raise ProgramError(f"{len(patterns)} patterns for {len(groups)} groups")
-    members = [np.asarray(each, dtype=np.int64) for each in groups]
-    # The groups of a kind are alike, but each may have another size.
-    sizes = Counter((name, len(each)) for name, each in zip(patterns, members, strict=True))
+    if isinstance(groups, np.ndarray) and isinstance(pattern, str):
+        sizes = {(pattern, groups.shape[1]): len(groups)}
+    else:
+        # The groups of a kind are alike, but each may have another size.
+        sizes = Counter((name, len(each)) for name, each in zip(patterns, map(np.asarray, groups), strict=True))
     asked = sum(count * flow_count(*alike) for alike, count in sizes.items())
     _check_hops(asked, graph, sorted(set(patterns)))
-    if len(sizes) == 1:
+    flows, group_F = _flows(patterns, groups, graph)
+    for phase in distinct(flows.phase_F).tolist():
+        at = np.flatnonzero(flows.phase_F == phase)
+        of_phase, group_at = Flows(*(each[at] for each in flows)), group_F[at]
+        routes_QH = graph.routes(of_phase.source_F, of_phase.target_F, at, seed)
+        yield _Phase(routes_QH, group_at, _alone(of_phase, group_at, len(groups), graph))
+
+
+def _times(phases: Iterable[_Phase], groups: int, graph: FabricGraph) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Return the seconds per byte of each group together and alone, and the link that holds it back, [G]."""
+    together_G, alone_G = np.zeros(groups), np.zeros(groups)
+    worst_G, link_G = np.zeros(groups), np.full(groups, -1, dtype=np.int64)
+    for phase in phases:
+        slow_G, held_G = _together(phase, graph)
+        together_G += slow_G
+        alone_G += phase.alone_G
+        link_G = np.where(slow_G > worst_G, held_G, link_G)
+        worst_G = np.maximum(worst_G, slow_G)
+    return together_G, alone_G, link_G
+
+
+def _worst(phases: Iterable[_Phase], groups: int, graph: FabricGraph) -> Slowdown:
+    together_G, alone_G, link_G = _times(phases, groups, graph)
+    slowed_G = together_G > alone_G * (1 + _BY_ROUNDING)
+    factor_G = np.divide(together_G, alone_G, out=np.ones(groups), where=slowed_G)
+    worst = int(factor_G.argmax())
+    return _slowdown(float(together_G[worst]), float(alone_G[worst]), int(link_G[worst]), graph)
+
+
+def _use(phases: Iterable[_Phase], graph: FabricGraph, factor: float) -> FloatArray:
+    use_L = np.zeros(len(graph.capacity_L))
+    for routes_QH, group_F, alone_G in phases:
+        pace_G = alone_G * factor
+        rate_Q = np.repeat(1.0 / pace_G[group_F], graph.queue_pairs) / graph.queue_pairs
+        real_QH = routes_QH >= 0
+        carried_L = np.bincount(routes_QH[real_QH], rate_Q[np.nonzero(real_QH)[0]], minlength=len(use_L))
+        use_L = np.maximum(use_L, carried_L / graph.capacity_L)
+    return use_L
+
+
+def _flows(patterns: Sequence[str], groups: Groups, graph: FabricGraph) -> tuple[Flows, IntArray]:
+    """Return the flows of all groups, and the group of each."""
+    if isinstance(groups, np.ndarray) and len(groups) and len(set(patterns)) == 1:
+        return flows_of_all(patterns[0], groups.astype(np.int64), graph.gpus_per_node)
+    members = [np.asarray(each, dtype=np.int64) for each in groups]
+    if len(set(patterns)) == 1 and len({each.shape for each in members}) == 1:
         return flows_of_all(patterns[0], np.stack(members), graph.gpus_per_node)
     per_group = [flows_of(name, each, graph.gpus_per_node) for name, each in zip(patterns, members, strict=True)]
     group_F = np.repeat(np.arange(len(groups)), [len(each.source_F) for each in per_group])
@@ -186,15 +208,13 @@ def _slowdown(together: float, alone: float, link: int, graph: FabricGraph) -> S
     return Slowdown(float(together / alone), graph.network.link_name(link))
 
 
-def _together(
-    flows: Flows, ids_F: IntArray, group_F: IntArray, groups: int, graph: FabricGraph, seed: int | None
-) -> tuple[FloatArray, IntArray]:
+def _together(phase: _Phase, graph: FabricGraph) -> tuple[FloatArray, IntArray]:
     """Return the seconds per byte of each group's slowest flow, and the link that holds it back."""
-    routes = graph.routes(flows.source_F, flows.target_F, ids_F, seed)
+    routes, groups = phase.routes_QH, len(phase.alone_G)
     rate = rates(routes, graph.capacity_L)
     # A flow over several queue pairs has ended when the slowest of its equal parts has.
     pace = 1.0 / (rate * graph.queue_pairs)
-    group = np.repeat(group_F, graph.queue_pairs)
+    group = np.repeat(phase.group_F, graph.queue_pairs)
     order = np.lexsort((-pace, group))
     first = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
     slow_G, held_G = np.zeros(groups), np.full(groups, -1, dtype=np.int64)

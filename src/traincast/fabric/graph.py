@@ -182,6 +182,8 @@ def choose(entropy: UintArray, switch_tier: int, ways: npt.ArrayLike) -> IntArra
 
     What tells flows apart is hashed by every tier of switches on its own.
     """
+    if np.ndim(ways) == 0 and ways == 1:
+        return np.zeros(entropy.shape, dtype=np.int64)
     tier = np.full(entropy.shape, switch_tier, dtype=np.uint64)
     return (_mixed(entropy, tier) % np.asarray(ways, dtype=np.uint64)).astype(np.int64)
 

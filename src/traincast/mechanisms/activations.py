@@ -75,7 +75,7 @@ class LayerModel:
 
     def _saved(self, blocks: Blocks) -> dict[str, Number]:
         found: dict[str, Number] = {}
-        for part in self.parts.of(blocks):
+        for part in self.parts.of_blocks(blocks):
             _add(found, part.saved.items())
         return found
 

@@ -28,12 +28,13 @@ from traincast.job.pipeline_layout import PipelineLayout
 from traincast.lowering.plans import plan_of_job
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_token
 from traincast.schedules.plan import SchedulePlan
+from traincast.simulation.account import account
 from traincast.simulation.block_times import block_times
 from traincast.simulation.confidence import interval
 from traincast.simulation.job_step import JobStep, factors_of, placed, run_job
+from traincast.simulation.later import later
 from traincast.simulation.result import Result
 from traincast.simulation.result_records import MemoryResult, Peak
-from traincast.simulation.simulate import account
 from traincast.simulation.step import Setting
 from traincast.simulation.study import Study
 from traincast.units import format_share, format_size
@@ -73,7 +74,7 @@ def forecast_step(
     """Return the forecast of a job (`forecast`) with the step as it was simulated."""
     table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of_job(job)
     study = study or Study()
-    memory = study.memory(job)
+    memory = study.memory(job, JobMemory)
     warnings = _warnings(memory, plan, setting.cluster, allow_oom=allow_oom)
     done = run_job(job, setting, factors_of(job, setting, table), study)
     result = account(done.step)
@@ -81,9 +82,9 @@ def forecast_step(
     rates = rates_of(done)
     found = replace(
         result,
-        interval=interval(done, table),
+        interval=later(lambda: interval(done, table)),
         memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in memory.stages),
-        assumptions=(*_in_bytes(result.assumptions, memory, study), *_own_factors(job, setting.cluster)),
+        assumptions=later(lambda: (*_in_bytes(result.assumptions, memory), *_own_factors(job, setting.cluster))),
         warnings=result.warnings + warnings + above_peak(rates),
         tokens_per_s_per_gpu=rates.tokens_per_s,
         tflops_per_gpu=rates.flops_per_s / 1e12,
@@ -92,20 +93,21 @@ def forecast_step(
         mfu_peak=Peak(dtype=rates.peak_dtype, flops_per_s=rates.peak_flops_per_s),
         mfu_16_bit=rates.mfu_16_bit,
         hfu_16_bit=rates.hfu_16_bit,
-        job=facts_of(job, _stages(job, plan)),
-        blocks=block_times(done),
+        job=later(lambda: facts_of(job, _stages(job, plan))),
+        blocks=later(lambda: block_times(done)),
     )
     return found, done
 
 
-def _in_bytes(notes: Sequence[Note], memory: JobMemory, study: Study) -> Iterator[Note]:
+def _in_bytes(notes: Sequence[Note], memory: JobMemory) -> Iterator[Note]:
     """Yield assumptions, those on types of gradients and of the optimizer's state with the bytes that they take."""
     job, fullest = memory.job, memory.stages[memory.worst]
     for note in notes:
         if note.code == GRADIENT_TYPE and job.precision.dtype not in ("fp32", "tf32"):
             now = job.framework.grad_reduce_bytes
             other = 6 - now
-            wider = study.memory(replace(job, framework=replace(job.framework, grad_reduce_bytes=other)), like=memory)
+            changed = replace(job, framework=replace(job.framework, grad_reduce_bytes=other))
+            wider = JobMemory(changed, like=memory)
             peak = format_size(wider.peak)
             took = f"{format_size(fullest.gradients)} of the {format_size(fullest.peak)} of its fullest GPU"
             text = f"{note.text}: {took}, which would be {peak} with {other} bytes"

@@ -6,13 +6,14 @@ simulated. Letters: N operations, T template operations, I spans or operations o
 P pairs, R ranks, W ranks of the world.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations, pairwise, permutations
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
+from traincast.engine import compiled
 from traincast.fabric.placement import NODE
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program
@@ -90,6 +91,28 @@ def overlaps(spans: Spans, disjoint: Spans) -> Pairs:
     until_P = np.minimum(spans.end_s_I[span_P], disjoint.end_s_I[disjoint_P])
     since_P = np.maximum(spans.begin_s_I[span_P], disjoint.begin_s_I[disjoint_P])
     return Pairs(span_P, disjoint_P, np.maximum(until_P - since_P, 0.0))
+
+
+def covered(spans: Spans, disjoint: Spans) -> tuple[FloatArray, FloatArray]:
+    """Return how much of each span is covered by disjoint ones, [I], and of each of these by the spans, [D] (`Pairs`).
+
+    Both are as in `overlaps`.
+    """
+    pairs = overlaps(spans, disjoint)
+    return pairs.per_span(spans), pairs.per_disjoint(disjoint)
+
+
+Covered = Callable[[Spans, Spans], tuple[FloatArray, FloatArray]]
+"""What does as `covered`."""
+
+
+def covered_by(engine: str, ops: int) -> Covered:
+    """Return what finds coverage for steps of an engine: in numba where that runs the program, with equal results."""
+    if not compiled(engine, ops):
+        return covered
+    from traincast.simulation import overlap_kernel
+
+    return overlap_kernel.covered
 
 
 def _overlapped(spans: Spans, disjoint: Spans) -> tuple[IntArray, IntArray]:
@@ -173,13 +196,15 @@ class ComputeAndTransfers(Struct, frozen=True):
             compute_T = np.zeros_like(compute_T)
         return cls(Selection.from_program(program, compute_T), Selection.from_program(program, transfer_T))
 
-    def shares(self, start_s_N: FloatArray, end_s_N: FloatArray) -> Iterator[tuple[IntArray, FloatArray]]:
+    def shares(
+        self, start_s_N: FloatArray, end_s_N: FloatArray, covered: Covered = covered
+    ) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yield computations, then transfers, with the share of its own time that the other kind of work runs too."""
         if not len(self.transfers.at_I):
             return
         compute, transfers = (each.spans(start_s_N, end_s_N) for each in (self.compute, self.transfers))
-        yield self.compute.at_I, shares(overlaps(union(transfers), compute).per_disjoint(compute), compute)
-        yield self.transfers.at_I, shares(overlaps(transfers, compute).per_span(transfers), transfers)
+        yield self.compute.at_I, shares(covered(union(transfers), compute)[1], compute)
+        yield self.transfers.at_I, shares(covered(transfers, compute)[0], transfers)
 
 
 class KindsOfTransfers(Struct, frozen=True):
@@ -203,19 +228,21 @@ class KindsOfTransfers(Struct, frozen=True):
         launched_T = transfer_T & ~ops.blocking_T
         return cls(found, frozenset(kind for kind in found if np.any(launched_T & (ops.group_T == kind))))
 
-    def shares(self, start_s_N: FloatArray, end_s_N: FloatArray) -> Iterator[tuple[Group, Group, FloatArray, float]]:
+    def shares(
+        self, start_s_N: FloatArray, end_s_N: FloatArray, covered: Covered = covered
+    ) -> Iterator[tuple[Group, Group, FloatArray, float]]:
         """Yield a kind, another one, and of the first's time the share that is overlapped with the second's.
 
         Of each transfer, and of the rank on which it is largest. Only pairs that overlap at all.
         """
         spans = {kind: each.spans(start_s_N, end_s_N) for kind, each in self.of_kind.items()}
-        covered = {kind: union(each) for kind, each in spans.items()} if len(spans) > 1 and self.asynchronous else {}
-        pairs = [pair for pair in combinations(covered, 2) if not self.asynchronous.isdisjoint(pair)]
-        overlapping = {pair for pair in pairs if meet(covered[pair[0]], covered[pair[1]])}
-        for one, two in permutations(covered, 2):
+        unions = {kind: union(each) for kind, each in spans.items()} if len(spans) > 1 and self.asynchronous else {}
+        pairs = [pair for pair in combinations(unions, 2) if not self.asynchronous.isdisjoint(pair)]
+        overlapping = {pair for pair in pairs if meet(unions[pair[0]], unions[pair[1]])}
+        for one, two in permutations(unions, 2):
             if (one, two) not in overlapping and (two, one) not in overlapping:
                 continue
-            overlap_s_I = overlaps(spans[one], covered[two]).per_span(spans[one])
+            overlap_s_I = covered(spans[one], unions[two])[0]
             if overlap_s_I.any():
                 yield one, two, shares(overlap_s_I, spans[one]), most_of_a_rank(overlap_s_I, spans[one])
 

@@ -27,6 +27,7 @@ from traincast.job.training_run import RunTerms
 from traincast.lowering.plans import plan_of_job
 from traincast.model.load import load_model, model_names
 from traincast.names import known_names
+from traincast.simulation.later import later
 from traincast.simulation.limits import what_limits
 from traincast.simulation.other_layouts import other_layouts
 from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result
@@ -300,7 +301,8 @@ def explained(result: Result) -> Result:
     """Return a result that says why its step took so long, where it has no more than `MOST_EXPLAINED` operations."""
     if result.timed is None or len(result.timed.program) > MOST_EXPLAINED:
         return result
-    return replace(result, analysis=short_form(result.timed))
+    timed = result.timed
+    return replace(result, analysis=later(lambda: short_form(timed)))
 
 
 def explained_in_full(result: Result, engine: str = "auto") -> Explanation:
@@ -408,12 +410,17 @@ def _with_own_framework(request: JobRequest) -> tuple[JobRequest, tuple[InputFil
 
 def _recorded(result: Result, record: RunRecord) -> Result:
     """Return a result with what it was made from, and what is said where nobody named a cluster."""
-    assumptions = (*(Note("cluster-assumed", text) for text in record.cluster.assumed), *result.assumptions)
-    warnings, name = result.warnings, record.cluster.name
+    notes = tuple(Note("cluster-assumed", text) for text in record.cluster.assumed)
+    warnings, name, default = result.warnings, record.cluster.name, list[Note]()
     if record.cluster_assumed:
-        assumptions = (*assumptions, Note("cluster-default", f"no cluster was given; taken as {name}"))
+        default.append(Note("cluster-default", f"no cluster was given; taken as {name}"))
         if any(each.algorithm != MEASURED for each in result.collectives):
             text = f"communication was estimated for {name}, because no cluster was given (use --cluster)"
             warnings = (*warnings, Note("cluster-default", text))
-    table = record_to_table(record)
-    return replace(result, run=table, inputs=record.inputs, assumptions=assumptions, warnings=warnings)
+    return replace(
+        result,
+        run=later(lambda: record_to_table(record)),
+        inputs=record.inputs,
+        assumptions=later(lambda: (*notes, *result.assumptions, *default)),
+        warnings=warnings,
+    )

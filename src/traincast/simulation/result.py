@@ -22,8 +22,9 @@ from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import InputFile
 from traincast.job.changes import EXPOSED
 from traincast.job.facts import JobFacts
-from traincast.job.parallel import RESULT_DEGREES
+from traincast.simulation.later import readable
 from traincast.simulation.result_records import (
+    RESULT_DEGREES,
     BlockResult,
     ClusterFacts,
     CollectiveResult,
@@ -218,3 +219,10 @@ class Result(Struct, frozen=True, kw_only=True):
         from traincast.simulation.notebook import html_of
 
         return html_of(self)
+
+
+readable(
+    Result,
+    *("breakdown_s", "ranks", "job", "interval", "collectives", "slowdown", "causes", "parts", "blocks", "gpu_time"),
+    *("analysis", "assumptions", "run"),
+)

@@ -7,6 +7,7 @@ the step lies between these two whatever the rounds do. Letters: N operations, I
 """
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 
 import numpy as np
 from msgspec import Struct, field
@@ -16,7 +17,7 @@ from traincast.engine import run
 from traincast.engine.graph import Graph
 from traincast.estimate.contention import SharedNetwork
 from traincast.hardware.cluster import Cluster
-from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
+from traincast.simulation.overlap import ComputeAndTransfers, Covered, KindsOfTransfers, covered_by
 from traincast.workload.ops import BoolArray, FloatArray
 from traincast.workload.program import Timeline
 from traincast.workload.words import Group
@@ -88,9 +89,9 @@ class Loop(Struct):
         shared: tuple[SharedLinks, ...] = ()
         times = run(graph, duration_N, engine)
         alone_step_s = step_s = float(times[2].max(initial=0.0))
-        rounds, residual = 0, 0.0
+        rounds, residual, covered = 0, 0.0, covered_by(engine, len(graph))
         while rounds < MAX_ROUNDS:
-            longer_N, shared = self._lengthened(times[1], times[2])
+            longer_N, shared = self._lengthened(times[1], times[2], covered)
             if rounds + 1 >= _DAMPED_FROM:
                 longer_N = 0.5 * (longer_N + duration_N)
             if np.array_equal(longer_N, duration_N):
@@ -116,30 +117,36 @@ class Loop(Struct):
         duration_N = np.where(gone_N, 0.0, settled.timeline.duration_s_N)
         _, start_N, end_N = run(graph, duration_N, engine)
         if settled.rounds:
-            longer_N, _ = replace(self, alone_s_N=np.where(gone_N, 0.0, self.alone_s_N))._lengthened(start_N, end_N)
+            longer_N, _ = replace(self, alone_s_N=np.where(gone_N, 0.0, self.alone_s_N))._lengthened(
+                start_N, end_N, covered_by(engine, len(graph))
+            )
             _, _, end_N = run(graph, np.where(gone_N, 0.0, longer_N), engine)
         return float(end_N.max(initial=0.0))
 
-    def _lengthened(self, start_N: FloatArray, end_N: FloatArray) -> tuple[FloatArray, tuple[SharedLinks, ...]]:
+    def _lengthened(
+        self, start_N: FloatArray, end_N: FloatArray, covered: Covered
+    ) -> tuple[FloatArray, tuple[SharedLinks, ...]]:
         """Return the durations that some times ask for, and which kinds share links in them."""
         duration_N = self.alone_s_N.copy()
-        shared = self._share_links(duration_N, start_N, end_N)
+        shared = self._share_links(duration_N, start_N, end_N, covered)
         if self.compute is not None:
-            for at_I, share_I in self.compute.shares(start_N, end_N):
+            for at_I, share_I in self.compute.shares(start_N, end_N, covered):
                 overlapped = np.flatnonzero(share_I)
                 at = at_I[overlapped]
                 duration_N[at] *= 1.0 + self.slowdown_N(at) * share_I[overlapped]
         if self.exchanges is not None:
-            at_I, share_I = next(self.exchanges.shares(start_N, end_N), (np.zeros(0, dtype=np.int64), np.zeros(0)))
-            duration_N[at_I] *= 1.0 + self.held_N(at_I) * share_I
+            for at_I, share_I in islice(self.exchanges.shares(start_N, end_N, covered), 1):
+                duration_N[at_I] *= 1.0 + self.held_N(at_I) * share_I
         return duration_N, shared
 
-    def _share_links(self, duration_N: FloatArray, start_N: FloatArray, end_N: FloatArray) -> tuple[SharedLinks, ...]:
+    def _share_links(
+        self, duration_N: FloatArray, start_N: FloatArray, end_N: FloatArray, covered: Covered
+    ) -> tuple[SharedLinks, ...]:
         """Lengthen transfers by what other kinds take from their links while both run."""
         if self.kinds is None:
             return ()
         found = []
-        for kind, other, share_I, largest in self.kinds.shares(start_N, end_N):
+        for kind, other, share_I, largest in self.kinds.shares(start_N, end_N, covered):
             both = self.network.while_both_run(kind, other)
             if both.bottleneck is not None:
                 duration_N[self.kinds.of_kind[kind].at_I] += share_I * self._extra_s(kind, other, self.kinds)

@@ -16,6 +16,7 @@ from traincast.engine.graph import Graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
 from traincast.estimate.contention import (
     Contention,
+    NetworkAnswers,
     SharedNetwork,
     all_to_all_kinds,
     held_multiprocessors,
@@ -93,8 +94,8 @@ class ProgramLayout(Struct, frozen=True):
     tables: Mapping[Group, GroupTable]
     location_LW: IntArray
     graph: Graph
-    study: Study
-    """What was prepared for it."""
+    networks: NetworkAnswers
+    """What is known of the links that groups share."""
 
 
 class Step(Struct, frozen=True):
@@ -180,7 +181,7 @@ def lay_out(workload: Workload, setting: Setting, study: Study | None = None) ->
         program, tables = _as_recorded(workload, workload.program, setting)
         graph, schedule, warnings = graph_of(program), RECORDED, ()
     advanced(0.35)
-    return ProgramLayout(workload, setting, schedule, warnings, program, tables, location_LW, graph, study)
+    return ProgramLayout(workload, setting, schedule, warnings, program, tables, location_LW, graph, study.networks)
 
 
 def time_layout(layout: ProgramLayout, seed: int | None = None) -> Step:
@@ -192,8 +193,8 @@ def time_layout(layout: ProgramLayout, seed: int | None = None) -> Step:
         If operations wait for each other for ever.
     """
     workload, setting, program = layout.workload, layout.setting, layout.program
-    exchanging, answers = all_to_all_kinds(program.ops), layout.study.networks
-    network = SharedNetwork(setting.cluster, layout.tables, exchanging, setting.network, seed, answers)
+    exchanging = all_to_all_kinds(program.ops)
+    network = SharedNetwork(setting.cluster, layout.tables, exchanging, setting.network, seed, layout.networks)
     contention = network.own_kind()
     work = Uncosted.from_program(program, layout.location_LW)
     own, alone = {kind: each.cluster for kind, each in contention.items()}, network.alone
