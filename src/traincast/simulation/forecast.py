@@ -26,7 +26,7 @@ from traincast.job.job import Job
 from traincast.job.optimizer import GRADIENT_TYPE, STATE_TYPES
 from traincast.job.pipeline_layout import PipelineLayout
 from traincast.lowering.plans import plan_of_job
-from traincast.model.counts import hardware_flops_per_token, model_flops_per_token
+from traincast.model.counts import flops_per_token
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.account import account
 from traincast.simulation.block_times import block_times
@@ -243,12 +243,14 @@ def rates_of(done: JobStep) -> StepRates:
     job, world, attended = done.job, done.job.parallel.world_size, done.job.batch.attended_length
     recompute, share = _recomputed(job)
     tokens = job.batch.tokens_per_step / done.step_s / world
+    needed, done_in_all = flops_per_token(
+        job.model, attended, recompute, job.finetuning.task, share, job.recompute.modules
+    )
     dtype, half = _peak_dtype(job.precision.dtype, done.gpu), _half(done.gpu)
     return StepRates(
         tokens_per_s=tokens,
-        flops_per_s=tokens * model_flops_per_token(job.model, attended, job.finetuning.task),
-        hardware_flops_per_s=tokens
-        * hardware_flops_per_token(job.model, attended, recompute, job.finetuning.task, share, job.recompute.modules),
+        flops_per_s=tokens * needed,
+        hardware_flops_per_s=tokens * done_in_all,
         precision=job.precision.dtype,
         peak_dtype=dtype,
         peak_flops_per_s=done.gpu.peak_flops_per_s(dtype),

@@ -101,11 +101,13 @@ def estimated_work(
     TraincastError
         If the job cannot run.
     """
-    built = with_factors(job, factors)
-    workload = (study or Study()).workload(
+    built, study = with_factors(job, factors), study or Study()
+    workload = study.workload(
         (built, ranks_per_node), lambda: build_workload(built, plan_of_job(built), ranks_per_node)
     )
-    compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))
+    compute_factor = _compute_factor(job, factors)
+    seconds = study.seconds((gpu, factors, compute_factor), lambda: operator_seconds(job, gpu, factors))
+    compute = estimate_compute(workload.ops, seconds)
     if job.offload.any:
         compute = with_offload(compute, host_of(gpu, ranks_of_host(job, ranks_per_node)))
     host_T = np.ones(len(compute.ops))

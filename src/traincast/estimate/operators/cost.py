@@ -1,7 +1,6 @@
 """What an operator costs: work of its family, constants of its GPU, the roofline over both."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from os import PathLike
 from typing import NamedTuple
 
@@ -28,8 +27,6 @@ from traincast.units import format_time
 from traincast.workload.ops import FloatArray, OperatorCall
 
 DEFAULT_GPU = "h100"
-_KEPT = 65536
-"""Costs that are remembered; a forecast has a few hundred distinct ones."""
 _CONFIDENCE = ("low", "medium", "high")
 
 
@@ -134,7 +131,12 @@ def estimate_operator(call: OperatorCall, gpu: Gpu, constants: OperatorConstants
         If a size is wrong, the GPU has no peak or no matrix units for the dtype, or it does not run the
         attention kernel that is asked for.
     """
-    return _remembered(call, gpu) if constants is None else _estimate(call, gpu, constants)
+    known = shipped_constants() if constants is None else constants
+    work = work_of(call)
+    FAMILIES.get(call.family).check(call, gpu)
+    if work.parts:
+        return _sum([(part, estimate_operator(part, gpu, known)) for part in work.parts])
+    return _explained(work, _timed([work], call.dtype, gpu, known))
 
 
 def estimate_calls(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants | None = None) -> FloatArray:
@@ -185,19 +187,6 @@ def _timed(works: Sequence[Work], dtype: str, gpu: Gpu, known: OperatorConstants
     return _Timed(time_N, factor_N, columns, machine, constants, parts)
 
 
-@lru_cache(maxsize=_KEPT)
-def _remembered(call: OperatorCall, gpu: Gpu) -> OperatorTime:
-    return _estimate(call, gpu, shipped_constants())
-
-
-def _estimate(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> OperatorTime:
-    work = work_of(call)
-    FAMILIES.get(call.family).check(call, gpu)
-    if work.parts:
-        return _sum([(part, estimate_operator(part, gpu, constants)) for part in work.parts])
-    return _explained(work, _timed([work], call.dtype, gpu, constants))
-
-
 def machine_for(gpu: Gpu, dtype: str, work: Work) -> Machine:
     """Return what the roofline needs of a GPU for some work; a peak of 0 where only memory can bind.
 
@@ -226,7 +215,6 @@ def _check_products(dtype: str, gpu: Gpu) -> None:
     raise ConfigError(f"{gpu.name} has no known peak for {dtype}; it has one for {known}", "dtype")
 
 
-@lru_cache(maxsize=1024)
 def _refusal(dtype: str, gpu: Gpu) -> str:
     try:
         check_gpu(dtype, gpu)
