@@ -8,6 +8,7 @@ from typing import Protocol
 from traincast.diagnostics import advanced, announce
 from traincast.errors import DeadlockError, ProgramError
 from traincast.schedules.plan import SchedulePlan, with_pairs
+from traincast.schedules.runs import is_complete, runs_to_its_end
 from traincast.schedules.schedule import planned
 from traincast.schedules.slots import Slot, SlotKind, turns
 
@@ -88,9 +89,10 @@ def check_plan(plan: SchedulePlan, stages: int, virtual_per_stage: int, microbat
     """
     virtual_stages = stages * virtual_per_stage
     _check_shape(plan, stages, virtual_per_stage)
-    _check_parts(plan, virtual_stages, microbatches)
-    stuck = _stuck_slots(plan.slots, virtual_stages)
-    if stuck:
+    if not is_complete(plan, virtual_stages, microbatches):
+        _check_parts(plan, virtual_stages, microbatches)
+    if not runs_to_its_end(plan, virtual_stages, microbatches):
+        stuck = _stuck_slots(plan.slots, virtual_stages)
         starts = [sum(map(len, plan.slots[:stage])) for stage in range(stages)]
         waits = "; ".join(
             f"stage {stage} at {_say(plan.slots[stage][position])} for {_say(part)}" for stage, position, part in stuck
