@@ -1,7 +1,6 @@
 """The checked plan of a job or workload; what every plan must keep: complete, in its place, free of deadlock."""
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import chain, islice, product
 from typing import Protocol
 
@@ -61,7 +60,6 @@ def plan_of(work: _Planned) -> SchedulePlan:
     return checked_plan(work.schedule, parallel.pp, parallel.vpp, parallel.microbatches, work.pairs_passes)
 
 
-@lru_cache(maxsize=64)
 def checked_plan(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool = False) -> SchedulePlan:
     """Return the checked plan of a schedule by its name (errors as `plan_of`); `pairs`: passes run as one."""
     slots = stages * virtual * microbatches

@@ -27,7 +27,6 @@ from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
 from traincast.job.changes import WorkEdit
 from traincast.job.options import StepOptions
-from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.edits import edited, ranks_apart
 from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
@@ -170,7 +169,7 @@ def lay_out(workload: Workload, setting: Setting, study: Study | None = None) ->
     study = study or Study()
     location_LW = locations(setting.cluster, workload.parallel.world_size)
     if workload.program is None:
-        plan = plan_of(workload)
+        plan = study.plan(workload.schedule, workload.parallel, pairs=workload.pairs_passes)
         kinds = frozenset(Group(int(kind)) for kind in distinct(workload.ops.group_T)) - {Group.NONE}
         kinds |= {Group.PP} if workload.parallel.pp > 1 else set()
         tables = study.groups(workload.parallel, kinds, workload.table_stages)

@@ -23,6 +23,7 @@ from traincast.estimate.contention import NetworkAnswers
 from traincast.estimate.program import OperatorSeconds
 from traincast.job.job import Job
 from traincast.job.parallel import Parallel
+from traincast.schedules.check import checked_plan
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.expand import Expansion, expansion
 from traincast.workload.groups import Fold, GroupTable, rank_groups
@@ -31,7 +32,7 @@ from traincast.workload.program import Program
 from traincast.workload.words import Group
 from traincast.workload.workload import Workload
 
-_WORKLOADS, _MEMORIES, _SECONDS, _GROUPS, _FOLDS, _PROGRAMS = 8, 16, 4, 32, 32, 4
+_WORKLOADS, _MEMORIES, _SECONDS, _PLANS, _GROUPS, _FOLDS, _PROGRAMS = 8, 16, 4, 8, 32, 32, 4
 """How many of each a study keeps, those that were made last."""
 
 Made = TypeVar("Made")
@@ -82,6 +83,7 @@ class Study:
         self._workloads: _Latest[Workload] = _Latest(_WORKLOADS)
         self._memories: _Latest[Any] = _Latest(_MEMORIES)
         self._seconds: _Latest[OperatorSeconds] = _Latest(_SECONDS)
+        self._plans: _Latest[SchedulePlan] = _Latest(_PLANS)
         self._groups: _Latest[Mapping[Group, GroupTable]] = _Latest(_GROUPS)
         self._folds: _Latest[Fold] = _Latest(_FOLDS)
         self._programs: tuple[_LaidOut, ...] = ()
@@ -98,6 +100,17 @@ class Study:
     def seconds(self, key: Hashable, make: Callable[[], OperatorSeconds]) -> OperatorSeconds:
         """Return what tells the time of operator calls, by all that decides it, with what it knows of other jobs."""
         return self._seconds.get(key, make)
+
+    def plan(self, schedule: str, parallel: Parallel, *, pairs: bool) -> SchedulePlan:
+        """Return the checked plan of a pipeline; `pairs`: passes run as one.
+
+        Raises
+        ------
+        TraincastError
+            As `checked_plan`.
+        """
+        key = schedule, parallel.pp, parallel.vpp, parallel.microbatches, pairs
+        return self._plans.get(key, lambda: checked_plan(*key))
 
     def groups(
         self, parallel: Parallel, kinds: frozenset[Group], table_stages: tuple[int, ...]
