@@ -1,6 +1,7 @@
 """What an operator costs: work of its family, constants of its GPU, the roofline over both."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from os import PathLike
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ from traincast.units import format_time
 from traincast.workload.ops import FloatArray, OperatorCall
 
 DEFAULT_GPU = "h100"
+_KEPT = 65536
+"""Costs that are remembered; a forecast has a few hundred distinct ones."""
 _CONFIDENCE = ("low", "medium", "high")
 
 
@@ -131,12 +134,21 @@ def estimate_operator(call: OperatorCall, gpu: Gpu, constants: OperatorConstants
         If a size is wrong, the GPU has no peak or no matrix units for the dtype, or it does not run the
         attention kernel that is asked for.
     """
-    known = shipped_constants() if constants is None else constants
+    return _by_shipped_constants(call, gpu) if constants is None else _estimate(call, gpu, constants)
+
+
+@lru_cache(maxsize=_KEPT)
+def _by_shipped_constants(call: OperatorCall, gpu: Gpu) -> OperatorTime:
+    """Return what shipped tables say of a call: of no job, so that all jobs share it."""
+    return _estimate(call, gpu, shipped_constants())
+
+
+def _estimate(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> OperatorTime:
     work = work_of(call)
     FAMILIES.get(call.family).check(call, gpu)
     if work.parts:
-        return _sum([(part, estimate_operator(part, gpu, known)) for part in work.parts])
-    return _explained(work, _timed([work], call.dtype, gpu, known))
+        return _sum([(part, estimate_operator(part, gpu, constants)) for part in work.parts])
+    return _explained(work, _timed([work], call.dtype, gpu, constants))
 
 
 def estimate_calls(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants | None = None) -> FloatArray:
