@@ -9,11 +9,9 @@ Letters: W ranks, C classes, G groups of one kind, K members of a group, L level
 """
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traincast.job.parallel import Parallel
 from traincast.workload.ops import BoolArray, IntArray
@@ -52,14 +50,6 @@ def rank_groups(
     embedding group is the first and last stage, or the `table_stages`. Copies of the same layers are on stages
     as far from either end.
     """
-    alike = replace(parallel, vpp=1, microbatches=1)
-    return dict(_rank_groups(alike, frozenset(kinds) - {Group.NONE}, table_stages))
-
-
-@lru_cache(maxsize=64)
-def _rank_groups(
-    parallel: Parallel, kinds: frozenset[Group], table_stages: tuple[int, ...]
-) -> tuple[tuple[Group, GroupTable], ...]:
     world = parallel.world_size
     tp, cp, dp, pp = parallel.tp, parallel.cp, parallel.dp, parallel.pp
     dense = np.arange(world, dtype=np.int32).reshape(pp, dp, cp, tp)
@@ -83,9 +73,10 @@ def _rank_groups(
         Group.SHARD: shards.reshape(-1, parallel.sharing),
         Group.REPLICA: shards.transpose(0, 2, 1).reshape(-1, dp * cp // parallel.sharing),
     }
-    return tuple(
-        (kind, GroupTable.from_members(kind, members[kind], world, ordered=kind is Group.PP)) for kind in sorted(kinds)
-    )
+    return {
+        kind: GroupTable.from_members(kind, members[kind], world, ordered=kind is Group.PP)
+        for kind in sorted(frozenset(kinds) - {Group.NONE})
+    }
 
 
 class Fold(Struct, frozen=True):
