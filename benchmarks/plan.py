@@ -22,7 +22,7 @@ from traincast.hardware.clusters import load_cluster
 from traincast.job.frameworks import load_framework
 from traincast.job.request import JobRequest
 from traincast.model.load import load_model
-from traincast.planning.screen.block import Block, Part
+from traincast.planning.screen.block import BlockPart, LayoutBlock
 from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.screen import Screen
 from traincast.planning.space import Space
@@ -33,7 +33,7 @@ KEPT = 64
 """One in so many different layouts is counted."""
 
 
-def drawn(part: Part) -> IntArray:
+def drawn(part: BlockPart) -> IntArray:
     """Return numbers for the pairs of step and memory of a part, of which those are kept that 64 divides."""
     steps, peaks = np.broadcast_arrays(part.step_s, part.peak_bytes)
     # 30 bits of the mantissa: what differs by less than 1e-9 is mostly the same number.
@@ -53,7 +53,7 @@ class Timed(Frontier):
         super().__init__(limit_bytes, 400)
         self.untimed_s, self.found = 0.0, []
 
-    def take(self, block: Block, part: Part) -> None:
+    def take(self, block: LayoutBlock, part: BlockPart) -> None:
         """Keep what is better, then count."""
         super().take(block, part)
         begin = time.process_time()

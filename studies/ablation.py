@@ -152,7 +152,7 @@ def unfitted_runs(table: MeasurementTable, mechanism: Mechanism) -> list[Measure
     rows = [
         run
         for run in read_runs(table).rows
-        if run.measured_s is not None and not is_fitted(run) and run.groups["task"] == "pretrain"
+        if run.measured_s is not None and not is_fitted(run) and run.groups.task == "pretrain"
     ]
     return _as_said(rows, mechanism)
 
@@ -186,7 +186,7 @@ def held_out_errors(
 ) -> "np.typing.NDArray[np.float64]":
     """Return the error of each run with factors that have not seen its family, to the first order; NaN without one."""
     sample = sample_of(rows, forecasts, shipped_factors(), weight_I)
-    families = np.array([row.groups["family"] for row in rows])
+    families = np.array([row.groups.family for row in rows])
     found = np.full(len(rows), np.nan)
     for family in sorted(set(families)):
         mine_I = families == family

@@ -116,6 +116,7 @@ def test_every_command_gets_options_of_every_value():
     assert {command for seed in SEEDS["options"]() for command, *_ in seed.commands} == set(COMMANDS)
 
 
+@pytest.mark.slow
 def test_cases_repeat_and_differ_by_number_and_seed(monkeypatch):
     make, again, other = Maker(1), Maker(1), Maker(2)
     now_s = time.time()

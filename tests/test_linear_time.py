@@ -170,6 +170,7 @@ HEADS = {
 """How a file of each kind begins."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 @pytest.mark.parametrize("head", HEADS)
 def test_a_long_constant_file_is_read_or_refused_in_linear_time(tmp_path, head, packed):

@@ -32,6 +32,7 @@ def _inputs():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_result_is_the_one_on_record(name):
     now = json.loads(json.dumps(sampled(CASES[name])))

@@ -98,6 +98,7 @@ def test_scaled_is_one_microbatch_that_walks_all_virtual_stages():
     assert (result.parallel.pp, result.parallel.vpp, result.parallel.microbatches) == (8, 8, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [GPT_405B, SCALED])
 @pytest.mark.parametrize("microbatches", [1, 3, 5, 12])
 def test_interleaved_runs_any_number_of_microbatches(path, microbatches):
@@ -111,6 +112,7 @@ def test_interleaved_runs_any_number_of_microbatches(path, microbatches):
         assert done == {(m, q) for m in range(microbatches) for q in (stage, stage + 8)}
 
 
+@pytest.mark.slow
 def test_scaled_folded_and_unfolded_are_equal_bit_for_bit():
     folded, unfolded = simulate(SCALED), simulate(SCALED, unfold=True)
     assert len(folded.ranks) < len(unfolded.ranks) == 512
@@ -151,6 +153,7 @@ FABRICS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [GPT_405B, SCALED])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_fabrics_give_ordered_and_explained_steps(path, overlap, tmp_path):

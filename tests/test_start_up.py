@@ -58,6 +58,7 @@ def test_one_format_is_read_and_written_without_the_others(code, monkeypatch):
     assert {found[1] for name in loaded_by(code) if (found := room.match(name))} == {"aicb"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", RATIOS, ids=["help", "import"])
 def test_traincast_starts_about_as_fast_as_numpy(code):
     """Measured in turn, the best of a few, so that what else runs here slows both."""

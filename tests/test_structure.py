@@ -108,6 +108,7 @@ def imported_rooms(path):
     return found - {"__version__"}
 
 
+@pytest.mark.slow
 def test_a_room_imports_only_rooms_above_it():
     assert {room_of(path) for path in MODULES} - FRONT <= {*ROOMS}, "a room that the design does not have"
     breaches = [

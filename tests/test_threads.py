@@ -63,6 +63,7 @@ def test_graphs_of_threads_are_their_own():
         assert found == list(zip(expected, steps, strict=True)) * 20
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("restless")
 def test_eight_threads_are_as_one(tmp_path):
     write_aicb(tmp_path / "work.txt", rich_rows(), tp=2, pp=2, ga=4, gpus=8)

@@ -1,11 +1,12 @@
 """Build wheel and sdist twice, compare them, and try the wheel on its own.
 
-    python tools/distribution.py [--out DIR] [--tests [PATH...]]
+    python tools/distribution.py [--out DIR] [--tests [PYTEST OPTIONS AND PATHS...]]
 
 Both builds take the time of the last commit (``SOURCE_DATE_EPOCH``) and must agree byte for byte; so must the wheel
 that is built from the unpacked sdist. The wheel is then installed from its file into a new environment and runs a
-bundled example; with --tests, the tests run on it, too, slow ones as well: all, or those that are named, from the
-unpacked sdist without its sources, so that nothing but the wheel can be imported. Needs `build` (in the extra ``dev``).
+bundled example; with --tests, tests run on it, too: those that pytest takes with the options and paths that follow,
+from the unpacked sdist without its sources, so that nothing but the wheel can be imported. The wheel must hold every
+file of the package. Needs `build` (in the extra ``dev``).
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import tarfile
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +43,14 @@ def call(*words: object, folder: Path = ROOT, environment: dict[str, str] | None
     return done.stdout
 
 
+def left_out(wheel: Path) -> set[str]:
+    """Return the files of the package that a wheel lacks."""
+    folder = ROOT / "src"
+    files = (path for path in (folder / "traincast").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    with zipfile.ZipFile(wheel) as packed:
+        return {path.relative_to(folder).as_posix() for path in files} - set(packed.namelist())
+
+
 def last_commit() -> str:
     """Return when the last commit was made; a copy that is not a repository has its own time."""
     try:
@@ -50,7 +60,7 @@ def last_commit() -> str:
 
 
 def try_wheel(wheel: Path, unpacked: Path, folder: Path, tests: list[str] | None) -> None:
-    """Install a wheel by its file and run an example; unless `tests` is None, tests of the unpacked sdist (all: [])."""
+    """Install a wheel by its file and run an example; unless `tests` is None, run pytest so in the unpacked sdist."""
     venv.create(folder / "new", with_pip=True)
     python = folder / "new" / "bin" / "python"
     call(python, "-m", "pip", "install", "-q", wheel if tests is None else f"{wheel}[dev]")
@@ -63,14 +73,14 @@ def try_wheel(wheel: Path, unpacked: Path, folder: Path, tests: list[str] | None
     if not Path(home).is_relative_to(folder / "new"):
         sys.exit(f"the tests would run on {home}, not on the wheel")
     # What fails is to be read where it is printed.
-    subprocess.run([str(python), "-m", "pytest", "-q", "-n", "2", "-m", "", *tests], cwd=unpacked, check=True)
+    subprocess.run([str(python), "-m", "pytest", "-q", "-n", "2", *tests], cwd=unpacked, check=True)
 
 
 def main() -> int:
     """Build, compare, try; return the exit code."""
     parser = argparse.ArgumentParser(description="build twice, compare, and try the wheel on its own")
     parser.add_argument("--out", type=Path, help="keep wheel and sdist there")
-    parser.add_argument("--tests", nargs="*", metavar="PATH", help="run tests on the installed wheel; by default all")
+    parser.add_argument("--tests", nargs=argparse.REMAINDER, help="run tests on the installed wheel, with what follows for pytest")
     given = parser.parse_args()
     epoch = os.environ.get("SOURCE_DATE_EPOCH") or last_commit()
     with tempfile.TemporaryDirectory() as made:
@@ -87,7 +97,11 @@ def main() -> int:
         if second != first or not again.items() <= first.items():
             print("the same sources gave other bytes", file=sys.stderr)
             return 1
-        try_wheel(next(out.glob("*.whl")), unpacked, folder, given.tests)
+        wheel = next(out.glob("*.whl"))
+        if missing := left_out(wheel):
+            print(f"the wheel lacks {', '.join(sorted(missing))}", file=sys.stderr)
+            return 1
+        try_wheel(wheel, unpacked, folder, given.tests)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from traincast.job.choices import choices_of
 from traincast.job.fields import FIELDS, GROUPS, JOB, Field, fields
 
 PAGE = Path(__file__).parents[1] / "docs" / "fields.md"
@@ -13,7 +14,7 @@ and flags of the command line, of which the second is Megatron-LM's. `traincast 
 comments. What is left open is decided by the framework and listed among the assumptions of a forecast.
 
 A [plan](plan.md) decides the fields marked "axis" (`--fix FIELD=A,B` holds one to some values), and `--max-FIELD N`
-limits those marked "limited". "Needs" says what must hold for a field to have an effect on a layout; `replicas` are the
+limits those marked "limited". "Needs" says what must hold for a field to have an effect; `replicas` are the
 ranks with equal dense parameters, dp x cp. The list is made from the table `data/job/fields.csv` of the package.
 """
 _COLUMNS = "| field | flags | takes | plan | needs | |\n|---|---|---|---|---|---|\n"
@@ -52,7 +53,7 @@ def _row(field: Field) -> str:
 
 def _takes(field: Field) -> str:
     """Return what values a field takes."""
-    choices = ", ".join(f"`{each}`" for each in field.choices)
+    choices = ", ".join(f"`{each}`" for each in choices_of(field))
     if field.takes == "names":
         return f"some of {choices}"
     if field.takes == "choice":

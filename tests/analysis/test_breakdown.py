@@ -102,6 +102,7 @@ def test_awaiting_the_other_end_of_the_pipeline_is_bubble_and_reducing_with_it_e
     assert found == ({"compute": 1, "exposed_pp": 4, "bubble": 2}, 0)
 
 
+@pytest.mark.slow
 def test_without_data_parallelism_nothing_of_it_is_exposed():
     result = api.simulate(EXAMPLES / "megatron_pp4_tp2", cluster="h100")
     for rank in result.ranks:

@@ -1,6 +1,7 @@
 """Slack: what operations can take longer by, on random programs with streams, edges and rendezvous."""
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def timed(graph, duration_s_N):
     return Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=duration_s_N)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(programs(), st.data())
 def test_path_is_the_step_and_slack_is_what_can_be_spared(program, data):

@@ -20,8 +20,11 @@ PUBLIC = {name: getattr(traincast, name) for name in traincast.__all__ if name n
     and name not in traincast.__all__
 }
 
+LONG = {"calibrate", "plan", "plans", "sweep"}
+"""What its example fits or searches takes seconds."""
 
-@pytest.mark.parametrize("name", PUBLIC)
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in PUBLIC])
 def test_the_example_runs(name, tmp_path, monkeypatch):
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     monkeypatch.chdir(tmp_path)

@@ -24,6 +24,7 @@ def results():
     }
 
 
+@pytest.mark.slow
 def test_results_are_told_in_a_line(results):
     for begun, result in results.items():
         text = repr(result)

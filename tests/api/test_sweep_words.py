@@ -58,6 +58,7 @@ def test_plans_prices_and_cases_are_words():
     assert (found.work, found.plan, found.prices, len(found)) == ("plan", {"space": "full"}, {"h100": 2}, 1)
 
 
+@pytest.mark.slow
 def test_a_table_is_returned_where_no_file_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table = traincast.sweep(WORDS, workers=1)

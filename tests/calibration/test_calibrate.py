@@ -22,6 +22,7 @@ def slow():
     return replace(preset, intra=intra)
 
 
+@pytest.mark.slow
 def test_a_fit_finds_the_links_again(tmp_path, slow):
     file = write_collectives(tmp_path / "m.csv", slow)
     found = api.calibrate(file, "a100")
@@ -36,6 +37,7 @@ def test_a_fit_finds_the_links_again(tmp_path, slow):
     assert "inter.hop_latency_s" not in found.fitted
 
 
+@pytest.mark.slow
 def test_the_profile_is_a_cluster_that_prices_as_fitted(tmp_path, slow):
     file = write_collectives(tmp_path / "m.csv", slow)
     found = api.calibrate(file, "a100")

@@ -104,6 +104,7 @@ def test_held_out_shapes_are_predicted_by_a_fit_that_never_saw_them(tmp_path):
     assert few.held_out.total.evaluated == 0
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_left_out_is_learnt_from_the_others(tmp_path):
     names = ("a100", "h100", "h200")
     parts = [write_collectives(tmp_path / f"{name}.csv", load_cluster(name), gpu=name) for name in names]

@@ -153,6 +153,7 @@ def test_tensor_parallelism_over_nodes_is_no_choice_while_there_are_others(table
     assert group.chosen is group.layouts[0]
 
 
+@pytest.mark.slow
 def test_order_is_judged_from_ten_layouts_on_beside_what_repeats_allow(table):
     rows = [
         {**LLAMA, "tp": tp, "pp": pp, "micro_batch": micro_batch, "id": f"{tp}-{pp}-{micro_batch}", "measured_value": 1}

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from fit_runs import fit_factors
 from traincast.calibration.run_factors import factors_of, forecast_run, forecast_runs, representatives, sample_of
-from traincast.calibration.runs import MeasuredRun
+from traincast.calibration.runs import GROUPINGS, MeasuredRun, RunGroups
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.hardware.clusters import load_cluster
 from traincast.job.request import JobRequest
@@ -27,15 +27,10 @@ def run(number, framework="nanotron-2024", measured_s=None, **layout):
         model=load_model("llama3-8b"),
         **({"seq_length": 4096, "global_batch": 32, "framework": framework, "vpp": 1, "recompute": "none"} | layout),
     )
-    labels = dict.fromkeys(
-        ("source", "family", "model", "gpu", "precision", "moe", "task", "framework", "layout"), "x"
-    ) | {
-        "family": f"family {number}",
-        "framework": framework,
-    }
+    labels = dict.fromkeys(GROUPINGS, "x") | {"family": f"family {number}", "framework": framework}
     return MeasuredRun(
         id=f"run-{number}", request=request, cluster=load_cluster("h100"), measured_s=measured_s, full_layout=True,
-        groups=labels, cells={},
+        groups=RunGroups(**labels), cells={},
     )  # fmt: skip
 
 

@@ -35,8 +35,8 @@ def test_a_full_row_is_the_job_it_describes():
     assert run.peak_bytes == 64 * 2**30
     assert run.full_layout
     assert not run.notes
-    assert set(run.groups) == set(GROUPINGS)
-    assert run.groups["family"] == "dgxc-benchmarking, llama3-70b, H100, bf16"
+    assert {*GROUPINGS} == {*run.groups.__struct_fields__}
+    assert run.groups.family == "dgxc-benchmarking, llama3-70b, H100, bf16"
     job = resolve_job(run.request, run.cluster)
     assert (job.parallel.dp, job.parallel.vpp, job.parallel.microbatches) == (2, 5, 64)
     assert job.framework.name == "megatron-core-2025"
@@ -136,7 +136,7 @@ def test_axes_of_sharding_annotations_are_not_degrees():
 
 def test_lora_is_a_task_of_its_own():
     run = run_of(row(x_task="lora"))
-    assert run.request.task == run.groups["task"] == "lora"
+    assert run.request.task == run.groups.task == "lora"
     assert not run.full_layout
 
 

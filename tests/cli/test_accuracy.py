@@ -93,6 +93,7 @@ def test_validate_leaves_out_what_it_is_told(call, tmp_path):
     assert "18 rows: there is no other GPU" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_calibrate_prints_residuals_and_writes_a_profile(call, log, tmp_path):
     profile = tmp_path / "mine.toml"
     code, out, err = call("calibrate", log, "--cluster", "a100", "--out", profile)

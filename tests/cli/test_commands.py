@@ -594,6 +594,7 @@ def spawn(*words, stdout=subprocess.PIPE, **environment):
     )
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_trouble(file):
     for words in (["simulate", file], ["simulate", file, "--json", "--unfold"], ["clusters"]):
         with spawn("-m", "traincast.cli", *words) as process:

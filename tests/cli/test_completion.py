@@ -68,6 +68,7 @@ def run(*words, **more):
     return subprocess.run(words, encoding="utf-8", check=True, timeout=120, capture_output=True, **more).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [

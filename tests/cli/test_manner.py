@@ -48,6 +48,7 @@ def printers():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["forecast", "replay", "comparison", "plan"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(printers, what, width):
@@ -88,6 +89,7 @@ def test_plain_words_can_be_asked_for_once(call, monkeypatch):
     assert call("clusters")[1] == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", WORDS)
 def test_quiet_prints_nothing_and_verbose_how_long_it_took(command, call):
     found = call(command, *WORDS[command], "--quiet")
@@ -129,6 +131,7 @@ def printed_on_a_terminal(*words, **environment):
     return found.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
 def test_colour_is_for_terminals_alone_and_not_against_no_color(call):
     words = ("simulate", FILE, "--no-suggest", "--cluster", "h100", "--what-if", "tp_comm*1")

@@ -94,6 +94,7 @@ def test_wrong_cases_are_named(call, words, code, said):
     assert said in err
 
 
+@pytest.mark.slow
 def test_a_table_of_models_marks_and_says_what_differs_alone(call):
     words = ("--cluster", "h100", "--global-batch", "16", "--seq-length", "2048", "--cp", "1", "--max-pp", "1")
     models = ("--model", "llama3-8b", "--model", "llama3.2-1b")

@@ -65,6 +65,7 @@ def test_the_header_names_the_job_and_the_peak_of_its_mfu(call, tmp_path, precis
     assert f"of the {precision} peak" in compared
 
 
+@pytest.mark.slow
 def test_a_result_is_run_again_and_options_win_over_it(call, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     call("predict", *SMALL, "--slow", "3=1.5", "--precision", "fp8", "--out", first, "--quiet")

@@ -35,6 +35,7 @@ def test_every_recipe_is_told_by_its_content(name):
     assert told_as(RECIPES / name) == prefixes[name.partition(".")[0].rstrip("0123456789")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOLD)
 def test_a_file_is_forecast_by_its_bare_name(name, call):
     like, further = TOLD[name]
@@ -45,6 +46,7 @@ def test_a_file_is_forecast_by_its_bare_name(name, call):
     assert "taken as" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("like", "name", "further"),
     [

@@ -111,6 +111,7 @@ def objects_in(node):
         yield from objects_in(each)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_schemas_are_valid_and_let_no_key_in_or_out(name, call):
     found = json.loads(call("schema", f"traincast.{name}/1")[1])

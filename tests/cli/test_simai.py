@@ -22,6 +22,7 @@ def call(*words):
     return outcome.exit_code, outcome.output, said
 
 
+@pytest.mark.slow
 def test_simais_words_beside_the_simulated_step():
     code, out, _ = call(GPT_405B, "--pricing", "simai", "--cluster", "h100", "--vpp", 8)
     assert code == 0

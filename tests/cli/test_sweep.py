@@ -48,6 +48,7 @@ def words(spec, out, *more):
     return [sys.executable, "-m", "traincast.cli", "sweep", str(spec), "--out", str(out), *more]
 
 
+@pytest.mark.slow
 def test_every_point_has_a_row_that_predict_agrees_with(table, call):
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert len(rows) == 48
@@ -66,6 +67,7 @@ def test_every_point_has_a_row_that_predict_agrees_with(table, call):
     assert not table.with_name("found.csv.journal").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
 def test_a_sweep_that_is_killed_goes_on_and_writes_the_same_bytes(spec, tmp_path, table):
     out, journal = tmp_path / "found.csv", tmp_path / "found.csv.journal"
@@ -158,6 +160,7 @@ def test_a_sweep_without_a_point_that_is_ok_fails_and_says_why(tmp_path, call):
     assert not (tmp_path / "found.csv.journal").exists()
 
 
+@pytest.mark.slow
 def test_parquet_holds_the_same_rows(spec, tmp_path, table):
     polars = pytest.importorskip("polars", reason="needs polars: pip install 'traincast[frames]'")
     subprocess.run(words(spec, tmp_path / "found.parquet"), check=True, capture_output=True)

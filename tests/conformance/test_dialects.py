@@ -123,6 +123,7 @@ def test_classes_are_known_and_what_is_not_modelled_says_how_much_it_may_matter(
             assert flag.matters, flag.name
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_one_message_with_its_name(sample, tmp_path):
     like, words = sample
     name, text = SAMPLES[like][0] or (None, "")

@@ -126,6 +126,7 @@ def test_a_file_is_described(form, path):
     assert digest(form.inspect(path)) == digest(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "path"), **_named(WORKLOADS))
 def test_what_is_read_is_a_sound_workload(form, path):
     workload = api.read(path)
@@ -217,6 +218,7 @@ print(digest([digest(api.read(run[1])) for run in WORKLOADS if run in SMALL]))
 """
 
 
+@pytest.mark.slow
 def test_reading_does_not_depend_on_the_hash_seed():
     room = f"{HERE}:{HERE.parent}"
     printed = {
@@ -299,6 +301,7 @@ def _slow_after_the_first(cases):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "path"), _slow_after_the_first(SMALL))
 def test_a_damaged_file_is_read_or_refused_with_a_place(form, path, tmp_path):
     files = expand_inputs([path])

@@ -56,6 +56,7 @@ def _forward_first(plan: SchedulePlan) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize("name", NAMES)
 def test_plans_are_complete_executable_and_bounded(name: str, stages: int) -> None:
@@ -123,6 +124,7 @@ def _line(name: str, plan: SchedulePlan, microbatches: int) -> Pipeline:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_closed_form_is_as_long_as_the_order_that_is_run(name: str) -> None:
     schedule = SCHEDULES.get(name)
@@ -145,6 +147,7 @@ def test_an_order_that_is_run_is_as_long_as_its_simulation(name: str) -> None:
         assert ran_s == pytest.approx(timed(expanded(workload)).step_s, rel=1e-12), (stages, virtual, microbatches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_as_few_microbatches_hold_as_many_in_flight(name: str) -> None:
     schedule = SCHEDULES.get(name)

@@ -71,6 +71,7 @@ def test_a_writer_says_what_it_is(name):
     assert writer.chosen({}) == {option.name: option.default for option in writer.options}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_writer_writes_something_and_refuses_the_rest_with_a_reason(name, convert):
     outcomes = {source: convert(source, name) for source in SOURCES}
@@ -91,6 +92,7 @@ def test_the_same_run_gives_the_same_bytes(name, convert, sources, tmp_path):
         assert content(tmp_path / source) == content(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name in FORMATS.names()])
 def test_what_is_written_is_read(name, convert):
     form = FORMATS.get(name)

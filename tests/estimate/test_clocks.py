@@ -59,6 +59,7 @@ def test_a_gpu_as_its_datasheet_says_has_all_of_its_peaks(name):
 RISING = (0.3, 0.7, 0.9, 0.99, 1.0, 1.01, 1.1, 1.3, 2.0, 10.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*gpu_names(), "its own"])
 def test_no_higher_rate_of_a_gpu_is_slower(name):
     """Each rate alone and all peaks together, for GEMMs of all sizes and all types, and what is not throttled."""
@@ -85,7 +86,7 @@ def _never_slower(gpu, changed, calls):
     for factor in RISING:
         faster = replace(gpu, **{each: getattr(gpu, each) * factor for each in changed})
         seconds = OperatorSeconds(faster, FactorTable().for_job(faster, "nanotron-2024"))
-        now = [seconds.of(each) for each in calls]
+        now = [seconds.call_s(each) for each in calls]
         assert all(one <= two * (1 + 1e-12) for one, two in zip(now, before, strict=True)), (changed, factor)
         before = now
 
@@ -143,7 +144,7 @@ def test_gemms_are_throttled_once_and_nothing_else(name):
     seconds = OperatorSeconds(gpu, FactorTable().for_job(gpu, "nanotron-2024"))
     alone = seconds.alone(CALLS[name]).time
     assert gemm_slowdown(gpu) > 2
-    assert seconds.of(CALLS[name]) == pytest.approx(alone.time_s * (gemm_slowdown(gpu) if name in GEMMS else 1.0))
+    assert seconds.call_s(CALLS[name]) == pytest.approx(alone.time_s * (gemm_slowdown(gpu) if name in GEMMS else 1.0))
 
 
 def test_every_energy_has_a_source():

@@ -59,14 +59,14 @@ TABLE = FactorTable.from_factors(
 )
 def test_a_class_has_the_product_of_what_is_known_of_gpu_and_framework(gpu, framework, expected):
     found = TABLE.for_job(gpu, framework)
-    assert {name: found.of(name) for name in expected} == pytest.approx(expected)
+    assert {name: found.factor(name) for name in expected} == pytest.approx(expected)
 
 
 def test_gemms_of_experts_have_what_an_architecture_adds_to_plain_ones():
     """They have their own factor over all GPUs, and share that of an architecture."""
     table = FactorTable.from_factors([*TABLE.factors.values(), factor("all", "*", "grouped_gemm bf16", 0.7)])
-    assert table.for_job(H100, "nanotron-2024").of("grouped_gemm bf16") == pytest.approx(0.7 * 1.2)
-    assert TABLE.for_job(H100, "nanotron-2024").of("grouped_gemm bf16") == pytest.approx(1.2)
+    assert table.for_job(H100, "nanotron-2024").factor("grouped_gemm bf16") == pytest.approx(0.7 * 1.2)
+    assert TABLE.for_job(H100, "nanotron-2024").factor("grouped_gemm bf16") == pytest.approx(1.2)
     assert ("architecture", "hopper", "gemm bf16") in keys_of("grouped_gemm bf16", H100, "eager")
     assert ("all", "*", "gemm bf16") not in keys_of("grouped_gemm bf16", H100, "eager")
     apart = math.hypot(*(prior_deviation(key) for key in keys_of("grouped_gemm bf16", H100, "eager")))
@@ -74,9 +74,9 @@ def test_gemms_of_experts_have_what_an_architecture_adds_to_plain_ones():
 
 
 def test_what_was_not_measured_is_1():
-    assert TABLE.for_job(H100, "eager").of("gemm fp8") == 1.0
-    assert FactorTable().for_job(H100, "eager").of("compute") == 1.0
-    assert CostFactors().of("anything") == 1.0
+    assert TABLE.for_job(H100, "eager").factor("gemm fp8") == 1.0
+    assert FactorTable().for_job(H100, "eager").factor("compute") == 1.0
+    assert CostFactors().factor("anything") == 1.0
 
 
 NAMES = st.sampled_from(["*", "hopper", "H100-SXM-80GB", "eager", 'odd, "name"'])

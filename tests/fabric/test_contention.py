@@ -51,6 +51,7 @@ def test_a_non_blocking_fabric_slows_nobody_down(layout):
         )
 
 
+@pytest.mark.slow
 @given(
     layout=layouts(),
     kind=st.sampled_from(["fat-tree", "rail-optimised", "dragonfly+"]),

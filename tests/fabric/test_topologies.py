@@ -64,6 +64,7 @@ def assert_routes_lead(graph, source, target):
         assert len(set(links)) == len(links)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node_limits", [False, True])
 @pytest.mark.parametrize(("kind", "numbers"), VARIANTS)
 def test_every_gpu_reaches_every_other_one(kind, numbers, node_limits):

@@ -39,6 +39,7 @@ def overridden(tmp_path, base, said):
     return load_cluster(str(file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", PRESETS)
 def test_a_number_in_a_file_and_in_a_what_if_make_the_same_cluster(tmp_path, base):
     cluster = load_cluster(base)

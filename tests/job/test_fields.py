@@ -10,6 +10,8 @@ from typing import Union, get_args, get_origin
 import pytest
 
 import fields_page
+from traincast.errors import ConfigError
+from traincast.job.choices import CHOICES
 from traincast.job.facts import JobFacts, facts_of
 from traincast.job.fields import FACTS, FIELDS, GROUPS, JOB, LAYOUT, PARALLEL, PLAN, axes, fields, limited, shown_in
 from traincast.job.job import DECIDED
@@ -63,6 +65,24 @@ def test_every_field_has_a_group_help_a_version_and_an_example():
         assert re.fullmatch(r"\d+\.\d+", each.since), each.name
         assert bool(each.file) == bool(each.example) == (JOB in each.of and each.name != "model"), each.name
         assert not each.choices or each.what, each.name
+
+
+def test_what_a_field_needs_is_another_field_or_asked_of_a_layout():
+    for each in FIELDS.values():
+        for need in each.needs:
+            name, *value = re.split("[>=]", need)
+            assert name in FIELDS or hasattr(Layout, name), each.name
+            known = FIELDS[name].choices if name in FIELDS else ""
+            assert not known or {*value} <= {*CHOICES[known]}, each.name
+
+
+def test_a_field_without_effect_is_refused_or_told():
+    said = {"moe_dispatch_dtype": "fp8", "moe_shared_expert_overlap": True, "outer_bits": 8, "muon_steps": 3}
+    notes = [note.code for note in resolve_job(request(model=load_model("llama3-8b"), **said)).assumptions]
+    for code in ("moe-dispatch-dtype-unused", "moe-shared-expert-overlap-unused", "outer-unused", "muon-unused"):
+        assert code in notes
+    with pytest.raises(ConfigError, match="it needs task lora"):
+        resolve_job(request(model=load_model("llama3-8b"), lora_rank=8))
 
 
 def test_what_a_plan_decides_is_shown_and_may_be_limited():

@@ -81,6 +81,10 @@ def test_a_file_changes_what_it_says_and_keeps_its_source(tmp_path):
         ),
         ('base = "megatron-core-2025"\nrecompute = "some"', "recompute: is 'some'; known: none, selective"),
         (
+            'base = "megatron-core-2025"\nlora_targets = ["linear_qkv", "linear_v"]',
+            "lora_targets: is 'linear_v'; known: linear_qkv",
+        ),
+        (
             'base = "megatron-core-2025"\nmoe_cuda_graph_scope = ["attn", "all"]',
             "moe_cuda_graph_scope: is 'all'; known: attn, mlp",
         ),

@@ -74,6 +74,39 @@ def test_a_pipeline_is_not_interleaved_where_microbatches_or_layers_forbid_it():
     assert resolve_job(replace(DENSE, schedule="1f1b")).parallel.vpp == 1
 
 
+@pytest.mark.parametrize(("layers", "vpp"), [(16, 2), (18, 1), (22, 3), (32, 4), (33, 1), (36, 3), (38, 5)])
+def test_a_pipeline_is_interleaved_down_to_two_layers_where_they_divide(layers, vpp):
+    job = resolve_job(replace(DENSE, model=replace(DENSE.model, layers=layers), framework="megatron-core-2025"))
+    assert job.parallel.vpp == vpp
+    assert sum(job.pipeline.layers_Q) == layers
+
+
+@pytest.mark.parametrize(
+    ("framework", "pp", "said", "reshards"),
+    [
+        ("torchtitan-2025", 1, None, True),
+        ("torchtitan-2025", 2, None, False),
+        ("torchtitan-2025", 4, None, False),
+        ("torchtitan-2025", 2, True, True),
+        ("torchtitan-2025", 1, False, False),
+        ("megatron-core-2025", 2, None, True),
+    ],
+)
+def test_fsdp_keeps_parameters_for_a_pipeline_of_two_stages_and_more(framework, pp, said, reshards):
+    job = resolve_job(replace(DENSE, framework=framework, tp=1, pp=pp, zero=3, reshard_after_forward=said))
+    assert job.sharding.reshard_after_forward is reshards
+    codes = {note.code for note in job.assumptions}
+    assert ("fsdp-with-pipeline" in codes) == (pp > 1 and framework == "torchtitan-2025")
+    assert ("assumed-reshard-after-forward" in codes) == (not reshards and said is None)
+
+
+@pytest.mark.parametrize(("shard", "zero", "sharing"), [(None, 1, 4), (4, 1, 4), (2, 1, 2), (1, 1, 1), (1, 0, 1)])
+def test_a_share_for_every_replica_is_the_same_layout_as_none_said(shard, zero, sharing):
+    job = resolve_job(replace(DENSE, shard=shard, zero=zero))
+    assert (job.sharding.zero, job.sharing, job.decided("shard")) == (zero, sharing, sharing)
+    assert (job.parallel == resolve_job(DENSE).parallel) == (sharing == 4 or zero == 0)
+
+
 def test_expert_tensor_parallelism_follows_the_framework():
     assert resolve_job(replace(SPARSE, ep=8)).parallel.expert_tp == 1
     assert resolve_job(replace(SPARSE, ep=8, framework="megatron-core-2024")).parallel.expert_tp == 4

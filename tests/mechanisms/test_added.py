@@ -73,7 +73,7 @@ print(json.dumps({
     "refused": refusal(folded_moments=True, optimizer="muon"),
     "off": forecast(), "on": forecast(folded_moments=True),
     # An elementwise kernel of 12 bytes for each parameter that a rank updates.
-    "kernel_s": seconds.of(OperatorCall(family="elementwise", shape=(ELEMENTS, 1), dtype="fp32")),
+    "kernel_s": seconds.call_s(OperatorCall(family="elementwise", shape=(ELEMENTS, 1), dtype="fp32")),
     "remedies": dict(JobMemory(job).remedies(8)),
     "default": plan(), "full": plan(fix=full, space="full", top=100), "both": both,
     "tight": plan(fix=BOTH, headroom=1 - limit / both[0]["usable"]),
@@ -117,6 +117,7 @@ def test_it_is_at_most_six_files():
     assert not (ROOT / "src" / "traincast" / FILE).exists()
 
 
+@pytest.mark.slow
 def test_it_is_a_flag_and_what_cannot_be_is_refused(added):
     assert "--folded-moments" in added["help"]
     assert "folded_moments: folds two moments in fp32: leave out muon" in added["refused"]

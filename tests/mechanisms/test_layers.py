@@ -134,7 +134,7 @@ def test_a_layer_gathers_its_inputs_where_the_sequence_is_split(sequence, copies
         JobRequest(model=TINY, gpus=8, seq_length=2048, global_batch=64, tp=2, sequence_parallel=sequence)
     )
     model = LayerModel(job)
-    parts = sum(part.passing_forward for block in model.blocks_at(0) for part in model.parts.of((block,)))
+    parts = sum(part.passing_forward for block in model.blocks_at(0) for part in model.parts.of_blocks((block,)))
     assert model.layer(0).forward == copies * 2 * 2048 * TINY.hidden + parts
 
 

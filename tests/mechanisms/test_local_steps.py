@@ -188,6 +188,7 @@ def test_a_cluster_file_says_its_islands(tmp_path):
     assert (cluster.island_bandwidth_bytes_per_s, cluster.island_latency_s) == (12.5e9, 0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_plan_knows_what_local_steps_take(overlap):
     fix = {"micro_batch": [1], "tp": [2], "pp": [1, 2]}

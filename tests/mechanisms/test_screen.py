@@ -57,6 +57,7 @@ def compared(screen, every):
     return found
 
 
+@pytest.mark.slow
 def test_a_plan_knows_what_a_foreign_mechanism_keeps(monkeypatch):
     plain = screen_of(precision="bf16", zero=1, tp=2)
     before = [part.peak_bytes for block in plain.blocks() for part in block.parts()]
@@ -70,6 +71,7 @@ def test_a_plan_knows_what_a_foreign_mechanism_keeps(monkeypatch):
     assert all(np.isinf(part.peak_bytes).all() for block in screen.blocks() for part in block.parts())
 
 
+@pytest.mark.slow
 def test_frozen_weights_in_8_bits_are_planned_in_shares():
     """With adapters and zero 3 the screen used to ask for the truth of an array."""
     assert compared(screen_of(task="lora", precision="fp8", zero=3, pp=1), every=23) > 5

@@ -18,6 +18,7 @@ from traincast.mechanisms.offload import HostMemory, update_bytes
 from traincast.mechanisms.optimizer import Adam
 from traincast.mechanisms.precision import WeightTypes
 from traincast.mechanisms.rank import RankParameters, RankState, Where
+from traincast.mechanisms.recompute import Recomputing
 from traincast.mechanisms.sharding import ShardedParameters
 from traincast.model.blocks.part import Elements, Matrices, Matrix
 
@@ -304,3 +305,63 @@ def test_memory_sums_a_mechanism_that_it_has_never_heard_of(where, monkeypatch):
         else:
             assert dict(stage.terms)["outer momentum"] == pytest.approx(kept)
             assert stage.allocated == pytest.approx(old.allocated + kept)
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ({"zero": 0}, ["zero 1", "zero 2", "zero 3"]),
+        ({"zero": 1}, ["zero 2", "zero 3"]),
+        ({"zero": 2}, ["zero 3"]),
+        ({"zero": 3}, []),
+        ({"zero": 0, "pp": 2}, ["zero 1"]),
+        ({"zero": 1, "pp": 2}, []),
+        ({"zero": 0, "cp": 8}, ["zero 1", "zero 2", "zero 3"]),
+        ({"zero": 0, "tp": 8}, []),
+    ],
+)
+def test_further_stages_of_zero_are_proposed_where_ranks_share_state(said, names):
+    job = job_of(**{"tp": 1, "pp": 1} | said)
+    found = dict(ShardedParameters().remedies(job))
+    assert [*found] == names
+    assert [f"zero {each.sharding.zero}" for each in found.values()] == names
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ({}, ["offload_optimizer 1", "offload_activations 8"]),
+        ({"pp": 2, "vpp": 1}, ["offload_optimizer 1", "offload_activations 4"]),
+        ({"offload_optimizer": 0.5}, ["offload_optimizer 1", "offload_activations 8"]),
+        ({"offload_optimizer": 1.0}, ["offload_activations 8"]),
+        ({"offload_activations": 7}, ["offload_optimizer 1", "offload_activations 8"]),
+        ({"offload_activations": 8}, ["offload_optimizer 1"]),
+        ({"recompute": "full"}, ["offload_optimizer 1"]),
+        ({"recompute": "full", "offload_optimizer": 1.0}, []),
+    ],
+)
+def test_the_host_is_proposed_for_what_it_does_not_keep(said, names):
+    job = job_of(**{"tp": 1, "pp": 1, "zero": 1} | said)
+    found = dict(HostMemory().host_remedies(job))
+    assert [*found] == [*names, *([" with ".join(names)] if len(names) > 1 else [])]
+    layers = job.pipeline.most_layers
+    for name, each in found.items():
+        assert each.offload.optimizer == (1.0 if "optimizer" in name else job.offload.optimizer)
+        assert each.offload.activations == (layers if "activations" in name else job.offload.activations)
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ({}, ["recompute full"]),
+        ({"attention_kernel": "unfused"}, ["recompute selective", "recompute full"]),
+        ({"attention_kernel": "unfused", "recompute": "selective"}, ["recompute full"]),
+        ({"recompute": "full", "recompute_layers": 3}, ["recompute full"]),
+        ({"recompute": "full"}, []),
+    ],
+)
+def test_recomputation_is_proposed_as_far_as_it_is_not_done(said, names):
+    # A framework that recomputes no single modules.
+    job = job_of(**{"tp": 1, "pp": 1, "framework": "megatron-core-2024", "recompute": "none"} | said)
+    assert [name for name, _ in Recomputing().remedies(job)] == names
+    assert all(each.recompute.all_layers for name, each in Recomputing().remedies(job) if name == "recompute full")

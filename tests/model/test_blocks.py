@@ -15,8 +15,9 @@ from traincast.lowering.held import held_by_stages
 from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.model.blocks.experts import MoeMlp
-from traincast.model.blocks.share import Execution, Share
+from traincast.model.blocks.share import Adapters, Execution, Share
 from traincast.model.counts import parameters
+from traincast.model.dispatch import Dispatch
 from traincast.model.load import load_model, model_names
 from traincast.model.numbers import Number
 from traincast.model.structure import FIRST_BLOCKS, RankParts, last_blocks, layer_kinds, mtp_layer, parts_of
@@ -45,13 +46,16 @@ KINDS = (
 EXECUTIONS = (
     Execution(),
     Execution(
-        precision="fp8", cp_kind="all_gather", moe_dispatcher="deepep", moe_dispatch_dtype="fp8", fused_expert_bias=True
+        precision="fp8",
+        cp_kind="all_gather",
+        dispatch=Dispatch(dispatcher="deepep", dtype="fp8"),
+        fused_expert_bias=True,
     ),
     Execution(
         precision="fp16",
         attention_kernel="unfused",
         cp_kind="all_to_all",
-        expert_imbalance=1.37,
+        dispatch=Dispatch(imbalance=1.37),
         fused_elementwise=False,
         recasts_norms=True,
         gradient_sum="autograd",
@@ -60,7 +64,7 @@ EXECUTIONS = (
         core_output_copy=True,
         expert_output_copy=True,
     ),
-    Execution(precision="fp32", lora_rank=16),
+    Execution(precision="fp32", adapters=Adapters(rank=16)),
 )
 
 
@@ -141,6 +145,7 @@ def layouts(model, count, seed):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", EXECUTIONS, ids=lambda each: f"{each.precision} {each.cp_kind}")
 @pytest.mark.parametrize("name", KINDS)
 def test_arrays_of_layouts_give_what_each_layout_gives(name, execution):

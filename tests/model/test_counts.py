@@ -73,6 +73,7 @@ def test_the_further_token_layers_of_deepseek_v3():
     assert (counts.trained - counts.total) / 1e9 == pytest.approx(11.5, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", model_names())
 def test_layers_and_parts_add_up(name):
     model = load_model(name)

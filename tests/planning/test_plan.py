@@ -33,6 +33,7 @@ def small():
     return api.plan(request_of(), H100, fix=SMALL)
 
 
+@pytest.mark.slow
 def test_the_choice_is_the_best_of_the_whole_space_simulated(small):
     request = request_of()
     steps = []

@@ -103,6 +103,7 @@ SUGGESTED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", SUGGESTED)
 def test_a_suggestion_is_told_in_the_words_of_the_terminal_and_points_at_what_changes(traced, change, shown):
     saved = Suggestion(change=change, saving_s=0.1, low_s=0.05, high_s=0.2)

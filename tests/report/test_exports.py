@@ -56,6 +56,7 @@ def plan(request):
     return traincast.plan(**{"seq_length": 2048, **JOBS[request.param]}, top=3)
 
 
+@pytest.mark.slow
 def test_what_is_written_is_the_planned_job_again(plan):
     for choice in plan.shown:
         for export in exports(plan, choice):
@@ -97,6 +98,7 @@ def test_what_is_not_written_stands_in_a_file_with_its_reason(plan, tmp_path):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fast(OF_TITAN, "experts", "little memory"))
 def test_what_is_planned_for_torchtitan_is_what_it_can_be_told(name):
     """What it has no setting for is not proposed: some layers recomputed whole, activations alone offloaded."""

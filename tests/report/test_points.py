@@ -48,6 +48,7 @@ def swept(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*MODELS, "several"])
 def test_the_page_of_a_plan_holds_every_layout_with_its_figures(plans, name):
     folder, plan = plans[name]

@@ -67,6 +67,7 @@ def test_it_passes_the_conformance_suite(added, stages):
     conformance.test_nothing_to_schedule_is_refused(added, (4, 0, 4))
 
 
+@pytest.mark.slow
 def test_one_file_is_enough(tmp_path):
     copied = tmp_path / "src" / "traincast"
     shutil.copytree(Path(traincast.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))

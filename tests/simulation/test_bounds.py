@@ -37,6 +37,7 @@ def serialised_s(result):
     return spans_N[rendezvous_N < 0].sum() + spans_N[rendezvous_N >= 0][first].sum()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     layout=layouts(max_ranks=48),

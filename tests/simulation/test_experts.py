@@ -191,6 +191,7 @@ def test_ranks_unfold_as_far_as_their_loads_differ(rich):
             assert sorted(counts) == sorted(4 * loads.count(load) for load in set(loads))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
     [

@@ -51,6 +51,7 @@ JOBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", list(JOBS))
 def test_no_step_is_slower_on_faster_hardware(preset):
     cluster = load_cluster(preset)

@@ -7,6 +7,7 @@ from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.report.json import to_json
+from traincast.simulation import job_step
 from traincast.simulation import study as studies
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
@@ -51,14 +52,14 @@ def test_a_forecast_is_the_same_whatever_ran_before():
 
 def counted_calls(monkeypatch):
     built = []
-    for name in ("build_workload", "expansion", "graph_of"):
-        genuine = getattr(studies, name)
+    for home, name in ((job_step, "build_workload"), (studies, "expansion"), (studies, "graph_of")):
+        genuine = getattr(home, name)
 
         def counted(*given, name=name, genuine=genuine):
             built.append(name)
             return genuine(*given)
 
-        monkeypatch.setattr(studies, name, counted)
+        monkeypatch.setattr(home, name, counted)
     return built
 
 

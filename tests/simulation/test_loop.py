@@ -261,6 +261,7 @@ def test_folded_and_unfolded_and_both_engines_are_bit_equal(workload, clusters, 
         assert np.array_equal(kernel.timeline.end_s_N, folded.timeline.end_s_N)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(layout=layouts(max_ranks=48))
 def test_the_loop_says_how_it_settled(workload, layout):

@@ -61,6 +61,7 @@ def test_nothing_offloaded_is_as_if_nothing_was_said(layout):
     assert one.program.ops.name_T == other.program.ops.name_T
 
 
+@pytest.mark.slow
 @every_layout
 @pytest.mark.parametrize("offload", OFFLOADS)
 def test_an_infinite_host_makes_no_step_longer_and_a_real_one_none_shorter_than_it(layout, offload):

@@ -34,6 +34,7 @@ def predicted(**fields):
     return traincast.predict(draft(**fields), allow_oom=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "virtual"), SCHEDULES.items())
 def test_uneven_stages_folded_are_all_ranks(schedule, virtual):
     for layout in LAYOUTS[virtual]:

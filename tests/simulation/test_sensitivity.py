@@ -55,6 +55,7 @@ def slopes(job, cluster, base, step=1e-5):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(JOBS))
 def test_slopes_are_the_derivatives_of_the_step(name):
     model, layout, base = JOBS[name]

@@ -179,6 +179,7 @@ def test_the_script_prints_the_errors_or_what_is_wrong(tmp_path, capsys, monkeyp
     assert "neusight_e2e_labels.csv is missing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_labels_are_met_as_the_page_says():
     """docs/operators.md, how good."""
     found = validate(table_path("neusight_e2e_labels.csv"), kind=KIND, by=["set"])

@@ -226,6 +226,7 @@ def test_the_fastest_sibling_stands_for_its_layout():
     assert labels_of(runs)[BOARD] == ("others", "best", "others")
 
 
+@pytest.mark.slow
 def test_the_published_runs_are_covered():
     table = read_published(table_path("measured_training_runs.csv"))
     runs, full = read_runs(table), sum(map(is_full_layout, table.rows))

@@ -64,6 +64,7 @@ def test_this_machine_has_no_address():
         EXECUTORS.get("local")(work, 1, "elsewhere:1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_file", [True, False])
 def test_a_plain_script_sweeps(tmp_path, as_file):
     """Without ``if __name__ == "__main__"``, and also where there is no file of it."""

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from traincast.api.files import Files as Files
     from traincast.api.files import JobLike as JobLike
     from traincast.api.files import StrPath as StrPath
-    from traincast.api.files import bus_bandwidths as bus_bandwidths
     from traincast.api.files import expand as expand
-    from traincast.api.files import inspect as inspect
-    from traincast.api.files import inspect_all as inspect_all
     from traincast.api.files import read as read
+    from traincast.api.inspection import bus_bandwidths as bus_bandwidths
+    from traincast.api.inspection import inspect as inspect
+    from traincast.api.inspection import inspect_all as inspect_all
     from traincast.api.measurements import compare_collectives as compare_collectives
     from traincast.api.measurements import kind_of_measurements as kind_of_measurements
     from traincast.api.measurements import validate as validate
@@ -64,7 +64,8 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.api.estimates": "collective operator operator_sizes",
         "traincast.api.explanations": "explain run_again with_operations",
         "traincast.api.explorer": "",
-        "traincast.api.files": "Files JobLike StrPath bus_bandwidths expand inspect inspect_all read",
+        "traincast.api.files": "Files JobLike StrPath expand read",
+        "traincast.api.inspection": "bus_bandwidths inspect inspect_all",
         "traincast.api.measurements": "compare_collectives kind_of_measurements validate",
         "traincast.api.measuring": "measure measuring_script",
         "traincast.api.named": "clusters described models",

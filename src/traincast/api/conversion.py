@@ -1,5 +1,6 @@
 """Write runs in other formats of the field."""
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,10 @@ def convert(
     )
     written = writer.write(run, chosen)
     files = write_files(target, written.files, force=force) if not writer.one_file else _write_one(target, written)
+    return _conversion(writer, run, files, written)
+
+
+def _conversion(writer: Writer, run: Run, files: Sequence[Path], written: Written) -> Conversion:
     return Conversion(
         format=writer.name,
         files=tuple(map(str, files)),

@@ -1,15 +1,12 @@
-"""What a file is, and reading it: workloads, traces, bus bandwidths."""
+"""The files of a run: which are meant, and reading them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from traincast.calibration.kind import TELLERS
 from traincast.errors import ConfigError, FormatError
-from traincast.fabric.inspect import inspect_file
-from traincast.formats.contract import Format, Inspection
+from traincast.formats.contract import Format
 from traincast.formats.open import OpenRun, expand_inputs, identify_run
-from traincast.formats.recognise import bus_bandwidths as read_bus_bandwidths
 from traincast.formats.recognise import workload_format
 from traincast.job.draft import Draft
 from traincast.job.job import Job
@@ -21,43 +18,6 @@ StrPath = str | PathLike[str]
 JobLike = Job | JobRequest | Draft | StrPath
 Files = StrPath | Sequence[StrPath]
 """One file, several, or folders and patterns that stand for files (`expand`)."""
-
-
-def inspect(path: StrPath) -> Inspection:
-    """Say what a file, or the one of a folder or pattern, is: format, generation, contents, totals, problems.
-
-    Raises
-    ------
-    FormatError
-        If no kind of file fits, or it is damaged, or there are several.
-
-    Examples
-    --------
-    >>> import traincast
-    >>> found = traincast.inspect("examples/aicb_gpt_405b_1024gpu.txt")
-    >>> found.format, found.layout["tp"], found.layout["pp"]
-    ('aicb', 8, 16)
-    """
-    file, *others = expand(path)
-    if others:
-        raise FormatError(f"stands for {1 + len(others)} files; inspect them one by one", str(path))
-    return inspect_file(file, (), TELLERS)
-
-
-def inspect_all(files: Files) -> Iterator[Inspection]:
-    """Say what each of several files is, in their order (see `inspect`); folders and patterns may stand for them.
-
-    Where one in a folder that was given cannot be read, the error has a pattern to choose the others.
-
-    Examples
-    --------
-    >>> from traincast import api
-    >>> [found.format for found in api.inspect_all(["examples/aicb_*.txt", "examples/*.tsv"])]
-    ['aicb', 'aicb', 'neusight']
-    """
-    given = _paths(files)
-    for path in expand(given):
-        yield inspect_file(path, given, TELLERS)
 
 
 def expand(files: Files) -> list[Path]:
@@ -74,7 +34,7 @@ def expand(files: Files) -> list[Path]:
     >>> len(api.expand("examples/megatron_pp4_tp2"))
     8
     """
-    paths = _paths(files)
+    paths = paths_of(files)
     if not paths:
         raise ConfigError("no file was given")
     return expand_inputs(paths)
@@ -114,7 +74,7 @@ def open_run(files: Files) -> OpenRun:
     >>> [run.read(traincast.LayoutOptions(gpus=gpus)).parallel.dp for gpus in (512, 1024)]
     [8, 16]
     """
-    given = _paths(files)
+    given = paths_of(files)
     paths = expand(given)
     return OpenRun(_workload_format(paths, given), paths)
 
@@ -124,22 +84,12 @@ def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
     try:
         return identify_run(paths, given)
     except FormatError:
+        # Measurements are not loaded to simulate a file.
+        from traincast.calibration.kind import TELLERS
+
         return workload_format(paths, given, TELLERS)
 
 
-def bus_bandwidths(path: StrPath) -> dict[str, float]:
-    r"""Read SimAI's ``busbw.yaml`` for `SimulateOptions.busbw_bytes_per_s` (see `traincast.formats.busbw`).
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from traincast import api
-    >>> _ = Path("busbw.yaml").write_text("test\nTP:\n  allreduce,: 300\n")
-    >>> api.bus_bandwidths("busbw.yaml")
-    {'tp.all_reduce': 300000000000.0}
-    """
-    return read_bus_bandwidths(Path(path), TELLERS)
-
-
-def _paths(files: Files) -> list[Path]:
+def paths_of(files: Files) -> list[Path]:
+    """Return what a user gave as paths: files, folders and patterns."""
     return [Path(files)] if isinstance(files, (str, PathLike)) else list(map(Path, files))

@@ -10,10 +10,12 @@ from traincast.api.named import job_under
 from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
+from traincast.job.job import Job
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
+from traincast.job.request import JobRequest
 from traincast.job.words import JOB_WORDS, STEP_WORDS, said_of_job, sorted_out, takes
 from traincast.simulation.memory_risk import checked_oom_risk
-from traincast.simulation.reproducible import choose, reproducible_forecast
+from traincast.simulation.reproducible import Chosen, choose, reproducible_forecast
 from traincast.simulation.result import Result
 from traincast.simulation.study import Study
 
@@ -75,15 +77,20 @@ def predict(
     if isinstance(source, Result):
         record, base = record_and_options(source, job)
         source, allow_oom = record.draft(), allow_oom or record.allow_oom
-    chosen, by_options = options or replace(base, **of_step), None
-    if isinstance(chosen, SimulateOptions):
-        by_options = chosen.cluster
-        if chosen.layout != LayoutOptions():
-            raise ConfigError("applies to files; a job says its degrees and its schedule itself", "layout")
     found = job_under(source, said_of_job(of_job), like, strict=strict)
-    said = found.cluster if isinstance(found, Draft) else None
-    named = next((each for each in (cluster, said, by_options) if each is not None), None)
-    assumed = isinstance(found, Draft) and found.cluster_assumed and named is said
-    setting = choose(chosen, named, engine, cluster_assumed=assumed)
+    setting = _setting(found, cluster, options or replace(base, **of_step), engine)
     result = reproducible_forecast(found, setting, allow_oom=allow_oom, study=study)
     return checked_oom_risk(result, fail_on_oom_risk)
+
+
+def _setting(
+    job: Draft | JobRequest | Job, cluster: StrPath | Cluster | None, options: StepOptions, engine: str
+) -> Chosen:
+    """Return how a job is forecast, on the cluster that is named first: by the caller, by the job, by the options."""
+    if isinstance(options, SimulateOptions) and options.layout != LayoutOptions():
+        raise ConfigError("applies to files; a job says its degrees and its schedule itself", "layout")
+    said = job.cluster if isinstance(job, Draft) else None
+    by_options = options.cluster if isinstance(options, SimulateOptions) else None
+    named = next((each for each in (cluster, said, by_options) if each is not None), None)
+    assumed = isinstance(job, Draft) and job.cluster_assumed and named is said
+    return choose(options, named, engine, cluster_assumed=assumed)

@@ -27,6 +27,7 @@ from traincast.units import counted
 T = TypeVar("T")
 Said = StrPath | Mapping[str, Any] | None
 Tell = Callable[[int, int], None]
+Keep = Callable[[Path, Spec, Sequence[str], Iterable[tuple[Point, Row]]], T]
 
 
 @overload
@@ -90,19 +91,29 @@ def sweep(
     ([4, 8], ['ok', 'ok'])
     """
     asked, tell = specified(spec, words), tell or (_show if progress else None)
+    work, start = _prepared(asked, on, workers)
+    if out is None:
+        with TemporaryDirectory() as made:
+            return _run(Path(made, "table"), asked, work, start, tell, restart=True, keep=_table)
+    table, keep = _written(Path(out))
+    return _counted(str(table), _run(table, asked, work, start, tell, restart=restart, keep=keep))
+
+
+def _prepared(asked: Spec, on: str, workers: int | None) -> tuple[PointWork, Callable[[], Executor]]:
+    """Return what a sweep does with its points, and what starts the executor of a name, such as ``ray://HOST:PORT``."""
     name, _, address = on.partition("://")
     work, make = work_of(asked), EXECUTORS.get(name)
     if workers is not None and workers < 1:
         raise ConfigError(f"is {workers}; at least one worker is needed", "workers")
-    start = partial(make, work, workers, address)
-    if out is None:
-        with TemporaryDirectory() as made:
-            return _run(Path(made, "table"), asked, work, start, tell, restart=True, keep=_table)
-    table, page = check_table(Path(out))
+    return work, partial(make, work, workers, address)
+
+
+def _written(out: Path) -> tuple[Path, Keep[Mapping[str, Sequence[str]]]]:
+    """Return the table that a sweep writes, and what writes it with its page, in a folder that is then there."""
+    table, page = check_table(out)
     if page is not None:
         page.parent.mkdir(exist_ok=True)
-    told = _run(table, asked, work, start, tell, restart=restart, keep=partial(write_sweep, page=page))
-    return _counted(str(table), told)
+    return table, partial(write_sweep, page=page)
 
 
 def _show(done: int, of: int) -> None:
@@ -134,7 +145,7 @@ def _run(
     tell: Tell | None,
     *,
     restart: bool,
-    keep: Callable[[Path, Spec, Sequence[str], Iterable[tuple[Point, Row]]], T],
+    keep: Keep[T],
 ) -> T:
     """Run what the journal next to a table does not have, and return what `keep` makes of all points."""
     journal = _journal(table, asked, work, restart=restart)

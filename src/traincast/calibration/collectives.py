@@ -1,7 +1,6 @@
 """Measured collectives: read from logs of nccl-tests and CSV files, put into bands of size, and estimated."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,13 +139,12 @@ def size_bands(size_bytes: IntArray) -> Grouping:
     return Grouping(by="size", names=names, index=np.searchsorted(edges, size_bytes, side="left"))
 
 
-_spread = lru_cache(maxsize=None)(spread)
-
-
 def estimate_measured(measurements: CollectiveMeasurements, cluster: Cluster) -> list[CollectiveCost]:
     """Return the estimate of each measured collective on a cluster."""
-    rows = zip(measurements.on(cluster).groups, measurements.size_bytes.tolist(), strict=True)
+    groups = measurements.on(cluster).groups
+    spreads = {key: spread(*key) for key in {(ranks, nodes) for _, ranks, nodes in groups}}
+    rows = zip(groups, measurements.size_bytes.tolist(), strict=True)
     return [
-        estimate_collective(operation_named(op), size_bytes, _spread(ranks, nodes), cluster)
+        estimate_collective(operation_named(op), size_bytes, spreads[ranks, nodes], cluster)
         for (op, ranks, nodes), size_bytes in rows
     ]

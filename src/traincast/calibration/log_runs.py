@@ -10,6 +10,7 @@ from traincast.calibration.runs import MeasuredRun, groups_of, job_of_run
 from traincast.calibration.tables import LOG_COLUMN, MeasurementTable, Row, Skipped
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
+from traincast.formats.training_log.frameworks import FACTS
 from traincast.formats.training_log.job import draft_of_log
 from traincast.formats.training_log.reader import read_log
 from traincast.hardware.clusters import load_cluster
@@ -62,11 +63,5 @@ def read_log_runs(
 
 def said_of_job(job: Job) -> dict[str, int]:
     """Return what a job says of its run, in the words of a training log."""
-    parallel = job.parallel
-    said = {"gpus": parallel.world_size, "layers": job.model.layers, "hidden": job.model.hidden}
-    said |= {name: getattr(parallel, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
-    return said | {
-        "global_batch": job.batch.global_batch,
-        "micro_batch": job.batch.micro_batch,
-        "seq_length": job.batch.seq_length,
-    }
+    said = {"gpus": job.parallel.world_size, "layers": job.model.layers, "hidden": job.model.hidden}
+    return said | {name: job.decided(name) for name in FACTS if name not in said}

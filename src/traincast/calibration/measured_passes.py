@@ -125,7 +125,7 @@ class Estimates:
         calls: set[OperatorCall] = set()
         for row in (int(row) for at in segments if at >= 0 for row in self.workload.segments[at]):
             for call, count in ops.calls_T[row] or ():
-                kernels[measured_class(call)] += self.cost.of(call, count)
+                kernels[measured_class(call)] += self.cost.call_s(call, count)
                 calls.add(call)
             cost = CostClass(int(ops.cost_class_T[row]))
             if ops.kind_T[row] == Kind.GAP and cost is CostClass.HOST_LAYERS:
@@ -172,7 +172,7 @@ def measured_passes(
         if seconds:
             rows.append(MeasuredPass(name=name, time_s=time_s, seconds=seconds, host=host, calls=calls))
     for call, times_s in kernels.items():
-        seconds = {measured_class(call): len(times_s) * estimates.cost.of(call)}
+        seconds = {measured_class(call): len(times_s) * estimates.cost.call_s(call)}
         time_s = len(times_s) * median(times_s)
         own = frozenset({call})
         rows.append(MeasuredPass(name=operator_name(call), time_s=time_s, seconds=seconds, host={}, calls=own))

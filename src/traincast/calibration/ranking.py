@@ -29,6 +29,7 @@ from traincast.calibration.validate import spearman
 from traincast.errors import CalibrationError, FormatError, TraincastError
 from traincast.estimate.factors import factors_on
 from traincast.files import read_bytes
+from traincast.job.fields import FIELDS, fields
 from traincast.job.request import JOB_FIELDS
 from traincast.units import counted, format_share
 
@@ -199,9 +200,10 @@ _Layout = tuple[tuple[str, object], ...]
 """What a run says of its layout: names and values."""
 _Layouts = dict[_Layout, list[MeasuredRun]]
 """Runs by their layouts."""
-_SHARED = ("gpus", "seq_length", "global_batch", "task", "lora_rank")
-"""Of a job, what alternatives share in addition to their model; `_UNTOLD` tells none apart."""
-_UNTOLD = ("framework", "year", "precision", "model")
+_TRAINED = ("gpus", "seq_length", "global_batch", *(each.name for each in fields(group="finetuning")))
+"""Of a job, what alternatives share in addition to their model, their GPU and the kind of their precision."""
+_OF_LAYOUT = tuple(name for name in JOB_FIELDS if FIELDS[name].group != "run" and name not in (*_TRAINED, "precision"))
+"""What they may differ in."""
 
 
 def _alternatives(runs: Sequence[MeasuredRun]) -> dict[tuple[object, ...], _Layouts]:
@@ -210,8 +212,8 @@ def _alternatives(runs: Sequence[MeasuredRun]) -> dict[tuple[object, ...], _Layo
     for run in runs:
         job = run.request
         shared = (
-            *(run.groups["source"], replace(job.model, name="", source=""), run.cluster.gpu.name),
-            *(getattr(job, name) for name in _SHARED),
+            *(run.groups.source, replace(job.model, name="", source=""), run.cluster.gpu.name),
+            *(getattr(job, name) for name in _TRAINED),
             precision_class(job.precision),
         )
         found[shared].setdefault(_layout(run), []).append(run)
@@ -219,8 +221,7 @@ def _alternatives(runs: Sequence[MeasuredRun]) -> dict[tuple[object, ...], _Layo
 
 
 def _layout(run: MeasuredRun) -> _Layout:
-    names = [name for name in JOB_FIELDS if name not in (*_SHARED, *_UNTOLD)]
-    return (*((name, getattr(run.request, name)) for name in names), ("stage layers", run.stage_layers))
+    return (*((name, getattr(run.request, name)) for name in _OF_LAYOUT), ("stage layers", run.stage_layers))
 
 
 def _ranked(
@@ -239,14 +240,14 @@ def _ranked(
     job = run.request
     many = len(ran) >= MANY
     return RankedGroup(
-        source=run.groups["source"],
-        name=f"{run.groups['model']}, {job.gpus} x {run.cluster.gpu.name}, batch {job.global_batch}",
+        source=run.groups.source,
+        name=f"{run.groups.model}, {job.gpus} x {run.cluster.gpu.name}, batch {job.global_batch}",
         layouts=tuple(found),
         chosen=chosen,
         best=min((each for each in found if each.measured_s is not None), key=_measured),
         crashed_first=open_to_choice.index(chosen),
         spearman=spearman(_column(ran, "predicted_s"), _column(ran, "measured_s")) if many else None,
-        ceiling=_ceiling(ran, noise.get(run.groups["source"])) if many else None,
+        ceiling=_ceiling(ran, noise.get(run.groups.source)) if many else None,
     )
 
 
@@ -305,7 +306,7 @@ _Paces = dict[tuple[str, str], float]
 
 def _session(run: MeasuredRun) -> tuple[str, str] | None:
     name = run.cells.get("session")
-    return (run.groups["source"], name) if name else None
+    return (run.groups.source, name) if name else None
 
 
 def _paces(groups: Collection[_Layouts]) -> _Paces:
@@ -354,7 +355,7 @@ def _noise_by_source(groups: Collection[_Layouts], paces: _Paces) -> dict[str, f
     for layouts in groups:
         for repeats in layouts.values():
             logs = np.log(_steps(repeats, paces))
-            differences[repeats[0].groups["source"]] += [abs(a - b) for a, b in combinations(logs.tolist(), 2)]
+            differences[repeats[0].groups.source] += [abs(a - b) for a, b in combinations(logs.tolist(), 2)]
     return {
         source: (float(np.median(found)) / _MEDIAN_DIFFERENCE) ** 2 for source, found in differences.items() if found
     }

@@ -193,7 +193,7 @@ def without_each(
     """
     sample = sample_of(rows, forecasts, shipped)
     seen_I = np.array(list(map(is_fitted, rows)))
-    names = np.array([", ".join(row.groups[name] for name in leave_out.split("+")) for row in rows])
+    names = np.array([", ".join(row.groups.named(name) for name in leave_out.split("+")) for row in rows])
     older = {key: each for key, each in shipped.factors.items() if not is_found(key)}
     found = {
         name: FactorTable(older | dict(factors_of(sample.without(~seen_I | (names == name))).factors))
@@ -228,7 +228,7 @@ def _weights(rows: Iterable[MeasuredRun]) -> FloatArray:
 def _configuration(row: MeasuredRun) -> tuple[object, ...]:
     layout = ("tp", "pp", "cp", "ep", "seq_length", "micro_batch")
     software = ("cuda_graph_impl", "cuda_graph_scope", "moe_dispatcher", "moe_a2a_overlap")
-    return row.groups["family"], *(getattr(row.request, name) for name in (*layout, *software))
+    return row.groups.family, *(getattr(row.request, name) for name in (*layout, *software))
 
 
 def representatives(rows: Sequence[MeasuredRun], most: int) -> tuple[list[MeasuredRun], FloatArray]:

@@ -5,7 +5,6 @@ What no column says stays open, and `traincast.job.resolve` decides it by framew
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from math import prod
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -25,7 +24,7 @@ from traincast.model.counts import parameters
 from traincast.model.load import builtin_table, family_table, find_model
 from traincast.model.model import Model
 from traincast.model.table import merged, model_from_table
-from traincast.shipped import shipped_toml
+from traincast.shipped import constant, shipped_toml
 from traincast.units import GIGA
 
 ASSUMED_FRAMEWORK = "unknown-framework"
@@ -49,6 +48,8 @@ _COLUMNS = {
     **{"experts": ("experts", "experts"), "topk": ("experts", "topk"), "moe_ffn": ("experts", "ffn_hidden")},
 }
 """Column to where its value belongs in the model's table: section and name."""
+SHAPE_COLUMNS = tuple(_COLUMNS)
+"""Columns that say the shape of a model."""
 
 
 class _Filling(Struct):
@@ -80,7 +81,7 @@ def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
     if found.assumed:
         filling.note(ASSUMED_FRAMEWORK, found.assumed)
     filling.values |= {"framework": found.name, "task": row.cells.get("x_task", "pretrain")}
-    filling.values |= {name: read(row, name) for name, read in _job_columns().items() if name in row.cells}
+    filling.values |= {name: read(row, name) for name, read in constant(_job_columns).items() if name in row.cells}
     filling.values["global_batch"] = row.count("global_batch")
     annotated = found.name in _table().annotations["frameworks"]
     _layout(filling, model, annotated=annotated)
@@ -100,7 +101,6 @@ def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
     return JobRequest(model=model, gpus=gpus, seq_length=seq_length, **filling.values), tuple(filling.notes)
 
 
-@cache
 def _job_columns() -> Mapping[str, Callable[[Row, str], Any]]:
     """Return how the columns are read that have the names of a job's keys, by the types of these."""
     read: dict[Any, Callable[[Row, str], Any]] = {bool: _switch, int: Row.count, float: Row.number, str: _text}
@@ -244,9 +244,8 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     not_described: Mapping[str, str]
 
 
-@cache
 def _table() -> _Table:
-    return shipped_toml("training/written.toml", _Table)
+    return constant(shipped_toml, "training/written.toml", _Table)
 
 
 def framework_of(row: Row) -> _Told:

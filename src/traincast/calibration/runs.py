@@ -6,7 +6,6 @@ that are empty.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -29,15 +28,13 @@ from traincast.model.blocks.share import Share
 from traincast.model.counts import token_flops
 from traincast.model.model import Model
 from traincast.model.structure import layer_blocks, parts_of
+from traincast.shipped import constant
 from traincast.units import counted
 
 COLUMNS = {"model", "gpu", "num_gpus"}
 """What a file must name to be one of training runs."""
 LAYOUT_COLUMNS = {"layers", "hidden", "heads", "seq_len", "global_batch", "micro_batch", "gpu", "num_gpus", "tp", "pp"}
 """What a row must fill to have a full layout."""
-GROUPINGS = ("source", "family", "model", "gpu", "chip", "precision", "moe", "task", "framework", "layout")
-"""Every run has a group in each of them; ``family`` is (source, model, chip, precision), and a chip is a GPU whatever
-its memory and its links."""
 MEMORY_KINDS = ("allocated", "reserved", "device")
 """What a printed memory may be; the last where nothing says it."""
 HARD = "hard"
@@ -51,6 +48,33 @@ GIB = 2**30
 FLOP_COUNTS = {"causal": (1, 1.0), "full": (2, 1.0), "full+recompute": (2, 4 / 3)}
 """How the FLOP are counted that are divided by the step, by what ``flop_count`` says: causal attention as its half (1)
 or the full square (2), and the factor for recomputed layers."""
+
+
+class RunGroups(Struct, frozen=True, kw_only=True):
+    """Name of a run's group in each grouping."""
+
+    source: str
+    family: str
+    """Source, model, chip and precision."""
+    model: str
+    gpu: str
+    chip: str
+    """Its GPU, whatever the memory and the links."""
+    precision: str
+    """A type of GEMMs, or ``fp8`` and ``fp4`` for every flavour of them."""
+    moe: str
+    """``moe`` or ``dense``."""
+    task: str
+    framework: str
+    layout: str
+    """``full`` or ``partial`` (`is_full_layout`)."""
+
+    def named(self, grouping: str) -> str:
+        """Return the group in a grouping by its name."""
+        return str(getattr(self, grouping))
+
+
+GROUPINGS = RunGroups.__struct_fields__
 
 
 class MeasuredRun(Struct, frozen=True, kw_only=True):
@@ -77,8 +101,7 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """Layers of each stage, or `BY_COST`; empty where the framework decides."""
     notes: tuple[Note, ...] = ()
     """What was assumed of what the columns leave out."""
-    groups: Mapping[str, str]
-    """Name of its group by grouping, for each of `GROUPINGS`."""
+    groups: RunGroups
     cells: Mapping[str, str]
     """The row's cells by column."""
 
@@ -150,7 +173,7 @@ def run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> Me
     return MeasuredRun(
         id=row.id,
         request=request,
-        cluster=ran_on or _cluster(gpu, per_node, nic_bytes_per_s(row), row.count("num_gpus")),
+        cluster=ran_on or constant(cluster_for, gpu, per_node, nic_bytes_per_s(row), row.count("num_gpus")),
         measured_s=step_s,
         peak_bytes=peak_bytes,
         outcome="ok" if ran else cells["outcome"],
@@ -162,11 +185,6 @@ def run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> Me
         groups=groups_of(row, gpu, request),
         cells=cells,
     )
-
-
-@cache
-def _cluster(gpu: str, per_node: int | None, nic: float | None, gpus: int) -> Cluster:
-    return cluster_for(gpu, per_node, nic, gpus)
 
 
 def is_full_layout(row: Row) -> bool:
@@ -183,24 +201,24 @@ def is_full_layout(row: Row) -> bool:
     return pretrain and measured and cells.keys() >= LAYOUT_COLUMNS
 
 
-def groups_of(row: Row, gpu: str, request: JobRequest) -> Mapping[str, str]:
+def groups_of(row: Row, gpu: str, request: JobRequest) -> RunGroups:
     """Return the name of the row's group in every grouping."""
     source, model = row.cells.get("source", "unknown"), row.cells.get("model", "unknown")
     kind = precision_class(request.precision)
     # The first word: H100-SXM-80GB and H100-PCIe-80GB are both H100.
     chip = gpu.partition("-")[0] if not gpu.startswith("TPU") else gpu
-    return {
-        "source": source,
-        "family": f"{source}, {model}, {chip}, {kind}",
-        "model": model,
-        "gpu": gpu,
-        "chip": chip,
-        "precision": kind,
-        "moe": "moe" if "experts" in row.cells else "dense",
-        "task": row.cells.get("x_task", "pretrain"),
-        "framework": str(request.framework or "unknown"),
-        "layout": "full" if is_full_layout(row) else "partial",
-    }
+    return RunGroups(
+        source=source,
+        family=f"{source}, {model}, {chip}, {kind}",
+        model=model,
+        gpu=gpu,
+        chip=chip,
+        precision=kind,
+        moe="moe" if "experts" in row.cells else "dense",
+        task=row.cells.get("x_task", "pretrain"),
+        framework=str(request.framework or "unknown"),
+        layout="full" if is_full_layout(row) else "partial",
+    )
 
 
 def precision_class(precision: str | None) -> str:

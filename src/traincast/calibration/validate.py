@@ -145,15 +145,13 @@ def validate(
     table = _together([path] if isinstance(path, (str, PathLike)) else path, recipes)
     of = KINDS.get(kind) if isinstance(kind, str) else kind or _kind(table)
     chosen = _groupings(of, by, leave_out)
-    if table.size > ANNOUNCED_ROWS:
-        announce(f"predicting {table.size:,} rows")
     if job is not None and not of.takes_job:
         raise ConfigError(f"rows of {of.title} say themselves what was trained", "job")
+    if table.size > ANNOUNCED_ROWS:
+        announce(f"predicting {table.size:,} rows")
     found = of.predict(table, Request(cluster=cluster, progress=progress, job=job))
     _check_used(found)
-    without = None
-    if leave_out is not None:
-        without = of.predict(table, Request(cluster, leave_out, progress, found.kept, job))
+    without = None if leave_out is None else of.predict(table, Request(cluster, leave_out, progress, found.kept, job))
     return Validation(
         path=table.path,
         kind=of.name,

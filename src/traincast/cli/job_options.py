@@ -15,6 +15,7 @@ from traincast.cli.sections import in_section
 from traincast.dialects import LIKES, likely_framework
 from traincast.dialects.recognise import draft_of_words
 from traincast.errors import ConfigError, TraincastError
+from traincast.job.choices import choices_of
 from traincast.job.draft import Draft
 from traincast.job.fields import Field
 from traincast.job.flags import JOB_FLAGS
@@ -178,25 +179,25 @@ def _several(flag: Field) -> Callable[[F], F]:
 
 
 def _option(flag: Field) -> Callable[[F], F]:
-    choices = ", ".join(flag.choices)
+    names = choices_of(flag)
     if flag.name == "schedule":
         return schedule_option(Name(SCHEDULES.names()))
     if flag.takes == "switch":
         first, *others = flag.flags
         return click.option(f"{first}/--no-{first[2:]}", *others, flag.name, default=None, help=flag.help)
     if flag.takes == "names":
-        split, text = partial(_names, known=Name(flag.choices)), f"{flag.help[:-1]}; known: {choices}."
+        split, text = partial(_names, known=Name(names)), f"{flag.help[:-1]}; known: {', '.join(names)}."
         return click.option(*flag.flags, flag.name, metavar="A,B", callback=split, help=text)
     number = in_range(flag.name, flag.least, flag.most)
-    choice = RecomputeName(flag.choices) if flag.name == "recompute" else Name(flag.choices)
+    choice = RecomputeName(names) if flag.name == "recompute" else Name(names)
     types: dict[str, Any] = {"tokens": tokens, "choice": choice, "count": number, "number": number}
     metavar = {"text": "NAME|FILE", "count": "N", "tokens": "N", "number": "X"}.get(flag.takes)
-    names = known(flag.name) if flag.name in ("model", "framework") else None
+    completed = known(flag.name) if flag.name in ("model", "framework") else None
     return click.option(
         *flag.flags,
         flag.name,
         type=types.get(flag.takes, str),
         metavar=metavar,
-        shell_complete=names,
+        shell_complete=completed,
         help=flag.help,
     )

@@ -10,6 +10,7 @@ Letters: N operations, S slots (one for the start of each chain, then one for th
 
 from collections.abc import MutableSequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -91,20 +92,11 @@ def _find_visits(graph: Graph) -> Visits | None:
     follower_N, heads = _linked(graph, sole_N)
     if len(graph) < _LEAST_OPS_OF_CHAIN * len(heads):
         return None
-    following = follower_N.tolist()
-    slot_of, chain_of = [0] * len(graph), [-1] * len(graph)
-    spans: list[tuple[int, int]] = []
-    slot = 0
-    for chain, op in enumerate(heads):
-        first, at = slot, op
-        while at >= 0:
-            slot += 1
-            slot_of[at], chain_of[at] = slot, chain
-            at = following[at]
-        slot += 1
-        spans.append((first, slot))
-    if min(chain_of, default=0) < 0:
+    chain_N, slot_N, last_slots = _numbered(follower_N, heads)
+    if chain_N.min(initial=0) < 0:
         return None
+    chain_of, slot_of = chain_N.tolist(), slot_N.tolist()
+    spans = pairwise([0, *last_slots])
     awaited = _awaited_by_heads(graph, heads, previous_N, sole_N, edges_N)
     units = _together(graph.rendezvous_N[heads].tolist())
     order = _order(units, [[chain_of[source] for source in sources] for sources in awaited])
@@ -115,11 +107,37 @@ def _find_visits(graph: Graph) -> Visits | None:
     ]
     member_I = [heads[chain] for unit in order if len(units[unit]) > 1 for chain in units[unit]]
     return Visits(
-        end_slot_N=np.array(slot_of, dtype=np.int64),
-        slots=slot,
+        end_slot_N=slot_N,
+        slots=last_slots[-1] if last_slots else 0,
         units=[tuple([chains[chain] for chain in units[unit]]) for unit in order],
         member_I=np.array(member_I, dtype=np.int64),
     )
+
+
+def _numbered(follower_N: IntArray, heads: list[int]) -> tuple[IntArray, IntArray, list[int]]:
+    """Return the chain and slot of each operation, chain by chain, and the slot after the last of each chain.
+
+    Most operations are followed by the next one in order, so that chains are walked by whole stretches of such. The
+    chain is -1 where none of the first operations leads to an operation.
+    """
+    lasts = np.flatnonzero(follower_N != np.arange(1, len(follower_N) + 1))
+    length_R = np.diff(lasts, prepend=-1)
+    stretch_N = np.repeat(np.arange(len(lasts)), length_R)
+    stretch_of = dict(zip((lasts - length_R + 1).tolist(), range(len(lasts)), strict=True))
+    next_op, length = follower_N[lasts].tolist(), length_R.tolist()
+    chain_of, slot_of = [-1] * len(lasts), [0] * len(lasts)
+    last_slots: list[int] = []
+    slot = 0
+    for chain, head in enumerate(heads):
+        slot, op = slot + 1, head
+        while op >= 0:
+            stretch = stretch_of[op]
+            chain_of[stretch], slot_of[stretch] = chain, slot
+            slot, op = slot + length[stretch], next_op[stretch]
+        last_slots.append(slot)
+    first_N = np.repeat(lasts - length_R + 1, length_R)
+    slot_N = np.array(slot_of, dtype=np.int64)[stretch_N] + np.arange(len(follower_N)) - first_N
+    return np.array(chain_of, dtype=np.int64)[stretch_N], slot_N, last_slots
 
 
 def _together(rendezvous_of_heads: list[int]) -> list[list[int]]:

@@ -161,7 +161,7 @@ class CostFactors(Struct, frozen=True):
     slowdown: float = 1.0
     """How much longer the power limit makes what it throttles (`traincast.estimate.clocks.gemm_slowdown`)."""
 
-    def of(self, name: str) -> float:
+    def factor(self, name: str) -> float:
         """Return the factor of a class."""
         return self.of_class.get(name, 1.0)
 
@@ -230,7 +230,7 @@ def with_factors(job: Job, factors: CostFactors) -> Job:
     """
     framework = job.framework
     shares = {
-        f"unhidden_{group}": min(1.0, getattr(framework, f"unhidden_{group}") * factors.of(f"unhidden {group}"))
+        f"unhidden_{group}": min(1.0, getattr(framework, f"unhidden_{group}") * factors.factor(f"unhidden {group}"))
         for group in ("tp", "cp", "fsdp")
     }
     return replace(job, framework=replace(framework, **shares))

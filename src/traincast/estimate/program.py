@@ -73,11 +73,11 @@ class OperatorSeconds(Struct, dict=True):
         if known is None:
             name, factors = cost_class(call), self.factors
             gpu = self._limited if is_throttled(name) else self.gpu
-            factor = factors.of(name) * factors.of(measured_class(call)) * factors.throttling(name)
+            factor = factors.factor(name) * factors.factor(measured_class(call)) * factors.throttling(name)
             known = self._known[call] = _InStep(estimate_operator(call, gpu, factors.constants), name, factor)
         return known
 
-    def of(self, call: OperatorCall, count: float = 1.0) -> float:
+    def call_s(self, call: OperatorCall, count: float = 1.0) -> float:
         """Return the seconds of so many of it in a step."""
         known = self.alone(call)
         return count * known.time.time_s * known.factor * self.compute_factor
@@ -133,7 +133,7 @@ def _sum_of(calls: Sequence[tuple[OperatorCall, float]], cost: OperatorSeconds) 
     flops = moved = 0.0
     for call, count in calls:
         time, name, _ = cost.alone(call)
-        time_s = cost.of(call, count)
+        time_s = cost.call_s(call, count)
         of_class[name] = of_class.get(name, 0.0) + time_s
         bound[time.bound] = bound.get(time.bound, 0.0) + time_s
         flops += count * time.flops

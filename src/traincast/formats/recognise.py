@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from traincast.dialects.recognise import HUGGING_FACE, WHAT, told_as
 from traincast.errors import FormatError
 from traincast.files import parse_json, parse_toml, read_head, read_text, unpacked_head
 from traincast.formats.busbw import looks_like_busbw, read_busbw
@@ -133,6 +132,9 @@ def recognise(path: Path, further: Sequence[Teller] = ()) -> Known | None:
 
 def _job_of_another(path: Path) -> Known | None:
     """Tell a launch script, recipe or configuration file of another framework."""
+    # A workload needs none of the dialects, and this module is loaded with the formats.
+    from traincast.dialects.recognise import HUGGING_FACE, WHAT, told_as
+
     like = told_as(path)
     if like is None or like == HUGGING_FACE:
         return None

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.hardware.dtypes import FOUR_BIT, PRECISIONS
 from traincast.job.communication import SHARP_GROUPS
+from traincast.job.fields import Field
 from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, RECOMPUTE_METHODS
 from traincast.job.kernels import GRAPH_IMPLS
 from traincast.job.offload import OFFLOAD_MODULES
@@ -47,3 +48,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Column ``choices`` of `data/job/fields.csv` to the names that it stands for."""
+
+
+def choices_of(field: Field) -> tuple[str, ...]:
+    """Return the names that a field may have; none where it is free."""
+    return CHOICES[field.choices] if field.choices else ()

@@ -4,9 +4,10 @@ from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.job.decisions import Decisions, Need
+from traincast.job.fields import needing
 from traincast.job.parallel import Parallel
 from traincast.job.request import JobRequest
-from traincast.model.dispatch import DISPATCHERS, dispatcher_of
+from traincast.model.dispatch import DISPATCHERS, Dispatch, dispatcher_of
 from traincast.model.routing import POPULARITY_DEVIATION, busiest_rank
 from traincast.schedules.schedule import Pairing, schedules_that_pair
 
@@ -19,11 +20,7 @@ def _sends_tokens(request: JobRequest, parallel: Parallel, _: int) -> bool:
     return request.model.experts is None or parallel.ep > 1
 
 
-_OF_EXCHANGES = (
-    *("moe_dispatcher", "moe_dispatch_dtype", "deduplicated_dispatch", "moe_a2a_overlap"),
-    *("moe_shared_expert_overlap", "moe_routing"),
-)
-
+_OF_EXCHANGES = needing("ep>1")
 NEEDS = (
     *(Need(name, _has_experts, "on a model without experts") for name in _OF_EXCHANGES),
     *(Need(name, _sends_tokens, "with ep 1: no tokens are sent") for name in _OF_EXCHANGES),
@@ -64,6 +61,11 @@ class ExpertExchange(
     """Whether permuting tokens is."""
     imbalance: float = 1.0
     """Tokens of the busiest expert rank over the mean, in every exchange."""
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """What the blocks of experts read of it."""
+        return Dispatch(dispatcher=self.dispatcher, dtype=self.dispatch_dtype, imbalance=self.imbalance)
 
     @property
     def hides_exchanges(self) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from traincast.errors import ConfigError, InfeasibleError
+from traincast.job.choices import choices_of
 from traincast.job.fields import JOB, fields
 from traincast.job.optimizer import check_types
 from traincast.job.request import JobRequest
@@ -32,9 +33,9 @@ def check_choices(request: JobRequest) -> JobRequest:
         if said is None:
             continue
         if field.takes == "choice":
-            spelled[field.name] = known_name(field.what, str(said), field.choices)
+            spelled[field.name] = known_name(field.what, str(said), choices_of(field))
         elif field.takes == "names" and field.name != "recompute_modules":
-            names = (known_name(field.what, each, field.choices) for each in said)
+            names = (known_name(field.what, each, choices_of(field)) for each in said)
             spelled[field.name] = tuple(dict.fromkeys(names))
     if request.schedule is not None:
         spelled["schedule"] = SCHEDULES.get(request.schedule).name

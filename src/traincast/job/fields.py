@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from traincast.job.choices import CHOICES
 from traincast.shipped import shipped_rows
 from traincast.tables import from_row
 
@@ -44,9 +42,9 @@ class Field(Struct, frozen=True, kw_only=True):
     takes: str
     """``text``, ``count``, ``counts``, ``tokens``, ``number``, ``switch`` (with a ``--no-`` form), ``choice``, or
     ``names`` for several choices."""
-    choices: tuple[str, ...] = ()
-    """All values of a ``choice`` or of ``names``, and the names that may stand instead of a ``count``. In the table the
-    key of a list in `traincast.job.choices`."""
+    choices: str = ""
+    """List in `traincast.job.choices` of all values of a ``choice`` or of ``names``, and of the names that may stand
+    instead of a ``count``."""
     what: str = ""
     """What a choice is of, in the words of a message."""
     least: float | None = None
@@ -58,7 +56,7 @@ class Field(Struct, frozen=True, kw_only=True):
     change: str = ""
     """Change of a layout that it is part of, where it is not one by itself."""
     needs: tuple[str, ...] = ()
-    """What must hold for it to matter to a layout: ``tp>1``, ``zero=3``, or what is true of it, such as ``experts``."""
+    """What must hold for it to have an effect: ``tp>1``, ``zero=3``, or what is true or given, such as ``experts``."""
     shown: tuple[str, ...] = ()
     """`PARALLEL`, `PLAN`; an axis is in `PLAN` without it, and what is not in `PARALLEL` in `FACTS`."""
     fact: str = ""
@@ -110,11 +108,7 @@ def _holds(need: str, layout: object) -> bool:
 def read_fields(rows: Iterable[Mapping[str, str]]) -> Mapping[str, Field]:
     """Return the fields that rows of a table describe, by name."""
     found = (from_row(row, Field) for row in rows)
-    return MappingProxyType({each.name: _with_choices(each) for each in found})
-
-
-def _with_choices(field: Field) -> Field:
-    return replace(field, choices=CHOICES[field.choices[0]]) if field.choices else field
+    return MappingProxyType({each.name: each for each in found})
 
 
 FIELDS = read_fields(shipped_rows(TABLE))
@@ -124,6 +118,11 @@ FIELDS = read_fields(shipped_rows(TABLE))
 def fields(*, group: str | None = None, of: str | None = None) -> tuple[Field, ...]:
     """Return the fields of a group, of jobs or of layouts; all of them where neither is named."""
     return tuple(each for each in FIELDS.values() if group in (None, each.group) and (of is None or of in each.of))
+
+
+def needing(need: str) -> tuple[str, ...]:
+    """Return the fields that have an effect only where something holds: ``ep>1``, ``optimizer=muon``."""
+    return tuple(each.name for each in FIELDS.values() if need in each.needs)
 
 
 def axes() -> tuple[str, ...]:

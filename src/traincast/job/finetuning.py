@@ -4,8 +4,9 @@ from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.job.decisions import Decisions
+from traincast.job.fields import needing
 from traincast.job.request import JobRequest
-from traincast.model.blocks.share import LORA_TARGETS
+from traincast.model.blocks.share import LORA_TARGETS, Adapters
 from traincast.units import counted
 
 
@@ -25,9 +26,9 @@ class Finetuning(Struct, frozen=True, kw_only=True):
         return self.task == "lora"
 
     @property
-    def adapter_rank(self) -> int:
-        """Width of the adapters; 0 where there are none."""
-        return self.lora_rank if self.trains_adapters else 0
+    def adapters(self) -> Adapters:
+        """The adapters that blocks have; of no width where there are none."""
+        return Adapters(rank=self.lora_rank if self.trains_adapters else 0, targets=self.lora_targets)
 
 
 def decide_finetuning(request: JobRequest, decided: Decisions) -> Finetuning:
@@ -39,7 +40,7 @@ def decide_finetuning(request: JobRequest, decided: Decisions) -> Finetuning:
         If adapters are described for a task that has none, or none of them is named.
     """
     if request.task != "lora":
-        for name in ("lora_rank", "lora_targets"):
+        for name in needing("task=lora"):
             said = getattr(request, name)
             if said is not None:
                 shown = " ".join(said) if isinstance(said, tuple) else said

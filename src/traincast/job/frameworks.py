@@ -15,7 +15,7 @@ A source that begins with "prior" is a fit of a small closed-form model to publi
 the generation, which a calibration may replace.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.errors import UnknownNameError
-from traincast.hardware.attention_kernels import ATTENTION_KERNELS
-from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS, dispatcher_of
+from traincast.job.fields import FIELDS
+from traincast.model.dispatch import dispatcher_of
 from traincast.model.recipes import RECIPES
-from traincast.model.recompute import RECOMPUTE
 from traincast.schedules.schedule import USUAL
 from traincast.shipped import constant
 from traincast.tables import Shelf, Value, built, read_table
@@ -236,17 +235,13 @@ _DECIDED = ("activation_copy", "gradient_placeholders", "main_gradient_bytes")
 
 _SHELF = Shelf("framework", "frameworks")
 _CHOICES = {
-    "attention_kernel": ATTENTION_KERNELS,
-    "recompute": RECOMPUTE,
     "uneven_split": UNEVEN_SPLITS,
-    "cp_kind": CP_KINDS,
     "moe_cuda_graph_scope": GRAPH_SCOPES,
     "gradient_sum": GRADIENT_SUMS,
     "offloads": OFFLOADED,
-    "moe_dispatcher": tuple(DISPATCHERS),
-    "moe_dispatch_dtype": DISPATCH_DTYPES,
     "fp8_recipe": tuple(RECIPES),
 }
+"""Names that fields may have of which a job has none, or others."""
 
 DEFAULT_FRAMEWORK = "megatron-core-2026"
 """What runs a job that names neither framework nor year: the newest, which users run today."""
@@ -324,6 +319,14 @@ def under_new_fields(table: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _choices() -> Mapping[str, Iterable[str]]:
+    """Return the names that fields may have: those of a job's field of that name, and `_CHOICES`."""
+    from traincast.job.choices import choices_of  # it asks the groups of a job, which know frameworks
+
+    of_job = (FIELDS[name] for name in Framework.__struct_fields__ if name in FIELDS)
+    return {each.name: choices_of(each) for each in of_job if each.choices} | _CHOICES
+
+
 def _values(table: dict[str, Any], shown: str) -> dict[str, Value]:
     table = under_new_fields(table)
     memory = read_table(MemoryPolicy, table.pop("memory", {}), shown, "memory.", without=_DECIDED, positive=False)
@@ -333,7 +336,7 @@ def _values(table: dict[str, Any], shown: str) -> dict[str, Value]:
         shown,
         without=("name", "memory", "sources"),
         also=("base", "memory"),
-        choices=_CHOICES,
+        choices=_choices(),
         positive=False,
     )
     return own | memory

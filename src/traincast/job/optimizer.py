@@ -14,6 +14,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.host import host_of
 from traincast.job.decisions import Decisions
+from traincast.job.fields import FIELDS, needing
 from traincast.job.parallel import Parallel
 from traincast.job.request import JobRequest
 from traincast.model.counts import parameters
@@ -26,13 +27,11 @@ MOMENT_TYPES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 MAIN_PARAMETER_TYPES: Mapping[str, int] = {"fp32": 4, "fp16": 2}
 MAIN_GRADIENT_TYPES: Mapping[str, int] = {"fp32": 4, "bf16": 2}
 
-TYPE_CHOICES: Mapping[str, Mapping[str, int]] = {
-    "main_grads_dtype": MAIN_GRADIENT_TYPES,
-    "main_params_dtype": MAIN_PARAMETER_TYPES,
-    "exp_avg_dtype": MOMENT_TYPES,
-    "exp_avg_sq_dtype": MOMENT_TYPES,
-}
-"""Field of `JobRequest` to its types, named as Megatron-LM's flags."""
+_OF_MUON, _OF_ADAM, _OUTER = needing("optimizer=muon"), needing("optimizer=adam"), needing("local_steps")
+"""Fields of a job without effect on other optimizers, and without islands to exchange with."""
+_STATE_TYPES = tuple(name for name in _OF_ADAM if FIELDS[name].choices)
+_TYPES = ("main_grads_dtype", *_STATE_TYPES)
+"""Fields that name a type of Adam's state, and those with the type of the gradients."""
 
 GRADIENT_TYPE, STATE_TYPES = "assumed-gradient-type", "assumed-state-types"
 """Codes of the assumptions about the types of gradients, and of main parameters and moments."""
@@ -166,7 +165,7 @@ PLAIN = OptimizerTypes()
 
 def check_types(request: JobRequest) -> None:
     """Refuse types that need Megatron-LM's precision-aware optimizer where it is off, or that contradict each other."""
-    for field in TYPE_CHOICES:
+    for field in _TYPES:
         name = getattr(request, field)
         if name not in (None, "fp32") and request.precision_aware_optimizer is False:
             raise ConfigError(f"is {name}; without precision_aware_optimizer it can only be fp32", field)
@@ -177,7 +176,7 @@ def check_types(request: JobRequest) -> None:
 
 def _types(request: JobRequest) -> OptimizerTypes:
     """Return the types that a request names; any other than fp32 stands for the precision-aware optimizer."""
-    named = {field: getattr(request, field) or "fp32" for field in TYPE_CHOICES}
+    named = {field: getattr(request, field) or "fp32" for field in _TYPES}
     aware = request.precision_aware_optimizer
     return OptimizerTypes(
         precision_aware=any(name != "fp32" for name in named.values()) if aware is None else aware,
@@ -197,7 +196,7 @@ def decide_gradient_type(request: JobRequest, decided: Decisions) -> None:
     elif not decided.framework.memory.gradient_bytes:
         kept = f"gradients are kept and reduced in {decided.framework.grad_reduce_bytes} bytes"
         decided.note(GRADIENT_TYPE, f"grad_reduce_bytes is not given: {kept}, as {decided.framework.name} does")
-    if all(getattr(request, name) is None for name in TYPE_CHOICES if name != "main_grads_dtype"):
+    if all(getattr(request, name) is None for name in _STATE_TYPES):
         text = "types of the optimizer's state are not given: main parameters and both moments in fp32"
         decided.note(STATE_TYPES, text)
 
@@ -213,9 +212,6 @@ def decide_optimizer(request: JobRequest, decided: Decisions, parallel: Parallel
             "precision_aware_optimizer is not given: on, as the optimizer's state has types other than fp32",
         )
     return replace(types, local=_local_steps(request, decided, parallel, zero), muon=_muon(request, decided, zero))
-
-
-_OF_MUON = ("muon_steps", "muon_tp_mode", "muon_owned")
 
 
 def _muon(request: JobRequest, decided: Decisions, zero: int) -> Muon | None:
@@ -248,11 +244,8 @@ def _muon(request: JobRequest, decided: Decisions, zero: int) -> Muon | None:
 
 def _aware_field(request: JobRequest) -> str:
     """Return the field that asks for a precision-aware optimizer."""
-    named = (field for field in TYPE_CHOICES if getattr(request, field) not in (None, "fp32"))
+    named = (field for field in _TYPES if getattr(request, field) not in (None, "fp32"))
     return next(named, "precision_aware_optimizer")
-
-
-_OUTER = ("outer_bits", "outer_fragments", "overlap_outer", "offload_outer")
 
 
 def _local_steps(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> LocalSteps | None:

@@ -15,14 +15,8 @@ MAX_SLOTS = 2**17
 """Largest product of stages, virtual stages and microbatches that a schedule is planned for."""
 
 
-DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp")
-"""Degrees of parallelism as people name them, those that share a node first."""
-RESULT_DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep")
-"""Those that every layout has, as the key ``parallel`` of a result has them."""
-
-
 class Parallel(Struct, frozen=True, kw_only=True):
-    """Degrees of every kind of parallelism, and the pipeline's shape.
+    """Degrees of every kind of parallelism, those that share a node first, and the pipeline's shape.
 
     Ranks follow Megatron's order ``tp-cp-ep-dp-pp`` with TP fastest:
     ``rank = pp*(DP*CP*TP) + dp*(CP*TP) + cp*TP + tp``. Expert ranks divide the same
@@ -34,16 +28,16 @@ class Parallel(Struct, frozen=True, kw_only=True):
     """Tensor parallel degree."""
     cp: int = 1
     """Context parallel degree."""
-    dp: int = 1
-    """Data parallel degree (replicas of the dense parameters)."""
-    pp: int = 1
-    """Pipeline stages."""
-    vpp: int = 1
-    """Virtual stages per pipeline stage."""
     ep: int = 1
     """Expert parallel degree."""
     etp: int | None = None
     """Expert tensor parallel degree; None means the same as `tp`."""
+    pp: int = 1
+    """Pipeline stages."""
+    vpp: int = 1
+    """Virtual stages per pipeline stage."""
+    dp: int = 1
+    """Data parallel degree (replicas of the dense parameters)."""
     microbatches: int = 1
     """Microbatches per step and data parallel replica."""
     shard: int | None = None
@@ -51,11 +45,10 @@ class Parallel(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse degrees below one and layouts that do not divide."""
-        for name in (*RESULT_DEGREES, "microbatches"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"is {getattr(self, name)}; it must be at least 1", f"parallel.{name}")
-        if self.etp is not None and self.etp < 1:
-            raise ConfigError(f"is {self.etp}; it must be at least 1", "parallel.etp")
+        for name in (*DEGREES, "microbatches"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"is {value}; it must be at least 1", f"parallel.{name}")
         if self.ranks_per_stage % (self.expert_tp * self.ep):
             raise InfeasibleError(
                 f"the {counted(self.ranks_per_stage, 'rank')} of a stage (tp {self.tp} x cp {self.cp} x dp {self.dp}) "
@@ -112,3 +105,7 @@ class Parallel(Struct, frozen=True, kw_only=True):
     def world_size(self) -> int:
         """All ranks."""
         return self.ranks_per_stage * self.pp
+
+
+DEGREES = tuple(name for name in Parallel.__struct_fields__ if name not in ("microbatches", "shard"))
+"""Degrees of parallelism as people name them, those that share a node first."""

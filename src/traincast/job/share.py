@@ -47,17 +47,14 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         gathered_weight_bytes=job.sharding.gathered_weight_bytes,
         attention_kernel=kernels.attention,
         cp_kind=job.communication.cp_kind,
-        lora_rank=job.finetuning.adapter_rank,
-        lora_targets=job.finetuning.lora_targets,
+        adapters=job.finetuning.adapters,
         packed_length=job.batch.packed_length or 0,
-        expert_imbalance=experts.imbalance,
+        dispatch=experts.dispatch,
         ranks_per_node=ranks_per_node,
         fused_elementwise=framework.fused_elementwise,
         fused_expert_bias=framework.fused_expert_bias or kernels.te_op_fuser,
         gradient_sum=framework.gradient_sum,
         recasts_norms=framework.recasts_norms,
-        moe_dispatcher=experts.dispatcher,
-        moe_dispatch_dtype=experts.dispatch_dtype,
     )
 
 

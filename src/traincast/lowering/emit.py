@@ -114,7 +114,7 @@ class Emitter(ABC):
             rows += self.exchange(each, phase, count * share, blocking=blocking)
         return rows
 
-    def beside(self, exchanges: Exchanges, phase: Phase, compute: Rows) -> Rows:
+    def alongside(self, exchanges: Exchanges, phase: Phase, compute: Rows) -> Rows:
         """Put exchanges around the computation that they may hide behind."""
         before: Rows = []
         after: Rows = []

@@ -5,8 +5,8 @@ Where something may hide these exchanges they are launched, and only what needs 
 (`traincast.workload.sequence`), or the shared experts, which need neither.
 
 Sources: Megatron-LM, megatron/core/models/common/model_chunk_schedule_plan.py (overlap_moe_expert_parallel_comm) and
-megatron/core/transformer/moe/shared_experts.py (moe_shared_expert_overlap: FC1 beside the dispatch, FC2 beside the
-combine).
+megatron/core/transformer/moe/shared_experts.py (moe_shared_expert_overlap: FC1 alongside the dispatch, FC2 alongside
+the combine).
 """
 
 from collections.abc import Mapping
@@ -33,14 +33,14 @@ class Layers(Protocol):
         """Return what they do in a pass."""
 
     def at(self, place: str, phase: Phase) -> Pass:
-        """Return what they run in a pass at a place beside the exchanges of tokens with their experts."""
+        """Return what they run in a pass at a place alongside the exchanges of tokens with their experts."""
 
     def nothing(self) -> Pass:
         """Return a pass in which nothing runs."""
 
 
-def layers_forward(emit: Emitter, stage: Layers, beside: list[Exchange]) -> Rows:
-    """Return the layers of a forward pass with what the host does and their exchanges, and those beside the pass.
+def layers_forward(emit: Emitter, stage: Layers, alongside: list[Exchange]) -> Rows:
+    """Return the layers of a forward pass with what the host does and their exchanges, and those alongside the pass.
 
     Where the host waits for the counts of tokens, it has nothing launched ahead when they go out: it must launch what
     follows while that runs, as it must what precedes while this runs.
@@ -48,7 +48,7 @@ def layers_forward(emit: Emitter, stage: Layers, beside: list[Exchange]) -> Rows
     phase, host = Phase.FORWARD, stage.host(Phase.FORWARD)
     apart = anywhere(host.waits) and not emit.job.experts.pairs_passes
     passed = emit.again(("layers", phase, stage.like), lambda: _forward(emit, stage, host if apart else None))
-    passed = emit.beside(beside, phase, passed)
+    passed = emit.alongside(alongside, phase, passed)
     return passed if apart else emit.hosted(host, phase, passed)
 
 
@@ -58,16 +58,16 @@ def _forward(emit: Emitter, stage: Layers, host: Launches | None) -> Rows:
     out, back, others = layers.with_experts()
     hidden = bool(emit.job.experts.hides_exchanges and out)
     if not (hidden or anywhere(stage.host(phase).waits)):
-        return emit.beside(layers.exchanges, phase, emit.compute("layers forward", phase, layers))
+        return emit.alongside(layers.exchanges, phase, emit.compute("layers forward", phase, layers))
     experts, dispatch, combine = _places(emit, stage, phase)
     before = emit.compute("layers forward", phase, layers.without(experts, dispatch, combine))
     rows = _hidden(emit, phase, out, emit.compute(_SHARED, phase, dispatch)) if hidden else emit.all(out, phase)
     rows += emit.compute("experts forward", phase, experts)
     rows += _hidden(emit, phase, back, emit.compute(_SHARED, phase, combine)) if hidden else emit.all(back, phase)
     if host is None:
-        return emit.beside(others, phase, before + rows)
+        return emit.alongside(others, phase, before + rows)
     ahead, after = host.parts
-    return emit.hosted(ahead, phase, emit.beside(others, phase, before)) + emit.hosted(after, phase, rows)
+    return emit.hosted(ahead, phase, emit.alongside(others, phase, before)) + emit.hosted(after, phase, rows)
 
 
 def layers_backward(emit: Emitter, stage: Layers) -> Rows:
@@ -89,7 +89,7 @@ def _backward(emit: Emitter, stage: Layers) -> Rows:
     if not (emit.job.experts.hides_exchanges and out):
         compute = emit.compute("layers backward", Phase.BACKWARD, layers)
         compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights)
-        return emit.beside(layers.exchanges, Phase.BACKWARD, compute)
+        return emit.alongside(layers.exchanges, Phase.BACKWARD, compute)
     experts, dispatch, combine = _places(emit, stage, Phase.BACKWARD)
     own, of_dispatch, of_combine = _places(emit, stage, Phase.WEIGHT_GRADIENT)
     weight = emit.compute("experts weight gradient", Phase.WEIGHT_GRADIENT, own)
@@ -100,14 +100,14 @@ def _backward(emit: Emitter, stage: Layers) -> Rows:
     rows += _hidden(emit, Phase.BACKWARD, back, shared + (weight if emit.job.experts.delay_wgrad else []))
     rows += emit.compute("layers backward", Phase.BACKWARD, layers.without(experts, dispatch, combine))
     rows += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.without(own, of_dispatch, of_combine))
-    return emit.beside(others, Phase.BACKWARD, rows)
+    return emit.alongside(others, Phase.BACKWARD, rows)
 
 
 _SHARED = "shared experts forward"
 
 
 def _places(emit: Emitter, stage: Layers, phase: Phase) -> tuple[Pass, Pass, Pass]:
-    """Return the routed experts, and what of the shared ones runs beside the dispatch and beside the combine."""
+    """Return the routed experts, and what of the shared ones runs alongside the dispatch and alongside the combine."""
     overlapped = emit.job.experts.shared_expert_overlap
     shared = [stage.at(f"with {each}", phase) if overlapped else stage.nothing() for each in ("dispatch", "combine")]
     return stage.at("experts", phase), shared[0], shared[1]

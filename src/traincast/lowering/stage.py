@@ -47,7 +47,7 @@ class StageParts:
     def work(self, blocks: Blocks) -> Work:
         """Return what some blocks do."""
         if blocks not in self._works:
-            self._works[blocks] = work_of(self.parts.of(blocks), self.parts.share)
+            self._works[blocks] = work_of(self.parts.of_blocks(blocks), self.parts.share)
         return self._works[blocks]
 
     def nothing(self) -> Pass:
@@ -134,7 +134,7 @@ class StageWork(Struct, frozen=True, dict=True):
         return self.total(self.kinds, phase)
 
     def at(self, place: str, phase: Phase) -> Pass:
-        """Return what its layers run in a pass at a place beside the exchanges of tokens with their experts."""
+        """Return what its layers run in a pass at a place alongside the exchanges of tokens with their experts."""
         key = (tuple(self.kinds.items()), place, phase)
         if key not in self.of_rank.totals:
             found = self.of_rank.totals[key] = self.nothing()
@@ -152,7 +152,7 @@ class StageWork(Struct, frozen=True, dict=True):
         """Return what the backward pass recomputes."""
         name, again, launches = self.recomputed()
         recompute = emit.compute(name, Phase.RECOMPUTE, again)
-        return emit.hosted(launches, Phase.RECOMPUTE, emit.beside(again.exchanges, Phase.RECOMPUTE, recompute))
+        return emit.hosted(launches, Phase.RECOMPUTE, emit.alongside(again.exchanges, Phase.RECOMPUTE, recompute))
 
     def recomputed(self) -> tuple[str, Pass, Launches]:
         """Return what the backward pass recomputes, whole layers or modules of each, and what the host does for it."""

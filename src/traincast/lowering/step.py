@@ -36,9 +36,9 @@ class OfStage(NamedTuple):
 
 def forward_pass(emit: Emitter, of: OfStage, *, gathers: bool = False) -> Rows:
     """Return a forward pass; whether it collects sharded parameters (ZeRO-3)."""
-    beside = of.state.gathered() if gathers else []
+    alongside = of.state.gathered() if gathers else []
     rows = [] if of.stage.first else _message(emit, Phase.FORWARD)
-    return rows + _forward(emit, of.stage, beside, _come(emit.job, of.state) if gathers else 0)
+    return rows + _forward(emit, of.stage, alongside, _come(emit.job, of.state) if gathers else 0)
 
 
 def first_forward_pass(emit: Emitter, of: OfStage, following: OfStage | None, *, begins: bool) -> Rows:
@@ -63,15 +63,15 @@ def first_forward_pass(emit: Emitter, of: OfStage, following: OfStage | None, *,
 
 
 def _forward(
-    emit: Emitter, stage: StageWork, beside: list[Exchange], come: Number = 0, arrived: Rows | None = None
+    emit: Emitter, stage: StageWork, alongside: list[Exchange], come: Number = 0, arrived: Rows | None = None
 ) -> Rows:
     """Return a forward pass from the embedding on.
 
-    `beside` are parameters that are collected while the layers run, and `come` those that come from the host for
+    `alongside` are parameters that are collected while the layers run, and `come` those that come from the host for
     that; `arrived` is what follows the layers.
     """
     rows = emit.again(("before layers", Phase.FORWARD, stage.like), lambda: _before_layers(emit, stage))
-    passed = sent_out(emit, *stage.offloaded, layers_forward(emit, stage, beside))
+    passed = sent_out(emit, *stage.offloaded, layers_forward(emit, stage, alongside))
     rows += emit.overlapped(parameters_in(emit, come, Phase.FORWARD), passed)
     return rows + (arrived or []) + _ends(emit, stage, Phase.FORWARD)
 
@@ -94,21 +94,21 @@ def backward_pass(emit: Emitter, of: OfStage, *, gathers: bool = False, last: bo
     others in the last one.
     """
     job, state = emit.job, of.state
-    beside: list[Exchange] = []
+    alongside: list[Exchange] = []
     reduced: list[Exchange] = []
     if job.sharding.zero == 3:
-        beside = [*(state.gathered() if gathers else []), *([] if job.reduces_once else state.reduced())]
+        alongside = [*(state.gathered() if gathers else []), *([] if job.reduces_once else state.reduced())]
         reduced = state.summed() if last and not job.reduces_once else []
     elif last and (job.sharding.zero == 2 or job.sharding.overlap_grad_reduce):
         reduced = state.all_reduced()
     elif job.sharding.zero == 2:
         reduced = state.reduced()
     gone = state.updated() if job.offloads_gradients else 0
-    return _backward(emit, of.stage, beside, reduced, gone, _come(job, state) if gathers else 0)
+    return _backward(emit, of.stage, alongside, reduced, gone, _come(job, state) if gathers else 0)
 
 
 def _backward(
-    emit: Emitter, stage: StageWork, beside: list[Exchange], reduced: list[Exchange], gone: Number, come: Number
+    emit: Emitter, stage: StageWork, alongside: list[Exchange], reduced: list[Exchange], gone: Number, come: Number
 ) -> Rows:
     """Return a backward pass of which the gradients of `gone` parameters leave for the host, and `come` come."""
     rows = [] if stage.held.last else _message(emit, Phase.BACKWARD)
@@ -124,7 +124,7 @@ def _backward(
     whole = (count == stage.layers) & (not emit.job.offload.modules)
     passed = brought_in(emit, size_bytes, count, passed, whole=whole)
     passed = emit.overlapped(parameters_in(emit, come, Phase.BACKWARD), passed)
-    rows += emit.beside(beside, Phase.BACKWARD, passed)
+    rows += emit.alongside(alongside, Phase.BACKWARD, passed)
     rows += emit.again(("after layers", Phase.BACKWARD, stage.like), lambda: _after_layers(emit, stage))
     rows += gradients_out(emit, gone, 1 - early)
     return rows + emit.all(reduced, Phase.WEIGHT_GRADIENT, share=1 - early, blocking=False)

@@ -91,7 +91,7 @@ class Work(Struct):
         default_factory=lambda: {phase: Pass() for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)}
     )
     places: dict[tuple[str, Phase], Pass] = field(default_factory=dict)
-    """What of them runs at each place beside the exchanges of tokens with their experts
+    """What of them runs at each place alongside the exchanges of tokens with their experts
     (`traincast.model.blocks.part.Part`)."""
     modules: dict[str, Pass] = field(default_factory=dict)
     """The share of the forward pass of each module that can be recomputed by itself; one may hold another."""

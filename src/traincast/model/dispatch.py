@@ -40,6 +40,26 @@ DISPATCHERS: dict[str, Dispatcher] = {
 """Kinds by name."""
 
 
+class Dispatch(Struct, frozen=True, kw_only=True):
+    """How the tokens of a microbatch are sent."""
+
+    dispatcher: str = "alltoall"
+    """One of `DISPATCHERS`."""
+    dtype: str = "bf16"
+    """Type in which they are sent out, one of `DISPATCH_DTYPES`; they come back in 16 bits."""
+    imbalance: float = 1.0
+    """Tokens of the busiest expert rank over the mean."""
+
+    @property
+    def kind(self) -> Dispatcher:
+        """What its dispatcher does."""
+        return DISPATCHERS[self.dispatcher]
+
+    def sent_bytes(self, element_bytes: int) -> float:
+        """Return the bytes of an element of a token as it is sent out, scales included."""
+        return element_bytes if self.dtype == "bf16" else 1 + SCALE_SHARE
+
+
 def dispatcher_of(deduplicated: bool) -> str:
     """Return the kind of dispatcher that sends a token once to a node of its experts, or the one that does not."""
     return "deepep" if deduplicated else "alltoall"

@@ -140,7 +140,7 @@ class RankParts(Struct, frozen=True, eq=False):
     _parts: dict[Blocks, list[Part]] = field(default_factory=dict)
     _elements: dict[Blocks, Elements] = field(default_factory=dict)
 
-    def of(self, blocks: Blocks) -> list[Part]:
+    def of_blocks(self, blocks: Blocks) -> list[Part]:
         """Return the parts of some blocks."""
         if blocks not in self._parts:
             self._parts[blocks] = parts_of(blocks, self.share)
@@ -149,7 +149,9 @@ class RankParts(Struct, frozen=True, eq=False):
     def elements(self, blocks: Blocks) -> Elements:
         """Return the parameters of some blocks."""
         if blocks not in self._elements:
-            self._elements[blocks] = Elements.from_parts(self.of(blocks), trains_weights=self.share.trains_weights)
+            self._elements[blocks] = Elements.from_parts(
+                self.of_blocks(blocks), trains_weights=self.share.trains_weights
+            )
         return self._elements[blocks]
 
 

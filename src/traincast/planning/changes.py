@@ -12,7 +12,7 @@ from traincast.errors import TraincastError
 from traincast.estimate.memory import chance_of_oom
 from traincast.job.fields import FIELDS, left_open
 from traincast.job.job import Job
-from traincast.job.parallel import RESULT_DEGREES
+from traincast.job.parallel import DEGREES
 from traincast.job.request import JobRequest
 from traincast.planning.doubt import chance_faster
 from traincast.planning.finalists import Finalist, simulated
@@ -21,6 +21,7 @@ from traincast.planning.options import AXES
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import Result
+from traincast.simulation.result_records import RESULT_DEGREES
 from traincast.units import format_share, format_size
 
 Simulate = Callable[[Layout], tuple[Result, JobStep]]
@@ -40,13 +41,20 @@ def _parts() -> Mapping[str, tuple[str, ...]]:
 
 
 _PARTS = _parts()
-_FOLLOWS: Mapping[str, tuple[str, ...]] = {
-    "tp": ("shard", "sequence_parallel", "etp", "overlap_tp"),
-    "pipeline": ("shard",),
-    "cp": ("shard", "cp_kind"),
-    "experts": ("moe_dispatcher",),
-}
-"""Fields that a change takes along: they mean nothing, or something else, without it."""
+
+
+def _followers() -> Mapping[str, set[str]]:
+    """Return fields that a change takes along: they mean nothing, or something else, without it."""
+    # State is shared among other ranks where others have equal parameters, and experts are split as the rest is.
+    found = {"tp": {"shard", "etp"}, "pipeline": {"shard"}, "cp": {"shard"}}
+    for name in COLUMNS:
+        for degree in (need.partition(">")[0] for need in FIELDS[name].needs if FIELDS[name].axis == "axis"):
+            if degree in DEGREES:
+                found.setdefault(FIELDS[degree].change or degree, set()).add(name)
+    return found
+
+
+_FOLLOWS = _followers()
 
 MOST_TOGETHER = 4
 """Most changes that are tried together."""

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from traincast.diagnostics import part
 from traincast.errors import TraincastError
+from traincast.job.fields import ways
 from traincast.planning.layout import Layout
 from traincast.planning.screen.screen import Screened
 from traincast.simulation.job_step import JobStep
@@ -77,9 +78,9 @@ class _Race(Struct):
 
 
 def _kind(layout: Layout) -> tuple[object, ...]:
-    """Return what the screen's error depends on: the schedule, and how state is sharded."""
+    """Return what the screen's error depends on: the schedule, how state is sharded, and ways of execution."""
     schedule = layout.schedule if layout.pp > 1 else ""
-    return schedule, layout.zero, layout.overlap_grad_reduce, layout.moe_a2a_overlap
+    return schedule, layout.zero, layout.overlap_grad_reduce, *(getattr(layout, each.name) for each in ways())
 
 
 def _degrees(layout: Layout) -> tuple[int, ...]:

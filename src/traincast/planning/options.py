@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
+from traincast.job.choices import choices_of
 from traincast.job.failures import Failures
 from traincast.job.fields import FIELDS, axes, limited
 from traincast.job.request import JOB_FIELDS
@@ -164,7 +166,7 @@ def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401
         raw, known = list(value) if isinstance(value, tuple) else value, FIELDS[name]
         found = decoded(name, _TYPES[name], raw, least=known.least)
         if known.takes == "choice":
-            return known_name(known.what, str(found), known.choices)
+            return known_name(known.what, str(found), choices_of(known))
         if name == "schedule":
             return SCHEDULES.get(found).name
         return spelled_modules(found) if name == "recompute_modules" else found
@@ -175,31 +177,31 @@ def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401
 class Recompute(Struct, frozen=True):
     """What the backward pass recomputes, as a job says it."""
 
-    kind: str = "none"
+    recompute: str = "none"
     """One of `traincast.model.recompute.RECOMPUTE`."""
-    layers: int | None = None
-    """Layers of each virtual stage, with ``full``; of each group where `uniform`. None: all."""
-    uniform: bool = False
-    modules: tuple[str, ...] | None = None
+    recompute_layers: int | None = None
+    """Layers of each virtual stage, with ``full``; of each group with ``uniform``. None: all."""
+    recompute_method: str | None = None
+    """``uniform``: in groups."""
+    recompute_modules: tuple[str, ...] | None = None
     """With ``selective``; None: the attention core."""
-    offloaded: int = 0
+    offload_activations: int = 0
     """Layers of each virtual stage whose activations wait for the backward pass in the memory of the host."""
+
+    @property
+    def whole_layers(self) -> bool:
+        """Whether whole layers are recomputed."""
+        return self.recompute == "full"
 
     @property
     def group(self) -> int:
         """Layers that are recomputed together."""
-        return self.layers or 1 if self.uniform else 1
+        return self.recompute_layers or 1 if self.recompute_method else 1
 
     @property
     def recomputed_modules(self) -> tuple[str, ...]:
         """Modules that every layer recomputes by themselves."""
-        return (self.modules or DEFAULT_MODULES) if self.kind == "selective" else ()
-
-    def again(self, layers: int) -> int:
-        """Return how many of the layers of a virtual stage are recomputed whole."""
-        if self.kind != "full":
-            return 0
-        return layers if self.layers is None or self.uniform else min(self.layers, layers)
+        return (self.recompute_modules or DEFAULT_MODULES) if self.recompute == "selective" else ()
 
 
 class Variant(Struct, frozen=True):
@@ -213,3 +215,7 @@ class Variant(Struct, frozen=True):
     """Share of the optimizer's states that the host keeps and updates."""
     ways: tuple[tuple[str, bool], ...]
     """Every switch of `traincast.job.fields.ways`, by name."""
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as fields of a job."""
+        return {**asdict(self), **dict(self.ways)}

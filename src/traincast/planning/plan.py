@@ -1,6 +1,7 @@
 """Plan a run: screen the space of layouts, simulate the best ones, and choose."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -19,7 +20,7 @@ from traincast.planning.answer import Asked, Choice, Estimate, Plan
 from traincast.planning.changes import start_of
 from traincast.planning.doubt import drawn_steps, probabilities, regrets, tied
 from traincast.planning.explain import explain
-from traincast.planning.finalists import Finalist, disagreement, simulated
+from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
 from traincast.planning.layout import Layout
 from traincast.planning.options import PlanOptions
 from traincast.planning.pareto import pareto
@@ -60,17 +61,8 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         raise _nothing_fits(request, screened, limit, usable, screen.lightest(_NEAREST))
 
     study = Study()
-
-    def simulate(layout: Layout) -> tuple[Result, JobStep]:
-        laid_out = replace(request, **layout.request())
-        result, done = forecast_step(resolve_job(laid_out, setting.cluster), setting, allow_oom=True, study=study)
-        return with_run(result, laid_out, setting, allow_oom=True), done
-
-    with part(0.3, 0.9):
-        finalists = simulated(screened, simulate, options.finalists)
-    if not finalists:
-        text = "none of the best layouts of the screen can be run; give space=full, or fix less"
-        raise InfeasibleError(text).typed(space="--space")
+    simulate = partial(_simulated, request, setting, study)
+    finalists = _finalists(screened, simulate, options.finalists)
     choices = chosen_first(_choices(finalists, usable, options, setting))
     best = choices[0]
     before = None if had is None else forecast_step(had, setting, allow_oom=True, study=study)
@@ -103,6 +95,22 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         assumptions=tuple(_assumptions(request, space, usable, limit)),
         warnings=(),
     )
+
+
+def _simulated(request: JobRequest, setting: Setting, study: Study, layout: Layout) -> tuple[Result, JobStep]:
+    """Return the forecast of a layout of a request."""
+    laid_out = replace(request, **layout.request())
+    result, done = forecast_step(resolve_job(laid_out, setting.cluster), setting, allow_oom=True, study=study)
+    return with_run(result, laid_out, setting, allow_oom=True), done
+
+
+def _finalists(screened: Screened, simulate: Simulate, count: int) -> tuple[Finalist, ...]:
+    with part(0.3, 0.9):
+        found = simulated(screened, simulate, count)
+    if not found:
+        text = "none of the best layouts of the screen can be run; give space=full, or fix less"
+        raise InfeasibleError(text).typed(space="--space")
+    return found
 
 
 def _checked(request: JobRequest) -> JobRequest:

@@ -217,14 +217,14 @@ class Space(Struct, frozen=True, kw_only=True):
         kinds = self.among("recompute", ("none", "selective", "full"))
         found = [Recompute()] if "none" in kinds else []
         if "selective" in kinds:
-            found += [Recompute("selective", modules=each) for each in self._module_sets(job)]
+            found += [Recompute("selective", recompute_modules=each) for each in self._module_sets(job)]
         if "full" in kinds:
             found += self._full_recomputes(most_layers)
         usual = self._offloaded_counts(most_layers, job.parallel.pp)
         offloaded = [
-            replace(each, offloaded=min(count, most_layers))
+            replace(each, offload_activations=min(count, most_layers))
             for each in found
-            for count in self.among("offload_activations", usual if self.full or each.kind == "none" else [0])
+            for count in self.among("offload_activations", usual if self.full or each.recompute == "none" else [0])
         ]
         return tuple(dict.fromkeys(offloaded))
 
@@ -256,7 +256,7 @@ class Space(Struct, frozen=True, kw_only=True):
             found = [Recompute("full", None if each is None or each >= most else each) for each in counts]
         if self.request.recompute_method == "uniform" or (self.full and self.request.recompute_method is None):
             groups = held or [each for each in _divisors(most) if each > 1]
-            found += [Recompute("full", each, uniform=True) for each in groups if each is not None]
+            found += [Recompute("full", each, "uniform") for each in groups if each is not None]
         return found
 
     def _layer_counts(self, most: int) -> list[int]:

@@ -16,12 +16,12 @@ from traincast.files import input_of, read_bytes, read_head
 from traincast.formats.contract import FileKind
 from traincast.formats.open import identify
 from traincast.formats.training_log import TRAINING_LOG
+from traincast.formats.training_log.frameworks import FACTS
 from traincast.formats.training_log.grammar import TrainingLog
 from traincast.formats.training_log.job import draft_of_log
 from traincast.formats.training_log.reader import read_log
 from traincast.job.draft import Draft
 from traincast.job.job_file import read_job_file
-from traincast.job.parallel import RESULT_DEGREES
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
 from traincast.simulation.sides import simulated_side
@@ -120,9 +120,9 @@ def _side(known: Known, name: str, forecast: Result | None) -> Side:
 def _said(forecast: Result) -> dict[str, int]:
     """Return what a result says of its run, in the words of a training log."""
     said = {"gpus": forecast.parallel.world_size}
-    said |= {name: getattr(forecast.parallel, name) for name in RESULT_DEGREES if name != "dp"}
+    for told in filter(None, (forecast.parallel, forecast.job)):
+        said |= {name: getattr(told, name) for name in FACTS if name in told.__struct_fields__}
     if forecast.job is not None:
-        said |= {name: getattr(forecast.job, name) for name in ("global_batch", "micro_batch", "seq_length")}
         said["layers"] = sum(forecast.job.stage_layers)
     return said
 

@@ -36,7 +36,7 @@ def block_times(done: JobStep) -> tuple[BlockResult, ...]:
         if blocks not in known:
             passes = of_rank.work(blocks).passes
             forward_s, input_s, weight_s = (
-                sum(seconds.of(call, count) for call, count in passes[phase].calls.items())
+                sum(seconds.call_s(call, count) for call, count in passes[phase].calls.items())
                 for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
             )
             known[blocks] = forward_s, input_s + weight_s

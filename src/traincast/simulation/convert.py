@@ -32,7 +32,7 @@ def run_of_job(job: Draft | JobRequest | Job, chosen: Chosen, writer: Writer) ->
         workload, _ = estimated_work(decided, cluster.gpu, factors, cluster.ranks_per_node)
         run = Run(name=name, workload=workload, cluster=cluster, job=decided)
     seconds = operator_seconds(decided, setting.cluster.gpu, factors)
-    run = replace(run, call_s=seconds.of, alone_s=lambda call: seconds.alone(call).time.time_s)
+    run = replace(run, call_s=seconds.call_s, alone_s=lambda call: seconds.alone(call).time.time_s)
     return replace(run, workload=replace(run.workload, warnings=(*draft.warnings, *run.workload.warnings)))
 
 

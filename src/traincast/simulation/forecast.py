@@ -74,7 +74,7 @@ def forecast_step(
     """Return the forecast of a job (`forecast`) with the step as it was simulated."""
     table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of_job(job)
     study = study or Study()
-    memory = study.memory(job)
+    memory = study.memory(job, JobMemory)
     warnings = _warnings(memory, plan, setting.cluster, allow_oom=allow_oom)
     done = run_job(job, setting, factors_of(job, setting, table), study)
     result = account(done.step)

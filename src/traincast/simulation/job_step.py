@@ -15,6 +15,8 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import host_of
 from traincast.job.job import Job
+from traincast.lowering.build import build_workload
+from traincast.lowering.plans import plan_of_job
 from traincast.simulation.step import Setting, Step, run_step
 from traincast.simulation.study import Study
 from traincast.workload.ops import OpTable
@@ -99,7 +101,10 @@ def estimated_work(
     TraincastError
         If the job cannot run.
     """
-    workload = (study or Study()).workload(with_factors(job, factors), ranks_per_node)
+    built = with_factors(job, factors)
+    workload = (study or Study()).workload(
+        (built, ranks_per_node), lambda: build_workload(built, plan_of_job(built), ranks_per_node)
+    )
     compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))
     if job.offload.any:
         compute = with_offload(compute, host_of(gpu, ranks_of_host(job, ranks_per_node)))
@@ -107,7 +112,7 @@ def estimated_work(
     for row in np.flatnonzero(compute.ops.kind_T == Kind.GAP).tolist():
         host_T[row] = _host_factor(compute.ops, row, factors, gpu.host_slowdown)
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * host_T)
-    transfer = {group: factors.of(name) for group, name in TRANSFER_CLASS.items()}
+    transfer = {group: factors.factor(name) for group, name in TRANSFER_CLASS.items()}
     return replace(workload, ops=ops, transfer_factor=transfer), compute
 
 
@@ -116,7 +121,7 @@ def _host_factor(ops: OpTable, row: int, factors: CostFactors, slowdown: float) 
     cost_class = CostClass(int(ops.cost_class_T[row]))
     name = host_class(cost_class)
     processor = slowdown if cost_class is CostClass.HOST_LAYERS else 1.0
-    return processor * factors.of(name) * factors.of(in_pass(name, Phase(int(ops.phase_T[row]))))
+    return processor * factors.factor(name) * factors.factor(in_pass(name, Phase(int(ops.phase_T[row]))))
 
 
 def operator_seconds(job: Job, gpu: Gpu, factors: CostFactors) -> OperatorSeconds:
@@ -125,7 +130,7 @@ def operator_seconds(job: Job, gpu: Gpu, factors: CostFactors) -> OperatorSecond
 
 
 def _compute_factor(job: Job, factors: CostFactors) -> float:
-    return job.framework.compute_factor * factors.of("compute")
+    return job.framework.compute_factor * factors.factor("compute")
 
 
 def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:

@@ -22,9 +22,9 @@ from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import InputFile
 from traincast.job.changes import EXPOSED
 from traincast.job.facts import JobFacts
-from traincast.job.parallel import RESULT_DEGREES
 from traincast.simulation.later import readable
 from traincast.simulation.result_records import (
+    RESULT_DEGREES,
     BlockResult,
     ClusterFacts,
     CollectiveResult,

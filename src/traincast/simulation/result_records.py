@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from traincast.analysis.by_name import IndexedByName
+from traincast.job.parallel import DEGREES
 
 
 class RankResult(Struct, frozen=True, kw_only=True):
@@ -128,6 +129,10 @@ class ParallelFacts(IndexedByName, frozen=True, kw_only=True):
     etp: int
     microbatches: int
     schedule: str
+
+
+RESULT_DEGREES = tuple(name for name in ParallelFacts.__struct_fields__ if name in DEGREES and name != "etp")
+"""Degrees that every layout has; that of expert tensor parallelism follows from the others where it is not given."""
 
 
 class ClusterFacts(IndexedByName, frozen=True, kw_only=True):

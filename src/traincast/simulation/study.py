@@ -6,21 +6,20 @@ simulates several steps holds a `Study` and hands it to each (`traincast.simulat
 there); without one each step has its own, and nothing outlives it. No module keeps anything, so that threads share
 nothing but what they are handed; threads that share a study find the same as one alone.
 
+How the work of a job is built and its memory counted, whoever asks says: to simulate a file takes neither.
+
 What a study has read, as the file of a fabric, it does not read again.
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
 from traincast.analysis.timed_program import MOST_KEPT, graph_of
 from traincast.engine.graph import Graph
 from traincast.estimate.contention import NetworkAnswers
-from traincast.estimate.memory import JobMemory
 from traincast.job.job import Job
-from traincast.lowering.build import build_workload
-from traincast.lowering.plans import plan_of_job
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.expand import Expansion, expansion
 from traincast.workload.groups import Fold, GroupTable
@@ -78,27 +77,18 @@ class Study:
         self.networks = NetworkAnswers()
         """What is known of the links that groups share."""
         self._workloads: _Latest[Workload] = _Latest(_WORKLOADS)
-        self._memories: _Latest[JobMemory] = _Latest(_MEMORIES)
+        self._memories: _Latest[Any] = _Latest(_MEMORIES)
         self._folds: _Latest[Fold] = _Latest(_FOLDS)
         self._programs: tuple[_LaidOut, ...] = ()
 
-    def workload(self, job: Job, ranks_per_node: int) -> Workload:
-        """Return the work of a job, without estimates.
+    def workload(self, key: Hashable, build: Callable[[], Workload]) -> Workload:
+        """Return the work of a job, without estimates, by all that decides it, and where it is not known build it."""
+        return self._workloads.get(key, build)
 
-        Raises
-        ------
-        TraincastError
-            If the job cannot run.
-        """
-
-        def build() -> Workload:
-            return build_workload(job, plan_of_job(job), ranks_per_node)
-
-        return self._workloads.get((job, ranks_per_node), build)
-
-    def memory(self, job: Job) -> JobMemory:
-        """Return the memory of a job, the same on every cluster."""
-        return self._memories.get(job, lambda: JobMemory(job))
+    def memory(self, job: Job, count: Callable[[Job], Made]) -> Made:
+        """Return the memory of a job, the same on every cluster, and where it is not known count it."""
+        found: Made = self._memories.get(job, lambda: count(job))
+        return found
 
     def fold(self, key: Hashable, find: Callable[[], Fold]) -> Fold:
         """Return which ranks are simulated, by all that decides it, and where it is not known find it."""

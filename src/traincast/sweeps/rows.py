@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from traincast.job.draft import Draft
-from traincast.job.parallel import RESULT_DEGREES
 from traincast.planning.answer import Plan
 from traincast.planning.layout import COLUMNS as LAYOUT_COLUMNS
 from traincast.simulation.result import Result
+from traincast.simulation.result_records import RESULT_DEGREES
 
 Row = dict[str, str | int | float | bool | None]
 """Column to value; None where a point has none."""

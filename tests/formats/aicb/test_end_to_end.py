@@ -184,6 +184,7 @@ TOKENS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", [*TOKENS, "allreduce", "AllToAll_ep"])
 def test_every_token_has_a_price_in_every_column(tmp_path, token):
     silent = run(write_text(tmp_path / "n.txt", MOE, training([row("attention_layer", MS, MS, MS)] * 2)), "h100", cp=2)
@@ -311,6 +312,7 @@ def test_a_damaged_file_simulates_or_says_what_is_wrong(tmp_path, data, edits):
     survive(tmp_path / "w.txt", damaged(data, edits))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key", ["model_parallel_NPU_group", "ep", "pp", "vpp", "ga", "all_gpus", "pp_comm", "checkpoints"]
 )

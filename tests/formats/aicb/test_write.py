@@ -306,6 +306,7 @@ def exchanged(source, groups, phases=tuple(Phase), stage=0):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["dense", "dense_nosp", "tp1", "moe_ep4_rec", "moe_tp1"])
 def test_activations_are_exchanged_as_the_job_exchanges_them_where_aicb_says_it(case, tmp_path):
     job = request(case, pp=4, recompute="none", layers=12, **({"ep": 4} if CASES[case].get("ep") else {}))

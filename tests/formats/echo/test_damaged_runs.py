@@ -72,6 +72,7 @@ def test_damage_to_a_run_with_experts_ends_in_a_step_or_an_error(tmp_path_factor
             assert part.measured_wait_s is None or 0 <= part.measured_wait_s <= part.measured_s + 1e-9
 
 
+@pytest.mark.slow
 @settings(
     max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -73,6 +73,7 @@ def test_random_rows(path, rows, options):
     survive(path, text_of(rows).encode(), options)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     names=st.lists(st.sampled_from(["a", "a_grad", "h_0_x", "h_1_x", "t_h_0_y", "lm_head", "add_1", "s"]), max_size=12),

@@ -61,6 +61,7 @@ def one_figure(result, change, tmp_path):
     return cause.saving_s
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(RUNS, st.data())
 def test_a_slow_rank_costs_what_the_run_without_it_is_faster(tmp_path_factory, run, data):

@@ -22,6 +22,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "stages", "virtual"), CASES)
 def test_the_peak_is_that_of_the_whole_order(schedule, stages, virtual):
     """Of virtual stages of three kinds, whose bytes are drawn, no moment that is left out needs more."""

@@ -42,6 +42,7 @@ def gpipe_from_the_last(stages, virtual_per_stage, microbatches):
     return replace(plan, name="gpipe-from-the-last", slots=slots)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copied", ["1f1b", "gpipe", "interleaved", "looped_bfs", "zb_h1"])
 def test_it_takes_as_long_as_the_order_that_it_has(added, copied):
     """The same orders under another name, without their closed form: not as long as interleaved, whatever they are."""

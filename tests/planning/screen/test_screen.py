@@ -213,6 +213,7 @@ def of_kinds(name, *more):
 SOME_SPACES = [of_kinds(name) for name in SPACES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
 def test_memory_is_that_of_a_forecast(name):
     screen = screen_of(**SPACES[name])
@@ -223,6 +224,7 @@ def test_memory_is_that_of_a_forecast(name):
         assert peak == pytest.approx(wanted, rel=1e-9), layout.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME_SPACES)
 def test_a_layout_alone_is_as_in_the_whole_space(name):
     given = SPACES[name]
@@ -257,6 +259,7 @@ def fixed_to(layout):
     return {name: (getattr(layout, name),) for name in names if name != "schedule" or layout.pp > 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME_SPACES)
 def test_the_best_of_a_space_is_its_smallest_step_that_fits(name):
     screen = screen_of(**SPACES[name])
@@ -292,17 +295,17 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
             seconds = operator_seconds(job, H100.gpu, factors_of(job, SETTING))
             parts = RankParts(rank_share(job, H100.ranks_per_node))
             for blocks in layer_kinds(job.model, range(job.model.layers)):
-                work = work_of(parts.of(blocks), parts.share)
+                work = work_of(parts.of_blocks(blocks), parts.share)
                 for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT):
-                    wanted = sum(seconds.of(call, count) for call, count in work.passes[phase].calls.items())
-                    assert costs.of(blocks).passes[phase].compute_s_K[row] == pytest.approx(wanted, rel=1e-9)
+                    wanted = sum(seconds.call_s(call, count) for call, count in work.passes[phase].calls.items())
+                    assert costs.work(blocks).passes[phase].compute_s_K[row] == pytest.approx(wanted, rel=1e-9)
                     moved = {}
                     for each, count in work.passes[phase].exchanges.items():
                         if each.size_bytes:
                             key = (each.group, each.operation, each.size_bytes)
                             moved[key] = moved.get(key, 0) + count
                     mine = {}
-                    for each, count in costs.of(blocks).passes[phase].exchanges.items():
+                    for each, count in costs.work(blocks).passes[phase].exchanges.items():
                         if each.size_bytes[row]:
                             key = (each.group, each.operation, int(each.size_bytes[row]))
                             mine[key] = mine.get(key, 0) + count
@@ -314,6 +317,7 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
     assert checked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "off"),
     [

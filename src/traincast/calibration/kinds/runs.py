@@ -20,6 +20,7 @@ from traincast.calibration.kind import (
     Request,
 )
 from traincast.calibration.run_factors import Forecast, forecast_runs, without_each
+from traincast.calibration.run_jobs import SHAPE_COLUMNS
 from traincast.calibration.runs import GROUPINGS as LABELS
 from traincast.calibration.runs import (
     HARD,
@@ -39,6 +40,7 @@ from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.factors import FactorTable, factors_on, shipped_factors
 from traincast.estimate.memory import JobMemory, StageMemory, fits
 from traincast.estimate.memory.fits import REFUSED_ABOVE
+from traincast.job.parallel import DEGREES
 from traincast.schedules.schedule import planned
 from traincast.simulation.confidence import Z
 from traincast.units import format_share
@@ -113,7 +115,7 @@ def step_predictions(
 def labels_of(runs: Sequence[MeasuredRun]) -> dict[str, tuple[str, ...]]:
     """Return the group of each run in each grouping of runs and in `BOARD`."""
     best = {run.id for run in fastest_repeats(runs)}
-    labels = {name: tuple(run.groups[name] for run in runs) for name in LABELS}
+    labels = {name: tuple(run.groups.named(name) for run in runs) for name in LABELS}
     return labels | {BOARD: tuple(_board(run, best) for run in runs), FIT: tuple(map(_part_of_fit, runs))}
 
 
@@ -139,17 +141,17 @@ def _board(run: MeasuredRun, best: set[str]) -> str:
     if run.request.model.blocks:
         return "hybrids"
     if not run.full_layout:
-        return "layout not full" if run.groups["task"] == "pretrain" else run.groups["task"]
-    if run.groups["moe"] == "moe":
+        return "layout not full" if run.groups.task == "pretrain" else run.groups.task
+    if run.groups.moe == "moe":
         return "MoE"
-    precision = run.groups["precision"]
+    precision = run.groups.precision
     return f"dense {'BF16/FP16' if precision in ('bf16', 'fp16') else precision.upper()}"
 
 
 _SAME = (
-    *("source", "source_url_or_repo_path", "model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "head_dim"),
-    *("vocab", "experts", "topk", "moe_ffn", "seq_len", "micro_batch", "gpu", "gpus_per_node", "tp", "pp", "vpp", "cp"),
-    *("ep", "sequence_parallel", "recompute", "framework", "interconnect", "x_task"),
+    *("source", "source_url_or_repo_path", "model", *SHAPE_COLUMNS, "seq_len", "micro_batch", "gpu", "gpus_per_node"),
+    *(name for name in DEGREES if name != "dp"),
+    *("sequence_parallel", "recompute", "framework", "interconnect", "x_task"),
 )
 """Columns that both runs of a pair share; an empty one is equal to an empty one."""
 
@@ -268,7 +270,8 @@ def predict_memory(table: MeasurementTable, request: Request) -> Predictions:
             skipped.append(Skipped(run.id, found.reason))
         else:
             kept.append((run, found))
-    details: dict[str, Labels] = {name: tuple(run.groups[name] for run, _ in kept) for name in MEMORY_GROUPINGS}
+    labels = {name: tuple(run.groups.named(name) for run, _ in kept) for name in MEMORY_GROUPINGS}
+    details: dict[str, Labels] = dict(labels)
     details["meaning"] = tuple(found.meaning for _, found in kept)
     for name in ("parameters", "gradients", "optimizer", "activations", "other"):
         details[f"{name}_bytes"] = tuple(getattr(found.stage, name) for _, found in kept)
@@ -285,7 +288,7 @@ def predict_memory(table: MeasurementTable, request: Request) -> Predictions:
         measured=measured,
         predicted=predicted,
         details=details,
-        groupings=tuple(Grouping.from_labels(name, [run.groups[name] for run, _ in kept]) for name in MEMORY_GROUPINGS),
+        groupings=tuple(Grouping.from_labels(name, each) for name, each in labels.items()),
         skipped=tuple(skipped),
         rows=table.size,
         notes=(*notes, *assumed_frameworks([run for run, _ in kept])),

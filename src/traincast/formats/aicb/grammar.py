@@ -6,7 +6,7 @@ Rows have 12 (``HYBRID_CUSTOMIZED``: 13) fields separated by any white space, wi
 
 from collections.abc import Callable
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -224,7 +224,6 @@ def _dependency(text: str) -> int:
     return whole(text, least=-_MOST_DEPENDENCY, most=_MOST_DEPENDENCY)
 
 
-@lru_cache(maxsize=256)
 def _token(text: str) -> _Token:
     """Read a communication token, such as ``NONE`` or ``ALLGATHER_DP_EP``, in any case.
 

@@ -53,6 +53,8 @@ class RowLowering(Struct):
     """Lines and columns of communications that their policy never runs."""
     _lowered: dict[object, "_Lowered"] = field(default_factory=dict)
     """What was lowered before, for this layout or another one in which columns stand for the same groups."""
+    _rows: dict[object, Rows] = field(default_factory=dict)
+    """Rows of what is written down already: the stages of a microbatch have most of it in common."""
 
     def __post_init__(self) -> None:
         """Take what the file keeps."""
@@ -76,20 +78,30 @@ class RowLowering(Struct):
         return int(float(header.extra.get(LAST_BOTTOM, 0))) if header.policy in WITH_TABLES else None
 
     def _again(self, key: object, lower: Callable[[], Rows]) -> Rows:
-        """Lower what may have been lowered before: the stages of a microbatch have most rows in common."""
+        """Lower what may have been lowered before: equal work has equal rows, in another layout equal operations."""
+        rows = self._rows.get(key)
+        if rows is None:
+            known = self._lowered.get(key)
+            if known is None:
+                known = self._lowered[key] = self._newly(lower)
+            rows = self._rows[key] = self._written(known)
+        return rows
+
+    def _newly(self, lower: Callable[[], Rows]) -> "_Lowered":
+        """Lower what was not lowered before; nothing of it is left in the workload."""
         begin, ops = len(self.builder.ops), self.builder.ops
-        known = self._lowered.get(key)
-        if known is None:
-            said = self.expert_rows, self.token_rows, self.zero_sizes, self.unused
-            self.expert_rows, self.token_rows, self.zero_sizes, self.unused = [], [], set(), set()
-            rows, experts, tokens = (
-                [row - begin for row in each] for each in (lower(), self.expert_rows, self.token_rows)
-            )
-            known = _Lowered(tuple(ops[begin:]), rows, experts, tokens, self.zero_sizes, self.unused)
-            self._lowered[key] = known
-            self.expert_rows, self.token_rows, self.zero_sizes, self.unused = said
-        else:
-            ops += known.ops
+        said = self.expert_rows, self.token_rows, self.zero_sizes, self.unused
+        self.expert_rows, self.token_rows, self.zero_sizes, self.unused = [], [], set(), set()
+        rows, experts, tokens = ([row - begin for row in each] for each in (lower(), self.expert_rows, self.token_rows))
+        known = _Lowered(tuple(ops[begin:]), rows, experts, tokens, self.zero_sizes, self.unused)
+        self.expert_rows, self.token_rows, self.zero_sizes, self.unused = said
+        del ops[begin:]
+        return known
+
+    def _written(self, known: "_Lowered") -> Rows:
+        """Write down what was lowered."""
+        begin = len(self.builder.ops)
+        self.builder.ops += known.ops
         self.expert_rows += [row + begin for row in known.expert_rows]
         self.token_rows += [row + begin for row in known.token_rows]
         self.zero_sizes |= known.zero_sizes

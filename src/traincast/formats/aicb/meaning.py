@@ -10,7 +10,6 @@ Source: AICB, ``workload_generator/SimAI_training_workload_generator.py`` and ``
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -37,7 +36,6 @@ _EVEN_WORDS = ("rout", "shared", "norm")
 _GEMM_PREFIXES = ("attention", "mlp", "final", "dense")
 
 
-@lru_cache(maxsize=4096)
 def is_once(name: str) -> bool:
     """Tell whether rows of that name stand for work done once per step, not per microbatch."""
     return name in _ONCE or name.startswith(_ONCE_PREFIXES)
@@ -48,7 +46,6 @@ def is_closing(name: str) -> bool:
     return name.startswith(_CLOSING_PREFIXES)
 
 
-@lru_cache(maxsize=4096)
 def is_expert(name: str) -> bool:
     """Tell whether the computation of rows of that name grows with the tokens that are routed to a rank's experts.
 
@@ -61,7 +58,6 @@ def is_expert(name: str) -> bool:
     return named and not is_once(name) and not name.endswith("gate")
 
 
-@lru_cache(maxsize=4096)
 def overlap_class_of(name: str) -> OverlapClass:
     """Return how the computation of rows of that name slows down while it overlaps with communication.
 

@@ -5,6 +5,7 @@ Letters: P stages, Q virtual stages in model order, M microbatches.
 
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -75,6 +76,17 @@ def _refuse_embedding_rows_in_blocks(file: AicbFile, parts: Structure, layout: L
             )
 
 
+class _Role(NamedTuple):
+    """What a virtual stage does of a block."""
+
+    chunk: int
+    """Which share of the layers of a stage it runs."""
+    embeds: bool
+    """Whether it begins with the embedding."""
+    ends: bool
+    """Whether it ends with the LM head."""
+
+
 class _TemplateWriter(Struct):
     """Writes the template that every rank shares."""
 
@@ -112,14 +124,15 @@ class _TemplateWriter(Struct):
         """Lower every virtual stage of every block; repeat the last block for further microbatches."""
         parallel, segment = self.layout.parallel, self.lowering.builder.segment
         virtual, blocks = parallel.pp * parallel.vpp, self.parts.blocks
-        lowered: dict[tuple[int, Work, bool], tuple[int, int]] = {}
+        lowered: dict[tuple[int, _Role, bool], tuple[int, int]] = {}
+        roles = [self._role(q) for q in range(virtual)]
         for microbatch in range(parallel.microbatches if blocks else 0):
             block = min(microbatch, len(blocks) - 1)
             last = self._overlapped is not None and microbatch == parallel.microbatches - 1
-            for q in range(virtual):
-                work = self._rows_of(blocks[block], q)
-                key = (block, work, last)
+            for q, role in enumerate(roles):
+                key = (block, role, last)
                 if key not in lowered:
+                    work = self._rows_of(blocks[block], role)
                     buckets = self._buckets(work) if last else {}
                     backward = [] if self.layout.forward_only else self.lowering.backward(work, buckets)
                     lowered[key] = segment(self.lowering.forward(work)), segment(backward)
@@ -132,14 +145,19 @@ class _TemplateWriter(Struct):
         lowered = {stage: self.lowering.builder.segment(lower(stage)) for stage in sorted({0, middle, stages[-1]})}
         return [lowered.get(stage, lowered[middle]) for stage in stages]
 
-    def _rows_of(self, block: Block, q: int) -> Work:
-        """Return the rows of a virtual stage: its share of the layers, and what its role adds."""
+    def _role(self, q: int) -> "_Role":
+        """Return what a virtual stage does of a block."""
         pp, vpp = self.layout.parallel.pp, self.layout.parallel.vpp
         chunk = q // pp
-        first = chunk == 0 if self._as_written else q == 0
-        last = chunk == vpp - 1 if self._as_written else q == pp * vpp - 1
+        if self._as_written:
+            return _Role(chunk, chunk == 0, chunk == vpp - 1)
+        return _Role(chunk, q == 0, q == pp * vpp - 1)
+
+    def _rows_of(self, block: Block, role: "_Role") -> Work:
+        """Return the rows of a virtual stage: its share of the layers, and what its role adds."""
+        chunk, first, last = role
         # Layers are dealt evenly, the first chunks getting the rest.
-        size, rest = divmod(len(block.layers), vpp)
+        size, rest = divmod(len(block.layers), self.layout.parallel.vpp)
         begin = chunk * size + min(chunk, rest)
         rows = [(row, -1) for row in block.embedding] if first else []
         rows += [(row, layer) for layer in range(begin, begin + size + (chunk < rest)) for row in block.layers[layer]]

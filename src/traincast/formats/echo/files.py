@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from traincast.diagnostics import Note, told
 from traincast.errors import FormatError
-from traincast.formats.echo.grammar import load
+from traincast.formats.echo.grammar import CallReader, load
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.open import expand_inputs
 from traincast.units import counted, format_time
@@ -153,7 +153,7 @@ class Run(Struct, frozen=True):
         return max(1, len(self.first.named("forward_step")))
 
 
-def read_trace(path: Path) -> RankTrace:
+def read_trace(path: Path, calls: CallReader | None = None) -> RankTrace:
     """Read a rank trace or scheduling plan, and check that it is about one rank: that of its lines.
 
     Raises
@@ -162,7 +162,7 @@ def read_trace(path: Path) -> RankTrace:
         If a line cannot be read, is of another rank than the first, or has a time that one step
         cannot hold together with those before.
     """
-    ops, name = load(path), parse_name(path)
+    ops, name = load(path, calls), parse_name(path)
     first = ops[0]
     for op in ops:
         if (op.scope, op.rank) != (first.scope, first.rank):
@@ -200,7 +200,8 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
         If a file cannot be read, or a rank comes twice in one run; names both files.
     """
     files = expand_inputs(paths)
-    traces = list(map(read_trace, told(f"reading {len(files):,} rank traces", files, MANY_RANKS)))
+    calls = CallReader()
+    traces = [read_trace(file, calls) for file in told(f"reading {len(files):,} rank traces", files, MANY_RANKS)]
     parts: list[list[RankTrace]] = []
     for trace in sorted(traces, key=lambda each: (each.name.prefix, each.name.stamp or datetime.min, each.rank)):
         if not parts or not _are_one_run(parts[-1][-1].name, trace.name):

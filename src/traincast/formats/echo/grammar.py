@@ -10,7 +10,6 @@ import ast
 import math
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 
 from traincast.errors import FormatError
@@ -40,7 +39,8 @@ _AFTER_DESCRIPTION = FIELDS | {"cmd_uid", "op_semantics", "finalize_base_duratio
 _MAX_MS = 1e15
 """Durations and clocks above it are damage: it is 30,000 years."""
 
-_MAX_CALLS, _MAX_SHAPES = 65536, 4096
+_MAX_KEPT = 65536
+"""Texts of a kind whose meaning is kept: traces repeat few, damaged ones none."""
 _MAX_DIGITS = 9
 _TAIL = 20
 
@@ -59,15 +59,16 @@ _Said = tuple[
 """What lines that differ only in their numbers have in common: the last fields of a `TraceOp`."""
 
 
-def load(path: Path) -> tuple[TraceOp, ...]:
+def load(path: Path, calls: "CallReader | None" = None) -> tuple[TraceOp, ...]:
     """Read a file from disk (see `parse`); undecodable bytes are replaced, and fail where they matter."""
-    return parse(str(path), read_unpacked(path).decode("utf-8", errors="replace"))
+    return parse(str(path), read_unpacked(path).decode("utf-8", errors="replace"), calls)
 
 
-def parse(path: str, text: str) -> tuple[TraceOp, ...]:
+def parse(path: str, text: str, calls: "CallReader | None" = None) -> tuple[TraceOp, ...]:
     """Read the text of a trace, one operation per line, in the order of the program.
 
-    Empty lines, a byte-order mark and carriage returns are passed over; `path` is for messages.
+    Empty lines, a byte-order mark and carriage returns are passed over; `path` is for messages. Other files of the
+    same run may have left what they say of `calls`.
 
     Raises
     ------
@@ -77,7 +78,7 @@ def parse(path: str, text: str) -> tuple[TraceOp, ...]:
     lines = text.removeprefix("\ufeff").split("\n", MOST_LINES + 1)
     if len(lines) > MOST_LINES:
         check_lines(text, path)
-    lines_of = LineReader(path)
+    lines_of = LineReader(path, calls)
     filled = ((place, line) for place, line in enumerate(lines, 1) if line and not line.isspace())
     ops = tuple([lines_of.read(line, place) for place, line in filled])
     if not ops:
@@ -88,9 +89,10 @@ def parse(path: str, text: str) -> tuple[TraceOp, ...]:
 class LineReader:
     """Reads the lines of one file: what a line has in common with one before it is not read again."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, calls: "CallReader | None" = None) -> None:
         """Begin with the first line of a file; `path` is for messages."""
         self._path = path
+        self._calls = calls or CallReader()
         self._said: dict[_Around, _Said] = {}
         """By the texts around the numbers."""
 
@@ -119,7 +121,7 @@ class LineReader:
             # within the limits of `_time_s`
             if not 0.0 <= duration_ms <= end_ms <= _MAX_MS or "_" in duration or "_" in stamp or not text.isascii():
                 return None
-            found = () if subs == "[]" or not around[-2] else _sub_operations(subs)
+            found = () if subs == "[]" or not around[-2] else self._calls.sub_operations(subs)
             path, rank, batch_id, duration_s = self._path, _number(number), _number(batch), duration_ms / 1e3
             return TraceOp(path, line, around[0], rank, batch_id, duration_s, end_ms / 1e3, found, uid or None, *said)
         except ValueError:
@@ -127,9 +129,9 @@ class LineReader:
 
     def _unlike(self, text: str, line: int) -> TraceOp:
         """Read a line by the whole grammar, and keep what it says but for its numbers where others may say the same."""
-        op, said = _operation(text, self._path, line)
+        op, said = _operation(text, self._path, line, self._calls)
         around = _repeated(text, said)
-        if around is not None and len(self._said) < _MAX_CALLS:
+        if around is not None and len(self._said) < _MAX_KEPT:
             self._said[around] = said
         return op
 
@@ -153,7 +155,7 @@ def _cut(text: str) -> tuple[_Around, tuple[str, str, str, str, str, str]]:
     return (scope, name, state, middle, numbered, rest, listed, text[-1:]), (number, batch, duration, uid, stamp, subs)
 
 
-def _operation(text: str, path: str, line: int) -> tuple[TraceOp, _Said]:
+def _operation(text: str, path: str, line: int, calls: "CallReader") -> tuple[TraceOp, _Said]:
     """Read a line by the whole grammar; return it, and what it says but for its numbers."""
     head = HEAD.match(text)
     if head is None:
@@ -186,7 +188,7 @@ def _operation(text: str, path: str, line: int) -> tuple[TraceOp, _Said]:
         batch_id,
         duration_s,
         end_s,
-        _sub_operations(values.get("sub_operations")),
+        calls.sub_operations(values.get("sub_operations")),
         values.get(UID),
         *said,
     )
@@ -212,58 +214,79 @@ def _repeated(text: str, said: _Said) -> _Around | None:
     return around if same else None
 
 
-def _sub_operations(text: str | None) -> tuple[SubOp, ...]:
-    """Read the collectives in an operation.
+class CallReader:
+    """Reads the collectives in operations; those that differ only in their times, in whatever file, are read once."""
 
-    All but their two times comes from few alike texts, so what stands from the time of one to the time of the next is
-    read once.
-    """
-    if text is None or text in ("None", "[]"):
-        return ()
-    before: str | None
-    before, *pieces = text[2:].split(",duration=")
-    found = []
-    try:
-        for piece in pieces:
-            duration, _, rest = piece.partition(",timestamp=")
-            stamp, _, rest = rest.partition(",")
-            call, before = _both_ends(before, rest)
-            duration_ms, end_ms = float(duration), float(stamp)
-            # within the limits of `_time_s`
-            if not 0.0 <= duration_ms <= end_ms <= _MAX_MS or "_" in duration or "_" in stamp:
-                break
-            found.append(SubOp(call, duration_ms / 1e3, end_ms / 1e3))
-        else:
-            if before is None and text.startswith("['") and text.isascii():
-                return tuple(found)
-    except ValueError:
-        pass  # some are unusual, or damaged
-    return tuple(map(_sub_operation, _list_of_strings(text)))
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._calls: dict[str, Call] = {}
+        """By their text without the times."""
+        self._ends: dict[tuple[str | None, str], tuple[Call, str | None]] = {}
+        """By what stands before their times, and what after them up to those of the next."""
+
+    def sub_operations(self, text: str | None) -> tuple[SubOp, ...]:
+        """Read the collectives in an operation.
+
+        All but their two times comes from few alike texts, so what stands from the time of one to the time of the next
+        is read once.
+        """
+        if text is None or text in ("None", "[]"):
+            return ()
+        before: str | None
+        before, *pieces = text[2:].split(",duration=")
+        found = []
+        try:
+            for piece in pieces:
+                duration, _, rest = piece.partition(",timestamp=")
+                stamp, _, rest = rest.partition(",")
+                call, before = self._both_ends(before, rest)
+                duration_ms, end_ms = float(duration), float(stamp)
+                # within the limits of `_time_s`
+                if not 0.0 <= duration_ms <= end_ms <= _MAX_MS or "_" in duration or "_" in stamp:
+                    break
+                found.append(SubOp(call, duration_ms / 1e3, end_ms / 1e3))
+            else:
+                if before is None and text.startswith("['") and text.isascii():
+                    return tuple(found)
+        except ValueError:
+            pass  # some are unusual, or damaged
+        return tuple(map(self._sub_operation, _list_of_strings(text)))
+
+    def _both_ends(self, before: str | None, rest: str) -> tuple[Call, str | None]:
+        """Return a call from the texts before and after its times, and that before the times of the next, if any."""
+        known = self._ends.get((before, rest))
+        if known is not None:
+            return known
+        after, comma, following = rest.partition("', '")
+        if not comma:
+            after, comma, following = rest.removesuffix("']"), "", ""
+        if before is None or (not comma and after == rest):
+            raise ValueError(rest)
+        if any(char in text for text in (before, after, following) for char in "'\"\\"):
+            raise ValueError(rest)  # strings with escapes, or of another quote
+        found = self._call(f"{before},duration=,timestamp=,{after}"), following if comma else None
+        if len(self._ends) < _MAX_KEPT:
+            self._ends[before, rest] = found
+        return found
+
+    def _sub_operation(self, text: str) -> SubOp:
+        """Read a collective, whatever its fields and their order."""
+        fields = _split(text)
+        values = _by_key(fields)
+        duration_s, end_s = (_time_s(values.get(key), key) for key in ("duration", "timestamp"))
+        alike = ",".join([f"{key}={'' if key in DIFFERS else value}" for key, value in fields])
+        return SubOp(self._call(alike), duration_s, end_s)
+
+    def _call(self, text: str) -> Call:
+        """Read an element without its times."""
+        known = self._calls.get(text)
+        if known is None:
+            known = _call(text)
+            if len(self._calls) < _MAX_KEPT:
+                self._calls[text] = known
+        return known
 
 
-@lru_cache(_MAX_CALLS)
-def _both_ends(before: str | None, rest: str) -> tuple[Call, str | None]:
-    """Return a call from the texts before and after its times, and the text before the times of the next, if any."""
-    after, comma, following = rest.partition("', '")
-    if not comma:
-        after, comma, following = rest.removesuffix("']"), "", ""
-    if before is None or (not comma and after == rest):
-        raise ValueError(rest)
-    if any(char in text for text in (before, after, following) for char in "'\"\\"):
-        raise ValueError(rest)  # strings with escapes, or of another quote
-    return _call(f"{before},duration=,timestamp=,{after}"), following if comma else None
-
-
-def _sub_operation(text: str) -> SubOp:
-    """Read a collective, whatever its fields and their order."""
-    fields = _split(text)
-    values = _by_key(fields)
-    duration_s, end_s = (_time_s(values.get(key), key) for key in ("duration", "timestamp"))
-    alike = ",".join([f"{key}={'' if key in DIFFERS else value}" for key, value in fields])
-    return SubOp(_call(alike), duration_s, end_s)
-
-
-@lru_cache(_MAX_CALLS)
 def _call(text: str) -> Call:
     """Read an element without its times."""
     fields = _split(text)
@@ -390,14 +413,12 @@ def _whole(values: Mapping[str, str], key: str) -> int | None:
         raise ValueError(f"{key} is not a whole number: {shown(str(text))}") from None
 
 
-@lru_cache(_MAX_SHAPES)
 def _number(text: str) -> int:
     if _WHOLE.fullmatch(text) is None:
         raise ValueError(text)
     return int(text)
 
 
-@lru_cache(_MAX_SHAPES)
 def _shape(text: str | None) -> tuple[int, ...] | None:
     """Read a shape such as ``[4096, 1, 5120]``."""
     if text is None or text == "None":

@@ -8,7 +8,6 @@ exported with the row fields of AICB (``Work_Item`` of aliyun/aicb); the sizes s
 import json
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -251,7 +250,6 @@ def _size(text: str) -> int:
     return values.whole(text, "count", most=MAX_ELEMENTS)
 
 
-@lru_cache(maxsize=256)
 def _token(text: str) -> _Token:
     """Read a kind of communication, in any case; ``None`` is text here."""
     name = text.upper()

@@ -12,7 +12,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache
 from math import fsum, isclose, prod
 from typing import Any
 
@@ -108,6 +108,8 @@ class _NodeReader:
     def __init__(self, path: str, names: Sequence[str], warnings: FileWarnings) -> None:
         self.path, self.columns, self.warnings = path, names, warnings
         self.names: set[str] = set()
+        # The layers of a model repeat their operators and shapes: equal texts are read once.
+        self._operators, self._literal = cache(_operators), cache(_literal)
         self.timed = TIMES[0] in names
 
     def row(self, line: int, content: str) -> Row:
@@ -134,9 +136,9 @@ class _NodeReader:
         return dict(zip(self.columns, found, strict=True))
 
     def _row(self, line: int, name: str, record: dict[str, str]) -> Row:
-        lists = [_operators(record[column], column) for column in _LISTS]
-        output = _shape(_literal(record["OutputShape"], "OutputShape"), "OutputShape")
-        inputs = _shapes(_literal(record["InputShapes"], "InputShapes"), "InputShapes")
+        lists = [self._operators(record[column], column) for column in _LISTS]
+        output = _shape(self._literal(record["OutputShape"], "OutputShape"), "OutputShape")
+        inputs = _shapes(self._literal(record["InputShapes"], "InputShapes"), "InputShapes")
         times = self._times_s(line, record)
         forward, backward, accumulate = (tuple(_computing(ops)) for ops in lists)
         node = ListedNode(record["OpName"].strip(), forward, backward, accumulate, inputs, output)
@@ -190,7 +192,6 @@ def _time_s(text: str, column: str) -> float:
 _CLOSING_COMMA = re.compile(r",\s*\]")
 
 
-@lru_cache(maxsize=4096)
 def _literal(text: str, column: str) -> Any:  # noqa: ANN401 - whatever Python's lists and tuples hold
     """Read lists, tuples, texts and whole numbers as Python writes them; tuples as lists."""
     plain = text.replace("(", "[").replace(")", "]").replace("'", '"')
@@ -200,7 +201,6 @@ def _literal(text: str, column: str) -> Any:  # noqa: ANN401 - whatever Python's
         raise ValueError(f"column {column}: {shown(text)} is not a list or tuple of Python") from None
 
 
-@lru_cache(maxsize=4096)
 def _operators(text: str, column: str) -> tuple[ListedOp, ...]:
     """Read the operators of a pass: ``[['Linear', (4096, 1280, 3840)]]``."""
     found = _literal(text, column)

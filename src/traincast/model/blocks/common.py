@@ -128,14 +128,11 @@ def adapters(share: Share, parts: tuple[Part, ...], saved: str) -> tuple[Part, .
     et al. 2021, arXiv 2106.09685, sections 4.1 and 4.2; NVIDIA NeMo, nemo/collections/llm/peft/lora.py
     (TEFusedLoRALinear).
     """
-    execution = share.execution
-    if not execution.lora_rank:
+    found = share.execution.adapters
+    if not found.rank:
         return ()
     return tuple(
-        _adapter(share, part, gemm, saved)
-        for part in parts
-        for gemm in part.gemms
-        if target_of(part) in execution.lora_targets
+        _adapter(share, part, gemm, saved) for part in parts for gemm in part.gemms if target_of(part) in found.targets
     )
 
 
@@ -147,7 +144,7 @@ def target_of(part: Part) -> str:
 
 def _adapter(share: Share, part: Part, gemm: Gemm, saved: str) -> Part:
     """Return the adapter of one GEMM, split over tp as that is."""
-    rank, dtype, width = share.execution.lora_rank, share.execution.core_dtype, share.execution.element_bytes
+    rank, dtype, width = share.execution.adapters.rank, share.execution.core_dtype, share.execution.element_bytes
     by_inputs = target_of(part) in _SPLIT_BY_INPUTS
     if by_inputs:
         outputs, rows = ceil_div(gemm.n, share.tp), share.norm_tokens
@@ -190,7 +187,7 @@ def _of_adapter(share: Share, gemm: Gemm, *, by_inputs: bool) -> tuple[Exchange,
     MLPerf's submissions of Llama 2 70B have it.
     """
     split, whole = share.splits_sequence, share.copies_sequence
-    narrow = gemm.m * share.execution.lora_rank * share.execution.element_bytes
+    narrow = gemm.m * share.execution.adapters.rank * share.execution.element_bytes
     wide = gemm.m * gemm.n * share.execution.element_bytes
     if not by_inputs:
         return _tp("all_gather", narrow, split | whole)

@@ -18,7 +18,6 @@ from traincast.model.blocks.common import around, exchange, residual
 from traincast.model.blocks.mlp import activation, activations, gemms, mlp_norms, up_matrices
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
-from traincast.model.dispatch import DISPATCHERS
 from traincast.model.model import Experts, Model
 from traincast.model.numbers import Number, ceil_div, rounded
 
@@ -64,7 +63,7 @@ class MoeMlp(Struct, frozen=True):
 
     def spread(self, share: Share) -> float:
         """Return the tokens that the busiest expert rank takes over the mean: no more than its capacity."""
-        spread, capacity = share.execution.expert_imbalance, self.experts.capacity_factor
+        spread, capacity = share.execution.dispatch.imbalance, self.experts.capacity_factor
         return spread if capacity is None else min(spread, max(capacity, 1.0))
 
     def _router(self, share: Share) -> Part:
@@ -121,10 +120,10 @@ class MoeMlp(Struct, frozen=True):
         In the backward pass the gradients of what came back go out, and those of what went out come back.
         """
         experts, width, execution = self.experts, self.token_width(share), share.execution
-        own, copies, dispatcher = self.own_tokens(share), self.copies(share), DISPATCHERS[execution.moe_dispatcher]
+        own, copies, dispatcher = self.own_tokens(share), self.copies(share), execution.dispatch.kind
         gathered = rounded(copies * self.spread(share)) * width * execution.element_bytes * share.etp * (share.etp > 1)
         there_and_back = (
-            *self._over_ep(share, "out", execution.dispatch_bytes),
+            *self._over_ep(share, "out", execution.dispatch.sent_bytes(execution.element_bytes)),
             *self._over_ep(share, "back", execution.element_bytes),
         )
         # Without sequence parallelism every rank needs the tokens of all again after the experts, and their gradients
@@ -153,7 +152,7 @@ class MoeMlp(Struct, frozen=True):
 
     def _over_ep(self, share: Share, goes: str, element_bytes: float) -> tuple[Exchange, ...]:
         """Return the exchange of a rank's tokens over ep, out or back: it takes as long as the busiest rank."""
-        experts, dispatcher = self.experts, DISPATCHERS[share.execution.moe_dispatcher]
+        experts, dispatcher = self.experts, share.execution.dispatch.kind
         token_bytes, there = self.token_width(share) * element_bytes, share.ep > 1
         if dispatcher.sends == "all":
             # The gathered tensor, and all of it summed up over the ranks.
@@ -224,7 +223,7 @@ class MoeMlp(Struct, frozen=True):
 
     def _room(self, share: Share) -> float:
         """Return the copies that the busiest expert rank keeps over the mean: no more than its capacity."""
-        spread, capacity = share.execution.expert_imbalance, self.experts.capacity_factor
+        spread, capacity = share.execution.dispatch.imbalance, self.experts.capacity_factor
         if capacity is None:
             return spread
         return min(spread, capacity) if spread > 1 else capacity

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.hardware.dtypes import EIGHT_BIT
-from traincast.model.dispatch import SCALE_SHARE
+from traincast.model.dispatch import Dispatch
 from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div, choose, larger
 from traincast.model.recipes import RECIPES, Recipe, recipes_of
@@ -18,6 +18,15 @@ MLP, and of mixers with a state."""
 
 DELAYED_SCALING = "fp8"
 """The one of them whose scales are those of steps before; the others scale what they cast."""
+
+
+class Adapters(Struct, frozen=True, kw_only=True):
+    """Low-rank adapters, which alone are trained where there are any."""
+
+    rank: int = 0
+    """Their width; 0: all weights are trained."""
+    targets: tuple[str, ...] = LORA_TARGETS
+    """Those of `LORA_TARGETS` that have them."""
 
 
 class Execution(Struct, frozen=True, kw_only=True):
@@ -44,14 +53,11 @@ class Execution(Struct, frozen=True, kw_only=True):
     """Generation of the attention kernel; ``unfused`` writes the scores to memory."""
     cp_kind: str = "ring"
     """How context parallel ranks exchange keys and values."""
-    lora_rank: int = 0
-    """Width of low-rank adapters, which alone are trained; 0: all weights are."""
-    lora_targets: tuple[str, ...] = LORA_TARGETS
-    """Those of `LORA_TARGETS` that have adapters."""
+    adapters: Adapters = field(default_factory=Adapters)
     packed_length: int = 0
     """Tokens of the sequences that are packed into one, which do not attend to each other; 0: a sequence is one."""
-    expert_imbalance: float = 1.0
-    """Tokens of the busiest expert rank over the mean."""
+    dispatch: Dispatch = field(default_factory=Dispatch)
+    """How tokens get to their experts."""
     ranks_per_node: int = 8
     """Ranks that reach each other without the network."""
     fused_elementwise: bool = True
@@ -62,10 +68,6 @@ class Execution(Struct, frozen=True, kw_only=True):
     ``autograd`` (`traincast.job.frameworks.GRADIENT_SUMS`)."""
     recasts_norms: bool = False
     """Whether norms read fp32 that is cast for them, and are recomputed in the backward pass."""
-    moe_dispatcher: str = "alltoall"
-    """How tokens get to their experts, one of `traincast.model.dispatch.DISPATCHERS`."""
-    moe_dispatch_dtype: str = "bf16"
-    """Type in which they are sent out; they come back in 16 bits."""
     dropout: bool = False
     """Whether dropout masks are kept."""
     activation_copy: bool = False
@@ -83,11 +85,6 @@ class Execution(Struct, frozen=True, kw_only=True):
     def element_bytes(self) -> int:
         """Bytes of an activation, and of a parameter that GEMMs read: 16 bits in every precision but fp32 and tf32."""
         return 4 if self.precision in ("fp32", "tf32") else 2
-
-    @property
-    def dispatch_bytes(self) -> float:
-        """Bytes of an element of a token that is sent to its experts, scales included."""
-        return self.element_bytes if self.moe_dispatch_dtype == "bf16" else 1 + SCALE_SHARE
 
     @property
     def input_bytes(self) -> int:
@@ -189,7 +186,7 @@ class Share(Struct, frozen=True, kw_only=True):
     @property
     def trains_weights(self) -> bool:
         """Whether the weights of the model itself are trained, not adapters."""
-        return not self.execution.lora_rank
+        return not self.execution.adapters.rank
 
     @property
     def input_bytes(self) -> int:

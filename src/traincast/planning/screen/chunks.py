@@ -46,7 +46,7 @@ class Chunk:
     """One of them."""
 
     @classmethod
-    def of(cls, stage: StageWork, layers: tuple[Blocks, ...]) -> "Chunk":
+    def from_stage(cls, stage: StageWork, layers: tuple[Blocks, ...]) -> "Chunk":
         """Return the kind of a virtual stage of a model with some layers."""
         held, job = stage.held, stage.job
         ends = (held.first, held.last, held.copies_table, held.shares_table)
@@ -82,7 +82,7 @@ class ArrayParts(StageParts):
 
     def work(self, blocks: Blocks) -> Work:
         """Return what some blocks cost."""
-        return self.costs.of(blocks)
+        return self.costs.work(blocks)
 
     def nothing(self) -> PassCosts:
         """Return a pass in which nothing runs."""
@@ -90,7 +90,7 @@ class ArrayParts(StageParts):
 
 
 class ArrayStage(StageWork, frozen=True, dict=True):
-    """A virtual stage on some shares, with each of some recomputations beside the others."""
+    """A virtual stage on some shares, with each of some recomputations alongside the others."""
 
     recomputes: tuple[Recompute, ...] = ()
     moved: tuple[IntArray, IntArray] | None = None
@@ -111,7 +111,7 @@ class ArrayStage(StageWork, frozen=True, dict=True):
         return replace(self, rows=rows)
 
     def recompute(self, emit: Emitter) -> Rows:
-        """Return what the backward pass recomputes, each of the recomputations beside the others."""
+        """Return what the backward pass recomputes, each of the recomputations alongside the others."""
         if not self.recomputes or not isinstance(emit, MomentEmitter):
             return []
         return emit.again(("recomputed", self.like, self.recomputes), lambda: self._side_by_side(emit))
@@ -121,7 +121,7 @@ class ArrayStage(StageWork, frozen=True, dict=True):
         alone: dict[tuple[str, ...] | None, Rows] = {}
         columns = []
         for each in self.recomputes:
-            full = each.kind == "full"
+            full = each.whole_layers
             job = recomputing(self.job, each)
             modules = None if full else job.recompute.recomputed_modules
             if modules not in alone:
@@ -137,11 +137,11 @@ class ArrayStage(StageWork, frozen=True, dict=True):
 def recomputing(job: Job, recompute: Recompute) -> Job:
     """Return a job that recomputes so much, and offloads activations as is said with it."""
     return job.with_values(
-        recompute=recompute.kind,
-        recompute_layers=None if recompute.uniform else recompute.layers,
+        recompute=recompute.recompute,
+        recompute_layers=None if recompute.recompute_method else recompute.recompute_layers,
         recompute_group=recompute.group,
         recompute_modules=recompute.recomputed_modules or job.recompute.modules,
-        offload_activations=recompute.offloaded,
+        offload_activations=recompute.offload_activations,
     )
 
 
@@ -192,7 +192,7 @@ class ChunkTable(Struct):
     _found: dict[tuple[object, ...], ChunkArrays] = field(default_factory=dict)
     _sizes: dict[tuple[Chunk, tuple[Recompute, ...]], ChunkSizes] = field(default_factory=dict)
 
-    def of(self, chunk: Chunk, recomputes: tuple[Recompute, ...], *, splits: bool) -> ChunkArrays:
+    def times(self, chunk: Chunk, recomputes: tuple[Recompute, ...], *, splits: bool) -> ChunkArrays:
         """Return a kind of virtual stage with each of some recomputations; `splits` as in `passes`."""
         key = (chunk, recomputes, splits)
         if key not in self._found:
@@ -211,11 +211,13 @@ class ChunkTable(Struct):
         key = (chunk, recomputes)
         if key not in self._stages:
             of, job = chunk.stage, chunk.stage.job
-            # What the host does hangs on whether there is a pipeline.
+            # What the host does depends on whether there is a pipeline.
             parts = self._parts.setdefault(job.parallel.pp > 1, ArrayParts(job, self.costs))
             moved, layers = None, len(of.held.layers)
-            if job.offload.modules or any(each.offloaded for each in recomputes):
-                counts = [layers if job.offload.modules else min(each.offloaded, layers) for each in recomputes]
+            if job.offload.modules or any(each.offload_activations for each in recomputes):
+                counts = [
+                    layers if job.offload.modules else min(each.offload_activations, layers) for each in recomputes
+                ]
                 moved = np.rint(self.host_bytes(chunk, recomputes)).astype(np.int64), np.array(counts)
             self._stages[key] = ArrayStage(job, of.index, of.held, of.kinds, parts, recomputes, moved)
         return self._stages[key]

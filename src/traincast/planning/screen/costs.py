@@ -91,7 +91,7 @@ class Operators(Struct):
     seconds: OperatorSeconds
     _known: dict[OperatorCall, tuple[float, float]] = field(default_factory=dict)
 
-    def of(self, what: Gemm | Kernel, direction: str, shares: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def estimated(self, what: Gemm | Kernel, direction: str, shares: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return seconds, the seconds that a full overlap adds, and whether it runs at all, each [K]."""
         numbers = (what.m, what.n, what.k, what.groups) if isinstance(what, Gemm) else (*what.shape, what.causal)
         rows_DK = np.stack([np.broadcast_to(np.asarray(each, dtype=np.int64), shares) for each in numbers])
@@ -109,7 +109,7 @@ class Operators(Struct):
             alike: Gemm | Kernel = replace(what, **dict(zip(("m", "n", "k", "groups"), flat, strict=True)))
         else:
             alike = replace(what, shape=tuple(flat))
-        return self.of(alike, "forward", math.prod(shape))[0].reshape(shape)
+        return self.estimated(alike, "forward", math.prod(shape))[0].reshape(shape)
 
     def _one(self, what: Gemm | Kernel, direction: str, row: tuple[int, ...]) -> tuple[float, float, float]:
         if min(row[: len(row) - isinstance(what, Kernel)]) < 1:
@@ -120,7 +120,7 @@ class Operators(Struct):
         else:
             call = call_of(replace(what, shape=row[:-1], causal=bool(row[-1])), direction)
         if call not in self._known:
-            time_s = self.seconds.of(call)
+            time_s = self.seconds.call_s(call)
             self._known[call] = time_s, time_s * _SLOWDOWN[self.seconds.alone(call)[0].bound]
         return (*self._known[call], 1.0)
 
@@ -155,10 +155,10 @@ class CostTable:
         """Return the parameters of some blocks, of numbers and arrays [K]."""
         return self.parts.elements(blocks)
 
-    def of(self, blocks: Blocks) -> Work:
+    def work(self, blocks: Blocks) -> Work:
         """Return what some blocks cost."""
         if blocks not in self._costs:
-            self._costs[blocks] = self._work(self.parts.of(blocks))
+            self._costs[blocks] = self._work(self.parts.of_blocks(blocks))
         return self._costs[blocks]
 
     def _work(self, parts: list[Part]) -> Work:
@@ -167,7 +167,7 @@ class CostTable:
         for part in parts:
             modules = [work.modules.setdefault(name, PassCosts()) for name in part.modules]
             for phase, what, direction, count in runs_of(part, self.share, trained=trains or part.adapter):
-                time_s_K, slowed_s_K, runs_K = self.operators.of(what, direction, self.shares)
+                time_s_K, slowed_s_K, runs_K = self.operators.estimated(what, direction, self.shares)
                 one = PassCosts(runs=bool(runs_K.any()), compute_s_K=time_s_K, slowed_s_K=slowed_s_K)
                 among = [work.passes[phase], *(modules if phase is Phase.FORWARD else ())]
                 if part.place:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from traincast.planning.layout import Layout
-from traincast.planning.screen.block import Block, Part
+from traincast.planning.screen.block import BlockPart, LayoutBlock
 from traincast.workload.ops import FloatArray, IntArray
 
 
@@ -23,7 +23,7 @@ class Frontier:
     feasible: int = 0
     _cut_L: FloatArray = field(init=False)
     """Step that a layout must be below to be kept, by level of its memory: the less memory, the longer it may be."""
-    _found: list[tuple[float, float, Block, Part, int]] = field(default_factory=list)
+    _found: list[tuple[float, float, LayoutBlock, BlockPart, int]] = field(default_factory=list)
     _fresh: int = 0
 
     def __post_init__(self) -> None:
@@ -31,13 +31,13 @@ class Frontier:
         self._cut_L = np.full(self.levels + 1, np.inf)
         self._cut_L[-1] = -np.inf
 
-    def add(self, block: Block) -> None:
+    def add(self, block: LayoutBlock) -> None:
         """Work a block out and keep what is better than what is there."""
         for part in block.parts():
             self.take(block, part)
         self._tidy()
 
-    def take(self, block: Block, part: Part) -> None:
+    def take(self, block: LayoutBlock, part: BlockPart) -> None:
         """Keep what is better of a part of a block than what is there."""
         steps, peaks = part.step_s, part.peak_bytes
         choices, shares = steps.shape[:2]
@@ -51,7 +51,9 @@ class Frontier:
         if len(fast_N):
             self._take(block, part, fast_N, steps_NX[fast_N], peaks_KX[fast_N % shares])
 
-    def _take(self, block: Block, part: Part, fast_N: IntArray, steps: FloatArray, peaks: FloatArray) -> None:
+    def _take(
+        self, block: LayoutBlock, part: BlockPart, fast_N: IntArray, steps: FloatArray, peaks: FloatArray
+    ) -> None:
         """Keep the best of some choices of overlaps and shares, [N, X]."""
         rows, columns = np.nonzero(steps < self._cut_L[self._level(peaks)])
         places = fast_N[rows] * steps.shape[1] + columns

@@ -28,7 +28,7 @@ class ShareKey(NamedTuple):
     sequence_parallel: bool
     micro_batch: int
     packed_work: float
-    """Attention of packs that ranks wait for, which hangs on dp; 0 where nothing is packed of several lengths."""
+    """Attention of packs that ranks wait for, which depends on dp; 0 where nothing is packed of several lengths."""
     overlap_tp: bool
 
 
@@ -103,7 +103,8 @@ class Members(Struct, dict=True):
         """Return the ways to shard the state with one stage of ZeRO, in runs of at most so many pairs."""
         of = {count: tuple(way for each, way in found if each == zero) for count, found in self.shardings.items()}
         return self.once(
-            ("ways", zero, most), lambda: Ways.of(zero, tuple(of[each] for each in self.replicas_K.tolist()), most)
+            ("ways", zero, most),
+            lambda: Ways.from_shares(zero, tuple(of[each] for each in self.replicas_K.tolist()), most),
         )
 
     @cached_property

@@ -6,7 +6,6 @@ C kinds of virtual stages, L pairs with longer passes.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -19,16 +18,13 @@ from traincast.planning.screen.flights import pairs_of
 from traincast.planning.screen.moments import TimedExchange
 from traincast.planning.screen.shape import StageKind
 from traincast.planning.screen.state_times import StateSeconds
+from traincast.planning.screen.tables import BlockTables
 from traincast.planning.screen.ways import Ways
 from traincast.schedules.length import BACKWARD, Pipeline
 from traincast.schedules.run import length_of
 from traincast.schedules.schedule import SCHEDULES
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
 from traincast.workload.words import Group, Operation
-
-if TYPE_CHECKING:
-    from traincast.planning.screen.block import Block
-
 
 _PASSES = ("forward_s", "backward_s", "weight_s")
 """Fields of `ChunkArrays` that are the passes of a pipeline."""
@@ -73,12 +69,12 @@ class PairState(Struct):
 class Passes:
     """The pipeline of a block where nothing of its state is exchanged in each microbatch."""
 
-    def __init__(self, block: "Block", table: ChunkTable) -> None:
+    def __init__(self, block: BlockTables, table: ChunkTable) -> None:
         self.block, self.table = block, table
         self.schedule = SCHEDULES.get(block.job.pipeline.schedule)
         self.splits = block.shape.plan.splits_backward
         self.chunks_C = [
-            table.of(each, block.recomputes, splits=self.splits).rows(block.rows_K) for each in block.shape.chunks
+            table.times(each, block.recomputes, splits=self.splits).rows(block.rows_K) for each in block.shape.chunks
         ]
         self._early: dict[StageKind, FloatArray] = {}
 

@@ -5,7 +5,6 @@ virtual stages, E moments.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,22 +15,19 @@ from traincast.model.numbers import Number, added
 from traincast.planning.screen.costs import at
 from traincast.planning.screen.flights import Moments, moments_of
 from traincast.planning.screen.shape import StageKind
+from traincast.planning.screen.tables import BlockTables
 from traincast.planning.screen.ways import Rows, Ways
 from traincast.workload.ops import FloatArray
-
-if TYPE_CHECKING:
-    from traincast.planning.screen.block import Block
-
 
 _COLUMNS = 2**12
 """Layouts whose activations are summed together: so few that their arrays stay in a core's cache, and that a library
 for matrices gives the product to no further threads."""
 
 
-class Held:
+class StageBytes:
     """What the kinds of stages of a block keep, whatever shards it."""
 
-    def __init__(self, block: "Block") -> None:
+    def __init__(self, block: BlockTables) -> None:
         self.block = block
         self.shares = block.filled.costs.shares
         job = block.job
@@ -59,8 +55,8 @@ class Held:
 class Peaks:
     """The peaks of a block with one stage of ZeRO."""
 
-    def __init__(self, block: "Block", ways: Ways, *, reshard: bool) -> None:
-        self.held = block.held
+    def __init__(self, held: StageBytes, ways: Ways, *, reshard: bool) -> None:
+        self.held, block = held, held.block
         self.lasting: list[FloatArray] = []
         """What each kind of stage keeps for the whole step, [J]."""
         self.ended: FloatArray | None = None
@@ -97,7 +93,7 @@ class Peaks:
         ended = whole + update * (1.0 + SLACK) if np.any(update) else None
         return whole, ended, np.broadcast_to(np.float64(found.host), at_J.shape)
 
-    def of(self, rows: Rows) -> FloatArray:
+    def peak_bytes(self, rows: Rows) -> FloatArray:
         """Return the memory of the stage that needs most, [K, Z, R]."""
         found: FloatArray | None = None
         passing = [each[rows.shares, None, :] for each in self.held.activations]
@@ -134,7 +130,7 @@ def _deciding(passing: list[FloatArray], lasting: list[FloatArray]) -> list[int]
     return kept
 
 
-def _activations(block: "Block") -> list[FloatArray]:
+def _activations(block: BlockTables) -> list[FloatArray]:
     """Return the activations of each kind of stage at their peak, [S] of [K, R]."""
     chunks = block.sizes_C
     saved_CKR = np.stack([each.saved_bytes for each in chunks])
@@ -144,7 +140,7 @@ def _activations(block: "Block") -> list[FloatArray]:
     return _in_flight(block, saved_CKR, np.stack(passing))
 
 
-def _on_host(block: "Block") -> list[FloatArray] | None:
+def _on_host(block: BlockTables) -> list[FloatArray] | None:
     """Return the activations of each kind of stage in the memory of the host at their peak, likewise; None: none."""
     saved_CKR = np.stack([each.host_bytes for each in block.sizes_C])
     if not saved_CKR.any():
@@ -152,7 +148,7 @@ def _on_host(block: "Block") -> list[FloatArray] | None:
     return _in_flight(block, saved_CKR, np.zeros((3 * len(saved_CKR), *saved_CKR.shape[1:])))
 
 
-def _in_flight(block: "Block", saved_CKR: FloatArray, passing_XKR: FloatArray) -> list[FloatArray]:
+def _in_flight(block: BlockTables, saved_CKR: FloatArray, passing_XKR: FloatArray) -> list[FloatArray]:
     """Return the most of each kind of stage that microbatches save, with what passes, [S] of [K, R]."""
     parallel, schedule, pairs = block.job.parallel, block.job.pipeline.schedule, block.job.experts.pairs_passes
     found = [np.zeros(saved_CKR.shape[1:]) for _ in block.shape.stages]

@@ -41,7 +41,7 @@ class Shape(Struct, frozen=True):
 
 
 def few_microbatches(job: Job) -> Job:
-    """Return the job with as few microbatches as every schedule runs, for what stages hold does not hang on them."""
+    """Return the job with as few microbatches as every schedule runs, for what stages hold does not depend on them."""
     return replace(job, parallel=replace(job.parallel, microbatches=2 * job.parallel.pp))
 
 

@@ -51,7 +51,9 @@ class StateTable(Struct):
     _found: dict[tuple[object, ...], StateSeconds] = field(default_factory=dict)
     _known_s: dict[OperatorCall, float] = field(default_factory=dict)
 
-    def of(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
+    def seconds_of(
+        self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]
+    ) -> StateSeconds:
         """Return what a virtual stage with some weights takes."""
         held = (weights.dense, weights.experts, weights.trained, weights.matrices, weights.tensors)
         key = (parallel, tuple(shardings), job.sharding.param_gather_bytes, *held)

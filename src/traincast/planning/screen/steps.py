@@ -7,33 +7,39 @@ O choices of overlaps, S kinds of stages, C kinds of virtual stages, L pairs wit
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, added
 from traincast.planning.screen.chunks import Chunk
+from traincast.planning.screen.passes import Passes
 from traincast.planning.screen.shape import StageKind
 from traincast.planning.screen.state_times import StateSeconds, sharded
+from traincast.planning.screen.tables import BlockTables
 from traincast.planning.screen.ways import Rows, Ways
 from traincast.schedules.length import Pipeline
 from traincast.workload.ops import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from traincast.planning.screen.block import Block, Overlaps
 
 CELLS = 2**15
 """Layouts whose sums are worked out together: a few arrays of so many stay in a core's cache."""
 
 
-class States:
+class Overlaps(NamedTuple):
+    """What is exchanged while the rank computes, by the names of a job's fields."""
+
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+
+
+class StateTimes:
     """What the state of a block's virtual stages takes, by degrees that share parameters alike: cp counts as dp."""
 
-    def __init__(self, block: "Block") -> None:
+    def __init__(self, block: BlockTables) -> None:
         self.block = block
 
-    def of(self, ways: Ways) -> tuple[list[StateSeconds], IntArray]:
+    def seconds_of(self, ways: Ways) -> tuple[list[StateSeconds], IntArray]:
         """Return the seconds of each kind of virtual stage, [C] of [U], and the place of each pair in them, [J]."""
         ways_A, at_J = self._places(ways)
         return [self._seconds(chunk, ways.zero, ways_A) for chunk in self.block.shape.chunks], at_J
@@ -105,14 +111,14 @@ class States:
 class Steps:
     """The steps of a block with one stage of ZeRO."""
 
-    def __init__(self, block: "Block", ways: Ways, *, reshard: bool) -> None:
-        self.block, self.ways, self.passes, self.reshard = block, ways, block.passes(ways.zero), reshard
-        self.state_C, self.at_J = block.states.of(ways)
+    def __init__(self, block: BlockTables, passes: Passes, states: StateTimes, ways: Ways, *, reshard: bool) -> None:
+        self.block, self.ways, self.passes, self.states, self.reshard = block, ways, passes, states, reshard
+        self.state_C, self.at_J = states.seconds_of(ways)
         self.longer_L = np.flatnonzero(self.passes.lengthened(ways, self.state_C, self.at_J, reshard=reshard))
         self.fixed_J = block.fixed_s[ways.share_J]
         self._ends: dict[Overlaps, list[FloatArray]] = {}
 
-    def of(self, rows: Rows, overlaps: tuple["Overlaps", ...]) -> FloatArray:
+    def step_s(self, rows: Rows, overlaps: tuple[Overlaps, ...]) -> FloatArray:
         """Return the steps of some shares, [O, K, Z, R]."""
         whole_s, early_s = self._lengths(rows)
         ends_S = [
@@ -173,7 +179,7 @@ class Steps:
         at_K, at_U = self.ways.share_J[pairs_L], self.at_J[pairs_L, None]
         return self.passes.sharded(self.ways.zero, at_K, self.state_C, at_U, reshard=self.reshard)
 
-    def _ends_of(self, overlaps: "Overlaps") -> list[FloatArray]:
+    def _ends_of(self, overlaps: Overlaps) -> list[FloatArray]:
         """Return what each kind of stage does between its last pass and the end of the step, [S] of [J]."""
         if overlaps not in self._ends:
             reduced, gathered = overlaps
@@ -233,7 +239,7 @@ class Steps:
         update: Number = 0.0
         for kind in self.block.shape.stages:
             count = added(self.state_C[each].updated for each in kind.held)
-            seconds = self.block.states.update_s(self.ways, kind, count)
+            seconds = self.states.update_s(self.ways, kind, count)
             seconds = seconds + self.block.filled.outside_s(self.block.job, count, hidden=False)
             update = np.maximum(update, seconds[self.at_J] + self._casts_s(kind))
         return np.asarray(update)
@@ -249,7 +255,7 @@ class Steps:
 
     def _casts_s(self, kind: StageKind) -> Number:
         """Return the seconds of the casts of a stage's weights that follow its update, [J]."""
-        filled, states = self.block.filled, self.block.states
+        filled, states = self.block.filled, self.states
         if self.ways.zero == 3 or filled.costs.share.execution.scaling is None:
             return 0.0
         return states.casts_s(kind)[self.block.members.alike_K[self.ways.share_J]]

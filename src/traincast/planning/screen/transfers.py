@@ -22,7 +22,7 @@ from traincast.workload.words import Group, Operation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class GroupSites:
     """Where the groups of a kind sit: their distinct placements, and the cluster as they see it."""
 
     placements: tuple[Placement, ...]
@@ -47,23 +47,23 @@ class Places(Struct):
     network: str = "auto"
     sharp: Group | None = None
     """Kind whose collectives the switches reduce."""
-    _known: dict[tuple[object, ...], Place] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], GroupSites] = field(default_factory=dict)
     _networks: NetworkAnswers = field(default_factory=NetworkAnswers)
 
-    def of(self, kind: Group, parallel: Parallel, cluster: Cluster, *, exchanges: bool) -> Place:
+    def site(self, kind: Group, parallel: Parallel, cluster: Cluster, *, exchanges: bool) -> GroupSites:
         """Return where the groups of a kind sit; `exchanges` says whether they do all-to-alls."""
         key = (kind, *_span(kind, parallel), parallel.world_size, cluster.name, cluster.ranks_per_node, exchanges)
         if key not in self._known:
             self._known[key] = self._place(kind, parallel, cluster, exchanges)
         return self._known[key]
 
-    def _place(self, kind: Group, parallel: Parallel, cluster: Cluster, exchanges: bool) -> Place:
+    def _place(self, kind: Group, parallel: Parallel, cluster: Cluster, exchanges: bool) -> GroupSites:
         tables = rank_groups(parallel, {kind})
         exchanging = frozenset({kind} if exchanges else ())
         seen = SharedNetwork(cluster, tables, exchanging, self.network, answers=self._networks).of_kind(kind).cluster
         if kind is self.sharp and cluster.inter.kind == "infiniband":
             seen = replace(seen, in_network_reduction=True)
-        return Place(_placements(tables[kind], cluster.ranks_per_node), seen)
+        return GroupSites(_placements(tables[kind], cluster.ranks_per_node), seen)
 
 
 def _span(kind: Group, parallel: Parallel) -> tuple[int, ...]:
@@ -113,5 +113,5 @@ class Links(Struct):
     def seconds(self, kind: Group, operation: Operation, size_bytes_K: npt.ArrayLike) -> FloatArray:
         """Return the seconds of communications over the groups of a kind, the slowest of them where they differ."""
         sizes = np.asarray(size_bytes_K, dtype=np.float64).tolist()
-        place = self.places.of(kind, self.parallel, self.cluster, exchanges=kind in self.exchanging)
+        place = self.places.site(kind, self.parallel, self.cluster, exchanges=kind in self.exchanging)
         return np.array(place.seconds(operation, sizes)) * self.factor.get(kind, 1.0)

@@ -41,7 +41,7 @@ class Ways(Struct, frozen=True):
     """Ranks that share one copy of the state."""
 
     @classmethod
-    def of(cls, zero: int, ways_K: tuple[tuple[int, ...], ...], most: int) -> "Ways":
+    def from_shares(cls, zero: int, ways_K: tuple[tuple[int, ...], ...], most: int) -> "Ways":
         """Return them from the ways of every share, in runs of at most so many pairs where these are long."""
         return cls(zero, *_pairs(ways_K, most))
 

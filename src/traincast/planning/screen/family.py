@@ -1,0 +1,273 @@
+"""The layouts of one way of execution: what blocks, operators, communications and their host cost all of them.
+
+Letters: K shares.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
+
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.estimate.factors import TRANSFER_CLASS, host_class, with_factors
+from traincast.estimate.measured import in_pass
+from traincast.estimate.offload import rate_of
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.host import Host, host_of
+from traincast.job.fields import axes
+from traincast.job.job import Job
+from traincast.job.parallel import Parallel
+from traincast.job.request import JOB_FIELDS
+from traincast.job.resolve import resolve_job
+from traincast.job.share import blocks_of_layer, rank_share
+from traincast.lowering.held import table_stages
+from traincast.lowering.offload import STREAMS, updated_rows
+from traincast.lowering.stage import stages_of
+from traincast.lowering.step import NORM_BYTES
+from traincast.mechanisms.all import outside
+from traincast.model.blocks.part import Elements
+from traincast.model.dispatch import DISPATCHERS
+from traincast.model.numbers import ceil_div
+from traincast.planning.options import Variant
+from traincast.planning.screen.chunks import Chunk, ChunkTable
+from traincast.planning.screen.costs import CostTable, Operators
+from traincast.planning.screen.flights import plan_for_memory
+from traincast.planning.screen.members import Member, Members, ShareKey
+from traincast.planning.screen.moments import Busy, MomentEmitter, ShareRates
+from traincast.planning.screen.shape import Shape, few_microbatches, shape_of
+from traincast.planning.screen.state_times import Sharding, StateSeconds, StateTable
+from traincast.planning.screen.transfers import Links, Places
+from traincast.planning.space import Degrees, Space
+from traincast.schedules.schedule import usual_schedule
+from traincast.simulation.job_step import factors_of, operator_seconds
+from traincast.simulation.step import Setting
+from traincast.workload.ops import FloatArray
+from traincast.workload.words import CostClass, Group, Operation, Phase, Stream
+
+_OF_SHARE = tuple(name for name in ShareKey._fields if name != "overlap_tp")
+"""Fields of a share that change what it runs."""
+
+
+class LayoutFamily(Struct):
+    """All layouts of one way of execution with so many ranks on a node."""
+
+    variant: Variant
+    cluster: Cluster
+    shares: dict[ShareKey, int] = field(default_factory=dict)
+    members: dict[tuple[int, int], list[Member]] = field(default_factory=dict)
+    """By pipeline stages and tensor parallel degree."""
+
+
+def parallel_of(degrees: Degrees) -> Parallel:
+    """Return degrees as a layout of one microbatch."""
+    each = degrees
+    return Parallel(tp=each.tp, cp=each.cp, dp=each.dp, pp=each.pp, ep=each.ep, etp=each.etp)
+
+
+class SpaceTables(Struct):
+    """What families of a space have in common."""
+
+    states: dict[int, StateTable] = field(default_factory=dict)
+    """What exchanging the state takes, by ranks on a node; the same for all ways of execution."""
+    chunk_numbers: dict[Chunk, int] = field(default_factory=dict)
+    """Kinds of virtual stages, told by numbers."""
+    operators: Operators | None = None
+    """Times of operators, the same for all ways of execution: their types are part of a call."""
+
+
+class FamilyTables:
+    """A family with its tables."""
+
+    def __init__(
+        self, space: Space, setting: Setting, family: LayoutFamily, places: Places, common: SpaceTables
+    ) -> None:
+        self.space, self.setting, self.family, self.places, self.common = space, setting, family, places, common
+        self.job = self._job(next(iter(family.members.values()))[0].degrees, usual_schedule(), 1)
+        factors = factors_of(self.job, setting)
+        self.job = with_factors(self.job, factors)
+        self.factors = factors
+        self.operators = common.operators or Operators(operator_seconds(self.job, setting.cluster.gpu, factors))
+        common.operators = self.operators
+        self.costs = self._costs(gathers=False)
+        self.chunks = self._table(self.costs)
+        ranks_per_node = family.cluster.ranks_per_node
+        self.states = common.states.setdefault(ranks_per_node, StateTable(self.links, self.operators.seconds.call_s))
+        self._once_s: dict[tuple[Degrees, bool], float] = {}
+        self._messages_s: dict[int, FloatArray] = {}
+        self.layers = tuple(blocks_of_layer(self.job, layer) for layer in range(self.job.model.layers))
+
+    def _table(self, costs: CostTable) -> ChunkTable:
+        overlap_tp = np.array([share.overlap_tp for share in self.family.shares])
+        return ChunkTable(costs, MomentEmitter(self.job, costs.share, self._rates, overlap_tp, {}))
+
+    @property
+    def _held_share(self) -> float:
+        held, sms = DISPATCHERS[self.job.experts.dispatcher].sms, self.setting.cluster.gpu.sms
+        return held / (sms - held) if sms and sms > held else 0.0
+
+    @property
+    def casts_gathered(self) -> bool:
+        """Whether weights are cast in every pass that ranks gather them for."""
+        return self.costs.share.execution.scaling is not None
+
+    @cached_property
+    def gathering(self) -> ChunkTable:
+        """Virtual stages whose weights are gathered, and cast, in every pass."""
+        return self._table(self._costs(gathers=True))
+
+    def links(self, parallel: Parallel) -> Links:
+        """Return the communications of a layout."""
+        exchanging = set() if self.job.experts.dispatcher == "allgather" else {Group.EP}
+        if self.family.variant.cp_kind == "all_to_all":
+            exchanging.add(Group.CP)
+        factor = {group: self.factors.factor(name) for group, name in TRANSFER_CLASS.items()}
+        return Links(self.places, parallel, self.family.cluster, frozenset(exchanging), factor)
+
+    def host_s(self, cost_class: CostClass, time_s: float) -> float:
+        """Return the seconds of what the host does once in a while."""
+        return time_s * self.host_factor(cost_class, Phase.STEP)
+
+    def host_factor(self, cost_class: CostClass, phase: Phase) -> float:
+        """Return the factor on what the host does in a pass, with that of its processor on its launches."""
+        name = host_class(cost_class)
+        slowdown = self.setting.cluster.gpu.host_slowdown if cost_class is CostClass.HOST_LAYERS else 1.0
+        return slowdown * self.factors.factor(name) * self.factors.factor(in_pass(name, phase))
+
+    def links_of(self, degrees: Degrees) -> Links:
+        """Return the communications of a layout with some degrees."""
+        return self.links(parallel_of(degrees))
+
+    def number_of(self, chunk: Chunk) -> int:
+        """Return the number of a kind of virtual stage."""
+        numbers = self.common.chunk_numbers
+        return numbers.setdefault(chunk, len(numbers))
+
+    @cached_property
+    def host(self) -> Host:
+        """What a GPU has of its host."""
+        ranks = min(self.family.cluster.ranks_per_node, self.space.request.gpus)
+        return host_of(self.setting.cluster.gpu, ranks)
+
+    def update_s(self, job: Job, held: Sequence[Elements], updated: float, layers: int) -> float:
+        """Return the seconds of the update of so many parameters, a share of virtual stages of so many layers."""
+        gpu_s = self.states.update_s(job, held, updated)
+        if not job.offload.optimizer:
+            return gpu_s
+        emit = self.chunks.emit.on(job, None)
+        return float(emit.seconds(updated_rows(emit, int(updated), max(1, layers), [Busy(Stream.COMPUTE, gpu_s)])))
+
+    def outside_s(self, job: Job, updated: FloatArray, *, hidden: bool) -> FloatArray:
+        """Return the seconds of what ranks that update so many parameters exchange outside the job."""
+        return sum((each.duration_s for each in outside(job, updated) if each.hidden == hidden), 0.0 * updated)
+
+    def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
+        """Return what the state of a virtual stage takes."""
+        return self.states.seconds_of(job, self.alike(degrees), weights, shardings)
+
+    def alike(self, degrees: Degrees) -> Parallel:
+        """Return degrees by which ranks share state alike: which of them split sequences does not count."""
+        return replace(parallel_of(degrees), cp=1, dp=degrees.replicas)
+
+    @cached_property
+    def handover_s(self) -> float:
+        """What the host adds to a message that holds its stage back."""
+        return self.host_s(CostClass.HANDOVER, self.job.framework.p2p_handover_s)
+
+    def fixed_s(self, members: Members, shape: Shape) -> FloatArray:
+        """Return the seconds of what every step has once, whatever it does, [K]."""
+        tables = bool(table_stages(shape.job, shape.plan)) if self.job.finetuning.task != "lora" else False
+
+        def found() -> FloatArray:
+            for member in members.members:
+                key = (member.degrees, tables)
+                if key not in self._once_s:
+                    self._once_s[key] = self._fixed_s(member, tables=tables)
+            return np.array([self._once_s[degrees, tables] for degrees in members.degrees])
+
+        return members.once(("fixed", tables), found)
+
+    def _fixed_s(self, member: Member, *, tables: bool) -> float:
+        links, time_s = self.links_of(member.degrees), self.host_s(CostClass.FIXED, self.job.framework.step_fixed_s)
+        if links.parallel.world_size > 1:
+            time_s += float(links.seconds(Group.WORLD, Operation.ALL_REDUCE, [NORM_BYTES])[0])
+        if tables:
+            size = ceil_div(self.costs.share.vocab[member.share], member.degrees.tp) * self.job.model.hidden
+            size_bytes = int(size) * self.job.framework.grad_reduce_bytes
+            time_s += float(links.seconds(Group.EMB, Operation.ALL_REDUCE, [size_bytes])[0])
+        return time_s
+
+    def messages_s(self, pp: int) -> FloatArray:
+        """Return the seconds of a message between so many stages, of every share of the family that has so many."""
+        if pp in self._messages_s:
+            return self._messages_s[pp]
+        share = self.costs.share
+        split = np.where(share.splits_sequence | np.bool_(self.job.framework.splits_messages), share.tp, 1)
+        size = np.broadcast_to(share.activation_bytes * self.job.model.residual_streams // split, self.costs.shares)
+        places: dict[Degrees, list[int]] = {}
+        for (count, _), members in self.family.members.items():
+            for member in members if count == pp else ():
+                places.setdefault(member.degrees, []).append(member.share)
+        found = np.zeros(self.costs.shares)
+        for degrees, at in places.items():
+            found[at] = self.links_of(degrees).seconds(Group.PP, Operation.SEND_RECV, size[at])
+        return self._messages_s.setdefault(pp, found)
+
+    def shapes(self, pp: int) -> Iterator[Shape]:
+        """Yield every pipeline of that many stages."""
+        degrees = next(each for (stages, _), each in self.family.members.items() if stages == pp)[0].degrees
+        for schedule, vpp, _ in self.space.pipelines(pp):
+            try:
+                job = few_microbatches(self._job(degrees, schedule, vpp))
+                parallel, pairs = job.parallel, job.experts.pairs_passes
+                if any(job.decided(name) != on for name, on in self.family.variant.ways):
+                    continue  # it has no effect on this pipeline: not with this schedule, say
+                plan = plan_for_memory(job.pipeline.schedule, pp, parallel.vpp, parallel.microbatches, pairs)
+                stages = stages_of(job, self.family.cluster.ranks_per_node, self.costs.parts, plan)
+                yield shape_of(
+                    with_factors(job, self.factors), plan, tuple(Chunk.from_stage(each, self.layers) for each in stages)
+                )
+            except (InfeasibleError, ConfigError):
+                continue
+
+    def _job(self, degrees: Degrees, schedule: str, vpp: int) -> Job:
+        """Return a job of the family with one sequence in a microbatch and nothing recomputed."""
+        request, said = self.space.request, dict.fromkeys((*axes(), "recompute_method", "deduplicated_dispatch"))
+        said |= {**self.family.variant.fields(), **asdict(degrees), "micro_batch": 1, "recompute": "none"}
+        said |= {"vpp": vpp, "schedule": schedule if degrees.pp > 1 else None}
+        if request.model.experts is None:
+            said |= dict.fromkeys(("ep", "etp", "moe_dispatcher"))
+        if degrees.cp == 1:
+            said["cp_kind"] = None
+        if self._offloads_parameters(degrees):
+            said["zero"] = 3
+        else:
+            said["offload_parameters"] = None
+        request = replace(request, **{name: value for name, value in said.items() if name in JOB_FIELDS})
+        return resolve_job(request, self.setting.cluster)
+
+    def _offloads_parameters(self, degrees: Degrees) -> bool:
+        return bool(self.space.request.offload_parameters) and degrees.replicas > 1
+
+    def _costs(self, *, gathers: bool) -> CostTable:
+        keys = list(self.family.shares)
+        columns: dict[str, Any] = {name: np.array([getattr(key, name) for key in keys]) for name in _OF_SHARE}
+        multiple = self.space.request.vocab_multiple or self.job.framework.vocab_multiple
+        vocab = -(-self.job.model.vocab // (multiple * columns["tp"])) * multiple * columns["tp"]
+        share = replace(rank_share(self.job, self.family.cluster.ranks_per_node), vocab=vocab, **columns)
+        gathered_bytes = self.job.sharding.param_gather_bytes if gathers else 0
+        share = replace(share, execution=replace(share.execution, gathered_weight_bytes=gathered_bytes))
+        return CostTable(share, len(keys), self.operators)
+
+    @cached_property
+    def _rates(self) -> ShareRates:
+        shares = list(self.family.shares)
+        degrees = {shares[found.share][:4]: found.degrees for found in chain(*self.family.members.values())}
+        sets = {each: number for number, each in enumerate(degrees)}
+        which_K = [sets[key[:4]] for key in shares]
+        links = tuple(self.links(parallel_of(each)) for each in degrees.values())
+        copies = {stream: rate_of(self.host, stream) for stream in STREAMS}
+        return ShareRates(self.operators, links, np.array(which_K), self.host_factor, copies, self._held_share)

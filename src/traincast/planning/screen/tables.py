@@ -1,0 +1,79 @@
+"""What all layouts of a block have in common, as arrays: shares, microbatches, what virtual stages keep, messages.
+
+Letters: K shares, C kinds of virtual stages.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from msgspec import Struct
+
+from traincast.job.job import Job
+from traincast.mechanisms.offload import GRADIENT_BYTES
+from traincast.planning.options import Recompute
+from traincast.planning.screen.chunks import ChunkSizes
+from traincast.planning.screen.family import FamilyTables
+from traincast.planning.screen.members import Members
+from traincast.planning.screen.shape import Shape
+from traincast.planning.screen.state_times import StateSeconds
+from traincast.workload.ops import FloatArray, IntArray
+
+T = TypeVar("T")
+
+
+class BlockTables(Struct, dict=True):
+    """Layouts of one pipeline and one way of execution."""
+
+    filled: FamilyTables
+    shape: Shape
+    members: Members
+    recomputes: tuple[Recompute, ...]
+
+    @property
+    def job(self) -> Job:
+        """A job with this pipeline."""
+        return self.shape.job
+
+    @property
+    def rows_K(self) -> IntArray:
+        """Each share in the tables of its family."""
+        return self.members.share_K
+
+    @property
+    def microbatches_K(self) -> IntArray:
+        """Microbatches of a step."""
+        return self.members.microbatches_K
+
+    def of_degrees(self, name: str) -> IntArray:
+        """Return a degree of every share, [K]."""
+        return self.members.columns[name]
+
+    def kept(self, what: str, held: tuple[int, ...], made: Callable[[], T], *more: object) -> T:
+        """Return something of a kind of stage that depends on what virtual stages it holds, whatever the schedule."""
+        numbers = tuple(self.filled.number_of(self.shape.chunks[each]) for each in held)
+        return self.members.once((what, numbers, *more), made)
+
+    @cached_property
+    def sizes_C(self) -> list[ChunkSizes]:
+        """What these keep."""
+        table = self.filled.chunks
+        return [table.sizes(each, self.recomputes).rows(self.rows_K) for each in self.shape.chunks]
+
+    def out_s(self, state: StateSeconds) -> FloatArray:
+        """Return the seconds in which the gradients of a virtual stage go to the host."""
+        share = GRADIENT_BYTES * self.job.offload.optimizer / self.filled.host.link_bytes_per_s
+        found: FloatArray = share * state.updated
+        return found
+
+    @cached_property
+    def fixed_s(self) -> FloatArray:
+        """Seconds of what every step has once, [K]."""
+        return self.filled.fixed_s(self.members, self.shape)
+
+    @cached_property
+    def message_s(self) -> FloatArray:
+        """Seconds of a send and its receive between stages, [K]."""
+        pp = self.job.parallel.pp
+        return self.filled.messages_s(pp)[self.rows_K] if pp > 1 else np.zeros(len(self.members))
