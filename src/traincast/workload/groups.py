@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.job.parallel import Parallel
-from traincast.workload.ops import BoolArray, IntArray
+from traincast.workload.ops import BoolArray, IntArray, numbered
 from traincast.workload.words import Group
 
 
@@ -163,7 +163,7 @@ def _refine(colour_W: IntArray, table: GroupTable, id_G: IntArray) -> IntArray:
 
 
 def _renumber(values: IntArray) -> IntArray:
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    return numbered(values)[1].astype(np.int64)
 
 
 def _member_values(table: GroupTable, value_W: IntArray) -> IntArray:
