@@ -104,7 +104,7 @@ def _lines(path: Path) -> list[tuple[str, str]]:
 
 def _helped(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[tuple[str, str]]:
     """Yield the lines of the help of a command and of those below it."""
-    context = click.Context(command, info_name=name, parent=parent)
+    context = click.Context(command, info_name=name, parent=parent, **command.context_settings)
     yield from ((f"{name} --help", line) for line in command.get_help(context).splitlines())
     for each in command.list_commands(context) if isinstance(command, click.Group) else ():
         below = command.get_command(context, each)

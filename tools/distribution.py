@@ -80,7 +80,7 @@ def main() -> int:
     """Build, compare, try; return the exit code."""
     parser = argparse.ArgumentParser(description="build twice, compare, and try the wheel on its own")
     parser.add_argument("--out", type=Path, help="keep wheel and sdist there")
-    parser.add_argument("--tests", nargs=argparse.REMAINDER, help="run tests on the installed wheel, with what follows for pytest")
+    parser.add_argument("--tests", nargs=argparse.REMAINDER, help="test the installed wheel; what follows is pytest's")
     given = parser.parse_args()
     epoch = os.environ.get("SOURCE_DATE_EPOCH") or last_commit()
     with tempfile.TemporaryDirectory() as made:

@@ -7,11 +7,11 @@ from job_parts import job_of
 from traincast.job.frameworks import load_framework
 from traincast.job.share import rank_share
 from traincast.lowering.launches import Launches, layer_launches
-from traincast.model.structure import layer_blocks
+from traincast.model.structure import RankParts, layer_blocks
 
 
 def of(job):
-    return layer_launches(layer_blocks(job.model, job.model.layers - 1), rank_share(job), job)
+    return layer_launches(layer_blocks(job.model, job.model.layers - 1), RankParts(rank_share(job)), job)
 
 
 def moe(**changes):

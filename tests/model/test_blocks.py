@@ -76,7 +76,7 @@ def test_every_count_of_parameters_is_the_same(name):
     counted = parameters(model, job.kernels.padded_vocab)
     (stage,) = stages_of(job, 8)
     built = stage.weights()
-    held = rank_parameters(job.model, held_by_stages(job, plan_of_job(job)), RankParts(rank_share(job))).total
+    held = rank_parameters(job, held_by_stages(job, plan_of_job(job)), RankParts(rank_share(job))).total
     assert built.total == built.trained_dense + built.trained_experts == counted.trained
     assert held.total == held.trained == counted.trained
     experts = counted.layers.experts + counted.mtp.experts

@@ -7,6 +7,7 @@ would split such groups over nodes unevenly; real jobs leave GPUs unused instead
 Letters: L levels of location (now one, the node), W ranks of the world.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import overload
@@ -96,18 +97,12 @@ def placement_of(members: Sequence[int] | npt.NDArray[np.integer], locations_LW:
     ProgramError
         If there is no member, one twice, or one outside the world.
     """
-    ranks = np.asarray(members, dtype=np.int64)
-    if (
-        ranks.size == 0
-        or ranks.min() < 0
-        or ranks.max() >= locations_LW.shape[1]
-        or np.any(np.diff(np.sort(ranks)) == 0)
-    ):
-        raise ProgramError(
-            f"a group has members {ranks.tolist()}; they must be different ranks below {locations_LW.shape[1]}"
-        )
-    counts = np.unique(locations_LW[NODE, ranks], return_counts=True)[1]
-    return Placement(tuple(sorted(counts.tolist(), reverse=True)))
+    ranks, world = np.asarray(members).tolist(), locations_LW.shape[1]
+    if not ranks or min(ranks) < 0 or max(ranks) >= world or len(set(ranks)) < len(ranks):
+        raise ProgramError(f"a group has members {ranks}; they must be different ranks below {world}")
+    # Groups are small, so that counting them one by one is fast.
+    counts = Counter(locations_LW[NODE, ranks].tolist())
+    return Placement(tuple(sorted(counts.values(), reverse=True)))
 
 
 def ends_of(sender: int, receiver: int, locations_LW: npt.NDArray[np.integer]) -> Placement:

@@ -6,6 +6,7 @@ refuses what cannot be, and answers what is asked of it.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +30,7 @@ from traincast.job.recompute import Recomputation
 from traincast.job.request import JOB_FIELDS
 from traincast.job.sharding import Sharding
 from traincast.model.model import Model
+from traincast.model.structure import Blocks, blocks_of_layers
 
 GROUPS: Mapping[str, type[Struct]] = MappingProxyType(
     {
@@ -48,7 +50,7 @@ GROUPS: Mapping[str, type[Struct]] = MappingProxyType(
 """The groups of a job whose fields are those of a request, by their names in `Job`."""
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class Job(Struct, frozen=True, kw_only=True, dict=True):
     """A job with everything decided.
 
     What a group alone can answer it answers itself; here is what takes several of them, the model or the framework.
@@ -69,6 +71,11 @@ class Job(Struct, frozen=True, kw_only=True):
     kernels: Kernels
     finetuning: Finetuning
     assumptions: tuple[Note, ...] = ()
+
+    @cached_property
+    def blocks_L(self) -> tuple[Blocks, ...]:
+        """The blocks of each layer of the model, equal ones the very same."""
+        return blocks_of_layers(self.model)
 
     @property
     def memory_policy(self) -> MemoryPolicy:

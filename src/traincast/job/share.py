@@ -5,12 +5,12 @@ from msgspec.structs import replace
 from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job
 from traincast.model.blocks.share import Execution, Share
-from traincast.model.structure import Blocks, in_sixteen_bits, layer_blocks
+from traincast.model.structure import Blocks, in_sixteen_bits
 
 
 def blocks_of_layer(job: Job, layer: int) -> Blocks:
     """Return the blocks of the layer of a job at that index, from 0: in 16 bits where the job keeps the ends there."""
-    blocks = layer_blocks(job.model, layer)
+    blocks = job.blocks_L[layer]
     return in_sixteen_bits(blocks) if job.precision.keeps_sixteen_bits(layer, job.model.layers) else blocks
 
 

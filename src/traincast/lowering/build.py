@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
+from msgspec import Struct, field
 
 from traincast.diagnostics import Note
 from traincast.job.job import Job
@@ -104,20 +104,21 @@ class _StepWriter(Struct):
     microbatches: tuple[tuple[int, int], ...] = ()
     """First and last microbatch of each copy of the model."""
 
+    _own_P: list[list[int]] = field(default_factory=list)
+    """The virtual stages of all copies on each stage."""
+
     def __post_init__(self) -> None:
-        passing: dict[int, set[int]] = {}
-        for slot in self.plan.slots[0]:
-            passing.setdefault(slot.copy, set()).add(slot.microbatch)
-        self.microbatches = tuple((min(each), max(each)) for _, each in sorted(passing.items()))
+        slots = self.plan.columns_P[0]
+        passing = (slots.microbatch_S[slots.copy_S == copy] for copy in range(len(self.plan.placement)))
+        self.microbatches = tuple((int(each.min()), int(each.max())) for each in passing if len(each))
+        self._own_P = [self._of_rank(stage) for stage in range(self.job.parallel.pp)]
 
     def write(self) -> None:
         """Add the template, with the segments of every stage."""
         pp = range(self.job.parallel.pp)
         forward = list(map(self._forward, self.each_Q))
         backward = list(map(self._backward, self.each_Q))
-        starts = [
-            self._segment(start_rows(self.emit, [self.each_Q[index] for index in self._of_rank(stage)])) for stage in pp
-        ]
+        starts = [self._segment(self._start_rows(stage)) for stage in pp]
         ends = [self._segment(self._end_rows(stage)) for stage in pp]
         template = self.emit.builder.template(before_recv_DQM=self._before_messages())
         template.forward_QM[:], template.backward_QM[:] = forward, backward
@@ -136,7 +137,7 @@ class _StepWriter(Struct):
         if not (gathers_updated(job) and job.sharding.overlap_param_gather):
             return segments
         for placement_Q, (first, _) in zip(self.plan.placement, self.microbatches, strict=False):
-            own = self._of_rank(placement_Q[index])
+            own = self._own_P[placement_Q[index]]
             position = own.index(index)
             following = self.each_Q[own[position + 1]] if position + 1 < len(own) else None
             segments[first] = self._segment(self._first_forward_rows(of, following, begins=position == 0))
@@ -204,20 +205,26 @@ class _StepWriter(Struct):
         held = ({q for q, holder in enumerate(placement_Q) if holder == stage} for placement_Q in self.plan.placement)
         return sorted(set().union(*held))
 
+    def _start_rows(self, stage: int) -> Rows:
+        """Return what precedes the first forward pass of a stage; stages that are alike have the same rows."""
+        own = [self.each_Q[index] for index in self._own_P[stage]]
+        key = "start", *(each.stage.like for each in own)
+        return self.emit.builder.again(key, lambda: start_rows(self.emit, own))
+
     def _end_rows(self, stage: int) -> Rows:
-        """Return what follows the last backward pass of a stage."""
-        job, own, late = self.job, self._of_rank(stage), list[int]()
+        """Return what follows the last backward pass of a stage, likewise."""
+        job, own, late = self.job, self._own_P[stage], list[int]()
         if job.reduces_once:
             ends_Q = self._residency().ends_rank_Q
             late = [index for index in own if ends_Q[index]]
         elif not job.sharding.overlap_grad_reduce and job.sharding.zero < 2:
             late = own
+        has_table, stages = stage in table_stages(job, self.plan), [self.each_Q[index] for index in own]
         ending = Ending(
-            [self.each_Q[index].state for index in late],
-            has_copies=len(self.plan.placement) > 1,
-            has_table=stage in table_stages(job, self.plan),
+            [self.each_Q[index].state for index in late], has_copies=len(self.plan.placement) > 1, has_table=has_table
         )
-        return end_rows(self.emit, [self.each_Q[index] for index in own], ending)
+        key = "end", has_table, *((each.stage.like, each.stage.index in late) for each in stages)
+        return self.emit.builder.again(key, lambda: end_rows(self.emit, stages, ending))
 
     def _before_messages(self) -> IntArray | None:
         """Return the host's work before each blocking receive, where the framework has any."""

@@ -159,10 +159,12 @@ def _counted(exchanges: Exchanges) -> Iterable[tuple[Exchange, Number]]:
 
 
 class RowEmitter(Emitter):
-    """Adds operations to a workload and returns their rows."""
+    """Adds operations to a workload and returns their rows: equal exchanges and waits have one."""
 
     def __init__(self, job: Job, share: Share, builder: WorkloadBuilder) -> None:
         self.job, self.share, self.builder = job, share, builder
+        self._exchanges: dict[tuple[object, ...], list[int]] = {}
+        self._waits: dict[Stream, int] = {}
 
     def compute(self, name: str, phase: Phase, work: Pass) -> list[int]:
         """Add one operation for all calls of a pass."""
@@ -211,29 +213,37 @@ class RowEmitter(Emitter):
         """Add a collective."""
         if each.size_bytes <= 0 or count <= 0:
             return []
-        part = f"{each.group.name.lower()} {each.operation.name.lower()}"
-        return self.builder.add(
-            collective_op(
-                f"{part} (unhidden)" if unhidden else part,
-                phase,
-                each.group,
-                each.operation,
-                ceil_div(each.size_bytes, each.messages),
-                blocking=blocking,
-                repeats=count * each.messages,
-                cost_class=CostClass.UNHIDDEN if unhidden else CostClass.NONE,
-                part=part,
+        key = each, phase, count, blocking, unhidden
+        if key not in self._exchanges:
+            part = f"{each.group.name.lower()} {each.operation.name.lower()}"
+            self._exchanges[key] = self.builder.add(
+                collective_op(
+                    f"{part} (unhidden)" if unhidden else part,
+                    phase,
+                    each.group,
+                    each.operation,
+                    ceil_div(each.size_bytes, each.messages),
+                    blocking=blocking,
+                    repeats=count * each.messages,
+                    cost_class=CostClass.UNHIDDEN if unhidden else CostClass.NONE,
+                    part=part,
+                )
             )
-        )
+        return self._exchanges[key].copy()
 
     def wait(self, *streams: Stream, where: bool = True) -> list[int]:
         """Add waits."""
-        return self.builder.wait(*streams) if where else []
+        rows: Rows = []
+        for stream in streams if where else ():
+            if stream not in self._waits:
+                (self._waits[stream],) = self.builder.wait(stream)
+            rows.append(self._waits[stream])
+        return rows
 
-    def again(self, key: tuple[object, ...], write: Callable[[], Rows]) -> Rows:  # noqa: ARG002
-        """Add it anew: whole passes are remembered by the builder."""
-        return write()
+    def again(self, key: tuple[object, ...], write: Callable[[], Rows]) -> Rows:
+        """Add it the first time."""
+        return self.builder.again(key, write)
 
     def overlapped(self, launched: list[int], hiding: list[int]) -> list[int]:
         """Add the waits for what is launched."""
-        return self.builder.overlapped(launched, hiding)
+        return [*launched, *hiding, *self.wait(*self.builder.running(launched))]

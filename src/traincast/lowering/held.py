@@ -9,20 +9,21 @@ arXiv:2412.19437, section 3.2.1 (with DualPipe the first and the last layers sha
 Letters: Q virtual stages in model order.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.job.job import Job
-from traincast.model.model import Model
+from traincast.job.share import blocks_of_layer
 from traincast.model.structure import (
     EMBEDDING_COPY,
     FIRST_BLOCKS,
     MTP_HEAD,
     Blocks,
     last_blocks,
-    layer_kinds,
     mtp_body,
 )
 from traincast.schedules.plan import SchedulePlan
@@ -44,22 +45,22 @@ class Held(Struct, frozen=True):
     shares_table: bool
     """Whether its LM head is on the same rank as the embedding."""
 
-    def ends(self, model: Model) -> dict[Blocks, int]:
+    def ends(self, job: Job) -> dict[Blocks, int]:
         """Return the ends of the model that it holds, without the heads of MTP layers, and how often."""
         found: dict[Blocks, int] = {FIRST_BLOCKS: 1} if self.first else {}
         if self.copies_table:
             found[EMBEDDING_COPY] = 1
         if self.last:
-            found[last_blocks(model, with_embedding=self.shares_table)] = 1
+            found[last_blocks(job.model, with_embedding=self.shares_table)] = 1
         return found
 
-    def kinds(self, model: Model) -> Iterator[tuple[Blocks, int]]:
+    def kinds(self, job: Job) -> Iterator[tuple[Blocks, int]]:
         """Yield its layers and MTP layers by kind, and the heads of MTP layers, and how often it has each."""
-        yield from layer_kinds(model, self.layers).items()
+        yield from Counter(job.blocks_L[self.layers.start : self.layers.stop]).items()
         if self.mtp_layers:
-            yield mtp_body(model), self.mtp_layers
-        if self.last and model.mtp_layers:
-            yield MTP_HEAD, model.mtp_layers
+            yield mtp_body(job.model), self.mtp_layers
+        if self.last and job.model.mtp_layers:
+            yield MTP_HEAD, job.model.mtp_layers
 
 
 def held_by_stages(job: Job, plan: SchedulePlan) -> tuple[Held, ...]:
@@ -79,6 +80,22 @@ def held_by_stages(job: Job, plan: SchedulePlan) -> tuple[Held, ...]:
         )
         for index, (count, end) in enumerate(zip(layers_Q, accumulate(layers_Q), strict=True))
     )
+
+
+def first_alike(job: Job, held_Q: Sequence[Held]) -> list[int]:
+    """Return for each virtual stage the first that does and keeps the same, itself or one before it, [Q]."""
+    found: dict[tuple[object, ...], int] = {}
+    return [
+        found.setdefault(
+            (
+                replace(held, layers=range(0)),
+                tuple(blocks_of_layer(job, layer) for layer in held.layers),
+                job.hidden_states_after(index),
+            ),
+            index,
+        )
+        for index, held in enumerate(held_Q)
+    ]
 
 
 def table_stages(job: Job, plan: SchedulePlan) -> tuple[int, ...]:

@@ -8,8 +8,6 @@ one kernel, takes 100 us on the host of a GB200, where PyTorch's own takes 37 us
 (NVIDIA/TransformerEngine#2053).
 """
 
-from collections.abc import Iterable
-
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -17,9 +15,10 @@ from traincast.job.frameworks import FULL_ITERATION, Framework
 from traincast.job.job import Job
 from traincast.lowering.casts import casts_of, launches_of
 from traincast.model.blocks.common import gradient_sums
-from traincast.model.blocks.part import Block, Exchange, Gemm, Kernel, Part
+from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, Summed, added
+from traincast.model.structure import Blocks, RankParts
 
 _DENSE_LAYER = 11
 """Launches of a dense layer's forward pass in 16 bits: two norms, four GEMMs, positions, attention, activation and two
@@ -106,7 +105,7 @@ class LayerLaunches(Struct, frozen=True):
     modules: dict[str, Launches]
 
 
-def layer_launches(blocks: Iterable[Block], share: Share, job: Job) -> LayerLaunches:
+def layer_launches(blocks: Blocks, of_rank: RankParts, job: Job) -> LayerLaunches:
     """Return what the host does for a layer of some blocks."""
     held = job.kernels.cuda_graph_scope if job.kernels.cuda_graphs else ()
     forward, backward, modules = Launches(), Launches(), dict[str, Launches]()
@@ -114,8 +113,8 @@ def layer_launches(blocks: Iterable[Block], share: Share, job: Job) -> LayerLaun
         return LayerLaunches(forward, backward, modules)
     if job.kernels.cuda_graphs and not held:
         return LayerLaunches(_REPLAY, _REPLAY, modules)
-    graph = False
-    for part, scope in ((part, scope) for block in blocks for part, scope in _scopes(block.parts(share))):
+    graph, share = False, of_rank.share
+    for part, scope in ((part, scope) for block in blocks for part, scope in _scopes(of_rank.of_block(block))):
         inside = scope in held or ("moe" in held and scope.startswith("moe"))
         if inside:
             # Neighbours that are held are one graph.

@@ -9,7 +9,7 @@ megatron/core/transformer/moe/shared_experts.py (moe_shared_expert_overlap: FC1 
 the combine).
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Protocol
 
 from traincast.lowering.emit import Emitter, Rows
@@ -23,7 +23,7 @@ class Layers(Protocol):
     """The layers of a stage."""
 
     @property
-    def like(self) -> tuple[object, ...]:
+    def like(self) -> Hashable:
         """What tells layers that do other work apart."""
 
     def host(self, phase: Phase) -> Launches:

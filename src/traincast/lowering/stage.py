@@ -30,6 +30,17 @@ from traincast.schedules.plan import SchedulePlan
 from traincast.workload.words import Phase
 
 
+class Like(Struct, frozen=True, cache_hash=True):
+    """What tells virtual stages of a job that do other work apart, whichever layers they have."""
+
+    kinds: tuple[tuple[Blocks, int], ...]
+    mtp_layers: int
+    first: bool
+    last: bool
+    copies_table: bool
+    shares_table: bool
+
+
 class StageParts:
     """What a rank has of every block of a job, and what each does; the same for all stages."""
 
@@ -38,6 +49,7 @@ class StageParts:
         self._works: dict[Blocks, Work] = {}
         self._launches: dict[Blocks, LayerLaunches] = {}
         self.totals: dict[tuple[object, ...], Pass] = {}
+        self.weights: dict[Like, Elements] = {}
 
     @cached_property
     def kept(self) -> LayerModel:
@@ -57,7 +69,7 @@ class StageParts:
     def launches(self, blocks: Blocks) -> LayerLaunches:
         """Return what the host does for a layer of some blocks."""
         if blocks not in self._launches:
-            self._launches[blocks] = layer_launches(blocks, self.parts.share, self.job)
+            self._launches[blocks] = layer_launches(blocks, self.parts, self.job)
         return self._launches[blocks]
 
 
@@ -76,10 +88,10 @@ class StageWork(Struct, frozen=True, dict=True):
         return self.held.first
 
     @cached_property
-    def like(self) -> tuple[object, ...]:
-        """What tells stages of a job that do other work apart, whichever layers they have."""
-        held = self.held
-        return tuple(self.kinds.items()), held.mtp_layers, held.first, held.last, held.copies_table, held.shares_table
+    def like(self) -> Like:
+        """What it has in common with those that do the same work."""
+        held, kinds = self.held, tuple(self.kinds.items())
+        return Like(kinds, held.mtp_layers, held.first, held.last, held.copies_table, held.shares_table)
 
     @cached_property
     def layers(self) -> int:
@@ -98,10 +110,11 @@ class StageWork(Struct, frozen=True, dict=True):
 
     def weights(self) -> Elements:
         """Return the weights that a rank holds of it."""
-        model, total = self.job.model, Elements()
-        for blocks, count in (*self.held.kinds(model), *self.held.ends(model).items()):
-            total += self.of_rank.parts.elements(blocks) * count
-        return total
+        known = self.of_rank.weights
+        if self.like not in known:
+            held = (*self.held.kinds(self.job), *self.held.ends(self.job).items())
+            known[self.like] = sum((self.of_rank.parts.elements(blocks) * count for blocks, count in held), Elements())
+        return known[self.like]
 
     @cached_property
     def offloaded(self) -> tuple[Number, Number]:

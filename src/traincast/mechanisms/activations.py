@@ -87,7 +87,7 @@ class LayerModel:
         forward: Number = 0.0
         backward: Number = 0.0
         for block in blocks:
-            parts, again = self.parts.of_blocks((block,)), 0.0
+            parts, again = self.parts.of_block(block), 0.0
             for part in parts:
                 _add(tensors, part.saved.items())
             for name, size, to_host in spared(self.job, parts):

@@ -76,4 +76,11 @@ def rounded(value: Number) -> Number:
 def _arrays(*values: Number) -> bool:
     # Without numpy there are no arrays, and shells complete a job's options without it.
     numpy = sys.modules.get("numpy")
-    return numpy is not None and any(isinstance(value, numpy.ndarray) for value in values)
+    for value in values:
+        if not isinstance(value, _PLAIN) and numpy is not None and isinstance(value, numpy.ndarray):
+            return True
+    return False
+
+
+_PLAIN = (int, float)
+"""Most numbers are of these types, which are told first."""

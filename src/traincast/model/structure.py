@@ -60,6 +60,13 @@ def layer_blocks(model: Model, layer: int) -> Blocks:
     return _made(model, layer, model.names_of(layer))
 
 
+def blocks_of_layers(model: Model) -> tuple[Blocks, ...]:
+    """Return the blocks of each layer, equal ones the very same."""
+    once: dict[Blocks, Blocks] = {}
+    every = (layer_blocks(model, layer) for layer in range(model.layers))
+    return tuple(once.setdefault(blocks, blocks) for blocks in every)
+
+
 def _made(model: Model, layer: int, names: tuple[str, ...]) -> Blocks:
     """Return the blocks of some names for the layer at that index."""
     return tuple(
@@ -137,14 +144,18 @@ class RankParts(Struct, frozen=True, eq=False):
     """The parts that one rank has of blocks, worked out once for equal ones."""
 
     share: Share
-    _parts: dict[Blocks, list[Part]] = field(default_factory=dict)
+    _parts: dict[Block, tuple[Part, ...]] = field(default_factory=dict)
     _elements: dict[Blocks, Elements] = field(default_factory=dict)
 
     def of_blocks(self, blocks: Blocks) -> list[Part]:
         """Return the parts of some blocks."""
-        if blocks not in self._parts:
-            self._parts[blocks] = parts_of(blocks, self.share)
-        return self._parts[blocks]
+        return [part for block in blocks for part in self.of_block(block)]
+
+    def of_block(self, block: Block) -> tuple[Part, ...]:
+        """Return the parts of one block."""
+        if block not in self._parts:
+            self._parts[block] = block.parts(self.share)
+        return self._parts[block]
 
     def elements(self, blocks: Blocks) -> Elements:
         """Return the parameters of some blocks."""

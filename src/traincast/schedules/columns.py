@@ -1,6 +1,6 @@
-"""The slots of a stage as columns, with the messages that each receives and sends.
+"""The slots of stages as columns, with the messages that each receives and sends.
 
-Letters: S slots of a stage, C model copies, Q virtual stages in model order.
+Letters: P stages, S slots of one or several of them, C model copies, Q virtual stages in model order.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     _Column = npt.NDArray[np.integer]
     _Mask = npt.NDArray[np.bool_]
+    _Chosen = _Mask | _Column | slice
 
 
 class Messages(NamedTuple):
@@ -34,7 +35,7 @@ class Messages(NamedTuple):
         """Whether there is one."""
         return self.peer_S >= 0
 
-    def where(self, chosen_S: "_Mask") -> "Messages":
+    def where(self, chosen_S: "_Chosen") -> "Messages":
         """Return those of some slots."""
         return Messages(
             self.peer_S[chosen_S], self.boundary_S[chosen_S], self.forward_S[chosen_S], self.usual_S[chosen_S]
@@ -42,33 +43,35 @@ class Messages(NamedTuple):
 
 
 class SlotColumns(NamedTuple):
-    """The slots of a stage as columns, [S] each; the first fields are those of `Slot`."""
+    """The slots of stages as columns, stage after stage, [S] each; the first fields are those of `Slot`."""
 
     kind_S: "_Column"
     virtual_stage_S: "_Column"
     microbatch_S: "_Column"
     copy_S: "_Column"
     paired_S: "_Column"
+    stage_S: "_Column"
     arriving: Messages
     """What each must receive first."""
     sent: Messages
     """What each sends when it is done."""
 
-    def where(self, chosen_S: "_Mask") -> "SlotColumns":
+    def where(self, chosen_S: "_Chosen") -> "SlotColumns":
         """Return some of them."""
-        kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S = (column_S[chosen_S] for column_S in self[:5])
+        kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S, stage_S = (each[chosen_S] for each in self[:6])
         arriving, sent = self.arriving.where(chosen_S), self.sent.where(chosen_S)
-        return SlotColumns(kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S, arriving, sent)
+        return SlotColumns(kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S, stage_S, arriving, sent)
 
 
-def columns_of(placement: Sequence[Sequence[int]], slots_P: Sequence[Sequence[Slot]], stage: int) -> SlotColumns:
-    """Return the slots of a stage as columns; `placement` is the stage of each virtual stage, of every copy."""
+def columns_of(placement: Sequence[Sequence[int]], slots_P: Sequence[Sequence[Slot]]) -> SlotColumns:
+    """Return the slots of all stages as columns; `placement` is the stage of each virtual stage, of every copy."""
     # Names of schedules are listed and completed without arrays.
     import numpy as np
 
-    slots = slots_P[stage]
-    flat = np.fromiter(chain.from_iterable(slots), np.int32, count=5 * len(slots))
+    counts_P = list(map(len, slots_P))
+    flat = np.fromiter(chain.from_iterable(chain.from_iterable(slots_P)), np.int32, count=5 * sum(counts_P))
     kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S = flat.reshape(-1, 5).T.copy()
+    stage_S = np.repeat(np.arange(len(slots_P), dtype=np.int32), counts_P)
     placement_CQ = np.array(placement, dtype=np.int32)
     ends, forward_S = placement_CQ.shape[1], kind_S == SlotKind.F
     step_S = np.where(forward_S, 1, -1)
@@ -77,8 +80,8 @@ def columns_of(placement: Sequence[Sequence[int]], slots_P: Sequence[Sequence[Sl
         """Return what the slots send, or receive."""
         other_S = virtual_stage_S + (step_S if sends else -step_S)
         peer_S = placement_CQ[copy_S, np.clip(other_S, 0, ends - 1)]
-        there_S = (kind_S != SlotKind.W) & (other_S >= 0) & (other_S < ends) & (peer_S != stage)
-        source_S, target_S = np.broadcast_arrays(*((stage, peer_S) if sends else (peer_S, stage)))
+        there_S = (kind_S != SlotKind.W) & (other_S >= 0) & (other_S < ends) & (peer_S != stage_S)
+        source_S, target_S = (stage_S, peer_S) if sends else (peer_S, stage_S)
         return Messages(
             peer_S=np.where(there_S, peer_S, -1),
             boundary_S=np.minimum(other_S, virtual_stage_S) + copy_S * ends,
@@ -87,4 +90,4 @@ def columns_of(placement: Sequence[Sequence[int]], slots_P: Sequence[Sequence[Sl
         )
 
     arriving, sent = messages(sends=False), messages(sends=True)
-    return SlotColumns(kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S, arriving, sent)
+    return SlotColumns(kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S, stage_S, arriving, sent)

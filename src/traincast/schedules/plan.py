@@ -6,7 +6,7 @@ M microbatches.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,9 +30,15 @@ class SchedulePlan(Struct, frozen=True, kw_only=True, dict=True):
     warnings: tuple[Note, ...] = ()
 
     @cached_property
+    def columns(self) -> SlotColumns:
+        """The slots of all stages as columns."""
+        return columns_of(self.placement, self.slots)
+
+    @cached_property
     def columns_P(self) -> tuple[SlotColumns, ...]:
         """The slots of each stage as columns, [P]."""
-        return tuple(columns_of(self.placement, self.slots, stage) for stage in range(len(self.slots)))
+        bounds = accumulate(map(len, self.slots), initial=0)
+        return tuple(self.columns.where(slice(*each)) for each in pairwise(bounds))
 
     @cached_property
     def splits_backward(self) -> bool:

@@ -8,17 +8,16 @@ from collections import Counter
 from collections.abc import Iterator
 
 from traincast.estimate.memory.states import held_by
+from traincast.job.job import Job
 from traincast.lowering.held import Held, held_by_stages
 from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import StageParts
-from traincast.model.model import Model
 from traincast.model.structure import (
     FIRST_BLOCKS,
     MTP_HEAD,
     MTP_PROJECTION,
     Blocks,
     last_blocks,
-    layer_blocks,
     mtp_blocks,
 )
 from traincast.simulation.job_step import JobStep
@@ -46,19 +45,20 @@ def block_times(done: JobStep) -> tuple[BlockResult, ...]:
     for stage in range(len(plan.slots)):
         held = Counter[tuple[str, Blocks]]()
         for _, virtual_stage in held_by(plan, stage):
-            held.update(_named(job.model, stages[virtual_stage]))
+            held.update(_named(job, stages[virtual_stage]))
         for (name, blocks), count in held.items():
             forward_s, backward_s = taken_s(blocks)
             found.append(BlockResult(stage=stage, block=name, count=count, forward_s=forward_s, backward_s=backward_s))
     return tuple(found)
 
 
-def _named(model: Model, held: Held) -> Iterator[tuple[str, Blocks]]:
+def _named(job: Job, held: Held) -> Iterator[tuple[str, Blocks]]:
     """Yield the blocks of a virtual stage, each under its name."""
+    model = job.model
     if held.first:
         yield "embedding", FIRST_BLOCKS
     for layer in held.layers:
-        for name, block in zip(model.names_of(layer), layer_blocks(model, layer), strict=True):
+        for name, block in zip(model.names_of(layer), job.blocks_L[layer], strict=True):
             yield name, (block,)
     for _ in range(held.mtp_layers):
         yield "MTP projection", MTP_PROJECTION

@@ -106,7 +106,8 @@ def _in_bytes(notes: Sequence[Note], memory: JobMemory) -> Iterator[Note]:
         if note.code == GRADIENT_TYPE and job.precision.dtype not in ("fp32", "tf32"):
             now = job.framework.grad_reduce_bytes
             other = 6 - now
-            wider = JobMemory(replace(job, framework=replace(job.framework, grad_reduce_bytes=other)))
+            changed = replace(job, framework=replace(job.framework, grad_reduce_bytes=other))
+            wider = JobMemory(changed, like=memory)
             peak = format_size(wider.peak)
             took = f"{format_size(fullest.gradients)} of the {format_size(fullest.peak)} of its fullest GPU"
             text = f"{note.text}: {took}, which would be {peak} with {other} bytes"

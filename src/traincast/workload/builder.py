@@ -239,8 +239,10 @@ class WorkloadBuilder(Struct):
     ops: list[Op] = field(default_factory=list)
     segments: list[IntArray] = field(default_factory=list)
     templates: list[Template] = field(default_factory=list)
-    _written: dict[object, tuple[int, int, Rows]] = field(default_factory=dict)
-    """First and last row, and rows in program order, of what may be written again."""
+    _written: dict[object, Rows] = field(default_factory=dict)
+    """Rows in program order of what may be asked for again."""
+    _numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
+    """Segments by their rows."""
 
     @property
     def virtual_stages(self) -> int:
@@ -253,18 +255,11 @@ class WorkloadBuilder(Struct):
         return list(range(len(self.ops) - len(ops), len(self.ops)))
 
     def again(self, key: object, write: Callable[[], Rows]) -> Rows:
-        """Write operations down that may have been written before under the same key: then as they were.
-
-        What is written twice has rows of its own each time.
-        """
-        begin = len(self.ops)
-        if key not in self._written:
-            rows = write()
-            self._written[key] = begin, len(self.ops), rows
-            return rows
-        first, last, rows = self._written[key]
-        self.ops += self.ops[first:last]
-        return [row + begin - first for row in rows]
+        """Return the rows of operations that are written when a key is first asked for: equal work has equal rows."""
+        rows = self._written.get(key)
+        if rows is None:
+            rows = self._written[key] = write()
+        return rows.copy()
 
     def wait(self, *streams: Stream) -> Rows:
         """Wait for everything that was launched on each of some streams."""
@@ -276,20 +271,26 @@ class WorkloadBuilder(Struct):
 
     def drained(self, rows: Rows) -> Rows:
         """Wait for what some rows launch and nothing in them waits for, in the order of the launches."""
+        return self.wait(*self.running(rows))
+
+    def running(self, rows: Rows) -> list[Stream]:
+        """Return the streams on which some rows launch what nothing in them waits for, in the order of the launches."""
         running: dict[Stream, None] = {}
         for op in (self.ops[row] for row in rows):
             if op.kind is Kind.WAIT:
                 running.pop(op.waits_for, None)
             elif not op.blocking:
                 running[op.stream] = None
-        return self.wait(*running)
+        return list(running)
 
     def segment(self, rows: Sequence[int]) -> int:
-        """Make a segment of some rows and return its number; of none it is -1."""
+        """Make a segment of some rows and return its number, the same for the same rows; of none it is -1."""
         if not rows:
             return -1
-        self.segments.append(np.array(rows, dtype=np.int32))
-        return len(self.segments) - 1
+        number = self._numbers.setdefault(tuple(rows), len(self.segments))
+        if number == len(self.segments):
+            self.segments.append(np.array(rows, dtype=np.int32))
+        return number
 
     def template(self, *, message_s_DQM: FloatArray | None = None, before_recv_DQM: IntArray | None = None) -> Template:
         """Add a template in which nothing runs; whoever asks for it writes numbers of segments into its arrays."""

@@ -17,20 +17,45 @@ from msgspec.structs import astuple, replace
 from traincast.errors import ProgramError
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.groups import Fold, GroupTable, group_colours
-from traincast.workload.ops import BoolArray, FloatArray, IntArray, Op, OpTable, distinct
+from traincast.workload.ops import FloatArray, IntArray, Op, OpTable, distinct
 from traincast.workload.program import GroupInstance, Program
 from traincast.workload.rendezvous import join_collectives, join_messages, keys, occurrences
-from traincast.workload.sequence import Sequence, SequenceBuilder
+from traincast.workload.sequence import SequenceBuilder, Sequences
 from traincast.workload.words import Group, Kind, Phase, Stream
 from traincast.workload.workload import Workload
 
 
-class _Tile(Struct, frozen=True):
-    """A sequence with its edges, ready to be repeated."""
+class _Tiles(Struct, frozen=True):
+    """What ranks of some templates and stages do, one tile after another, with its edges, ready to be repeated."""
 
-    sequence: Sequence
+    sequences: tuple[Sequences, ...]
+    ptr_K1: IntArray
+    """Operations of each tile begin here, and the last ones end."""
+    edge_ptr_K1: IntArray
+    """Its edges, likewise."""
     edge_src_E: IntArray
     edge_dst_E: IntArray
+
+    def columns(self, name: str, tile_R: IntArray) -> IntArray:
+        """Return a column of the tiles of some ranks."""
+        column_L = np.concatenate([getattr(each, name) for each in self.sequences])
+        return _taken(column_L, self.ptr_K1, tile_R)
+
+    def edges(self, tile_R: IntArray, begin_R: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the edges of the tiles of some ranks, whose operations begin there."""
+        count_R = np.diff(self.edge_ptr_K1)[tile_R]
+        shift_E = np.repeat((begin_R - self.ptr_K1[tile_R]).astype(np.int32), count_R)
+        source_E, target_E = (
+            _taken(each, self.edge_ptr_K1, tile_R) + shift_E for each in (self.edge_src_E, self.edge_dst_E)
+        )
+        return source_E, target_E
+
+
+def _taken(column_L: IntArray, ptr_K1: IntArray, tile_R: IntArray) -> IntArray:
+    """Return the parts of a column that belong to the tiles of some ranks, one after the other."""
+    if np.array_equal(tile_R, np.arange(len(ptr_K1) - 1)):
+        return column_L
+    return np.concatenate([column_L[:0], *(column_L[ptr_K1[tile] : ptr_K1[tile + 1]] for tile in tile_R.tolist())])
 
 
 def expand(
@@ -121,25 +146,25 @@ def expansion(
     """Return the program of a workload (`expand`), in a form that serves others with other estimates."""
     stage_R = fold.rank_C // workload.parallel.ranks_per_stage
     builder = SequenceBuilder(workload, plan)
-    ops, chosen = _tiles(builder, fold, stage_R)
-    length_R = np.array([len(tile.sequence.row_L) for tile in chosen], dtype=np.int64)
+    ops, tiles, tile_R = _tiles(builder, fold, stage_R)
+    length_R = np.diff(tiles.ptr_K1)[tile_R]
     op_ptr_R1 = np.concatenate([[0], np.cumsum(length_R)])
-    index_N = np.repeat(np.arange(len(chosen), dtype=np.int32), length_R)
-    row_N = _gather([tile.sequence.row_L for tile in chosen])
+    index_N = np.repeat(np.arange(len(tile_R), dtype=np.int32), length_R)
+    row_N = tiles.columns("row_L", tile_R)
     groups, group_RK = _group_instances(fold, tables)
-    shift_R = op_ptr_R1[:-1].astype(np.int32)
+    edge_src_E, edge_dst_E = tiles.edges(tile_R, op_ptr_R1[:-1])
     program = Program(
         ops=ops,
         row_N=row_N,
         rank_N=fold.rank_C[index_N],
-        microbatch_N=_gather([tile.sequence.microbatch_L for tile in chosen]),
-        virtual_stage_N=_gather([tile.sequence.virtual_stage_L for tile in chosen]),
-        peer_stage_N=_gather([tile.sequence.peer_L for tile in chosen]),
+        microbatch_N=tiles.columns("microbatch_L", tile_R),
+        virtual_stage_N=tiles.columns("virtual_stage_L", tile_R),
+        peer_stage_N=tiles.columns("peer_L", tile_R),
         group_N=_groups_of_ops(group_RK, index_N, ops, row_N),
         rendezvous_N=np.full(len(row_N), -1, dtype=np.int32),
         files=tuple(file.path for file in workload.inputs),
-        edge_src_E=_gather([tile.edge_src_E + shift for tile, shift in zip(chosen, shift_R, strict=True)]),
-        edge_dst_E=_gather([tile.edge_dst_E + shift for tile, shift in zip(chosen, shift_R, strict=True)]),
+        edge_src_E=edge_src_E,
+        edge_dst_E=edge_dst_E,
         groups=groups,
         rank_R=fold.rank_C,
         stage_R=stage_R,
@@ -152,46 +177,45 @@ def expansion(
     return Expansion(workload, plan, placed, program, tuple(builder.added), tuple(builder.boundaries))
 
 
-def _tiles(builder: SequenceBuilder, fold: Fold, stage_R: IntArray) -> tuple[OpTable, list[_Tile]]:
-    """Lay out each pair of template and stage once; return the table with its messages, and each rank's tile."""
+def _tiles(builder: SequenceBuilder, fold: Fold, stage_R: IntArray) -> tuple[OpTable, _Tiles, IntArray]:
+    """Lay out each pair of template and stage once; return the table with its messages, and the tile of each rank."""
     workload = builder.workload
-    keys = [(int(workload.template_W[rank]), int(stage)) for rank, stage in zip(fold.rank_C, stage_R, strict=True)]
-    sequences = {key: builder.sequence(workload.templates[key[0]], key[1]) for key in dict.fromkeys(keys)}
+    keys = list(zip(workload.template_W[fold.rank_C].tolist(), stage_R.tolist(), strict=True))
+    stages_of: dict[int, list[int]] = {}
+    for template, stage in dict.fromkeys(keys):
+        stages_of.setdefault(template, []).append(stage)
+    sequences = tuple(builder.sequences(workload.templates[each], stages) for each, stages in stages_of.items())
+    known = ((template, stage) for template, stages in stages_of.items() for stage in stages)
+    number = {key: tile for tile, key in enumerate(known)}
     ops = builder.table()
-    tiles = {key: _tile(sequence, ops) for key, sequence in sequences.items()}
-    return ops, [tiles[key] for key in keys]
+    return ops, _with_edges(sequences, ops), np.array([number[key] for key in keys])
 
 
-def _gather(parts: list[IntArray]) -> IntArray:
-    return np.concatenate([np.zeros(0, dtype=np.int32), *parts])
-
-
-def _tile(sequence: Sequence, ops: OpTable) -> _Tile:
+def _with_edges(sequences: tuple[Sequences, ...], ops: OpTable) -> _Tiles:
     """Make the rules of program order explicit: an edge from what each operation must follow."""
-    row_L = sequence.row_L
-    length = len(row_L)
-    index_L = np.arange(length, dtype=np.int32)
-    stream_L = ops.stream_T[row_L]
-    launch_L = _last_before(ops.blocking_T[row_L], index_L)
+    row_L = np.concatenate([each.row_L for each in sequences])
+    length_K = np.concatenate([np.diff(each.ptr_P1) for each in sequences])
+    ptr_K1 = np.concatenate([[0], np.cumsum(length_K)])
+    begin_L = np.repeat(ptr_K1[:-1], length_K)
+    stream_L, index_L = ops.stream_T[row_L], np.arange(len(row_L))
+    launch_L = np.maximum.accumulate(np.where(ops.blocking_T[row_L], index_L, -1))
+    launch_L = np.concatenate([np.full(1, -1), launch_L[:-1]])[: len(index_L)]
     # A predecessor on the same stream is already in order.
-    needed_L = (launch_L >= 0) & (stream_L[launch_L] != stream_L)
-    sources, targets = [launch_L[needed_L]], [index_L[needed_L]]
+    needed = np.flatnonzero((launch_L >= begin_L) & (stream_L[launch_L] != stream_L))
+    sources, targets = [launch_L[needed]], [needed]
     waits_L = np.where(ops.kind_T[row_L] == Kind.WAIT, ops.waits_for_T[row_L], Stream.NONE)
     for stream in distinct(waits_L[waits_L != Stream.NONE]):
-        last_L = _last_before(stream_L == stream, index_L)
-        held_L = (waits_L == stream) & (last_L >= 0) & (last_L != launch_L)
-        sources.append(last_L[held_L])
-        targets.append(index_L[held_L])
+        launched, held = np.flatnonzero(stream_L == stream), np.flatnonzero(waits_L == stream)
+        last = np.concatenate([[-1], launched])[np.searchsorted(launched, held)]
+        behind = (last >= begin_L[held]) & (last != launch_L[held])
+        sources.append(last[behind])
+        targets.append(held[behind])
     # By source, then by target.
-    edge_E = np.sort(np.concatenate(sources).astype(np.int64) * length + np.concatenate(targets))
-    source_E, target_E = np.divmod(edge_E, max(length, 1))
-    return _Tile(sequence, source_E.astype(np.int32), target_E.astype(np.int32))
-
-
-def _last_before(mask_L: BoolArray, index_L: IntArray) -> IntArray:
-    """Return for each position the last earlier position where the mask holds, -1 for none."""
-    last_L = np.maximum.accumulate(np.where(mask_L, index_L, -1).astype(np.int32))
-    return np.concatenate([np.full(1, -1, dtype=np.int32), last_L[:-1]])[: len(index_L)]
+    source_E, target_E = np.concatenate(sources), np.concatenate(targets)
+    order = np.argsort(source_E * len(row_L) + target_E, kind="stable")
+    source_E, target_E = source_E[order], target_E[order]
+    edge_ptr_K1 = np.searchsorted(source_E, ptr_K1)
+    return _Tiles(sequences, ptr_K1, edge_ptr_K1, source_E.astype(np.int32), target_E.astype(np.int32))
 
 
 def _group_instances(fold: Fold, tables: Mapping[Group, GroupTable]) -> tuple[tuple[GroupInstance, ...], IntArray]:
@@ -215,12 +239,14 @@ def _group_instances(fold: Fold, tables: Mapping[Group, GroupTable]) -> tuple[tu
 
 
 def _groups_of_ops(group_RK: IntArray, index_N: IntArray, ops: OpTable, row_N: IntArray) -> IntArray:
-    kind_N = ops.group_T[row_N]
-    loose = np.flatnonzero((kind_N < 0) & np.isin(ops.kind_T[row_N], (Kind.COLLECTIVE, Kind.SEND, Kind.RECV)))
+    loose_T = (ops.group_T < 0) & np.isin(ops.kind_T, (Kind.COLLECTIVE, Kind.SEND, Kind.RECV))
+    loose = np.flatnonzero(loose_T[row_N])
     if len(loose):
         raise ProgramError(f"{ops.name_T[row_N[loose[0]]]!r} is a communication without a group")
-    group_N: IntArray = np.where(kind_N >= 0, group_RK[index_N, kind_N], -1)
-    missing = np.flatnonzero((kind_N >= 0) & (group_N < 0))
+    kind_N = ops.group_T[row_N]
+    # What has no group (-1) finds the last column, which is of none.
+    group_N: IntArray = np.pad(group_RK, ((0, 0), (0, 1)), constant_values=-1)[index_N, kind_N]
+    missing = np.flatnonzero((group_N < 0) & (kind_N >= 0))
     if len(missing):
         name, kind = ops.name_T[row_N[missing[0]]], Group(int(kind_N[missing[0]]))
         raise ProgramError(f"{name!r} communicates over {kind.name.lower()}, but its rank is not in such a group")

@@ -7,12 +7,11 @@ computation, the group of a communication. Where nothing of a span runs, the ran
 Letters: N operations of a rank, S spans.
 """
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable, numbered
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind, Phase
 
@@ -37,7 +36,8 @@ def step_parts(program: Program, timeline: Timeline) -> list[dict[str, Spent]]:
     """
     names, name_T = _names(program.ops)
     piece_T = np.array([part is not None for part in program.ops.part_T], dtype=np.bool_)
-    blocks = (_parts_of(program, timeline, *block, names, name_T, piece_T) for block in program.rank_blocks())
+    traced_T = np.where(piece_T, name_T, -1)
+    blocks = (_parts_of(program, timeline, *block, names, name_T, traced_T) for block in program.rank_blocks())
     return [parts for block in blocks for parts in block]
 
 
@@ -48,39 +48,41 @@ def _parts_of(
     last: int,
     names: list[str],
     name_T: IntArray,
-    piece_T: BoolArray,
+    traced_T: IntArray,
 ) -> list[dict[str, Spent]]:
-    """Return what each simulated rank from one index to another spent in each part."""
+    """Return what each simulated rank from one index to another spent in each part; `traced_T` are those of pieces."""
     ptr_R1 = program.op_ptr_R1[first : last + 1]
     mine = slice(int(ptr_R1[0]), int(ptr_R1[-1]))
     row_N, ready_N, end_N = program.row_N[mine], timeline.ready_s_N[mine], timeline.end_s_N[mine]
     if not len(row_N):
         return [{} for _ in range(first, last)]
-    part_N, microbatch_N, piece_N = name_T[row_N], program.microbatch_N[mine], piece_T[row_N]
-    same_N = piece_N[1:] & piece_N[:-1] & (part_N[1:] == part_N[:-1]) & (microbatch_N[1:] == microbatch_N[:-1])
+    traced_N, microbatch_N = traced_T[row_N], program.microbatch_N[mine]
+    same_N = (traced_N[1:] == traced_N[:-1]) & (microbatch_N[1:] == microbatch_N[:-1]) & (traced_N[1:] >= 0)
     begins_N = np.concatenate([[True], ~(same_N | _posted_together(program.ops, row_N)), [True]])
     begins_N[ptr_R1 - ptr_R1[0]] = True
     starts_S = np.flatnonzero(begins_N[:-1])
     span_s_S = np.maximum.reduceat(end_N, starts_S) - np.minimum.reduceat(ready_N, starts_S)
     wait_s_S = _waits(starts_S, ready_N, timeline.start_s_N[mine], end_N)
-    named = part_N[starts_S] != _UNNAMED
-    starts_S, span_s_S, wait_s_S = starts_S[named], span_s_S[named], wait_s_S[named]
-    part_S, span_R1 = part_N[starts_S], np.searchsorted(starts_S, ptr_R1 - ptr_R1[0])
+    part_S = name_T[row_N[starts_S]]
+    named = part_S != _UNNAMED
+    part_S, starts_S, span_s_S, wait_s_S = part_S[named], starts_S[named], span_s_S[named], wait_s_S[named]
+    span_R1 = np.searchsorted(starts_S, ptr_R1 - ptr_R1[0])
     at_S = np.repeat(np.arange(last - first), np.diff(span_R1)) * len(names) + part_S
     size = (last - first) * len(names)
     total_s, wait_s = (np.bincount(at_S, each, size).tolist() for each in (span_s_S, wait_s_S))
-    parts, found = part_S.tolist(), []
-    for rank, (begin, end) in enumerate(pairwise(span_R1.tolist())):
-        of_rank = rank * len(names)
-        order = dict.fromkeys(parts[begin:end])
-        found.append({names[part]: Spent(total_s[of_rank + part], wait_s[of_rank + part]) for part in order})
+    found: list[dict[str, Spent]] = [{} for _ in range(first, last)]
+    for at in at_S[np.sort(numbered(at_S)[0])].tolist():
+        rank, part = divmod(at, len(names))
+        found[rank][names[part]] = Spent(total_s[at], wait_s[at])
     return found
 
 
 def _posted_together(ops: OpTable, row_N: IntArray) -> BoolArray:
     """Tell which operations are a receive that was posted together with the send before it; from the second on."""
-    kind_N, blocking_N = ops.kind_T[row_N], ops.blocking_T[row_N]
-    together_N: BoolArray = (kind_N[:-1] == Kind.SEND) & ~blocking_N[:-1] & (kind_N[1:] == Kind.RECV) & blocking_N[1:]
+    sends_T, receives_T = (ops.kind_T == Kind.SEND) & ~ops.blocking_T, (ops.kind_T == Kind.RECV) & ops.blocking_T
+    if not (sends_T.any() and receives_T.any()):
+        return np.zeros(max(0, len(row_N) - 1), dtype=np.bool_)
+    together_N: BoolArray = sends_T[row_N[:-1]] & receives_T[row_N[1:]]
     return together_N
 
 

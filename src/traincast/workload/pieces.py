@@ -7,12 +7,12 @@ Letters: S slots of a stage, I pieces, Q virtual stages in model order, D direct
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from traincast.schedules.columns import Messages, SlotColumns
 from traincast.workload.ops import BoolArray, IntArray
@@ -52,9 +52,10 @@ def joined(parts: Iterable[Pieces]) -> Pieces:
     return Pieces(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def alone(segment: int, order: int) -> Pieces:
-    """Return one piece outside the virtual stages."""
-    return Pieces(*(np.array([value]) for value in (order, segment, -1, -1, -1)))
+def outside(segment_I: IntArray, order_I: IntArray) -> Pieces:
+    """Return pieces outside the virtual stages."""
+    nowhere_I = np.full(len(segment_I), -1)
+    return Pieces(order_I, segment_I, nowhere_I, nowhere_I, nowhere_I)
 
 
 def shifted(column_S: Any, by: int, fill: Any) -> Any:  # noqa: ANN401
@@ -101,8 +102,6 @@ class Keys(Struct, frozen=True):
     """Transfers that the input gives for messages; NaN for none."""
     transfer_DQM: IntArray
     """Which of them each message has: forward (0) and backward (1), over each boundary."""
-    segments: dict[int, int] = field(default_factory=dict)
-    """Segment of the operation that was made for a number."""
 
     @classmethod
     def from_template(cls, template: Template) -> "Keys":
@@ -119,12 +118,13 @@ class Keys(Struct, frozen=True):
         code_S: IntArray = np.ravel_multi_index(np.broadcast_arrays(*parts_S), self.shape)
         return ADDED - code_S
 
-    def key(self, code: int) -> Key:
-        """Return the key of a number."""
-        what, forward, usual, blocking, boundary, transfer = map(int, np.unravel_index(code, self.shape))
-        transfer_s = self.transfers_s[transfer]
-        known_s = None if math.isnan(transfer_s) else transfer_s
-        return Key(Added(what), bool(forward), bool(usual), bool(blocking), boundary, known_s)
+    def named(self, code_K: IntArray) -> Iterator[Key]:
+        """Yield the keys of some numbers."""
+        parts = (each.tolist() for each in np.unravel_index(code_K, self.shape))
+        for what, forward, usual, blocking, boundary, transfer in zip(*parts, strict=True):
+            transfer_s = self.transfers_s[transfer]
+            known_s = None if math.isnan(transfer_s) else transfer_s
+            yield Key(Added(what), bool(forward), bool(usual), bool(blocking), boundary, known_s)
 
 
 def posted(

@@ -23,7 +23,7 @@ from traincast.schedules.columns import Messages, SlotColumns
 from traincast.schedules.plan import SchedulePlan
 from traincast.schedules.slots import SlotKind
 from traincast.workload.builder import wait_op
-from traincast.workload.ops import BoolArray, IntArray, Op, OpTable
+from traincast.workload.ops import BoolArray, IntArray, Op, OpTable, numbered
 from traincast.workload.pieces import (
     ADDED,
     PLACES,
@@ -32,8 +32,8 @@ from traincast.workload.pieces import (
     Key,
     Keys,
     Pieces,
-    alone,
     joined,
+    outside,
     posted,
     shifted,
     waits,
@@ -57,13 +57,37 @@ class _Phrase(NamedTuple):
     wait: list[_Piece]
 
 
-class Sequence(Struct, frozen=True):
-    """Operations of one rank in program order, as columns."""
+class Sequences(Struct, frozen=True):
+    """Operations of ranks in program order, as columns: those of one stage, then those of the next."""
 
     row_L: IntArray
     virtual_stage_L: IntArray
     microbatch_L: IntArray
     peer_L: IntArray
+    ptr_P1: IntArray
+    """Operations of each of the stages begin here, and the last ones end."""
+
+
+class _Places(NamedTuple):
+    """Where the slots of stages stand in the order of all pieces."""
+
+    at_S: IntArray
+    first_S: BoolArray
+    """Whether a slot is the first of its stage."""
+    last_S: BoolArray
+    begin_P: IntArray
+    """What begins a stage."""
+    end_P: IntArray
+
+    @classmethod
+    def from_counts(cls, count_P: IntArray) -> "_Places":
+        """Return them, from the number of slots of each stage: around these each has room for what begins and ends."""
+        number, end_P = np.arange(len(count_P)), np.cumsum(count_P)
+        first_S, last_S = (np.zeros(int(count_P.sum()), dtype=np.bool_) for _ in range(2))
+        first_S[(end_P - count_P)[count_P > 0]] = last_S[end_P[count_P > 0] - 1] = True
+        begin_P = PLACES * (end_P - count_P + 3 * number)
+        at_S = PLACES * (np.arange(len(first_S)) + np.repeat(3 * number + 1, count_P))
+        return cls(at_S, first_S, last_S, begin_P, begin_P + PLACES * (count_P + 2))
 
 
 class SequenceBuilder:
@@ -75,67 +99,78 @@ class SequenceBuilder:
         self.added: list[Op] = []
         self.boundaries: list[int] = []
         """The boundary that each of them is a message over, -1 for waits."""
-        self._single: dict[tuple[object, ...], int] = {}
+        self._single: dict[tuple[int, Key], int] = {}
         self._split: dict[tuple[int, SlotKind], int] = {}
-        self._keys: dict[int, Keys] = {}
         self._cuts: dict[int, list[tuple[int, int, int]]] = {}
 
     def table(self) -> OpTable:
         """Return the workload's operations followed by those that were added."""
         return self.workload.ops.extended(self.added)
 
-    def sequence(self, template: Template, stage: int) -> Sequence:
-        """Lay out what a rank of a stage does in a step."""
-        slots = self.plan.columns_P[stage]
-        if self.workload.forward_only:
-            slots = slots.where(slots.kind_S == SlotKind.F)
-        if id(template) not in self._keys:
-            self._keys[id(template)] = Keys.from_template(template)
-        keys = self._keys[id(template)]
+    def sequences(self, template: Template, stages: list[int]) -> Sequences:
+        """Lay out what a rank of each of some stages does in a step."""
+        slots = self._slots(stages)
+        count_P = np.bincount(slots.stage_S, minlength=len(self.plan.slots))[stages]
+        keys, places = Keys.from_template(template), _Places.from_counts(count_P)
         arrange = self._overlapped if self.plan.overlapped_p2p else self._blocking
-        start, end = int(template.start_P[stage]), int(template.end_P[stage])
-        first, last = -PLACES, PLACES * (len(slots.kind_S) + 1)
-        pieces = joined([alone(start, first), *arrange(template, keys, stage, slots), alone(end, last)])
+        pieces = joined(
+            [
+                outside(template.start_P[stages], places.begin_P),
+                *arrange(template, keys, slots, places),
+                outside(template.end_P[stages], places.end_P),
+            ]
+        )
         order = np.argsort(pieces.order_I, kind="stable")
-        return self._lay_out(self._with_added(pieces.where(order[pieces.segment_I[order] != -1]), keys))
+        pieces = pieces.where(order[pieces.segment_I[order] != -1])
+        begin_P1 = np.append(np.searchsorted(pieces.order_I, places.begin_P), len(pieces.order_I))
+        return self._lay_out(self._with_added(pieces, keys), begin_P1)
 
-    def _lay_out(self, pieces: Pieces) -> Sequence:
+    def _slots(self, stages: list[int]) -> SlotColumns:
+        """Return the slots of some stages that run, stage after stage."""
+        slots = self.plan.columns
+        if stages != list(range(len(self.plan.slots))):
+            end_P = np.cumsum(list(map(len, self.plan.slots)))
+            chosen = [np.arange(end_P[stage] - len(self.plan.slots[stage]), end_P[stage]) for stage in stages]
+            slots = slots.where(np.concatenate(chosen))
+        return slots.where(slots.kind_S == SlotKind.F) if self.workload.forward_only else slots
+
+    def _lay_out(self, pieces: Pieces, begin_P1: IntArray) -> Sequences:
         length_G = np.array(list(map(len, self.segments)), dtype=np.int64)
         first_G = np.cumsum(length_G) - length_G
         length_I = length_G[pieces.segment_I]
+        end_I = np.cumsum(length_I)
         # Operations of a piece are counted from its first one on.
-        shift_I = first_G[pieces.segment_I] - np.cumsum(length_I) + length_I
+        shift_I = first_G[pieces.segment_I] - end_I + length_I
         all_rows = np.concatenate([np.zeros(0, dtype=np.int32), *self.segments]).astype(np.int32)
         columns = pieces.virtual_stage_I, pieces.microbatch_I, pieces.peer_I
         virtual_stage_L, microbatch_L, peer_L = (np.repeat(each.astype(np.int32), length_I) for each in columns)
         row_L = all_rows[np.repeat(shift_I, length_I) + np.arange(len(peer_L))]
-        return Sequence(row_L, virtual_stage_L, microbatch_L, peer_L)
+        return Sequences(row_L, virtual_stage_L, microbatch_L, peer_L, np.append(0, end_I)[begin_P1])
 
-    def _blocking(self, template: Template, keys: Keys, stage: int, slots: SlotColumns) -> list[Pieces]:
+    def _blocking(self, template: Template, keys: Keys, slots: SlotColumns, places: _Places) -> list[Pieces]:
         """Return the pieces of slots whose messages hold up what follows them."""
-        at_S = PLACES * np.arange(len(slots.kind_S))
-        arriving, sent = slots.arriving, slots.sent
+        at_S, arriving, sent = places.at_S, slots.arriving, slots.sent
         # A send and the receive of the slot after it, of one neighbour, are posted together.
-        fused_S = sent.there_S & (sent.peer_S == shifted(arriving.peer_S, -1, -1))
+        fused_S = sent.there_S & (sent.peer_S == shifted(arriving.peer_S, -1, -1)) & ~places.last_S
         arrives_S = np.where(shifted(fused_S, 1, False), at_S - PLACES + 4, at_S)
         return [
             self._before_receive(template, arriving, slots, arrives_S),
             posted(keys, Added.RECV, arriving, slots, arrives_S, np.ones_like(fused_S)),
-            *self._work(template, stage, slots, at_S + 1),
+            *self._work(template, slots, at_S + 1),
             posted(keys, Added.SEND, sent, slots, at_S + 3, ~fused_S),
             waits(keys, Added.WAIT_SEND, sent, slots, at_S + 5, fused_S),
         ]
 
-    def _overlapped(self, template: Template, keys: Keys, stage: int, slots: SlotColumns) -> list[Pieces]:
+    def _overlapped(self, template: Template, keys: Keys, slots: SlotColumns, places: _Places) -> list[Pieces]:
         """Return the pieces of slots whose messages hold nobody back: those of all that run as one go together."""
-        at_S = PLACES * np.arange(len(slots.kind_S))
-        begin_B = at_S[~shifted(slots.paired_S.astype(np.bool_), 1, False)]
-        turn_S = np.searchsorted(begin_B, at_S, side="right") - 1
-        begin_S, before_S = begin_B[turn_S], shifted(begin_B, 1, -PLACES)[turn_S]
-        last_S = shifted(begin_B, -1, PLACES * len(at_S))[turn_S] - PLACES
-        arriving, sent = slots.arriving, slots.sent
+        at_S, arriving, sent = places.at_S, slots.arriving, slots.sent
+        begins_S = ~shifted(slots.paired_S.astype(np.bool_), 1, False) | places.first_S
+        begin_B, turn_S = at_S[begins_S], np.cumsum(begins_S) - 1
+        before_B = np.where(places.first_S[begins_S], begin_B - PLACES, shifted(begin_B, 1, 0))
+        begin_S, before_S = begin_B[turn_S], before_B[turn_S]
+        last_S = at_S[shifted(begins_S, -1, True)][turn_S]
         nobody_S = np.zeros(len(at_S), dtype=np.bool_)
-        work, after = self._work(template, stage, slots, at_S + 2)
+        work, after = self._work(template, slots, at_S + 2)
         return [
             waits(keys, Added.WAIT_RECV, arriving, slots, begin_S),
             # A receive is posted before the work that precedes its use.
@@ -212,8 +247,8 @@ class SequenceBuilder:
         self.segments.append(np.array(rows, dtype=np.int32))
         return len(self.segments) - 1
 
-    def _work(self, template: Template, stage: int, slots: SlotColumns, order_S: IntArray) -> tuple[Pieces, Pieces]:
-        """Return the work of slots, and what follows that of the last forward pass."""
+    def _work(self, template: Template, slots: SlotColumns, order_S: IntArray) -> tuple[Pieces, Pieces]:
+        """Return the work of slots, and what follows that of the last forward pass of each stage."""
         forward_S = slots.kind_S == SlotKind.F
         at = slots.virtual_stage_S, slots.microbatch_S
         segment_S = np.where(forward_S, template.forward_QM[at], template.backward_QM[at])
@@ -222,10 +257,10 @@ class SequenceBuilder:
             whole, which = np.unique(segment_S[mine], return_inverse=True)
             parts = np.array([self._part(segment, kind) for segment in whole.tolist()], dtype=segment_S.dtype)
             segment_S[mine] = parts[which]
-        last = np.flatnonzero(forward_S)[-1:]
+        forward = np.flatnonzero(forward_S)
+        last = forward[np.diff(slots.stage_S[forward], append=-1) != 0]
         work = Pieces(order_S, segment_S, *at, np.full(len(segment_S), -1))
-        after = alone(int(template.after_forward_P[stage]), int(order_S[last].sum()) + 1)
-        return work, after if len(last) else after.where(np.zeros(1, dtype=np.bool_))
+        return work, outside(template.after_forward_P[slots.stage_S[last]], order_S[last] + 1)
 
     def _part(self, segment: int, kind: SlotKind) -> int:
         """Return the input-gradient or weight-gradient part of a backward segment."""
@@ -250,14 +285,11 @@ class SequenceBuilder:
     def _with_added(self, pieces: Pieces, keys: Keys) -> Pieces:
         """Return pieces in which messages and waits are segments, made in the order in which they are first met."""
         added = np.flatnonzero(pieces.segment_I <= ADDED)
-        codes, first, which = np.unique(ADDED - pieces.segment_I[added], return_index=True, return_inverse=True)
-        number_of = np.zeros(len(codes), dtype=np.int64)
-        for at in np.argsort(first).tolist():
-            code = int(codes[at])
-            if code not in keys.segments:
-                key = keys.key(code)
-                keys.segments[code] = self._segment_of(self._op(key), key.boundary)
-            number_of[at] = keys.segments[code]
+        code_I = ADDED - pieces.segment_I[added]
+        first, which = numbered(code_I)
+        met = np.argsort(first)
+        number_of = np.zeros(len(first), dtype=np.int64)
+        number_of[met] = [self._segment_of(key) for key in keys.named(code_I[first[met]])]
         segment_I = pieces.segment_I.astype(np.int64)
         segment_I[added] = number_of[which]
         return pieces._replace(segment_I=segment_I)
@@ -283,12 +315,14 @@ class SequenceBuilder:
             size_bytes=int(self.workload.message_bytes_Q[key.boundary]),
         )
 
-    def _segment_of(self, op: Op, boundary: int) -> int:
-        """Return the one-operation segment of an added operation, adding it the first time; equal ones are one."""
-        key = (op.name, op.stream, op.blocking, op.size_bytes, op.duration_s)
-        if key not in self._single:
-            self._single[key] = len(self.segments)
+    def _segment_of(self, key: Key) -> int:
+        """Return the one-operation segment of a key, adding the operation the first time; equal ones are one."""
+        waits = key.what in (Added.WAIT_SEND, Added.WAIT_RECV)
+        size_bytes = -1 if waits else int(self.workload.message_bytes_Q[key.boundary])
+        alike = size_bytes, key._replace(boundary=-1, transfer_s=None if waits else key.transfer_s)
+        if alike not in self._single:
+            self._single[alike] = len(self.segments)
             self.segments.append(np.array([len(self.workload.ops) + len(self.added)], dtype=np.int32))
-            self.added.append(op)
-            self.boundaries.append(boundary if op.kind is not Kind.WAIT else -1)
-        return self._single[key]
+            self.added.append(self._op(key))
+            self.boundaries.append(-1 if waits else key.boundary)
+        return self._single[alike]

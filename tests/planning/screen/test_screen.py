@@ -312,7 +312,7 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
                     assert mine == pytest.approx(moved)
                     checked += 1
             first = held_by_stages(job, plan_of_job(job))[:1]
-            one, all_of = (rank_parameters(job.model, first, each) for each in (parts, costs.parts))
+            one, all_of = (rank_parameters(job, first, each) for each in (parts, costs.parts))
             assert np.broadcast_to(all_of.total.total, costs.shares)[row] == one.total.total
     assert checked
 

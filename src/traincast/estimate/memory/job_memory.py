@@ -4,27 +4,43 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from traincast.estimate.memory.remedies import Remedies, offloads, remedies
-from traincast.estimate.memory.stage import StageMemory, stage_memory
+from traincast.estimate.memory.stage import StageActivations, StageMemory, activations_of_stages, memory_with
 from traincast.job.job import Job
 from traincast.lowering.plans import plan_of_job
+from traincast.mechanisms.activations import LayerModel
 from traincast.schedules.plan import SchedulePlan
 
 
 class JobMemory:
     """What a job needs, worked out when it is first asked for: the same on every cluster.
 
-    The plan says in which order a stage runs, and so what is in flight; by default it is that of the job.
+    The plan says in which order a stage runs, and so what is in flight; by default it is that of the job. `like` is the
+    memory of a job that keeps the same activations, and differs in the types of its state alone.
     """
 
-    def __init__(self, job: Job, plan: SchedulePlan | None = None) -> None:
+    def __init__(self, job: Job, plan: SchedulePlan | None = None, like: "JobMemory | None" = None) -> None:
         self.job = job
         self._plan = plan
+        self._like = like
         self._remedies: dict[int, Remedies] = {}
 
     @cached_property
     def stages(self) -> Sequence[StageMemory]:
         """The memory of each pipeline stage."""
-        return stage_memory(self.job, self._plan or plan_of_job(self.job))
+        return memory_with(self._layers, self.plan, self._activations)
+
+    @cached_property
+    def plan(self) -> SchedulePlan:
+        """The order of its pipeline."""
+        return self._plan or plan_of_job(self.job)
+
+    @cached_property
+    def _layers(self) -> LayerModel:
+        return LayerModel(self.job) if self._like is None else self._like._layers.of_job(self.job)
+
+    @cached_property
+    def _activations(self) -> Sequence[StageActivations]:
+        return activations_of_stages(self._layers, self.plan) if self._like is None else self._like._activations
 
     @property
     def worst(self) -> int:

@@ -1,14 +1,15 @@
 """Memory of every stage of a job: what lasts, what is in flight, and what runs at the peak."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 
 from traincast.estimate.memory.activations import ChunkBytes, peak_in_flight
-from traincast.estimate.memory.states import held_by, rank_parameters, states
+from traincast.estimate.memory.states import States, held_by, rank_parameters, states
 from traincast.job.job import Job
-from traincast.lowering.held import Held, held_by_stages
+from traincast.lowering.held import first_alike, held_by_stages
 from traincast.mechanisms.activations import LayerModel
 from traincast.mechanisms.layers import kinds, most
 from traincast.mechanisms.mechanism import GRADIENTS, OPTIMIZER, PARAMETERS
@@ -60,8 +61,8 @@ class StageMemory(Struct, frozen=True, kw_only=True):
 
 def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
     """Return the memory of each pipeline stage; the plan says in which order it runs, and so what is in flight."""
-    model, held_Q = LayerModel(job), held_by_stages(job, plan)
-    return tuple(_stage(model, plan, stage, held_Q) for stage in range(len(plan.slots)))
+    model = LayerModel(job)
+    return memory_with(model, plan, activations_of_stages(model, plan))
 
 
 def saved_activations(job: Job, plan: SchedulePlan) -> dict[int, ChunkBytes]:
@@ -76,34 +77,71 @@ def chunk_bytes(model: LayerModel, virtual_stage: int) -> ChunkBytes:
     return _chunk(model, virtual_stage)[0]
 
 
-def _stage(model: LayerModel, plan: SchedulePlan, stage: int, held_Q: Sequence[Held]) -> StageMemory:
-    own = [held_Q[virtual_stage] for _, virtual_stage in held_by(plan, stage)]
-    state = states(RankState.alone(model.job, rank_parameters(model.job.model, own, model.parts)))
-    activations, host = _activations(model, plan, stage)
-    lasting = {name: state.gpu.pop(name, 0.0) for name in (PARAMETERS, GRADIENTS, OPTIMIZER)}
-    other = _other(model, plan) | state.gpu
+_Chunk: TypeAlias = tuple[ChunkBytes, dict[str, Number]]
+"""What a virtual stage keeps, and what of it is saved on the GPU, by part."""
+
+
+class StageActivations(NamedTuple):
+    """Activations of a stage at its peak, which no type of gradients changes."""
+
+    parts: Mapping[str, float]
+    host_bytes: float
+    """The most of them that the host has at a time."""
+
+
+def memory_with(
+    model: LayerModel, plan: SchedulePlan, activations_P: Sequence[StageActivations]
+) -> tuple[StageMemory, ...]:
+    """Return the memory of each pipeline stage with its activations; what stages that are alike hold is one sum."""
+    job = model.job
+    held_Q, shared = held_by_stages(job, plan), _other(model, plan)
+    first_Q, known = first_alike(job, held_Q), dict[tuple[int, ...], States]()
+    found = []
+    for stage, activations in enumerate(activations_P):
+        own = tuple(first_Q[virtual_stage] for _, virtual_stage in held_by(plan, stage))
+        if own not in known:
+            held = rank_parameters(job, [held_Q[virtual_stage] for virtual_stage in own], model.parts)
+            known[own] = states(RankState.alone(job, held))
+        found.append(_stage(known[own], shared, activations))
+    return tuple(found)
+
+
+def _stage(state: States, shared: Mapping[str, float], activations: StageActivations) -> StageMemory:
+    """Return the memory of a stage: its state, what every rank has, and its activations."""
+    alive = sum(activations.parts.values())
+    lasting = {name: state.gpu.get(name, 0.0) for name in (PARAMETERS, GRADIENTS, OPTIMIZER)}
+    other = {**shared, **{name: size for name, size in state.gpu.items() if name not in lasting}}
     for name, size in state.update.items():
         # The update makes them when activations are gone: the larger of both counts.
-        other[name] = max(0.0, size - sum(activations.values()))
+        other[name] = max(0.0, size - alive)
     outside = sum(other[name] for name in OUTSIDE_ALLOCATOR)
-    allocated = sum(lasting.values()) + sum(activations.values()) + sum(other.values()) - outside
+    allocated = sum(lasting.values()) + alive + sum(other.values()) - outside
     other[SLACK_TERM] = SLACK * allocated
-    terms = lasting | activations | other
+    terms = {**lasting, **activations.parts, **other}
     return StageMemory(
         **lasting,
-        activations=sum(activations.values()),
+        activations=alive,
         other=sum(other.values()),
         peak=sum(terms.values()),
         terms=tuple((name, size) for name, size in terms.items() if size),
-        host=state.host + host,
+        host=state.host + activations.host_bytes,
     )
 
 
-def _activations(model: LayerModel, plan: SchedulePlan, stage: int) -> tuple[dict[str, float], float]:
-    """Return the activations of a stage at its peak, by part, and the most of them that the host has at a time."""
-    found = {virtual_stage: _chunk(model, virtual_stage) for _, virtual_stage in held_by(plan, stage)}
+def activations_of_stages(model: LayerModel, plan: SchedulePlan) -> tuple[StageActivations, ...]:
+    """Return the activations of each pipeline stage; virtual stages that are alike keep the same."""
+    first_Q = first_alike(model.job, held_by_stages(model.job, plan))
+    chunk_of = {virtual_stage: _chunk(model, virtual_stage) for virtual_stage in dict.fromkeys(first_Q)}
+    return tuple(
+        _activations(plan, stage, {each: chunk_of[first_Q[each]] for _, each in held_by(plan, stage)})
+        for stage in range(len(plan.slots))
+    )
+
+
+def _activations(plan: SchedulePlan, stage: int, found: Mapping[int, _Chunk]) -> StageActivations:
+    """Return the activations of a stage, from what its virtual stages keep."""
     if not found:
-        return {}, 0.0
+        return StageActivations({}, 0.0)
     chunks = {each: chunk for each, (chunk, _) in found.items()}
     peak, parts = peak_in_flight(plan, stage, chunks), _sum_of(saved for _, saved in found.values())
     flights = f" x {peak.in_flight} in flight" if peak.in_flight > 1 else ""
@@ -116,7 +154,7 @@ def _activations(model: LayerModel, plan: SchedulePlan, stage: int) -> tuple[dic
             each: ChunkBytes(saved=chunk.host, for_weights=0, forward=0, backward=0) for each, chunk in chunks.items()
         }
         host = peak_in_flight(plan, stage, waiting).saved_bytes
-    return saved | {"passing activations": peak.passing_bytes}, host
+    return StageActivations(saved | {"passing activations": peak.passing_bytes}, host)
 
 
 def _sum_of(parts: Iterable[Mapping[str, Number]]) -> dict[str, Number]:
@@ -129,7 +167,7 @@ def _sum_of(parts: Iterable[Mapping[str, Number]]) -> dict[str, Number]:
     return found
 
 
-def _chunk(model: LayerModel, virtual_stage: int) -> tuple[ChunkBytes, dict[str, Number]]:
+def _chunk(model: LayerModel, virtual_stage: int) -> _Chunk:
     """Return what one microbatch keeps on a virtual stage, and what of it is saved on the GPU, by part."""
     job = model.job
     has_mtp = job.model.mtp_layers > 0 and virtual_stage == job.pipeline.mtp_stage_index

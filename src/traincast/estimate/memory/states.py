@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from traincast.job.job import Job
 from traincast.lowering.held import Held
 from traincast.mechanisms.all import lasting
 from traincast.mechanisms.layers import most
 from traincast.mechanisms.rank import RankParameters, RankState, Where
 from traincast.model.blocks.part import Elements
-from traincast.model.model import Model
 from traincast.model.numbers import Number
 from traincast.model.structure import Blocks, RankParts
 from traincast.schedules.plan import SchedulePlan
@@ -23,7 +23,7 @@ def held_by(plan: SchedulePlan, stage: int) -> Iterator[tuple[int, int]]:
                 yield copy, virtual_stage
 
 
-def rank_parameters(model: Model, held: Iterable[Held], parts: RankParts) -> RankParameters:
+def rank_parameters(job: Job, held: Iterable[Held], parts: RankParts) -> RankParameters:
     """Return the elements on one rank that holds some virtual stages: sums over the parts of their blocks.
 
     Each part is split as its block says. A tied head on another stage than the embedding is a copy of it. Source:
@@ -31,9 +31,9 @@ def rank_parameters(model: Model, held: Iterable[Held], parts: RankParts) -> Ran
     """
     layers, ends = Counter[Blocks](), Counter[Blocks]()
     for virtual_stage in held:
-        for blocks, count in virtual_stage.kinds(model):
+        for blocks, count in virtual_stage.kinds(job):
             layers[blocks] += count
-        ends.update(virtual_stage.ends(model))
+        ends.update(virtual_stage.ends(job))
     of_layers = {blocks: parts.elements(blocks) for blocks in layers}
     of_ends = sum((parts.elements(blocks) * count for blocks, count in ends.items()), Elements())
     return RankParameters(

@@ -44,7 +44,7 @@ class StageBytes:
 
         def made() -> RankParameters:
             held = (self.block.shape.chunks[each].stage.held for each in kind.held)
-            return rank_parameters(self.block.job.model, held, self.block.filled.costs.parts).changed(self._column)
+            return rank_parameters(self.block.job, held, self.block.filled.costs.parts).changed(self._column)
 
         return self.block.kept("parameters", kind.held, made)
 
