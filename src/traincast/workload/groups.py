@@ -124,7 +124,7 @@ def fold(
     preferred_W : bool array [W], optional
         Ranks that represent their class before lower ones (those that were measured).
     """
-    colour_W = np.unique(start_W, return_inverse=True)[1].astype(np.int64)
+    colour_W: IntArray = np.unique(start_W, return_inverse=True)[1].astype(np.int64)
     for table in tables.values():
         for location_W in location_LW:
             colour_W = _refine(colour_W, table, _placement_ids(table, location_W))
