@@ -85,7 +85,7 @@ def forecast_step(
         interval=later(lambda: interval(done, table)),
         memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in memory.stages),
         assumptions=later(lambda: (*_in_bytes(result.assumptions, memory), *_own_factors(job, setting.cluster))),
-        warnings=result.warnings + warnings + above_peak(rates),
+        warnings=later(lambda: result.warnings + warnings + above_peak(rates)),
         tokens_per_s_per_gpu=rates.tokens_per_s,
         tflops_per_gpu=rates.flops_per_s / 1e12,
         mfu=rates.mfu,

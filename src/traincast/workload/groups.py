@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.job.parallel import Parallel
-from traincast.workload.ops import BoolArray, IntArray
+from traincast.workload.ops import BoolArray, IntArray, numbered
 from traincast.workload.words import Group
 
 
@@ -115,7 +115,7 @@ def fold(
     preferred_W : bool array [W], optional
         Ranks that represent their class before lower ones (those that were measured).
     """
-    colour_W = _renumber(start_W)
+    colour_W: IntArray = np.unique(start_W, return_inverse=True)[1].astype(np.int64)
     for table in tables.values():
         for location_W in location_LW:
             colour_W = _refine(colour_W, table, _placement_ids(table, location_W))
@@ -150,11 +150,7 @@ def _partition(colour_W: IntArray, preferred_W: BoolArray | None) -> Fold:
 def _refine(colour_W: IntArray, table: GroupTable, id_G: IntArray) -> IntArray:
     group_W = table.group_of_rank_W
     id_W = np.where(group_W >= 0, id_G[group_W], -1)
-    return _renumber(colour_W * (int(id_G.max(initial=0)) + 2) + id_W + 1)
-
-
-def _renumber(values: IntArray) -> IntArray:
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    return numbered(colour_W * (int(id_G.max(initial=0)) + 2) + id_W + 1)[1].astype(np.int64)
 
 
 def _member_values(table: GroupTable, value_W: IntArray) -> IntArray:
