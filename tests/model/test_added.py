@@ -45,11 +45,9 @@ def recurrent(monkeypatch, tmp_path):
     module = type(sys)("traincast.model.blocks.recurrence")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(code, "recurrence.py", "exec"), module.__dict__)  # noqa: S102 our own page
-    structure._kinds.cache_clear()
     path = tmp_path / "recurrent-8b.toml"
     path.write_text(toml)
     yield load_model(str(path))
-    structure._kinds.cache_clear()
 
 
 def test_it_is_counted(recurrent):

@@ -14,6 +14,13 @@ def blocks_of_layer(job: Job, layer: int) -> Blocks:
     return in_sixteen_bits(blocks) if job.precision.keeps_sixteen_bits(layer, job.model.layers) else blocks
 
 
+def blocks_of_layers(job: Job, layers: range) -> tuple[Blocks, ...]:
+    """Return the same of some consecutive layers."""
+    if not job.precision.bf16_first_last:
+        return job.blocks_L[layers.start : layers.stop]
+    return tuple(blocks_of_layer(job, layer) for layer in layers)
+
+
 def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
     """Return what one rank works on in a microbatch.
 
