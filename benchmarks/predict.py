@@ -23,6 +23,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,15 @@ from typing import Any
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job import Job
-from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
+
+# Where revisions to compare with have it.
+JobRequest = import_module(
+    "traincast.job.request" if find_spec("traincast.job.request") else "traincast.job.job"
+).JobRequest
 
 MOE = {"model": "deepseek-v3", "tp": 1, "ep": 64, "seq_length": 4096}
 CASES = {
@@ -58,7 +63,7 @@ def job_of(cluster: Cluster, **changes: object) -> Job:
     given = {"model": "gpt3-175b", "tp": 8, "pp": 16, "vpp": 1, "seq_length": 2048} | changes
     model, tp, gpus = load_model(str(given.pop("model"))), int(str(given.pop("tp"))), 2048
     batch = 64 * gpus // (16 * tp)
-    return resolve_job(JobRequest(model=model, gpus=gpus, tp=tp, global_batch=batch, **given), cluster)  # type: ignore[arg-type]
+    return resolve_job(JobRequest(model=model, gpus=gpus, tp=tp, global_batch=batch, **given), cluster)
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,6 +1,6 @@
 """Counts of single layers and of adapters, for the tests: sums over the parts of the product's blocks."""
 
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Sequences, Share
 from traincast.model.counts import _flops_of, _layer_parameters, _whole
 from traincast.model.structure import layer_blocks, layer_kinds, parts_of
 
@@ -25,7 +25,7 @@ def adapter_parameters(model, rank, *, mlp=True):
     adapted = ("attention", *(("mlp", "experts", "shared_experts") if mlp else ()))
     total = 0
     for blocks, count in layer_kinds(model, range(model.layers)).items():
-        parts = parts_of(blocks, Share(model=model, seq_length=1))
+        parts = parts_of(blocks, Share(model=model, sequences=Sequences(length=1)))
         gemms = [gemm for part in parts if part.counts_as in adapted for gemm in part.gemms]
         total += count * sum(gemm.groups * (gemm.n + gemm.k) for gemm in gemms)
     return rank * total

@@ -35,7 +35,7 @@ def cpu_seconds(code):
     ("code", "unwanted", "most"),
     [
         ("import traincast; dir(traincast), traincast.api", {"numpy", "msgspec", "click", "rich", "yaml"}, 5),
-        (HELP, {"numpy", "numba", "rich", "yaml", "importlib.metadata"}, 20),
+        (HELP, {"numpy", "numba", "msgspec", "rich", "yaml", "importlib.metadata"}, 20),
     ],
     ids=["import", "help"],
 )

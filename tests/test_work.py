@@ -12,7 +12,6 @@ from traincast import api
 from traincast.calibration.collectives import read_collectives
 from traincast.cli.main import cli
 from traincast.cli.terminal import announced
-from traincast.diagnostics import advanced, announce, listening
 from traincast.errors import FormatError, InfeasibleError
 from traincast.estimate.collective_table import members_on
 from traincast.fabric.contention import network_factor
@@ -23,6 +22,7 @@ from traincast.formats.values import MOST_LINES
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 from traincast.job.parallel import MAX_SLOTS, MAX_WORLD_SIZE, Parallel
+from traincast.progress import advanced, announce, listening
 from traincast.simulation import step as simulation_step
 from traincast.simulation.study import Study
 from traincast.workload.builder import wait_op

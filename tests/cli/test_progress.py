@@ -8,7 +8,7 @@ import pytest
 
 from traincast.cli import bar, terminal
 from traincast.cli.time_left import TimeLeft, shown_time_left
-from traincast.diagnostics import advanced, announce, listening, part, parts, told
+from traincast.progress import advanced, announce, listening, part, parts, told
 
 
 def heard(work, *, every=True):

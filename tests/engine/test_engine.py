@@ -180,7 +180,7 @@ def run_as(engine, graph, duration_s):
     if engine == "kernel":
         return run(graph, duration_s, engine)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("traincast.engine.KERNEL_FROM_OPS", math.inf)
+        patched.setattr("traincast.engine.KERNEL_FROM_CHAINS", sys.maxsize)
         return run(graph, duration_s, engine)
 
 
@@ -239,18 +239,18 @@ def test_an_unknown_engine_is_refused():
         times([0], [1.0], engine="abacus")
 
 
-def test_the_size_of_a_program_alone_decides_whether_auto_takes_the_kernel(monkeypatch):
+def test_the_chains_of_a_program_alone_decide_whether_auto_takes_the_kernel(monkeypatch):
     pytest.importorskip("numba")
     import traincast.engine.kernel as kernel
 
     calls = []
     genuine = kernel.run_kernel
     monkeypatch.setattr(kernel, "run_kernel", lambda *given: calls.append(1) or genuine(*given))
-    monkeypatch.setattr("traincast.engine.KERNEL_FROM_OPS", 2)
-    times([0, 0], [1, 1], engine="auto")
+    monkeypatch.setattr("traincast.engine.KERNEL_FROM_CHAINS", 2)
+    times([0, 1], [1, 1], engine="auto")
     assert len(calls) == 1
     for _ in range(3):
-        times([0], [1], engine="auto")
+        times([0, 0, 0], [1, 1, 1], engine="auto")
     assert len(calls) == 1, "loading it takes longer than a small program, whatever ran before"
     times([0], [1], engine="fast")
     assert len(calls) == 2
@@ -263,7 +263,7 @@ def forbidden(*_):
 def test_the_reference_is_pure_python_however_large_the_program_and_wherever_the_kernel_is_loaded(monkeypatch):
     kernel = pytest.importorskip("traincast.engine.kernel")
     monkeypatch.setattr(kernel, "run_kernel", forbidden)
-    monkeypatch.setattr("traincast.engine.KERNEL_FROM_OPS", 1)
+    monkeypatch.setattr("traincast.engine.KERNEL_FROM_CHAINS", 1)
     assert times([0, 0], [1, 1], engine="reference") == [(0, 0, 1), (1, 1, 2)]
 
 
@@ -276,7 +276,7 @@ def test_the_kernel_is_the_kernel_however_small_the_program(monkeypatch):
 def test_without_numba_every_program_runs_in_pure_python(monkeypatch):
     monkeypatch.delitem(sys.modules, "traincast.engine.kernel", raising=False)
     monkeypatch.setattr("traincast.engine.find_spec", lambda _: None)
-    monkeypatch.setattr("traincast.engine.KERNEL_FROM_OPS", 1)
+    monkeypatch.setattr("traincast.engine.KERNEL_FROM_CHAINS", 1)
     for engine in ("auto", "fast", "reference"):
         assert times([0, 0], [1, 1], engine=engine) == [(0, 0, 1), (1, 1, 2)]
     assert "traincast.engine.kernel" not in sys.modules

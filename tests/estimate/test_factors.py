@@ -22,7 +22,7 @@ from traincast.estimate.factors import (
 )
 from traincast.estimate.operators.cost import estimate_operator
 from traincast.estimate.operators.families import FAMILIES
-from traincast.estimate.program import estimate_compute
+from traincast.estimate.program import OperatorSeconds, estimate_compute
 from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group
@@ -146,8 +146,8 @@ def test_a_factor_scales_the_calls_of_its_class(name):
     assert FAMILIES.get(CALLS[name].family).cost_class(CALLS[name]) == name
     table = table_of([Op(name=other, kind=Kind.COMPUTE, phase=Phase.FORWARD, calls=((call, 2.0),))
                       for other, call in CALLS.items()])  # fmt: skip
-    plain = estimate_compute(table, H100, CostFactors())
-    scaled = estimate_compute(table, H100, CostFactors({name: 1.7}), compute_factor=1.1)
+    plain = estimate_compute(table, OperatorSeconds(H100, CostFactors()))
+    scaled = estimate_compute(table, OperatorSeconds(H100, CostFactors({name: 1.7}), compute_factor=1.1))
     for row, other in enumerate(CALLS):
         alone = 2 * estimate_operator(CALLS[other], H100).time_s
         assert plain.ops.duration_s_T[row] == pytest.approx(alone)
@@ -159,7 +159,9 @@ def test_work_that_says_no_operators_keeps_its_time():
     from support import compute
     from traincast.workload.ops import table_of
 
-    priced = estimate_compute(table_of([compute(0.25)]), H100, CostFactors({"memory": 2.0}), compute_factor=3.0)
+    priced = estimate_compute(
+        table_of([compute(0.25)]), OperatorSeconds(H100, CostFactors({"memory": 2.0}), compute_factor=3.0)
+    )
     assert priced.ops.duration_s_T.tolist() == [0.25]
     assert priced.shares_T == ({},)
 

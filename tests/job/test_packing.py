@@ -200,13 +200,16 @@ def test_an_assumption_says_what_the_slowest_adds():
     assert notes[
         "packs-differ"
     ] == f"packs differ: the slowest of 8 replicas has {more:.1%} more attention than the mean".replace("%", " %")
-    assert "are packed first fit into 1024" in notes["packed-lengths"]
+    assert "tokens in the mean, 100 to 1000, are packed first fit into 1024" in notes["packed-lengths"]
 
 
 def test_arrays_of_shares_have_the_kernels_of_each():
     share, batches = rank_share(job_of(packed_lengths=MIXED, gpus=8, cp=2)), [1, 2, 5]
-    alone = [core(replace(share, micro_batch=batch)).flops for batch in batches]
-    assert core(replace(share, micro_batch=np.array(batches))).flops == pytest.approx(alone, rel=1e-12)
+
+    def flops(count):
+        return core(replace(share, sequences=replace(share.sequences, count=count))).flops
+
+    assert flops(np.array(batches)) == pytest.approx([flops(each) for each in batches], rel=1e-12)
 
 
 def test_plans_take_lengths_along():

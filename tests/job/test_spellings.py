@@ -24,6 +24,8 @@ def test_fp4_is_the_type_of_4_bits_that_a_chip_has(name):
         job = resolve_job(JobRequest(**JOB, precision="fp4"), cluster_for(name))
         assert job.precision.dtype == own[0]
         assert any(own[0] in note.text for note in job.assumptions if note.code == "precision-of-gpu")
+        named = resolve_job(JobRequest(**JOB, precision=own[0]), cluster_for(name))
+        assert "precision-of-gpu" not in {note.code for note in named.assumptions}
         return
     with pytest.raises(InfeasibleError, match=r"no matrix units for a 4-bit type.*; use (fp8|bf16)"):
         precision_on("fp4", gpu)

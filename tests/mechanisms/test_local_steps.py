@@ -12,6 +12,8 @@ from traincast.estimate.memory import stage_memory
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.host import host_of
 from traincast.lowering.plans import plan_of_job
+from traincast.mechanisms import all as mechanisms
+from traincast.model.blocks.part import Elements
 from traincast.model.counts import parameters
 from traincast.simulation.job_step import run_job
 from traincast.simulation.step import Setting
@@ -151,6 +153,19 @@ def test_or_the_gpu_keeps_them():
     assert kept.optimizer - plain.optimizer == pytest.approx(8 * OURS / 8)
     # Outer gradients that nothing waits for are there all the time, others after the passes alone.
     assert dict(passing.terms)["outer gradients"] == pytest.approx(4 * OURS / 8)
+
+
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
+def test_the_gpu_updates_what_it_keeps_and_waits_for_no_host(bits):
+    """Outside the step is the ring alone; in it one kernel more, over the part of a step."""
+    fields = {"gpus": 8, "zero": 1, "local_steps": STEPS, "outer_bits": bits, "offload_outer": False}
+    job, ours = job_of(cluster=TWO, **fields), OURS // 8
+    (exchange,) = mechanisms.outside(job, ours)
+    assert exchange.duration_s == pytest.approx(ring_s(8 * ours, bits=bits) / STEPS, rel=1e-12)
+    run = mechanisms.updated(job, Elements(dense=ours, trained_dense=ours), ours).runs[0]
+    moved = 12 + 24 + (0 if bits == 32 else 2 * (4 + bits / 8))
+    assert run.what.shape == (round(ours / STEPS),)
+    assert float(dict(run.what.options)["bytes_per_parameter"]) == moved
 
 
 def test_what_has_no_islands_or_does_not_fit_one_is_told():

@@ -79,14 +79,21 @@ def test_ranks_own_whole_matrices():
     assert thin.exchanges == ()
 
 
-def test_what_shards_cut_is_gathered():
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_what_shards_cut_is_gathered(ranks):
     """Each rank has one matrix more than its share, and as many bytes in bf16 come to it."""
-    update = update_of(muon(gpus=8, zero=1, muon_owned=False))
-    matrices = 4 * LAYERS
-    assert gemm_flops(update) == pytest.approx(whole_flops() * (1 / 8 + 1 / matrices), rel=1e-12)
+    update = update_of(muon(gpus=ranks, global_batch=2 * ranks, zero=1, muon_owned=False))
+    part = 1 / ranks + 1 / (4 * LAYERS)
+    assert gemm_flops(update) == pytest.approx(whole_flops() * part, rel=1e-12)
     (gathered,) = update.exchanges
     assert (gathered.group, gathered.operation) == ("dp", "all_gather")
-    assert gathered.size_bytes == pytest.approx(2 * elements() * (1 / 8 + 1 / matrices), abs=1)
+    assert gathered.size_bytes == pytest.approx(2 * elements() * part, abs=1)
+
+
+def test_one_rank_gathers_nothing():
+    update = update_of(muon(gpus=1, global_batch=2, zero=1, muon_owned=False))
+    assert gemm_flops(update) == pytest.approx(whole_flops(), rel=1e-12)
+    assert sum(each.size_bytes for each in update.exchanges) == 0
 
 
 def test_sharded_parameters_go_to_owners_and_back_or_are_gathered_by_all():

@@ -23,7 +23,7 @@ from traincast.job.request import JobRequest
 from traincast.lowering.plans import plan_of_job
 from traincast.model import structure
 from traincast.model.blocks.part import BLOCKS
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Sequences, Share
 from traincast.model.counts import hardware_flops_per_token, parameters
 from traincast.model.load import load_model
 from traincast.report.files import write_directory
@@ -45,11 +45,9 @@ def recurrent(monkeypatch, tmp_path):
     module = type(sys)("traincast.model.blocks.recurrence")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(code, "recurrence.py", "exec"), module.__dict__)  # noqa: S102 our own page
-    structure._kinds.cache_clear()
     path = tmp_path / "recurrent-8b.toml"
     path.write_text(toml)
     yield load_model(str(path))
-    structure._kinds.cache_clear()
 
 
 def test_it_is_counted(recurrent):
@@ -109,11 +107,11 @@ def test_adapters_stand_beside_its_projections(recurrent):
 
 def test_a_million_layouts_are_the_same_lines(recurrent):
     tp = np.array([1, 2, 4, 8])
-    together = Share(model=recurrent, seq_length=TOKENS, tp=tp, sequence_parallel=tp > 1)
+    together = Share(model=recurrent, sequences=Sequences(length=TOKENS), tp=tp, sequence_parallel=tp > 1)
     blocks = structure.layer_blocks(recurrent, 0)
     sums = [sum(sum(part.saved.values()) for part in structure.parts_of(blocks, share)) for share in (together,)]
     for index, degree in enumerate(tp.tolist()):
-        alone = Share(model=recurrent, seq_length=TOKENS, tp=degree, sequence_parallel=degree > 1)
+        alone = Share(model=recurrent, sequences=Sequences(length=TOKENS), tp=degree, sequence_parallel=degree > 1)
         assert sums[0][index] == sum(sum(part.saved.values()) for part in structure.parts_of(blocks, alone))
 
 

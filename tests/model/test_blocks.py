@@ -15,7 +15,7 @@ from traincast.lowering.held import held_by_stages
 from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.model.blocks.experts import MoeMlp
-from traincast.model.blocks.share import Adapters, Execution, Share
+from traincast.model.blocks.share import Adapters, Execution, Sequences, Share
 from traincast.model.counts import parameters
 from traincast.model.dispatch import Dispatch
 from traincast.model.load import load_model, model_names
@@ -145,20 +145,21 @@ def layouts(model, count, seed):
     ]
 
 
+def share_of(model, execution, *, seq_length, micro_batch, **degrees):
+    sequences = Sequences(length=seq_length, count=micro_batch)
+    return Share(model=model, sequences=sequences, execution=execution, **degrees)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", EXECUTIONS, ids=lambda each: f"{each.precision} {each.cp_kind}")
 @pytest.mark.parametrize("name", KINDS)
 def test_arrays_of_layouts_give_what_each_layout_gives(name, execution):
     model = load_model(name)
     drawn = layouts(model, 24, KINDS.index(name))
-    whole = Share(
-        model=model,
-        execution=execution,
-        **{key: np.array([layout[key] for layout in drawn]) for key in drawn[0]},
-    )
+    whole = share_of(model, execution, **{key: np.array([layout[key] for layout in drawn]) for key in drawn[0]})
     together = all_parts(whole)
     for index, layout in enumerate(drawn):
-        alone = all_parts(Share(model=model, execution=execution, **layout))
+        alone = all_parts(share_of(model, execution, **layout))
         assert [part.name for part in together] == [part.name for part in alone]
         for many, one in zip(together, alone, strict=True):
             without = [replace(part, forward=(), backward=(), kernels=ran(part, index)) for part in (many, one)]
@@ -184,7 +185,9 @@ def at(value: Number, index: int) -> Number:
 def test_arrays_broadcast():
     """A table of layouts against sequences: the shape of the result is that of both together."""
     share = Share(
-        model=load_model("llama3-8b"), seq_length=np.array([2048, 4096, 8192]), tp=np.array([[1], [2], [4], [8]])
+        model=load_model("llama3-8b"),
+        sequences=Sequences(length=np.array([2048, 4096, 8192])),
+        tp=np.array([[1], [2], [4], [8]]),
     )
     flops = sum(part.flops for part in all_parts(share))
     assert flops.shape == (4, 3)
@@ -196,7 +199,7 @@ def test_arrays_broadcast():
 def test_work_of_a_rank_is_a_share_of_the_model(name):
     """Splitting heads, widths and experts splits GEMMs evenly: what is on every rank is narrow."""
     model = load_model(name)
-    whole = Share(model=model, seq_length=4096, vocab=2 * model.vocab)
+    whole = Share(model=model, sequences=Sequences(length=4096), vocab=2 * model.vocab)
     split = replace(whole, tp=2, sequence_parallel=True, etp=2)
     for one, part in zip(all_parts(whole), all_parts(split), strict=True):
         if ".indexer" in one.name:
@@ -211,7 +214,7 @@ def test_work_of_a_rank_is_a_share_of_the_model(name):
 def test_a_microbatch_of_three_sequences_has_three_times_the_flops(name):
     """Experts apart, whose copies are rounded; attention meets the keys of its own sequence only."""
     model = load_model(name)
-    one, three = (all_parts(Share(model=model, seq_length=1000, micro_batch=count)) for count in (1, 3))
+    one, three = (all_parts(Share(model=model, sequences=Sequences(length=1000, count=count))) for count in (1, 3))
     for alone, together in zip(one, three, strict=True):
         assert together.flops == pytest.approx(3 * alone.flops, rel=1e-3), alone.name
         assert sum(kernel.flops for kernel in together.kernels) == 3 * sum(kernel.flops for kernel in alone.kernels)
@@ -225,7 +228,7 @@ def test_tokens_beyond_the_capacity_of_experts_are_dropped(capacity, kept):
     """
     model = load_model("mixtral-8x7b")
     experts = replace(model.experts, capacity_factor=capacity)
-    share = Share(model=replace(model, experts=experts), seq_length=4096, tp=2)
+    share = Share(model=replace(model, experts=experts), sequences=Sequences(length=4096), tp=2)
     assert MoeMlp(experts).copies(share) == 2048 * 2 * kept
 
 

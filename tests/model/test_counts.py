@@ -7,7 +7,7 @@ from model.published import CHECKPOINTS, PRINTED, TIED, VISION
 from model_counts import adapter_parameters, layer_flops, layer_parameters
 from traincast.errors import ConfigError
 from traincast.model.blocks.part import mean_keys
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Sequences, Share
 from traincast.model.counts import (
     hardware_flops_per_token,
     model_flops_per_token,
@@ -192,7 +192,7 @@ def test_a_window_never_costs_more(seq_length, window):
 
 def matrices(model):
     """Return the inputs and outputs of the matrices of the attention of a layer."""
-    parts = parts_of(layer_blocks(model, 0)[:1], Share(model=model, seq_length=8))
+    parts = parts_of(layer_blocks(model, 0)[:1], Share(model=model, sequences=Sequences(length=8)))
     return {(gemm.k, gemm.n) for part in parts for gemm in part.gemms}
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from traincast.errors import ConfigError
 from traincast.model.blocks.gated_delta import GatedDelta
 from traincast.model.blocks.mamba import Mamba
-from traincast.model.blocks.share import Execution, Share
+from traincast.model.blocks.share import Execution, Sequences, Share
 from traincast.model.counts import further_blocks, model_flops_per_token, parameters, token_flops
 from traincast.model.load import load_model
 from traincast.model.structure import layer_blocks
@@ -97,7 +97,7 @@ def parts_of(precision="bf16", **degrees):
     model = load_model("nemotron-h-8b")
     (mamba,) = layer_blocks(model, 0)
     assert isinstance(mamba, Mamba)
-    share = Share(model=model, seq_length=4096, execution=Execution(precision=precision), **degrees)
+    share = Share(model=model, sequences=Sequences(length=4096), execution=Execution(precision=precision), **degrees)
     return {part.name: part for part in mamba.parts(share)}
 
 
@@ -133,7 +133,7 @@ def delta_parts_of(precision="bf16", **degrees):
     """Return the parts of a layer of gated DeltaNet of Qwen3-Next-80B-A3B by their names; sequences of 4,096 tokens."""
     model = load_model("qwen3-next-80b-a3b")
     (delta,) = (each for each in layer_blocks(model, 0) if isinstance(each, GatedDelta))
-    share = Share(model=model, seq_length=4096, execution=Execution(precision=precision), **degrees)
+    share = Share(model=model, sequences=Sequences(length=4096), execution=Execution(precision=precision), **degrees)
     return {part.name.removeprefix("self_attention."): part for part in delta.parts(share)}
 
 
@@ -178,7 +178,7 @@ def test_a_gate_for_every_channel_of_every_head_by_hand(tp):
     """
     model = load_model("qwen3-next-80b-a3b")
     attention = layer_blocks(model, 3)[0]
-    share = Share(model=model, seq_length=4096, tp=tp)
+    share = Share(model=model, sequences=Sequences(length=4096), tp=tp)
     parts = {part.name.removeprefix("self_attention."): part for part in attention.parts(share)}
     (qkv,), (gate,) = parts["linear_qkv"].gemms, parts["output_gate"].kernels
     assert (qkv.m, qkv.n, qkv.k) == (4096, (2 * 16 + 2 * 2) * 256 // tp, 2048)
@@ -211,7 +211,7 @@ def test_latent_experts_take_narrow_tokens():
 
     def parts(which):
         (moe,) = layer_blocks(which, 1)
-        return {part.name: part for part in moe.parts(Share(model=which, seq_length=4096, ep=8))}
+        return {part.name: part for part in moe.parts(Share(model=which, sequences=Sequences(length=4096), ep=8))}
 
     narrow, usual = parts(model), parts(wide)
     assert narrow["mlp.experts.linear_fc1"].flops * 4 == usual["mlp.experts.linear_fc1"].flops

@@ -2,7 +2,7 @@
 
 import pytest
 
-from traincast.model.blocks.share import Execution, Share
+from traincast.model.blocks.share import Execution, Sequences, Share
 from traincast.model.counts import parameters, token_flops
 from traincast.model.load import load_model
 from traincast.model.structure import layer_blocks
@@ -13,7 +13,7 @@ TOKENS = 4096
 def parts_of(name, layer, execution=None, **degrees):
     """Return the parts of the first block of a layer by the last word of their names."""
     model = load_model(name)
-    share = Share(model=model, seq_length=TOKENS, execution=execution or Execution(), **degrees)
+    share = Share(model=model, sequences=Sequences(length=TOKENS), execution=execution or Execution(), **degrees)
     return {part.name.rpartition(".")[2]: part for part in layer_blocks(model, layer)[0].parts(share)}
 
 

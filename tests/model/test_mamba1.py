@@ -3,7 +3,7 @@
 import pytest
 
 from traincast.estimate.operators.families.state_space import selective_scan
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Sequences, Share
 from traincast.model.counts import parameters, token_flops
 from traincast.model.load import load_model
 from traincast.model.structure import layer_blocks
@@ -15,7 +15,7 @@ TOKENS, WIDTH, STATE, RANK, HIDDEN = 4096, 8192, 16, 256, 4096
 def parts_of(**degrees):
     """Return the parts of the first layer of Jamba by the last word of their names."""
     model = load_model("jamba-52b")
-    share = Share(model=model, seq_length=TOKENS, **degrees)
+    share = Share(model=model, sequences=Sequences(length=TOKENS), **degrees)
     return {part.name.rpartition(".")[2]: part for part in layer_blocks(model, 0)[0].parts(share)}
 
 

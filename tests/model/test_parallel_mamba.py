@@ -3,7 +3,7 @@
 import pytest
 
 from traincast.errors import ConfigError
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Sequences, Share
 from traincast.model.counts import parameters, token_flops
 from traincast.model.load import load_model
 from traincast.model.structure import layer_blocks
@@ -14,7 +14,7 @@ MIXED = INNER + 2 * STATE
 
 def parts_of(**degrees):
     model = load_model("falcon-h1-0.5b")
-    share = Share(model=model, seq_length=TOKENS, **degrees)
+    share = Share(model=model, sequences=Sequences(length=TOKENS), **degrees)
     return layer_blocks(model, 0)[0].parts(share)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from traincast.errors import ConfigError
-from traincast.model.blocks.share import Execution, Share
+from traincast.model.blocks.share import Execution, Sequences, Share
 from traincast.model.counts import model_flops_per_token, parameters, token_flops
 from traincast.model.load import load_model
 from traincast.model.recompute import modules_of
@@ -15,7 +15,7 @@ TOKENS = 8192
 def parts_of(name, layer, tokens=TOKENS, execution=None, **degrees):
     """Return the parts of the attention of a layer by their names, below it."""
     model = load_model(name)
-    share = Share(model=model, seq_length=tokens, execution=execution or Execution(), **degrees)
+    share = Share(model=model, sequences=Sequences(length=tokens), execution=execution or Execution(), **degrees)
     return {part.name.removeprefix("self_attention."): part for part in layer_blocks(model, layer)[0].parts(share)}
 
 

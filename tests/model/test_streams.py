@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from job_parts import job_of, workload_of
 from traincast.estimate.memory import stage_memory
 from traincast.lowering.plans import plan_of_job
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Sequences, Share
 from traincast.model.counts import parameters, token_flops
 from traincast.model.load import load_model
 from traincast.model.structure import last_blocks, layer_blocks, parts_of
@@ -29,11 +29,13 @@ def test_a_hyper_connection_by_hand(models):
     assert parameters(streams).total - parameters(plain).total == 32 * 2 * each + last
     flops, usual = (token_flops(model, TOKENS) for model in (streams, plain))
     assert flops.forward - usual.forward == 2 * (32 * 2 * 24 * 4 * HIDDEN + 4 * 4 * HIDDEN)
-    parts = parts_of(layer_blocks(streams, 0), Share(model=streams, seq_length=TOKENS, tp=2, sequence_parallel=True))
+    parts = parts_of(
+        layer_blocks(streams, 0), Share(model=streams, sequences=Sequences(length=TOKENS), tp=2, sequence_parallel=True)
+    )
     mixed = next(part for part in parts if part.name == "self_attn_bda")
     assert [kernel.shape for kernel in mixed.kernels] == 2 * [(TOKENS // 2, 4 * HIDDEN)]
     assert mixed.saved == {"residual streams": 2 * (4 + 1) * TOKENS // 2 * HIDDEN}
-    ends = parts_of(last_blocks(streams, with_embedding=True), Share(model=streams, seq_length=TOKENS))
+    ends = parts_of(last_blocks(streams, with_embedding=True), Share(model=streams, sequences=Sequences(length=TOKENS)))
     assert ends[0].gemms[0].n == 4
 
 

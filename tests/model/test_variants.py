@@ -11,7 +11,7 @@ from traincast.cli.main import cli
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.job.degrees import check_model
 from traincast.job.request import JobRequest
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Sequences, Share
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
 from traincast.model.structure import layer_blocks
@@ -86,7 +86,7 @@ def test_degrees_must_divide_variants_too(tmp_path):
 def parts_of_layer(name, layer, **degrees):
     """Return the parts of a layer of a built-in model by their names; one sequence of 4,096 tokens."""
     model = load_model(name)
-    share = Share(model=model, seq_length=4096, **degrees)
+    share = Share(model=model, sequences=Sequences(length=4096), **degrees)
     return {part.name: part for block in layer_blocks(model, layer) for part in block.parts(share)}
 
 

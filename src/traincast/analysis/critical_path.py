@@ -40,8 +40,9 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
     """
     if not len(graph):
         return CriticalPath(np.zeros(0, dtype=np.int64), np.zeros(0))
-    previous, sources, pointers, rendezvous_of, members_of, members = _followed(graph)
-    ready, end = timeline.ready_s_N.tolist(), timeline.end_s_N.tolist()
+    # The path is short: single numbers of the arrays are read, as those of Python.
+    previous, sources, pointers, rendezvous_of, members_of, members = (each.data for each in _followed(graph))
+    ready, end = timeline.ready_s_N.data, timeline.end_s_N.data
     at, path = int(np.argmax(timeline.end_s_N)), []
     while at >= 0:
         path.append(at)
@@ -62,14 +63,14 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
 class _Followed(NamedTuple):
     """What operations follow, and which meet."""
 
-    previous: list[int]
+    previous_N: IntArray
     """The one before on the same stream, -1 for none."""
-    sources: list[int]
-    pointers: list[int]
+    source_E: IntArray
+    pointers_N1: IntArray
     """Sources of operation n are those from its pointer on to that of the next one."""
-    rendezvous_of: list[int]
-    members_of: list[int]
-    members: list[int]
+    rendezvous_N: IntArray
+    members_of_J1: IntArray
+    member_I: IntArray
     """Members of a rendezvous are those from its pointer on to that of the next one."""
 
 
@@ -79,17 +80,17 @@ def _followed(graph: Graph) -> _Followed:
     if isinstance(known, _Followed):
         return known
     count, followed = len(graph), np.flatnonzero(graph.next_N >= 0)
-    previous_N = np.full(count, -1)
+    previous_N = np.full(count, -1, dtype=np.int32)
     previous_N[graph.next_N[followed]] = followed
-    source_E = np.repeat(np.arange(count), np.diff(graph.edge_ptr_N1))
-    pointers = np.concatenate([[0], np.cumsum(np.bincount(graph.edge_dst_E, minlength=count))])
+    source_E = np.repeat(np.arange(count, dtype=np.int32), np.diff(graph.edge_ptr_N1))
+    pointers_N1 = np.concatenate([[0], np.cumsum(np.bincount(graph.edge_dst_E, minlength=count))])
     found = _Followed(
-        previous_N.tolist(),
-        source_E[np.argsort(graph.edge_dst_E, kind="stable")].tolist(),
-        pointers.tolist(),
-        graph.rendezvous_N.tolist(),
-        graph.rendezvous_ptr_J1.tolist(),
-        graph.rendezvous_member_I.tolist(),
+        previous_N,
+        source_E[np.argsort(graph.edge_dst_E, kind="stable")],
+        pointers_N1,
+        graph.rendezvous_N,
+        graph.rendezvous_ptr_J1,
+        graph.rendezvous_member_I,
     )
     graph.kept["followed"] = found
     return found

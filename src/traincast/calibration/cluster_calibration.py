@@ -18,10 +18,10 @@ from traincast.calibration.fit_links import fit_links
 from traincast.calibration.kind import FloatArray
 from traincast.calibration.tables import Skipped
 from traincast.calibration.validate import Statistics, statistics
-from traincast.diagnostics import announce
 from traincast.errors import CalibrationError
 from traincast.hardware.cluster import Cluster, Measured, MeasuredTable
 from traincast.hardware.clusters import cluster_table
+from traincast.progress import announce
 from traincast.units import counted, format_share
 
 _ANNOUNCED_ROWS = 5_000

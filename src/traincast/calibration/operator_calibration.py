@@ -29,11 +29,11 @@ from traincast.calibration.operator_fit import (
 from traincast.calibration.operators import operators_of
 from traincast.calibration.tables import Skipped, read_table
 from traincast.calibration.validate import Statistics, statistics
-from traincast.diagnostics import advanced, announce
 from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorConstants, shipped_constants
 from traincast.estimate.operators.constants import ANY, write_constants
 from traincast.hardware.gpu import Gpu
+from traincast.progress import advanced, announce
 from traincast.units import counted
 
 _FAMILY_S = 15

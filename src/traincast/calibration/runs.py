@@ -24,7 +24,7 @@ from traincast.hardware.gpu import load_gpu
 from traincast.job.job import Job
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Sequences, Share
 from traincast.model.counts import token_flops
 from traincast.model.model import Model
 from traincast.model.structure import layer_blocks, parts_of
@@ -337,7 +337,7 @@ def layers_by_cost(model: Model, pp: int) -> tuple[int, ...] | None:
     stages get more than their share, and the last ones, with the head, fewer or none. Source: nanotron,
     src/nanotron/models/base.py (build_model) and models/llama.py (get_block_compute_costs).
     """
-    parts = parts_of(layer_blocks(model, 0), Share(model=model, seq_length=1))
+    parts = parts_of(layer_blocks(model, 0), Share(model=model, sequences=Sequences(length=1)))
     layer = sum(gemm.elements for part in parts for gemm in part.gemms)
     # Embedding, layers, final norm, head, cast to fp32 and loss; those without GEMMs cost nothing.
     costs = [0, *[layer] * model.layers, 0, model.vocab * model.hidden, 0, 0]

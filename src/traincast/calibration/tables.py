@@ -12,10 +12,10 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from traincast.calibration.nccl_logs import is_nccl_log, read_nccl_log
-from traincast.diagnostics import advanced
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.files import MOST_TRACE_BYTES, csv_rows, decoded, read_head, read_unpacked, unpacked_head
 from traincast.formats.training_log import TRAINING_LOG
+from traincast.progress import advanced
 from traincast.units import RANGES, Range, is_number, plain_number, quoted, range_of
 
 T = TypeVar("T")

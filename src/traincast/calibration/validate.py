@@ -12,10 +12,11 @@ from traincast.calibration.columns import read_measurements
 from traincast.calibration.kind import KINDS, ClusterLike, FloatArray, MeasurementKind, Predictions, Request, kind_of
 from traincast.calibration.tables import MeasurementTable, Skipped
 from traincast.calibration.worst import WorstGroup, WorstRow, worst_groups, worst_rows
-from traincast.diagnostics import Note, announce
+from traincast.diagnostics import Note
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.job.draft import Draft
 from traincast.names import known_names
+from traincast.progress import announce
 from traincast.units import counted, format_share
 
 ANNOUNCED_ROWS = 10_000

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from traincast import report
 from traincast.cli.manner import manner
 from traincast.cli.time_left import TimeLeft
-from traincast.diagnostics import listening
 from traincast.errors import TraincastError
+from traincast.progress import listening
 from traincast.report.plain import printable, shown
 
 if TYPE_CHECKING:

@@ -9,20 +9,23 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from traincast.engine.chains import run_chains
+from traincast.engine.chains import chains_of, run_chains
 from traincast.engine.graph import Graph, find_cycle
 from traincast.engine.reference import FloatArray, Times, run_reference
 from traincast.errors import DeadlockError, ProgramError
 
-KERNEL_FROM_OPS = 50_000
-"""Up to so many operations of a program pure Python ends a step, which runs some ten times, before numba is imported
-and its cache loaded."""
+KERNEL_FROM_CHAINS = 25_000
+"""Up to so many chains of a program pure Python ends a step, which runs some ten times at 1 to 2 us a chain, before
+numba is imported and its cache loaded, which takes half a second. What ran before in the process does not matter."""
+
+_COUNTED_TO = 40
+"""Operations, in so many of these, from which on chains are not counted: long ones are no longer than that."""
 
 _SEVERAL = 10
 """Steps that a process simulates at least where its engine is ``several``."""
 
 ENGINES = ("auto", "several", "fast", "reference", "kernel")
-"""``auto`` goes by the size of the program, for a process that simulates one step, ``several`` for one that simulates
+"""``auto`` goes by the program alone, for a process that simulates one step, ``several`` for one that simulates
 ten or more; ``fast`` is the kernel where numba is installed, which pays where a process simulates many. All agree bit
 for bit."""
 
@@ -45,16 +48,16 @@ def run(graph: Graph, duration_s_N: FloatArray, engine: str = "auto") -> tuple[F
     bad = np.flatnonzero(~((duration_s_N >= 0) & np.isfinite(duration_s_N)))
     if len(bad):
         raise ProgramError(f"operation {bad[0]} has a duration of {duration_s_N[bad[0]]} s")
-    ready_N, start_N, end_N, done = _engine(engine, len(graph))(graph, duration_s_N)
+    ready_N, start_N, end_N, done = _engine(engine, graph)(graph, duration_s_N)
     if done < len(graph):
         raise DeadlockError(f"{len(graph) - done} of {len(graph)} operations wait for ever", find_cycle(graph))
     return ready_N, start_N, end_N
 
 
-def _engine(name: str, ops: int) -> Callable[[Graph, FloatArray], Times]:
+def _engine(name: str, graph: Graph) -> Callable[[Graph, FloatArray], Times]:
     if name not in ENGINES:
         raise ProgramError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
-    if compiled(name, ops):
+    if compiled(name, graph):
         if not find_spec("numba"):
             raise ProgramError("the engine 'kernel' needs numba: pip install 'traincast[fast]'")
         from traincast.engine.kernel import run_kernel
@@ -63,8 +66,11 @@ def _engine(name: str, ops: int) -> Callable[[Graph, FloatArray], Times]:
     return run_reference if name == "reference" else run_chains
 
 
-def compiled(name: str, ops: int) -> bool:
-    """Return whether an engine runs a program of so many operations in numba."""
+def compiled(name: str, graph: Graph) -> bool:
+    """Return whether an engine runs a program in numba."""
     steps = {"auto": 1, "several": _SEVERAL}
-    pays = name == "fast" or (name in steps and ops * steps[name] >= KERNEL_FROM_OPS)
+    pays = name == "fast"
+    if name in steps:
+        least = KERNEL_FROM_CHAINS // steps[name]
+        pays = len(graph) >= least and (len(graph) >= _COUNTED_TO * least or chains_of(graph) >= least)
     return name == "kernel" or (pays and find_spec("numba") is not None)

@@ -5,7 +5,8 @@ chains whose times are running sums, and only where a chain begins, or operation
 compared. Bit-equal to `traincast.engine.reference`, which says what the times mean: an end never is before the start,
 so leaving out what an awaited operation has itself awaited changes no maximum, and sums are made in the same order.
 
-Letters: N operations, S slots (one for the start of each chain, then one for the end of each of its operations).
+Letters: N operations, C chains, A ends that chains wait for, U units of chains that begin together, S slots (one for
+the start of each chain, then one for the end of each of its operations).
 """
 
 from collections.abc import MutableSequence
@@ -15,20 +16,19 @@ from typing import cast
 
 import numpy as np
 
-from traincast.engine.graph import Graph, IntArray
+from traincast.engine.graph import Graph, IntArray, pointers
 from traincast.engine.reference import FloatArray, Times, run_reference
 
 _LINKS_BACK = 8
 """How far back an operation is looked for among what another one has awaited."""
 
-_LEAST_OPS_OF_CHAIN = 4
-"""Mean length of chains below which the reference is as fast."""
+_LONG = 16
+"""Slots of a chain from which on its running sums are made at once."""
 
-_SUMMED_AS_ARRAY = 16
-"""Slots of a chain from which on a sum of arrays, which is made in the same order, is faster."""
+_NONE: tuple[int, ...] = ()
 
-_Chain = tuple[int, int, tuple[int, ...]]
-"""First slot, the slot after the last, and the slots of the ends that its first operation waits for."""
+_Chain = tuple[int, int, int, int, tuple[int, ...]]
+"""First slot, the slot after the last, and the slots of two ends that its first operation waits for, and of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,10 @@ class Visits:
     end_slot_N: IntArray
     """Slot of the end of each operation; that of its start is the one before."""
     slots: int
+    """Their number; one more stands for what has ended before anything begins."""
     units: list[tuple[_Chain, ...]]
-    member_I: IntArray
-    """Operations of rendezvous of several members, in the order of visits."""
+    first_C: IntArray
+    """First operations of chains, in the order of visits."""
 
 
 def run_chains(graph: Graph, duration_s_N: FloatArray) -> Times:
@@ -51,32 +52,35 @@ def run_chains(graph: Graph, duration_s_N: FloatArray) -> Times:
     visits = graph.kept["visits"]
     if not isinstance(visits, Visits):
         return run_reference(graph, duration_s_N)
-    step_S, time_S = np.zeros(visits.slots), np.zeros(visits.slots)
+    step_S, time_S = np.zeros(visits.slots + 1), np.zeros(visits.slots + 1)
     step_S[visits.end_slot_N] = duration_s_N
     # Single numbers are read and written as those of Python, long chains summed as arrays.
     steps, times = _numbers(step_S), _numbers(time_S)
     readies: list[float] = []
     for unit in visits.units:
-        if len(unit) == 1:
-            ((first, last, awaited),) = unit
-            begin = max([times[each] for each in awaited], default=0.0)
-        else:
-            ready = [max([times[each] for each in awaited], default=0.0) for _, _, awaited in unit]
-            readies += ready
-            begin, longest = max(ready), max([steps[first + 1] for first, _, _ in unit])
-            for first, _, _ in unit:
-                steps[first + 1] = longest
-        for first, last, _ in unit:
-            steps[first] = time = begin
-            if last - first > _SUMMED_AS_ARRAY:
+        begin = longest = 0.0
+        for first, _, one, other, others in unit:
+            ready, later = times[one], times[other]
+            if later > ready:
+                ready = later
+            for each in others:
+                ready = max(ready, times[each])
+            readies.append(ready)
+            if ready > begin:
+                begin = ready
+            if steps[first + 1] > longest:
+                longest = steps[first + 1]
+        for first, last, _, _, _ in unit:
+            steps[first], steps[first + 1] = begin, longest
+            if last - first > _LONG:
                 np.add.accumulate(step_S[first:last], out=time_S[first:last])
                 continue
-            times[first] = time
+            times[first] = time = begin
             for slot in range(first + 1, last):
                 times[slot] = time = time + steps[slot]
     start_N, end_N = time_S[visits.end_slot_N - 1], time_S[visits.end_slot_N]
     ready_N = start_N.copy()
-    ready_N[visits.member_I] = readies
+    ready_N[visits.first_C] = readies
     return ready_N, start_N, end_N, len(graph)
 
 
@@ -85,36 +89,52 @@ def _numbers(array_S: FloatArray) -> MutableSequence[float]:
     return cast(MutableSequence[float], array_S.data)
 
 
+def chains_of(graph: Graph) -> int:
+    """Return how many chains a graph has, which is what a run takes its time for."""
+    if "chains" not in graph.kept:
+        graph.kept["chains"] = len(_linked(graph, _sole_predecessors(*_predecessors(graph)))[1])
+    return cast(int, graph.kept["chains"])
+
+
 def _find_visits(graph: Graph) -> Visits | None:
-    """Return the order of visits of a graph; None where it cannot run to its end, or its chains are short."""
+    """Return the order of visits of a graph; None where it cannot run to its end."""
     previous_N, source_N, edges_N = _predecessors(graph)
     sole_N = _sole_predecessors(previous_N, source_N, edges_N)
-    follower_N, heads = _linked(graph, sole_N)
-    if len(graph) < _LEAST_OPS_OF_CHAIN * len(heads):
-        return None
-    chain_N, slot_N, last_slots = _numbered(follower_N, heads)
+    follower_N, head_C = _linked(graph, sole_N)
+    chain_N, slot_N, last = _numbered(follower_N, head_C)
     if chain_N.min(initial=0) < 0:
         return None
-    chain_of, slot_of = chain_N.tolist(), slot_N.tolist()
-    spans = pairwise([0, *last_slots])
-    awaited = _awaited_by_heads(graph, heads, previous_N, sole_N, edges_N)
-    units = _together(graph.rendezvous_N[heads].tolist())
-    order = _order(units, [[chain_of[source] for source in sources] for sources in awaited])
-    if len(order) < len(units):
+    chain_A, source_A = _awaited_by_heads(graph, head_C, previous_N, sole_N, edges_N)
+    unit_C, count = _together(graph.rendezvous_N[head_C])
+    order = _order(unit_C[chain_A], unit_C[chain_N[source_A]], count)
+    if len(order) < count:
         return None
-    chains = [
-        (*span, tuple([slot_of[source] for source in sources])) for span, sources in zip(spans, awaited, strict=True)
-    ]
-    member_I = [heads[chain] for unit in order if len(units[unit]) > 1 for chain in units[unit]]
+    chains = _chains(last, chain_A, slot_N[source_A])
+    of_unit = np.argsort(unit_C, kind="stable").tolist()
+    spans_U = list(pairwise(pointers(np.bincount(unit_C, minlength=count)).tolist()))
+    visited = [of_unit[slice(*spans_U[unit])] for unit in order]
     return Visits(
         end_slot_N=slot_N,
-        slots=last_slots[-1] if last_slots else 0,
-        units=[tuple([chains[chain] for chain in units[unit]]) for unit in order],
-        member_I=np.array(member_I, dtype=np.int64),
+        slots=last[-1] if last else 0,
+        units=[tuple([chains[chain] for chain in unit]) for unit in visited],
+        first_C=head_C[np.array([chain for unit in visited for chain in unit], dtype=np.int64)],
     )
 
 
-def _numbered(follower_N: IntArray, heads: list[int]) -> tuple[IntArray, IntArray, list[int]]:
+def _chains(last: list[int], chain_A: IntArray, slot_A: IntArray) -> list[_Chain]:
+    """Return the chains: by the slot after the last of each, and the ends that chains wait for, chain by chain."""
+    nothing = last[-1] if last else 0
+    begin_C1 = pointers(np.bincount(chain_A, minlength=len(last)))
+    count_C, padded_A = np.diff(begin_C1), np.append(slot_A, [nothing, nothing])
+    one_C = np.where(count_C > 0, padded_A[begin_C1[:-1]], nothing).tolist()
+    other_C = np.where(count_C > 1, padded_A[begin_C1[:-1] + 1], nothing).tolist()
+    awaited, others = slot_A.tolist(), [_NONE] * len(last)
+    for chain in np.flatnonzero(count_C > 2).tolist():
+        others[chain] = tuple(awaited[begin_C1[chain] + 2 : begin_C1[chain + 1]])
+    return list(zip([0, *last], last, one_C, other_C, others, strict=False))
+
+
+def _numbered(follower_N: IntArray, head_C: IntArray) -> tuple[IntArray, IntArray, list[int]]:
     """Return the chain and slot of each operation, chain by chain, and the slot after the last of each chain.
 
     Most operations are followed by the next one in order, so that chains are walked by whole stretches of such. The
@@ -128,7 +148,7 @@ def _numbered(follower_N: IntArray, heads: list[int]) -> tuple[IntArray, IntArra
     chain_of, slot_of = [-1] * len(lasts), [0] * len(lasts)
     last_slots: list[int] = []
     slot = 0
-    for chain, head in enumerate(heads):
+    for chain, head in enumerate(head_C.tolist()):
         slot, op = slot + 1, head
         while op >= 0:
             stretch = stretch_of[op]
@@ -140,33 +160,21 @@ def _numbered(follower_N: IntArray, heads: list[int]) -> tuple[IntArray, IntArra
     return np.array(chain_of, dtype=np.int64)[stretch_N], slot_N, last_slots
 
 
-def _together(rendezvous_of_heads: list[int]) -> list[list[int]]:
-    """Return chains by what is visited at once: those that begin with one rendezvous, each other one alone."""
-    units: list[list[int]] = []
-    chains_at: dict[int, list[int]] = {}
-    for chain, rendezvous in enumerate(rendezvous_of_heads):
-        if rendezvous in chains_at:
-            chains_at[rendezvous].append(chain)
-            continue
-        units.append([chain])
-        if rendezvous >= 0:
-            chains_at[rendezvous] = units[-1]
-    return units
+def _together(rendezvous_C: IntArray) -> tuple[IntArray, int]:
+    """Return what each chain is visited with, and how many there are: a rendezvous that they begin with, or itself."""
+    own_C = rendezvous_C.max(initial=-1) + 1 + np.arange(len(rendezvous_C))
+    found, unit_C = np.unique(np.where(rendezvous_C < 0, own_C, rendezvous_C), return_inverse=True)
+    return unit_C, len(found)
 
 
-def _order(units: list[list[int]], before: list[list[int]]) -> list[int]:
-    """Return the units that can run, in an order in which they can; `before` are the chains that each chain awaits."""
-    unit_of = {chain: unit for unit, chains in enumerate(units) for chain in chains}
-    waits = [0] * len(units)
-    released: list[list[int]] = [[] for _ in units]
-    for chain, chains in enumerate(before):
-        unit = unit_of[chain]
-        waits[unit] += len(chains)
-        for other in chains:
-            released[unit_of[other]].append(unit)
+def _order(unit_A: IntArray, awaited_A: IntArray, count: int) -> list[int]:
+    """Return the units that can run, in an order in which they can; each pair waits and is awaited."""
+    by_awaited = np.argsort(awaited_A, kind="stable")
+    released, first_U = unit_A[by_awaited].tolist(), pointers(np.bincount(awaited_A, minlength=count)).tolist()
+    waits = np.bincount(unit_A, minlength=count).tolist()
     order = [unit for unit, left in enumerate(waits) if not left]
     for unit in order:
-        for other in released[unit]:
+        for other in released[first_U[unit] : first_U[unit + 1]]:
             waits[other] -= 1
             if not waits[other]:
                 order.append(other)
@@ -207,30 +215,28 @@ def _sole_predecessors(previous_N: IntArray, source_N: IntArray, edges_N: IntArr
     return sole_N
 
 
-def _linked(graph: Graph, sole_N: IntArray) -> tuple[IntArray, list[int]]:
+def _linked(graph: Graph, sole_N: IntArray) -> tuple[IntArray, IntArray]:
     """Return the operation that goes on the chain of each one, -1 for none, and the first operations of chains."""
     follower_N = np.full(len(graph), -1)
     linked = np.flatnonzero((sole_N >= 0) & (graph.rendezvous_N < 0))
     follower_N[sole_N[linked]] = linked
     first_N = np.ones(len(graph), dtype=bool)
     first_N[follower_N[follower_N >= 0]] = False
-    heads: list[int] = np.flatnonzero(first_N).tolist()
-    return follower_N, heads
+    return follower_N, np.flatnonzero(first_N)
 
 
 def _awaited_by_heads(
-    graph: Graph, heads: list[int], previous_N: IntArray, sole_N: IntArray, edges_N: IntArray
-) -> list[list[int]]:
-    """Return what each first operation of a chain waits for."""
-    sole, previous = sole_N[heads].tolist(), previous_N[heads].tolist()
-    awaited = [
-        [one] if one >= 0 else [before] if before >= 0 else [] for one, before in zip(sole, previous, strict=True)
-    ]
-    several_N = np.zeros(len(graph), dtype=bool)
-    several_N[heads] = (sole_N[heads] < 0) & (edges_N[heads] > 0)
-    chain_of = dict(zip(heads, range(len(heads)), strict=True))
-    chosen = np.flatnonzero(several_N[graph.edge_dst_E])
+    graph: Graph, head_C: IntArray, previous_N: IntArray, sole_N: IntArray, edges_N: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Return what the first operations of chains wait for: chains in their order, and operations before them."""
+    before_C = np.where(sole_N[head_C] >= 0, sole_N[head_C], previous_N[head_C])
+    waiting = np.flatnonzero(before_C >= 0)
+    chain_N = np.full(len(graph), -1)
+    several = (sole_N[head_C] < 0) & (edges_N[head_C] > 0)
+    chain_N[head_C[several]] = np.flatnonzero(several)
+    chosen = np.flatnonzero(chain_N[graph.edge_dst_E] >= 0)
     source_E = np.repeat(np.arange(len(graph)), np.diff(graph.edge_ptr_N1))
-    for source, target in zip(source_E[chosen].tolist(), graph.edge_dst_E[chosen].tolist(), strict=True):
-        awaited[chain_of[target]].append(source)
-    return awaited
+    chain_A = np.concatenate([waiting, chain_N[graph.edge_dst_E[chosen]]])
+    source_A = np.concatenate([before_C[waiting], source_E[chosen]])
+    by_chain = np.argsort(chain_A, kind="stable")
+    return chain_A[by_chain], source_A[by_chain]

@@ -72,16 +72,17 @@ def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, 
     all_rendezvous = int(rendezvous_N.max(initial=-1)) + 1
     return Graph(
         next_N=next_N,
-        edge_ptr_N1=_pointers(np.bincount(edge_src_E, minlength=count)),
+        edge_ptr_N1=pointers(np.bincount(edge_src_E, minlength=count)),
         edge_dst_E=np.ascontiguousarray(edge_dst_E, dtype=np.int32),
         waits_N=waits_N,
         rendezvous_N=np.ascontiguousarray(rendezvous_N, dtype=np.int32),
-        rendezvous_ptr_J1=_pointers(np.bincount(rendezvous_N[joined], minlength=all_rendezvous)),
+        rendezvous_ptr_J1=pointers(np.bincount(rendezvous_N[joined], minlength=all_rendezvous)),
         rendezvous_member_I=joined[order].astype(np.int32),
     )
 
 
-def _pointers(counts: IntArray) -> IntArray:
+def pointers(counts: IntArray) -> IntArray:
+    """Return where each piece of so many begins, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
@@ -97,7 +98,7 @@ def reversed_graph(graph: Graph) -> Graph:
     waits_N[followed] += 1
     return Graph(
         next_N=previous_N,
-        edge_ptr_N1=_pointers(np.bincount(graph.edge_dst_E, minlength=count)),
+        edge_ptr_N1=pointers(np.bincount(graph.edge_dst_E, minlength=count)),
         edge_dst_E=source_E[order_E],
         waits_N=waits_N,
         rendezvous_N=graph.rendezvous_N,

@@ -44,20 +44,17 @@ def _run_again(
     start_N: FloatArray,
     end_N: FloatArray,
 ) -> None:
-    alone = np.empty(1, dtype=np.int32)
     for op in visited_V:
-        rendezvous = rendezvous_N[op]
-        begin, duration = ready_N[op], duration_N[op]
-        if rendezvous < 0:
-            alone[0] = op
-            group: IntArray = alone
-        else:
-            group = rendezvous_member_I[rendezvous_ptr_J1[rendezvous] : rendezvous_ptr_J1[rendezvous + 1]]
-            for member in group:
-                begin = max(begin, ready_N[member])
-                duration = max(duration, duration_N[member])
+        rendezvous, begin, duration = rendezvous_N[op], ready_N[op], duration_N[op]
+        first, last = 0, 1
+        if rendezvous >= 0:
+            first, last = rendezvous_ptr_J1[rendezvous], rendezvous_ptr_J1[rendezvous + 1]
+            for at in range(first, last):
+                begin = max(begin, ready_N[rendezvous_member_I[at]])
+                duration = max(duration, duration_N[rendezvous_member_I[at]])
         finish = begin + duration
-        for member in group:
+        for at in range(first, last):
+            member = rendezvous_member_I[at] if rendezvous >= 0 else op
             start_N[member], end_N[member] = begin, finish
             for edge in range(edge_ptr_N1[member], edge_ptr_N1[member + 1]):
                 ready_N[edge_dst_E[edge]] = max(ready_N[edge_dst_E[edge]], finish)
@@ -88,34 +85,30 @@ def _run(
             stack[top] = op
             top += 1
     missing_J = rendezvous_ptr_J1[1:] - rendezvous_ptr_J1[:-1]
-    alone = np.empty(1, dtype=np.int32)
     done = visits = 0
     while top > 0:
         top -= 1
         op = stack[top]
-        rendezvous = rendezvous_N[op]
-        if rendezvous < 0:
-            alone[0] = op
-            group: IntArray = alone
-            begin, duration = ready_N[op], duration_N[op]
-        else:
+        rendezvous, begin, duration = rendezvous_N[op], ready_N[op], duration_N[op]
+        first, last = 0, 1
+        if rendezvous >= 0:
             missing_J[rendezvous] -= 1
             if missing_J[rendezvous] > 0:
                 continue
-            group = rendezvous_member_I[rendezvous_ptr_J1[rendezvous] : rendezvous_ptr_J1[rendezvous + 1]]
-            begin, duration = ready_N[op], duration_N[op]
-            for member in group:
-                begin = max(begin, ready_N[member])
-                duration = max(duration, duration_N[member])
+            first, last = rendezvous_ptr_J1[rendezvous], rendezvous_ptr_J1[rendezvous + 1]
+            for at in range(first, last):
+                begin = max(begin, ready_N[rendezvous_member_I[at]])
+                duration = max(duration, duration_N[rendezvous_member_I[at]])
         finish = begin + duration
         visited_V[visits] = op
         visits += 1
-        for member in group:
+        for at in range(first, last):
+            member = rendezvous_member_I[at] if rendezvous >= 0 else op
             start_N[member], end_N[member] = begin, finish
             done += 1
-            first, last = edge_ptr_N1[member], edge_ptr_N1[member + 1]
-            for edge in range(first, last + 1):
-                successor = edge_dst_E[edge] if edge < last else next_N[member]
+            edges_end = edge_ptr_N1[member + 1]
+            for edge in range(edge_ptr_N1[member], edges_end + 1):
+                successor = edge_dst_E[edge] if edge < edges_end else next_N[member]
                 if successor < 0:
                     continue
                 ready_N[successor] = max(ready_N[successor], finish)

@@ -53,8 +53,15 @@ class _InStep(NamedTuple):
     """Of its class of work, its pass and the power limit together."""
 
 
+_KEPT = 65536
+"""Calls that are remembered, at most: those of some thousand jobs."""
+
+
 class OperatorSeconds(Struct, dict=True):
-    """What an operator call takes in a step: alone, at the clock of a step, by factors of its class and framework."""
+    """What an operator call takes in a step: alone, at the clock of a step, by factors of its class and framework.
+
+    Each call is worked out once.
+    """
 
     gpu: Gpu
     factors: CostFactors
@@ -71,6 +78,8 @@ class OperatorSeconds(Struct, dict=True):
         """Return its time by itself, its class of work, and what makes it longer in a step."""
         known = self._known.get(call)
         if known is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
             name, factors = cost_class(call), self.factors
             gpu = self._limited if is_throttled(name) else self.gpu
             factor = factors.factor(name) * factors.factor(measured_class(call)) * factors.throttling(name)
@@ -83,7 +92,7 @@ class OperatorSeconds(Struct, dict=True):
         return count * known.time.time_s * known.factor * self.compute_factor
 
 
-def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: float = 1.0) -> ComputeCost:
+def estimate_compute(ops: OpTable, seconds: OperatorSeconds) -> ComputeCost:
     """Put a time on the computations of a table that carry operator calls.
 
     One takes as long as its operators take one after the other, each scaled by the factor of its class of work, and all
@@ -92,7 +101,6 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
     duration_T, provenance_T = ops.duration_s_T.copy(), ops.provenance_T.copy()
     flops_T, bytes_T, overlap_T = ops.flops_T.copy(), ops.bytes_moved_T.copy(), list(ops.overlap_shares_T)
     shares: list[Mapping[str, float]] = [{}] * len(ops)
-    cost = OperatorSeconds(gpu, factors, compute_factor)
     known: dict[int, _OperatorSum] = {}
     # What has a time of its own, such as a measured kernel, keeps it.
     for row in np.flatnonzero(np.isnan(duration_T)).tolist():
@@ -102,7 +110,7 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
         # Stages that are alike have the very same calls.
         found = known.get(id(calls))
         if found is None:
-            found = known[id(calls)] = _sum_of(calls, cost)
+            found = known[id(calls)] = _sum_of(calls, seconds)
         duration_T[row], flops_T[row], bytes_T[row] = found.time_s, found.flops, found.bytes_moved
         provenance_T[row] = Provenance.PRICED
         overlap_T[row], shares[row] = found.overlap, found.of_class
@@ -114,7 +122,7 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
         bytes_moved_T=bytes_T,
         overlap_shares_T=tuple(overlap_T),
     )
-    return ComputeCost(estimated, tuple(shares), cost)
+    return ComputeCost(estimated, tuple(shares), seconds)
 
 
 class _OperatorSum(NamedTuple):

@@ -43,6 +43,8 @@ class FabricGraph(Struct, frozen=True, kw_only=True):
     """What all GPUs of a node get between nodes; None: no limit."""
     queue_pairs: int = 1
     seed: int = 0
+    hashed: bool = True
+    """Whether routes depend on what tells flows apart."""
     dimensions: tuple[Dimension, ...] = ()
     """Dimensions of a network that is their product; the weakest one sets the bisection."""
 
@@ -90,8 +92,11 @@ class FabricGraph(Struct, frozen=True, kw_only=True):
             raise ProgramError(f"a flow ends at a GPU that is not one of the {self.network.gpus} of the fabric")
         source, target, ids = (np.repeat(each, self.queue_pairs) for each in (source, target, ids))
         part = np.arange(len(ids)) % self.queue_pairs
-        number = np.full(len(ids), self.seed if seed is None else seed)
-        links_FH = self.router(source, target, _mixed(number, source, target, ids, part))
+        entropy_Q = np.zeros(len(ids), dtype=np.uint64)
+        if self.hashed:
+            number = np.full(len(ids), self.seed if seed is None else seed)
+            entropy_Q = _mixed(number, source, target, ids, part)
+        links_FH = self.router(source, target, entropy_Q)
         return np.ascontiguousarray(links_FH, dtype=np.int32)
 
 

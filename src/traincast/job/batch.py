@@ -5,6 +5,7 @@ from msgspec import Struct
 from traincast.errors import InfeasibleError
 from traincast.job.decisions import Decisions
 from traincast.job.request import JobRequest
+from traincast.model.blocks.share import Sequences
 from traincast.units import counted
 
 
@@ -42,6 +43,16 @@ class Batch(Struct, frozen=True, kw_only=True):
     """Tokens of the sequences that are packed into one and do not attend to each other; None: a sequence is one."""
     packing: Packing | None = None
     """How sequences of several lengths are packed; None: packs are full of sequences of `packed_length`."""
+
+    @property
+    def sequences(self) -> Sequences:
+        """The sequences of a microbatch as blocks see them."""
+        return Sequences(
+            length=self.seq_length,
+            count=self.micro_batch,
+            packed_length=self.packed_length or 0,
+            packed_work=self.packing.work if self.packing else 0,
+        )
 
     @property
     def attended_length(self) -> int:

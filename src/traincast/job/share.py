@@ -14,6 +14,13 @@ def blocks_of_layer(job: Job, layer: int) -> Blocks:
     return in_sixteen_bits(blocks) if job.precision.keeps_sixteen_bits(layer, job.model.layers) else blocks
 
 
+def blocks_of_layers(job: Job, layers: range) -> tuple[Blocks, ...]:
+    """Return the same of some consecutive layers."""
+    if not job.precision.bf16_first_last:
+        return job.blocks_L[layers.start : layers.stop]
+    return tuple(blocks_of_layer(job, layer) for layer in layers)
+
+
 def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
     """Return what one rank works on in a microbatch.
 
@@ -21,15 +28,13 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
     """
     return Share(
         model=job.model,
-        seq_length=job.batch.seq_length,
-        micro_batch=job.batch.micro_batch,
+        sequences=job.batch.sequences,
         tp=job.parallel.tp,
         cp=job.parallel.cp,
         ep=job.parallel.ep,
         etp=job.parallel.expert_tp,
         sequence_parallel=job.communication.sequence_parallel,
         vocab=job.kernels.padded_vocab,
-        packed_work=job.batch.packing.work if job.batch.packing else 0,
         execution=_execution(job, ranks_per_node),
     )
 
@@ -48,7 +53,6 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         attention_kernel=kernels.attention,
         cp_kind=job.communication.cp_kind,
         adapters=job.finetuning.adapters,
-        packed_length=job.batch.packed_length or 0,
         dispatch=experts.dispatch,
         ranks_per_node=ranks_per_node,
         fused_elementwise=framework.fused_elementwise,

@@ -44,7 +44,8 @@ def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Wor
     share = rank_share(job, ranks_per_node)
     builder = WorkloadBuilder(job.model.name, job.parallel, job.pipeline.schedule)
     emit = RowEmitter(job, share, builder)
-    each_Q = tuple(OfStage(each, StateExchange(job, each.weights())) for each in stages_of(job, ranks_per_node))
+    stages_Q = stages_of(job, ranks_per_node, plan=plan)
+    each_Q = tuple(OfStage(each, StateExchange(job, each.weights())) for each in stages_Q)
     _StepWriter(job, plan, emit, each_Q).write()
     builder.notes.assumptions += [*job.assumptions, *_overlap_notes(emit), *_routing_notes(job, share)]
     state_bytes = share.activation_bytes * job.model.residual_streams

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.job.job import Job
-from traincast.job.share import blocks_of_layer
+from traincast.job.share import blocks_of_layers
 from traincast.model.structure import (
     EMBEDDING_COPY,
     FIRST_BLOCKS,
@@ -89,7 +89,7 @@ def first_alike(job: Job, held_Q: Sequence[Held]) -> list[int]:
         found.setdefault(
             (
                 replace(held, layers=range(0)),
-                tuple(blocks_of_layer(job, layer) for layer in held.layers),
+                blocks_of_layers(job, held.layers),
                 job.hidden_states_after(index),
             ),
             index,

@@ -10,7 +10,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from traincast.job.job import Job
-from traincast.job.share import blocks_of_layer, rank_share
+from traincast.job.share import blocks_of_layers, rank_share
 from traincast.lowering.emit import Emitter, Rows
 from traincast.lowering.held import Held, held_by_stages
 from traincast.lowering.launches import Launches, LayerLaunches, layer_launches
@@ -197,7 +197,7 @@ def stages_of(
     """
     of_rank, model, stages = StageParts(job, ranks_per_node, parts), job.model, []
     for index, held in enumerate(held_by_stages(job, plan or plan_of_job(job))):
-        kinds = Counter(blocks_of_layer(job, layer) for layer in held.layers)
+        kinds = Counter(blocks_of_layers(job, held.layers))
         if held.mtp_layers:
             # MTP layers follow the others.
             kinds[mtp_blocks(model)] += held.mtp_layers
@@ -210,6 +210,6 @@ def stage_layers(job: Job) -> list[tuple[Blocks, ...]]:
     stages: list[tuple[Blocks, ...]] = [()] * job.parallel.pp
     begin = 0
     for stage, layers in zip(plan_of_job(job).placement[0], job.pipeline.layers_Q, strict=True):
-        stages[stage] += tuple(blocks_of_layer(job, layer) for layer in range(begin, begin + layers))
+        stages[stage] += blocks_of_layers(job, range(begin, begin + layers))
         begin += layers
     return stages

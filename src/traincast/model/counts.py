@@ -8,14 +8,14 @@ al. 2022, arXiv 2203.15556, appendix F.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.part import Part
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Sequences, Share
 from traincast.model.model import Model
 from traincast.model.numbers import Summed
 from traincast.model.recompute import DEFAULT_MODULES, RECOMPUTE
@@ -26,6 +26,10 @@ TASKS = ("pretrain", "sft", "lora")
 
 _ENDS = ("embedding", "positions", "final_norm", "head", "other", "mtp_projections")
 """What parts count as that are in no layer; what is neither here nor a field of a layer's counts is `others` there."""
+
+
+Computing: TypeAlias = list[tuple[list[Part], int]]
+"""Parts of blocks, and how often they are there."""
 
 
 class LayerParameters(Summed, frozen=True, kw_only=True):
@@ -147,7 +151,7 @@ def parameters(model: Model, vocab: int | None = None) -> Parameters:
     for blocks, count in layer_kinds(model, range(model.layers)).items():
         layers += _layer_parameters(model, blocks) * count
     ends: Counter[str] = Counter()
-    whole = Share(model=model, seq_length=1, vocab=entries)
+    whole = Share(model=model, sequences=Sequences(length=1), vocab=entries)
     for part in parts_of((*FIRST_BLOCKS, *last_blocks(model, with_embedding=True)), whole):
         ends[part.counts_as] += part.elements
     mtp = mtp_layer(model)
@@ -168,10 +172,12 @@ def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> Toke
     ConfigError
         If the sequence has no tokens.
     """
-    if seq_length < 1:
-        raise ConfigError(f"is {seq_length}; it must be at least 1", "seq_length")
+    return _summed(_computing(model, seq_length, vocab), seq_length)
+
+
+def _summed(computing: Computing, seq_length: int) -> TokenFlops:
     total = TokenFlops()
-    for parts, count in _computing(model, seq_length, vocab):
+    for parts, count in computing:
         total += _flops_of(parts, seq_length, count)
     return total
 
@@ -220,10 +226,7 @@ def model_flops_per_token(model: Model, seq_length: int, task: str = "pretrain")
     ConfigError
         If the task is unknown.
     """
-    if task not in TASKS:
-        raise ConfigError(f"is {task!r}; it must be one of {', '.join(TASKS)}", "task")
-    flops = token_flops(model, seq_length)
-    return (2 if task == "lora" else 3) * flops.matrices + 3 * flops.core
+    return flops_per_token(model, seq_length, task=task)[0]
 
 
 def hardware_flops_per_token(
@@ -245,31 +248,48 @@ def hardware_flops_per_token(
     ConfigError
         If the task or the kind of recomputation is unknown, or the share is none.
     """
+    return flops_per_token(model, seq_length, recompute, task, recompute_share, modules)[1]
+
+
+def flops_per_token(
+    model: Model,
+    seq_length: int,
+    recompute: str = "none",
+    task: str = "pretrain",
+    recompute_share: float = 1.0,
+    modules: Sequence[str] = DEFAULT_MODULES,
+) -> tuple[float, float]:
+    """Return `model_flops_per_token` and `hardware_flops_per_token` (with its parameters and errors)."""
     if recompute not in RECOMPUTE:
         raise ConfigError(f"is {recompute!r}; it must be one of {', '.join(RECOMPUTE)}", "recompute")
     if not 0 <= recompute_share <= 1:
         raise ConfigError(f"is {recompute_share}; it must be a share from 0 to 1", "recompute_share")
-    again = {
-        "none": 0.0,
-        "selective": sum(_module_flops(model, seq_length, module) for module in modules),
-        "full": _module_flops(model, seq_length, None),
-    }[recompute]
-    return model_flops_per_token(model, seq_length, task) + recompute_share * again
+    if task not in TASKS:
+        raise ConfigError(f"is {task!r}; it must be one of {', '.join(TASKS)}", "task")
+    computing = _computing(model, seq_length)
+    flops, again = _summed(computing, seq_length), 0.0
+    if recompute == "selective":
+        again = sum(_module_flops(computing, seq_length, module) for module in modules)
+    elif recompute == "full":
+        again = _module_flops(computing, seq_length, None)
+    needed = (2 if task == "lora" else 3) * flops.matrices + 3 * flops.core
+    return needed, needed + recompute_share * again
 
 
-def _module_flops(model: Model, seq_length: int, module: str | None) -> float:
+def _module_flops(computing: Computing, seq_length: int, module: str | None) -> float:
     """Return the FLOPs for one token of a module of all layers, or of whole layers; pointwise work counts none."""
     total = 0.0
-    for parts, count in _computing(model, seq_length):
+    for parts, count in computing:
         for part in parts:
             if (part.counts_as not in _ENDS) if module is None else (module in part.modules):
                 total += count * part.flops / seq_length
     return total
 
 
-@lru_cache(maxsize=32)
-def _computing(model: Model, seq_length: int, vocab: int | None = None) -> list[tuple[list[Part], int]]:
+def _computing(model: Model, seq_length: int, vocab: int | None = None) -> Computing:
     """Return the parts of all blocks that compute, each kind of layer once, and how often they are there."""
+    if seq_length < 1:
+        raise ConfigError(f"is {seq_length}; it must be at least 1", "seq_length")
     share = _whole(model, seq_length, vocab)
     found = [*layer_kinds(model, range(model.layers)).items(), (last_blocks(model, with_embedding=False), 1)]
     if model.mtp_layers:
@@ -279,7 +299,7 @@ def _computing(model: Model, seq_length: int, vocab: int | None = None) -> list[
 
 def _whole(model: Model, seq_length: int, vocab: int | None = None) -> Share:
     """Return one sequence of a model on one rank; no token is dropped, whatever experts have room for."""
-    return Share(model=_dropless(model), seq_length=seq_length, vocab=vocab or model.vocab)
+    return Share(model=_dropless(model), sequences=Sequences(length=seq_length), vocab=vocab or model.vocab)
 
 
 def _dropless(model: Model) -> Model:
@@ -299,7 +319,7 @@ def _flops_of(parts: Iterable[Part], tokens: int, count: int = 1) -> TokenFlops:
 
 
 def _parts(model: Model, blocks: Blocks) -> list[Part]:
-    return parts_of(blocks, Share(model=model, seq_length=1))
+    return parts_of(blocks, Share(model=model, sequences=Sequences(length=1)))
 
 
 def _layer_parameters(model: Model, blocks: Blocks) -> LayerParameters:

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.part import BLOCKS
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Sequences, Share
 from traincast.model.model import Model
 from traincast.model.structure import layer_kinds, parts_of
 from traincast.registry import known_name
@@ -93,7 +93,7 @@ def modules_of(model: Model, modules: Sequence[str]) -> tuple[str, ...]:
 
 def available_modules(model: Model) -> tuple[str, ...]:
     """Return the modules that the layers of a model have, in the order of `known_modules`."""
-    share = Share(model=model, seq_length=1)
+    share = Share(model=model, sequences=Sequences(length=1))
     kinds = layer_kinds(model, range(model.layers))
     had = {module for blocks in kinds for part in parts_of(blocks, share) for module in part.modules}
     return tuple(name for name in known_modules() if name in had)

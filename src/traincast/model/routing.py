@@ -7,7 +7,7 @@ is what the largest of scores with Gumbel noise are). Each layer prefers others,
 busiest rank, so what counts is the expected maximum over the ranks.
 """
 
-from functools import cache
+from traincast.shipped import constant
 
 ROUTINGS = ("balanced", "natural")
 """``balanced``: each expert gets as many tokens; ``natural``: a router that nothing balances, as at initialisation."""
@@ -23,7 +23,6 @@ _DRAWS = 256
 """Draws of all experts' popularities; the mean of their maxima is within 3 %."""
 
 
-@cache
 def busiest_rank(experts: int, topk: int, ep: int, deviation: float = POPULARITY_DEVIATION) -> float:
     """Return the expected tokens of the busiest of `ep` expert ranks over the mean, where nothing balances them.
 
@@ -31,6 +30,11 @@ def busiest_rank(experts: int, topk: int, ep: int, deviation: float = POPULARITY
     """
     if ep == 1 or topk == experts:
         return 1.0
+    return constant(_busiest_of_draws, experts, topk, ep, deviation)
+
+
+def _busiest_of_draws(experts: int, topk: int, ep: int, deviation: float) -> float:
+    """Return the mean over some draws of what the busiest rank gets: a constant of these numbers."""
     import random
     from statistics import NormalDist
 

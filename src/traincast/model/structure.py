@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -57,25 +56,25 @@ def in_sixteen_bits(blocks: Blocks) -> Blocks:
 
 def layer_blocks(model: Model, layer: int) -> Blocks:
     """Return the blocks of the layer at that index, from 0."""
-    return _made(model, layer, model.names_of(layer))
+    return _made(model, layer, _kinds(model.names_of(layer)))
 
 
 def blocks_of_layers(model: Model) -> tuple[Blocks, ...]:
     """Return the blocks of each layer, equal ones the very same."""
-    once: dict[Blocks, Blocks] = {}
-    every = (layer_blocks(model, layer) for layer in range(model.layers))
+    names_L = [model.names_of(layer) for layer in range(model.layers)]
+    kinds, once = {names: _kinds(names) for names in dict.fromkeys(names_L)}, dict[Blocks, Blocks]()
+    every = (_made(model, layer, kinds[names]) for layer, names in enumerate(names_L))
     return tuple(once.setdefault(blocks, blocks) for blocks in every)
 
 
-def _made(model: Model, layer: int, names: tuple[str, ...]) -> Blocks:
-    """Return the blocks of some names for the layer at that index."""
+def _made(model: Model, layer: int, kinds: Iterable[tuple[BlockKind, str]]) -> Blocks:
+    """Return the blocks of some kinds and variants for the layer at that index."""
     return tuple(
         Shaped(kind.make(model.shaped(variant), layer), variant) if variant else kind.make(model, layer)
-        for kind, variant in _kinds(names)
+        for kind, variant in kinds
     )
 
 
-@cache
 def _kinds(names: tuple[str, ...]) -> tuple[tuple[BlockKind, str], ...]:
     """Return the kinds of blocks that names mean, and the variants that they are of."""
     split = (name.partition(":") for name in names)
@@ -94,8 +93,7 @@ def check_blocks(model: Model) -> None:
     names |= dict.fromkeys(model.mtp_blocks)
     kinds = _kinds(tuple(names))
     read = {setting for kind, _ in kinds for setting in kind.settings}
-    for layer in range(model.layers):
-        layer_blocks(model, layer)
+    blocks_of_layers(model)
     mtp_blocks(model)
     used = {variant for _, variant in kinds}
     unused = [name for name, _ in model.variants if name not in used]
@@ -131,13 +129,14 @@ def mtp_body(model: Model) -> Blocks:
 def mtp_blocks(model: Model) -> Blocks:
     """Return the blocks of an MTP layer itself: those that the model names, else those of the last layer."""
     if model.mtp_blocks:
-        return _made(model, model.layers - 1, model.mtp_blocks)
+        return _made(model, model.layers - 1, _kinds(model.mtp_blocks))
     return layer_blocks(model, model.layers - 1)
 
 
 def layer_kinds(model: Model, layers: Iterable[int]) -> dict[Blocks, int]:
     """Return how many of some layers are of each kind, in the order of their first."""
-    return dict(Counter(layer_blocks(model, layer) for layer in layers))
+    every = blocks_of_layers(model)
+    return dict(Counter(every[layer] for layer in layers))
 
 
 class RankParts(Struct, frozen=True, eq=False):

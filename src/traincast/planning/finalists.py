@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct, field
 
-from traincast.diagnostics import part
 from traincast.errors import TraincastError
 from traincast.job.fields import ways
 from traincast.planning.layout import Layout
 from traincast.planning.screen.screen import Screened
+from traincast.progress import part
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import Result
 

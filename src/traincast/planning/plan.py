@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from traincast.analysis.summary import TrainingRun
 from traincast.analysis.training_run import training_run
-from traincast.diagnostics import Note, part
+from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
 from traincast.estimate.memory import chance_of_oom, usable_bytes
 from traincast.estimate.memory.fits import WARNED_ABOVE
@@ -27,6 +27,7 @@ from traincast.planning.pareto import pareto
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import sensitivities
 from traincast.planning.space import Space
+from traincast.progress import part
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.job_step import JobStep

@@ -1,13 +1,13 @@
 """The checked plan of a job or workload; what every plan must keep: complete, in its place, free of deadlock."""
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import chain, islice, product
 from typing import Protocol
 
-from traincast.diagnostics import advanced, announce
 from traincast.errors import DeadlockError, ProgramError
+from traincast.progress import advanced, announce
 from traincast.schedules.plan import SchedulePlan, with_pairs
+from traincast.schedules.runs import is_complete, runs_to_its_end
 from traincast.schedules.schedule import planned
 from traincast.schedules.slots import Slot, SlotKind, turns
 
@@ -60,7 +60,6 @@ def plan_of(work: _Planned) -> SchedulePlan:
     return checked_plan(work.schedule, parallel.pp, parallel.vpp, parallel.microbatches, work.pairs_passes)
 
 
-@lru_cache(maxsize=64)
 def checked_plan(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool = False) -> SchedulePlan:
     """Return the checked plan of a schedule by its name (errors as `plan_of`); `pairs`: passes run as one."""
     slots = stages * virtual * microbatches
@@ -88,9 +87,10 @@ def check_plan(plan: SchedulePlan, stages: int, virtual_per_stage: int, microbat
     """
     virtual_stages = stages * virtual_per_stage
     _check_shape(plan, stages, virtual_per_stage)
-    _check_parts(plan, virtual_stages, microbatches)
-    stuck = _stuck_slots(plan.slots, virtual_stages)
-    if stuck:
+    if not is_complete(plan, virtual_stages, microbatches):
+        _check_parts(plan, virtual_stages, microbatches)
+    if not runs_to_its_end(plan, virtual_stages, microbatches):
+        stuck = _stuck_slots(plan.slots, virtual_stages)
         starts = [sum(map(len, plan.slots[:stage])) for stage in range(stages)]
         waits = "; ".join(
             f"stage {stage} at {_say(plan.slots[stage][position])} for {_say(part)}" for stage, position, part in stuck

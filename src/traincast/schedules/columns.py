@@ -5,7 +5,7 @@ Letters: P stages, S slots of one or several of them, C model copies, Q virtual 
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from traincast.schedules.slots import Slot, SlotKind
 
@@ -63,15 +63,26 @@ class SlotColumns(NamedTuple):
         return SlotColumns(kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S, stage_S, arriving, sent)
 
 
-def columns_of(placement: Sequence[Sequence[int]], slots_P: Sequence[Sequence[Slot]]) -> SlotColumns:
-    """Return the slots of all stages as columns; `placement` is the stage of each virtual stage, of every copy."""
+Fields: TypeAlias = "tuple[_Column, _Column, _Column, _Column, _Column, _Column]"
+"""Kind, virtual stage, microbatch, copy, whether it is paired, and stage of each slot, [S]."""
+
+
+def fields_of(slots_P: Sequence[Sequence[Slot]]) -> Fields:
+    """Return the slots of all stages as columns, and the stage of each."""
     # Names of schedules are listed and completed without arrays.
     import numpy as np
 
     counts_P = list(map(len, slots_P))
     flat = np.fromiter(chain.from_iterable(chain.from_iterable(slots_P)), np.int32, count=5 * sum(counts_P))
     kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S = flat.reshape(-1, 5).T.copy()
-    stage_S = np.repeat(np.arange(len(slots_P), dtype=np.int32), counts_P)
+    return kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S, np.repeat(np.arange(len(slots_P)), counts_P)
+
+
+def columns_of(placement: Sequence[Sequence[int]], fields: Fields, stages: int) -> SlotColumns:
+    """Return the slots of all stages with their messages; `placement` is the stage of each virtual stage of a copy."""
+    import numpy as np
+
+    kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S, stage_S = fields
     placement_CQ = np.array(placement, dtype=np.int32)
     ends, forward_S = placement_CQ.shape[1], kind_S == SlotKind.F
     step_S = np.where(forward_S, 1, -1)
@@ -86,7 +97,7 @@ def columns_of(placement: Sequence[Sequence[int]], slots_P: Sequence[Sequence[Sl
             peer_S=np.where(there_S, peer_S, -1),
             boundary_S=np.minimum(other_S, virtual_stage_S) + copy_S * ends,
             forward_S=forward_S,
-            usual_S=target_S == (source_S + step_S) % len(slots_P),
+            usual_S=target_S == (source_S + step_S) % stages,
         )
 
     arriving, sent = messages(sends=False), messages(sends=True)

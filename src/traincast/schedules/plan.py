@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
-from traincast.schedules.columns import SlotColumns, columns_of
+from traincast.schedules.columns import Fields, SlotColumns, columns_of, fields_of
 from traincast.schedules.slots import Slot, SlotKind
 
 
@@ -30,9 +30,14 @@ class SchedulePlan(Struct, frozen=True, kw_only=True, dict=True):
     warnings: tuple[Note, ...] = ()
 
     @cached_property
+    def fields(self) -> Fields:
+        """What the slots of all stages say, as columns."""
+        return fields_of(self.slots)
+
+    @cached_property
     def columns(self) -> SlotColumns:
         """The slots of all stages as columns."""
-        return columns_of(self.placement, self.slots)
+        return columns_of(self.placement, self.fields, len(self.slots))
 
     @cached_property
     def columns_P(self) -> tuple[SlotColumns, ...]:

@@ -5,7 +5,6 @@ Letters: P stages, V virtual stages per stage, M microbatches.
 
 from collections.abc import Callable
 from enum import Enum
-from functools import lru_cache
 
 from msgspec import Struct
 
@@ -83,9 +82,8 @@ def fixed_virtual_stages(schedule: str | None) -> int | None:
     return None if schedule is None else SCHEDULES.get(schedule).virtual_stages
 
 
-@lru_cache(maxsize=64)
 def planned(schedule: str, stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
-    """Return the plan that a schedule makes, unchecked and made once.
+    """Return the plan that a schedule makes, unchecked.
 
     Raises
     ------

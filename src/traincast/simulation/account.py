@@ -50,8 +50,6 @@ MOST_STRAGGLERS = 64
 def account(step: Step) -> Result:
     """Say of a step that ran where its time went."""
     workload, parallel, told = step.workload, step.workload.parallel, _Account(step)
-    stragglers, unlisted = _stragglers(step)
-    notes = workload.assumptions + assumed(step)
     return Result(
         iteration_time_s=step.timeline.step_s,
         breakdown_s=later(lambda: {key: told.where.breakdown_s[key] for key in BREAKDOWN_KEYS}),
@@ -60,9 +58,9 @@ def account(step: Step) -> Result:
         collectives=later(lambda: _collectives(step)),
         inputs=workload.inputs,
         cluster=_cluster(step.setting.cluster, parallel.world_size),
-        assumptions=later(lambda: notes + competing(told.where, step.timeline.step_s)),
-        warnings=workload.warnings + suspicious(step) + unlisted,
-        stragglers=stragglers,
+        assumptions=later(lambda: workload.assumptions + assumed(step) + competing(told.where, step.timeline.step_s)),
+        warnings=later(lambda: workload.warnings + suspicious(step) + told.stragglers[1]),
+        stragglers=later(lambda: told.stragglers[0]),
         slowdown=later(lambda: told.diagnosed[0]),
         causes=later(lambda: told.diagnosed[1]),
         measured_s=workload.measured.step_s if workload.measured else None,
@@ -88,6 +86,11 @@ class _Account(Struct, frozen=True, dict=True):
         """Where the whole step went."""
         step = self.step
         return whole_step(step.program, step.timeline, self.owned, last_rank(step.program, step.timeline), step.without)
+
+    @cached_property
+    def stragglers(self) -> tuple[tuple[StragglerResult, ...], tuple[Note, ...]]:
+        """Slow ranks, and that some are not listed."""
+        return _stragglers(self.step)
 
     @cached_property
     def diagnosed(self) -> tuple[Slowdowns | None, tuple[Cause, ...]]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from traincast.estimate.memory.states import held_by
 from traincast.job.job import Job
 from traincast.lowering.held import Held, held_by_stages
-from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import StageParts
 from traincast.model.structure import (
     FIRST_BLOCKS,
@@ -20,14 +19,15 @@ from traincast.model.structure import (
     last_blocks,
     mtp_blocks,
 )
+from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.result_records import BlockResult
 from traincast.workload.words import Phase
 
 
-def block_times(done: JobStep) -> tuple[BlockResult, ...]:
+def block_times(done: JobStep, plan: SchedulePlan) -> tuple[BlockResult, ...]:
     """Return the blocks of each stage in the order of the model, with what one of each takes for one microbatch."""
-    job, plan = done.job, plan_of_job(done.job)
+    job = done.job
     of_rank, stages = StageParts(job, done.step.setting.cluster.ranks_per_node), held_by_stages(job, plan)
     seconds, known = done.compute.seconds, dict[Blocks, tuple[float, float]]()
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traincast.diagnostics import Note, advanced
+from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, factors_on
 from traincast.estimate.memory import JobMemory, StageMemory, chance_of_oom, fits, usable_bytes
@@ -25,13 +25,13 @@ from traincast.job.facts import facts_of
 from traincast.job.job import Job
 from traincast.job.optimizer import GRADIENT_TYPE, STATE_TYPES
 from traincast.job.pipeline_layout import PipelineLayout
-from traincast.lowering.plans import plan_of_job
-from traincast.model.counts import hardware_flops_per_token, model_flops_per_token
+from traincast.model.counts import flops_per_token
+from traincast.progress import advanced
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.account import account
 from traincast.simulation.block_times import block_times
 from traincast.simulation.confidence import interval
-from traincast.simulation.job_step import JobStep, factors_of, placed, run_job
+from traincast.simulation.job_step import JobStep, factors_of, placed, plan_in, run_job
 from traincast.simulation.later import later
 from traincast.simulation.result import Result
 from traincast.simulation.result_records import MemoryResult, Peak
@@ -72,9 +72,9 @@ def forecast_step(
     study: Study | None = None,
 ) -> tuple[Result, JobStep]:
     """Return the forecast of a job (`forecast`) with the step as it was simulated."""
-    table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of_job(job)
-    study = study or Study()
-    memory = study.memory(job, JobMemory)
+    table, gpu, study = factors or factors_on(setting.cluster), setting.cluster.gpu, study or Study()
+    plan = plan_in(study, job)
+    memory = study.memory(job, lambda job: JobMemory(job, plan))
     warnings = _warnings(memory, plan, setting.cluster, allow_oom=allow_oom)
     done = run_job(job, setting, factors_of(job, setting, table), study)
     result = account(done.step)
@@ -85,7 +85,7 @@ def forecast_step(
         interval=later(lambda: interval(done, table)),
         memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in memory.stages),
         assumptions=later(lambda: (*_in_bytes(result.assumptions, memory), *_own_factors(job, setting.cluster))),
-        warnings=result.warnings + warnings + above_peak(rates),
+        warnings=later(lambda: result.warnings + warnings + above_peak(rates)),
         tokens_per_s_per_gpu=rates.tokens_per_s,
         tflops_per_gpu=rates.flops_per_s / 1e12,
         mfu=rates.mfu,
@@ -94,7 +94,7 @@ def forecast_step(
         mfu_16_bit=rates.mfu_16_bit,
         hfu_16_bit=rates.hfu_16_bit,
         job=later(lambda: facts_of(job, _stages(job, plan))),
-        blocks=later(lambda: block_times(done)),
+        blocks=later(lambda: block_times(done, plan)),
     )
     return found, done
 
@@ -107,7 +107,7 @@ def _in_bytes(notes: Sequence[Note], memory: JobMemory) -> Iterator[Note]:
             now = job.framework.grad_reduce_bytes
             other = 6 - now
             changed = replace(job, framework=replace(job.framework, grad_reduce_bytes=other))
-            wider = JobMemory(changed, like=memory)
+            wider = JobMemory(changed, memory.plan, like=memory)
             peak = format_size(wider.peak)
             took = f"{format_size(fullest.gradients)} of the {format_size(fullest.peak)} of its fullest GPU"
             text = f"{note.text}: {took}, which would be {peak} with {other} bytes"
@@ -243,12 +243,14 @@ def rates_of(done: JobStep) -> StepRates:
     job, world, attended = done.job, done.job.parallel.world_size, done.job.batch.attended_length
     recompute, share = _recomputed(job)
     tokens = job.batch.tokens_per_step / done.step_s / world
+    needed, done_in_all = flops_per_token(
+        job.model, attended, recompute, job.finetuning.task, share, job.recompute.modules
+    )
     dtype, half = _peak_dtype(job.precision.dtype, done.gpu), _half(done.gpu)
     return StepRates(
         tokens_per_s=tokens,
-        flops_per_s=tokens * model_flops_per_token(job.model, attended, job.finetuning.task),
-        hardware_flops_per_s=tokens
-        * hardware_flops_per_token(job.model, attended, recompute, job.finetuning.task, share, job.recompute.modules),
+        flops_per_s=tokens * needed,
+        hardware_flops_per_s=tokens * done_in_all,
         precision=job.precision.dtype,
         peak_dtype=dtype,
         peak_flops_per_s=done.gpu.peak_flops_per_s(dtype),

@@ -16,7 +16,7 @@ from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import host_of
 from traincast.job.job import Job
 from traincast.lowering.build import build_workload
-from traincast.lowering.plans import plan_of_job
+from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.step import Setting, Step, run_step
 from traincast.simulation.study import Study
 from traincast.workload.ops import OpTable
@@ -91,6 +91,11 @@ def placed(job: Job, setting: Setting) -> tuple[Cluster, tuple[Note, ...]]:
     return place_job(setting.cluster, job.parallel, asked)
 
 
+def plan_in(study: Study, job: Job) -> SchedulePlan:
+    """Return the checked pipeline plan of a job, which is perhaps prepared."""
+    return study.plan(job.pipeline.schedule, job.parallel, pairs=job.experts.pairs_passes)
+
+
 def estimated_work(
     job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int = 8, study: Study | None = None
 ) -> tuple[Workload, ComputeCost]:
@@ -101,11 +106,13 @@ def estimated_work(
     TraincastError
         If the job cannot run.
     """
-    built = with_factors(job, factors)
-    workload = (study or Study()).workload(
-        (built, ranks_per_node), lambda: build_workload(built, plan_of_job(built), ranks_per_node)
+    built, study = with_factors(job, factors), study or Study()
+    workload = study.workload(
+        (built, ranks_per_node), lambda: build_workload(built, plan_in(study, built), ranks_per_node)
     )
-    compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))
+    compute_factor = _compute_factor(job, factors)
+    seconds = study.seconds((gpu, factors, compute_factor), lambda: operator_seconds(job, gpu, factors))
+    compute = estimate_compute(workload.ops, seconds)
     if job.offload.any:
         compute = with_offload(compute, host_of(gpu, ranks_of_host(job, ranks_per_node)))
     host_T = np.ones(len(compute.ops))

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.engine import compiled
+from traincast.engine.graph import Graph
 from traincast.fabric.placement import NODE
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program
@@ -106,9 +107,9 @@ Covered = Callable[[Spans, Spans], tuple[FloatArray, FloatArray]]
 """What does as `covered`."""
 
 
-def covered_by(engine: str, ops: int) -> Covered:
-    """Return what finds coverage for steps of an engine: in numba where that runs the program, with equal results."""
-    if not compiled(engine, ops):
+def covered_by(engine: str, graph: Graph) -> Covered:
+    """Return what finds coverage for steps of an engine: in numba where that runs a program, with equal results."""
+    if not compiled(engine, graph):
         return covered
     from traincast.simulation import overlap_kernel
 
@@ -218,11 +219,13 @@ class KindsOfTransfers(Struct, frozen=True):
     def from_program(cls, program: Program, location_LW: IntArray) -> "KindsOfTransfers":
         """Find them in a program."""
         ops = program.ops
-        transfer_T = np.isin(ops.kind_T, _TRANSFERS)
+        transfer_T, node_W = np.isin(ops.kind_T, _TRANSFERS), location_LW[NODE]
+        nodes_G = [node_W[group.members] for group in program.groups]
+        spread_G = np.array([(node_K != node_K[0]).any() for node_K in nodes_G], dtype=np.bool_)
         found = {}
         for kind in sorted({Group(int(each)) for each in distinct(ops.group_T[transfer_T])} - {Group.NONE}):
             of_kind = Selection.from_program(program, transfer_T & (ops.group_T == kind))
-            leaving = of_kind.where(_leaves_node(program, of_kind, location_LW[NODE]))
+            leaving = of_kind.where(_leaves_node(program, of_kind, node_W, spread_G))
             if len(leaving.at_I):
                 found[kind] = leaving
         launched_T = transfer_T & ~ops.blocking_T
@@ -247,10 +250,9 @@ class KindsOfTransfers(Struct, frozen=True):
                 yield one, two, shares(overlap_s_I, spans[one]), most_of_a_rank(overlap_s_I, spans[one])
 
 
-def _leaves_node(program: Program, selection: Selection, node_W: IntArray) -> BoolArray:
-    """Return whether each transfer has its members, or its two ends, on several nodes, [I]."""
+def _leaves_node(program: Program, selection: Selection, node_W: IntArray, spread_G: BoolArray) -> BoolArray:
+    """Return whether each transfer has its members, or its two ends, on several nodes, [I]; groups may, [G]."""
     group_I = program.group_N[selection.at_I]
-    spread_G = np.array([np.ptp(node_W[group.members]) > 0 for group in program.groups], dtype=np.bool_)
     leaves_I: BoolArray = spread_G[group_I]
     peer_I = program.peer_stage_N[selection.at_I]
     message = np.flatnonzero((peer_I >= 0) & leaves_I)

@@ -11,7 +11,7 @@ from traincast.analysis.explanation import Explanation, explain, short_form
 from traincast.analysis.goodput import goodput
 from traincast.analysis.memory_curve import Saved, StageCurve, memory_curves
 from traincast.analysis.training_run import training_run
-from traincast.diagnostics import Note, part
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.files import CONSTANTS, DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
 from traincast.hardware.cluster import Cluster
@@ -27,6 +27,7 @@ from traincast.job.training_run import RunTerms
 from traincast.lowering.plans import plan_of_job
 from traincast.model.load import load_model, model_names
 from traincast.names import known_names
+from traincast.progress import part
 from traincast.simulation.later import later
 from traincast.simulation.limits import what_limits
 from traincast.simulation.other_layouts import other_layouts
@@ -199,7 +200,7 @@ def reproducible_forecast(
     result = _with_what_ifs(result, chosen.setting, rerun)
     result = _in_the_long_run(result, chosen.setting, lambda setting: run_job(decided, setting, study=study).step)
     result = with_training_run(result, chosen.setting, decided.batch.tokens_per_step)
-    return _recorded(replace(result, warnings=(*draft.warnings, *result.warnings)), record)
+    return _recorded(result, record, draft.warnings)
 
 
 def with_run(result: Result, request: JobRequest, setting: Setting, *, allow_oom: bool) -> Result:
@@ -408,19 +409,22 @@ def _with_own_framework(request: JobRequest) -> tuple[JobRequest, tuple[InputFil
     return (replace(request, framework=load_framework(request.framework)) if files else request), files
 
 
-def _recorded(result: Result, record: RunRecord) -> Result:
-    """Return a result with what it was made from, and what is said where nobody named a cluster."""
+def _recorded(result: Result, record: RunRecord, read: Sequence[Note] = ()) -> Result:
+    """Return a result with what it was made from, and what is said where nobody named a cluster.
+
+    `read` is what reading the job brought up.
+    """
     notes = tuple(Note("cluster-assumed", text) for text in record.cluster.assumed)
-    warnings, name, default = result.warnings, record.cluster.name, list[Note]()
+    name, default, unnamed = record.cluster.name, list[Note](), list[Note]()
     if record.cluster_assumed:
         default.append(Note("cluster-default", f"no cluster was given; taken as {name}"))
         if any(each.algorithm != MEASURED for each in result.collectives):
             text = f"communication was estimated for {name}, because no cluster was given (use --cluster)"
-            warnings = (*warnings, Note("cluster-default", text))
+            unnamed.append(Note("cluster-default", text))
     return replace(
         result,
         run=later(lambda: record_to_table(record)),
         inputs=record.inputs,
         assumptions=later(lambda: (*notes, *result.assumptions, *default)),
-        warnings=warnings,
+        warnings=later(lambda: (*read, *result.warnings, *unnamed)),
     )

@@ -224,5 +224,5 @@ class Result(Struct, frozen=True, kw_only=True):
 readable(
     Result,
     *("breakdown_s", "ranks", "job", "interval", "collectives", "slowdown", "causes", "parts", "blocks", "gpu_time"),
-    *("analysis", "assumptions", "run"),
+    *("stragglers", "analysis", "assumptions", "warnings", "run"),
 )

@@ -89,7 +89,7 @@ class Loop(Struct):
         shared: tuple[SharedLinks, ...] = ()
         times = run(graph, duration_N, engine)
         alone_step_s = step_s = float(times[2].max(initial=0.0))
-        rounds, residual, covered = 0, 0.0, covered_by(engine, len(graph))
+        rounds, residual, covered = 0, 0.0, covered_by(engine, graph)
         while rounds < MAX_ROUNDS:
             longer_N, shared = self._lengthened(times[1], times[2], covered)
             if rounds + 1 >= _DAMPED_FROM:
@@ -118,7 +118,7 @@ class Loop(Struct):
         _, start_N, end_N = run(graph, duration_N, engine)
         if settled.rounds:
             longer_N, _ = replace(self, alone_s_N=np.where(gone_N, 0.0, self.alone_s_N))._lengthened(
-                start_N, end_N, covered_by(engine, len(graph))
+                start_N, end_N, covered_by(engine, graph)
             )
             _, _, end_N = run(graph, np.where(gone_N, 0.0, longer_N), engine)
         return float(end_N.max(initial=0.0))

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note
 from traincast.estimate.factors import CostFactors
 from traincast.estimate.measured import constants_notes, measured_constants
-from traincast.estimate.program import estimate_compute
+from traincast.estimate.program import OperatorSeconds, estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.simulation.account import account
 from traincast.simulation.result import Result
@@ -52,7 +52,8 @@ def with_compute(workload: Workload, setting: Setting) -> Workload:
         f"{counted(calls, 'distinct computation has', 'distinct computations have')} a shape and no time; estimated "
         f"as kernels that run alone on {gpu.name}, without what a framework adds"
     )
-    ops = estimate_compute(workload.ops, gpu, CostFactors(constants=measured_constants(setting.constants))).ops
+    factors = CostFactors(constants=measured_constants(setting.constants))
+    ops = estimate_compute(workload.ops, OperatorSeconds(gpu, factors)).ops
     brief = (
         f"{counted(calls, 'distinct computation', 'distinct computations')} without a time: kernels alone on {gpu.name}"
     )

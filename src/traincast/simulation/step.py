@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.analysis.timed_program import TimedProgram, graph_of
-from traincast.diagnostics import Note, advanced, announce
+from traincast.diagnostics import Note
 from traincast.engine.graph import Graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
 from traincast.estimate.contention import (
@@ -27,14 +27,14 @@ from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
 from traincast.job.changes import WorkEdit
 from traincast.job.options import StepOptions
-from traincast.schedules.check import plan_of
+from traincast.progress import advanced, announce
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.edits import edited, ranks_apart
 from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
 from traincast.simulation.settle import Loop, Settled
 from traincast.simulation.study import Study
 from traincast.units import counted, format_size
-from traincast.workload.groups import GroupTable, fold, rank_groups, unfolded
+from traincast.workload.groups import GroupTable, fold, unfolded
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 from traincast.workload.recorded_program import recorded_tables
@@ -170,11 +170,10 @@ def lay_out(workload: Workload, setting: Setting, study: Study | None = None) ->
     study = study or Study()
     location_LW = locations(setting.cluster, workload.parallel.world_size)
     if workload.program is None:
-        plan = plan_of(workload)
-        kinds = {Group(int(kind)) for kind in distinct(workload.ops.group_T)} - {Group.NONE}
-        tables = rank_groups(
-            workload.parallel, kinds | ({Group.PP} if workload.parallel.pp > 1 else set()), workload.table_stages
-        )
+        plan = study.plan(workload.schedule, workload.parallel, pairs=workload.pairs_passes)
+        kinds = frozenset(Group(int(kind)) for kind in distinct(workload.ops.group_T)) - {Group.NONE}
+        kinds |= {Group.PP} if workload.parallel.pp > 1 else set()
+        tables = study.groups(workload.parallel, kinds, workload.table_stages)
         program, graph = _program(workload, plan, tables, location_LW, setting, study)
         schedule, warnings = plan.name, plan.warnings
     else:

@@ -15,20 +15,24 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.analysis.timed_program import MOST_KEPT, graph_of
 from traincast.engine.graph import Graph
 from traincast.estimate.contention import NetworkAnswers
+from traincast.estimate.program import OperatorSeconds
 from traincast.job.job import Job
+from traincast.job.parallel import Parallel
+from traincast.schedules.check import checked_plan
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.expand import Expansion, expansion
-from traincast.workload.groups import Fold, GroupTable
+from traincast.workload.groups import Fold, GroupTable, rank_groups
 from traincast.workload.ops import FloatArray
 from traincast.workload.program import Program
 from traincast.workload.words import Group
 from traincast.workload.workload import Workload
 
-_WORKLOADS, _MEMORIES, _FOLDS, _PROGRAMS = 8, 16, 32, 4
+_WORKLOADS, _MEMORIES, _SECONDS, _PLANS, _GROUPS, _FOLDS, _PROGRAMS = 8, 16, 4, 8, 32, 32, 4
 """How many of each a study keeps, those that were made last."""
 
 Made = TypeVar("Made")
@@ -78,6 +82,9 @@ class Study:
         """What is known of the links that groups share."""
         self._workloads: _Latest[Workload] = _Latest(_WORKLOADS)
         self._memories: _Latest[Any] = _Latest(_MEMORIES)
+        self._seconds: _Latest[OperatorSeconds] = _Latest(_SECONDS)
+        self._plans: _Latest[SchedulePlan] = _Latest(_PLANS)
+        self._groups: _Latest[Mapping[Group, GroupTable]] = _Latest(_GROUPS)
         self._folds: _Latest[Fold] = _Latest(_FOLDS)
         self._programs: tuple[_LaidOut, ...] = ()
 
@@ -89,6 +96,28 @@ class Study:
         """Return the memory of a job, the same on every cluster, and where it is not known count it."""
         found: Made = self._memories.get(job, lambda: count(job))
         return found
+
+    def seconds(self, key: Hashable, make: Callable[[], OperatorSeconds]) -> OperatorSeconds:
+        """Return what tells the time of operator calls, by all that decides it, with what it knows of other jobs."""
+        return self._seconds.get(key, make)
+
+    def plan(self, schedule: str, parallel: Parallel, *, pairs: bool) -> SchedulePlan:
+        """Return the checked plan of a pipeline; `pairs`: passes run as one.
+
+        Raises
+        ------
+        TraincastError
+            As `checked_plan`.
+        """
+        key = schedule, parallel.pp, parallel.vpp, parallel.microbatches, pairs
+        return self._plans.get(key, lambda: checked_plan(*key))
+
+    def groups(
+        self, parallel: Parallel, kinds: frozenset[Group], table_stages: tuple[int, ...]
+    ) -> Mapping[Group, GroupTable]:
+        """Return the groups of some kinds (`rank_groups`), which neither virtual stages nor microbatches change."""
+        key = replace(parallel, vpp=1, microbatches=1), kinds, table_stages
+        return self._groups.get(key, lambda: rank_groups(parallel, kinds, table_stages))
 
     def fold(self, key: Hashable, find: Callable[[], Fold]) -> Fold:
         """Return which ranks are simulated, by all that decides it, and where it is not known find it."""

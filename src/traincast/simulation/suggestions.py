@@ -17,7 +17,6 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.analysis.summary import Suggestion
-from traincast.diagnostics import parts
 from traincast.engine import run
 from traincast.engine.graph import Graph
 from traincast.errors import TraincastError
@@ -27,6 +26,7 @@ from traincast.job.changes import WorkEdit, parse_change
 from traincast.job.fields import fields
 from traincast.job.job import Job
 from traincast.job.options import LayoutOptions
+from traincast.progress import parts
 from traincast.schedules.schedule import usual_schedule
 from traincast.simulation.confidence import TRANSFERS, Z
 from traincast.simulation.edits import edited

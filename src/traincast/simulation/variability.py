@@ -12,9 +12,9 @@ import math
 import numpy as np
 
 from traincast.analysis.summary import Variability
-from traincast.diagnostics import told
 from traincast.engine import run
 from traincast.engine.many import steps_of
+from traincast.progress import told
 from traincast.simulation.step import Step
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import Kind

@@ -56,7 +56,9 @@ class Forecasts(PointWork, frozen=True):
 
     def row(self, draft: Draft) -> Row:
         """Return the forecast of a job."""
-        return row_of(reproducible_forecast(draft, choose(StepOptions(), draft.cluster, "auto")), draft, self.prices)
+        # A worker forecasts many points: it pays to run them compiled.
+        chosen = choose(StepOptions(), draft.cluster, "several")
+        return row_of(reproducible_forecast(draft, chosen), draft, self.prices)
 
 
 class Layouts(PointWork, frozen=True):

@@ -9,14 +9,12 @@ Letters: W ranks, C classes, G groups of one kind, K members of a group, L level
 """
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traincast.job.parallel import Parallel
-from traincast.workload.ops import BoolArray, IntArray
+from traincast.workload.ops import BoolArray, IntArray, numbered
 from traincast.workload.words import Group
 
 
@@ -52,14 +50,6 @@ def rank_groups(
     embedding group is the first and last stage, or the `table_stages`. Copies of the same layers are on stages
     as far from either end.
     """
-    alike = replace(parallel, vpp=1, microbatches=1)
-    return dict(_rank_groups(alike, frozenset(kinds) - {Group.NONE}, table_stages))
-
-
-@lru_cache(maxsize=64)
-def _rank_groups(
-    parallel: Parallel, kinds: frozenset[Group], table_stages: tuple[int, ...]
-) -> tuple[tuple[Group, GroupTable], ...]:
     world = parallel.world_size
     tp, cp, dp, pp = parallel.tp, parallel.cp, parallel.dp, parallel.pp
     dense = np.arange(world, dtype=np.int32).reshape(pp, dp, cp, tp)
@@ -83,9 +73,10 @@ def _rank_groups(
         Group.SHARD: shards.reshape(-1, parallel.sharing),
         Group.REPLICA: shards.transpose(0, 2, 1).reshape(-1, dp * cp // parallel.sharing),
     }
-    return tuple(
-        (kind, GroupTable.from_members(kind, members[kind], world, ordered=kind is Group.PP)) for kind in sorted(kinds)
-    )
+    return {
+        kind: GroupTable.from_members(kind, members[kind], world, ordered=kind is Group.PP)
+        for kind in sorted(frozenset(kinds) - {Group.NONE})
+    }
 
 
 class Fold(Struct, frozen=True):
@@ -124,7 +115,7 @@ def fold(
     preferred_W : bool array [W], optional
         Ranks that represent their class before lower ones (those that were measured).
     """
-    colour_W = _renumber(start_W)
+    colour_W: IntArray = np.unique(start_W, return_inverse=True)[1].astype(np.int64)
     for table in tables.values():
         for location_W in location_LW:
             colour_W = _refine(colour_W, table, _placement_ids(table, location_W))
@@ -159,11 +150,7 @@ def _partition(colour_W: IntArray, preferred_W: BoolArray | None) -> Fold:
 def _refine(colour_W: IntArray, table: GroupTable, id_G: IntArray) -> IntArray:
     group_W = table.group_of_rank_W
     id_W = np.where(group_W >= 0, id_G[group_W], -1)
-    return _renumber(colour_W * (int(id_G.max(initial=0)) + 2) + id_W + 1)
-
-
-def _renumber(values: IntArray) -> IntArray:
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    return numbered(colour_W * (int(id_G.max(initial=0)) + 2) + id_W + 1)[1].astype(np.int64)
 
 
 def _member_values(table: GroupTable, value_W: IntArray) -> IntArray:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from traincast.diagnostics import listening
 from traincast.errors import FormatError
 from traincast.formats.echo.files import parse_name, read_runs, read_trace
+from traincast.progress import listening
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PP4 = EXAMPLES / "megatron_pp4_tp2"

@@ -5,13 +5,12 @@ show (`data/memory/error.toml`). All stages of a job share the model's error, so
 """
 
 import math
-from functools import cache
 from typing import Any
 
 from msgspec import Struct
 
 from traincast.estimate.memory.job_memory import JobMemory
-from traincast.shipped import shipped_toml
+from traincast.shipped import constant, shipped_toml
 from traincast.units import format_share, format_size
 
 VISIBLE = 0.989
@@ -96,10 +95,13 @@ def usable_bytes(hbm_bytes: float) -> float:
     return VISIBLE * _GIB_PER_GB * hbm_bytes
 
 
-@cache
 def memory_deviation() -> float:
     """Return the standard deviation of the logarithm of measured over predicted memory."""
-    return float(shipped_toml("memory/error.toml", dict[str, dict[str, Any]])["error"]["deviation"])
+    return float(constant(_error)["error"]["deviation"])
+
+
+def _error() -> dict[str, dict[str, Any]]:
+    return shipped_toml("memory/error.toml", dict[str, dict[str, Any]])
 
 
 def chance_of_oom(peak_bytes: float, usable_bytes: float) -> float:

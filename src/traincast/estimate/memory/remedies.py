@@ -13,6 +13,7 @@ from traincast.job.degrees import check_model
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
 from traincast.mechanisms import all as mechanisms
+from traincast.schedules.plan import SchedulePlan
 from traincast.schedules.schedule import planned, usual_schedule
 
 CONTEXT_TOKENS = 8192
@@ -42,14 +43,15 @@ def offloads(job: Job, peak_bytes: float, host_bytes: float) -> Remedies:
 
 def _freed(changes: Iterable[tuple[str, Job]], peak_bytes: float, host_bytes: float = math.inf) -> Remedies:
     """Return the changes that free memory and need no more of the host, with the bytes that each frees, best first."""
-    found = []
+    found, plans = [], dict[tuple[str, int, int, int], SchedulePlan]()
     for name, changed in changes:
+        key = changed.pipeline.schedule, changed.parallel.pp, changed.parallel.vpp, changed.parallel.microbatches
         try:
-            parallel = changed.parallel
-            plan = planned(changed.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
+            if key not in plans:
+                plans[key] = planned(*key)
         except TraincastError:
             continue
-        stages = stage_memory(changed, plan)
+        stages = stage_memory(changed, plans[key])
         saved = peak_bytes - max(stage.peak for stage in stages)
         if saved > 0 and max(stage.host for stage in stages) <= host_bytes:
             found.append((name, saved))

@@ -134,7 +134,21 @@ def estimate_operator(call: OperatorCall, gpu: Gpu, constants: OperatorConstants
         If a size is wrong, the GPU has no peak or no matrix units for the dtype, or it does not run the
         attention kernel that is asked for.
     """
-    return _remembered(call, gpu) if constants is None else _estimate(call, gpu, constants)
+    return _by_shipped_constants(call, gpu) if constants is None else _estimate(call, gpu, constants)
+
+
+@lru_cache(maxsize=_KEPT)
+def _by_shipped_constants(call: OperatorCall, gpu: Gpu) -> OperatorTime:
+    """Return what shipped tables say of a call: of no job, so that all jobs share it."""
+    return _estimate(call, gpu, shipped_constants())
+
+
+def _estimate(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> OperatorTime:
+    work = work_of(call)
+    FAMILIES.get(call.family).check(call, gpu)
+    if work.parts:
+        return _sum([(part, estimate_operator(part, gpu, constants)) for part in work.parts])
+    return _explained(work, _timed([work], call.dtype, gpu, constants))
 
 
 def estimate_calls(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants | None = None) -> FloatArray:
@@ -185,19 +199,6 @@ def _timed(works: Sequence[Work], dtype: str, gpu: Gpu, known: OperatorConstants
     return _Timed(time_N, factor_N, columns, machine, constants, parts)
 
 
-@lru_cache(maxsize=_KEPT)
-def _remembered(call: OperatorCall, gpu: Gpu) -> OperatorTime:
-    return _estimate(call, gpu, shipped_constants())
-
-
-def _estimate(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> OperatorTime:
-    work = work_of(call)
-    FAMILIES.get(call.family).check(call, gpu)
-    if work.parts:
-        return _sum([(part, estimate_operator(part, gpu, constants)) for part in work.parts])
-    return _explained(work, _timed([work], call.dtype, gpu, constants))
-
-
 def machine_for(gpu: Gpu, dtype: str, work: Work) -> Machine:
     """Return what the roofline needs of a GPU for some work; a peak of 0 where only memory can bind.
 
@@ -226,7 +227,6 @@ def _check_products(dtype: str, gpu: Gpu) -> None:
     raise ConfigError(f"{gpu.name} has no known peak for {dtype}; it has one for {known}", "dtype")
 
 
-@lru_cache(maxsize=1024)
 def _refusal(dtype: str, gpu: Gpu) -> str:
     try:
         check_gpu(dtype, gpu)

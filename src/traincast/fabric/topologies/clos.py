@@ -263,6 +263,7 @@ def _clos_fabric(kind: _Kind, cluster: Cluster, spec: FabricSpec, world_size: in
         node_bytes_per_s=node,
         queue_pairs=spec.queue_pairs,
         seed=spec.seed,
+        hashed=max(clos.planes, clos.spines, clos.cores) > 1,
     )
 
 

@@ -203,8 +203,8 @@ class EstimatedTimes(Struct, frozen=True, eq=False):
     def update_ns(self) -> int:
         """Return the update of the stage that takes longest."""
         job = self.conventions.job
-        updated = [0] * job.parallel.pp
-        for stage, each in zip(plan_of_job(job).placement[0], stages_of(job, self.ranks_per_node), strict=True):
+        updated, plan = [0] * job.parallel.pp, plan_of_job(job)
+        for stage, each in zip(plan.placement[0], stages_of(job, self.ranks_per_node, plan=plan), strict=True):
             updated[stage] += StateExchange(job, each.weights()).updated()
         return round(self.seconds({OperatorCall(family="optimizer", shape=(max(updated),), dtype="bf16"): 1.0}) * GIGA)
 

@@ -143,8 +143,8 @@ def _refuse(job: Job, generation: Generation, name: str) -> None:
 
 def _own_elements(job: Job) -> list[Elements]:
     """Return the parameters of a rank of each stage."""
-    found = [Elements(0, 0)] * job.parallel.pp
-    for at, each in zip(plan_of_job(job).placement[0], stages_of(job, NODE_RANKS), strict=True):
+    found, plan = [Elements(0, 0)] * job.parallel.pp, plan_of_job(job)
+    for at, each in zip(plan.placement[0], stages_of(job, NODE_RANKS, plan=plan), strict=True):
         weights = each.weights()
         found[at] = Elements(found[at].all + int(weights.total), found[at].experts + int(weights.experts))
     return found

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from traincast.diagnostics import advanced, announce
 from traincast.errors import FormatError
 from traincast.files import read_head, unpacked_head
 from traincast.formats.chakra.grammar import MOST_BYTES, Bodies, Trace, load
 from traincast.formats.chakra.groups import Groups, groups_of
 from traincast.formats.chakra.sniff import looks_like_groups
+from traincast.progress import advanced, announce
 from traincast.units import counted, format_size
 
 _NAME = re.compile(r"(?P<prefix>.*?)\.?(?<!\d)(?P<rank>\d++)\.et(?:\.gz)?")

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from traincast.diagnostics import Note, told
+from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.formats.echo.grammar import CallReader, load
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.open import expand_inputs
+from traincast.progress import told
 from traincast.units import counted, format_time
 
 SAME_RUN = timedelta(seconds=30)

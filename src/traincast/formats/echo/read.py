@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traincast.diagnostics import Note, Notebook, told
+from traincast.diagnostics import Note, Notebook
 from traincast.errors import ConfigError, FormatError
 from traincast.files import InputFile, input_of
 from traincast.formats.echo import experts
@@ -33,6 +33,7 @@ from traincast.formats.echo.work import BUCKET, Conversion, RankWork, Splitter
 from traincast.formats.layout import warn_single_microbatch
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
+from traincast.progress import told
 from traincast.schedules.slots import SlotKind
 from traincast.units import counted, format_size
 from traincast.workload.builder import WorkloadBuilder

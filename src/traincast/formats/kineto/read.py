@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.diagnostics import Notebook, advanced, announce
+from traincast.diagnostics import Notebook
 from traincast.files import InputFile, input_of
 from traincast.formats.kineto.communication import Communication, GroupOfRanks, world_size
 from traincast.formats.kineto.grammar import Trace, read_trace
@@ -23,6 +23,7 @@ from traincast.formats.kineto.record import Instant, order_of
 from traincast.formats.kineto.step import RankStep, Task, chosen, cut, marks
 from traincast.formats.kineto.times import Times, common_times
 from traincast.job.options import LayoutOptions
+from traincast.progress import advanced, announce
 from traincast.units import counted, format_size
 from traincast.workload.builder import collective_op, compute_op, copy_op, host_op, message_op
 from traincast.workload.ops import FloatArray, IntArray, Op

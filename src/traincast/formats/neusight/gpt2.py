@@ -118,7 +118,7 @@ class _Kernels:
     def __init__(self, share: Share) -> None:
         self.dtype = share.execution.core_dtype
         self.sequence = int(share.sequence)
-        self.heads = int(share.micro_batch) * share.model.attention.heads
+        self.heads = int(share.sequences.count) * share.model.attention.heads
 
     def call(self, family: str, *shape: int, direction: str = "forward", **options: str) -> OperatorCall:
         return OperatorCall(

@@ -154,7 +154,7 @@ def core_attention(
     if execution.attention_kernel == "unfused" and sparse is None:
         # The softmax, and with dropout its mask and its outcome, all over every pair of tokens.
         per_pair = width + (width + MASK_BYTES if execution.dropout else 0)
-        name, size = "attention scores", per_pair * heads * share.seq_length * share.tokens
+        name, size = "attention scores", per_pair * heads * share.sequences.length * share.tokens
     else:
         name, size = "softmax statistics", _SUM_BYTES * heads * share.tokens
     others = _keys_of_others(share, kv_width)
@@ -227,21 +227,22 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
     half of all keys. Sequences that are packed into one meet none of the others, nor chunks of a sequence, taken as
     equally long, but where all scores are written; of several lengths the kernel runs so often that it has their work.
     """
-    execution, attention = share.execution, share.model.attention
+    execution, attention, sequences = share.execution, share.model.attention, share.sequences
     unfused = execution.attention_kernel == "unfused"
     if window and attention.chunked and not unfused:
-        chunks = ceil_div(share.seq_length, window)
-        length = ceil_div(share.seq_length, chunks)
-        share, window = replace(share, seq_length=length, micro_batch=share.micro_batch * chunks), 0
+        chunks = ceil_div(sequences.length, window)
+        length = ceil_div(sequences.length, chunks)
+        sequences, window = replace(sequences, length=length, count=sequences.count * chunks), 0
+        share = replace(share, sequences=sequences)
     heads, kv_heads, causal = share.heads, share.kv_heads, attention.causal
     if attention.latent is not None:
         kv_heads = heads
-    batch, queries, count = share.micro_batch, share.sequence, 1
-    if execution.packed_length and not unfused:
-        length = smaller(execution.packed_length, share.seq_length)
-        batch, queries = ceil_div(share.micro_batch * share.seq_length, length), ceil_div(length, share.cp)
-        whole = share.micro_batch * share.seq_length / (batch * length)
-        count = choose(share.packed_work > 0, share.packed_work * whole, 1)
+    batch, queries, count = sequences.count, share.sequence, 1
+    if sequences.packed_length and not unfused:
+        length, tokens = smaller(sequences.packed_length, sequences.length), sequences.count * sequences.length
+        batch, queries = ceil_div(tokens, length), ceil_div(length, share.cp)
+        whole = tokens / (batch * length)
+        count = choose(sequences.packed_work > 0, sequences.packed_work * whole, 1)
     keys = queries * share.cp
     if execution.cp_kind == "all_to_all":
         queries = keys
@@ -267,7 +268,7 @@ def sparse_kernel(share: Share, met: Number, query: int, value: int) -> Kernel:
         queries, heads = queries * share.cp, ceil_div(heads, share.cp)
     return Kernel(
         family="attention",
-        shape=(share.micro_batch, queries, larger(1, rounded(met)), heads, 1, query, value),
+        shape=(share.sequences.count, queries, larger(1, rounded(met)), heads, 1, query, value),
         dtype=share.execution.core_dtype,
         # Whatever computes dense attention, sparse attention has fused kernels of its own.
         options=(("kernel", share.execution.attention_kernel),)

@@ -37,7 +37,7 @@ class Compressor(Struct, frozen=True):
 
     def pool(self, share: Share) -> Number:
         """Return the compressed tokens of a sequence."""
-        return larger(1, share.seq_length // self.ratio)
+        return larger(1, share.sequences.length // self.ratio)
 
     def vectors(self, width: int) -> int:
         """Return the parameters of positions in a window, and the scale of the norm."""
@@ -75,7 +75,7 @@ class CompressedAttention(Struct, frozen=True):
         dim = share.model.attention.head_dim
         narrow, queries = self._queries(share)
         compressed = self._compressed(share, dim) if self.compressor else ()
-        met = smaller(self.widths.window, share.seq_length) + self._met(share)
+        met = smaller(self.widths.window, share.sequences.length) + self._met(share)
         kernel = sparse_kernel(share, met, dim, dim)
         kept = dim + (dim // self.compressor.ratio if self.compressor else 0)
         first, last = self._outputs(share, dim)

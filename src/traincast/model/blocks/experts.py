@@ -7,7 +7,6 @@ section 2.1.2; Megatron-LM, megatron/core/transformer/moe/moe_utils.py (group_li
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from math import comb
 
 import numpy as np
@@ -295,7 +294,6 @@ def ranks_of_token(experts: Experts, ep: int) -> float:
     return expected_nodes(ranks_E, experts.topk, experts.groups, experts.group_topk)
 
 
-@cache
 def expected_nodes(node_of_expert: tuple[int, ...], topk: int, groups: int = 1, group_topk: int = 1) -> float:
     """Return the expected number of distinct nodes that the experts of a token are on, from the node of each expert.
 
@@ -306,11 +304,15 @@ def expected_nodes(node_of_expert: tuple[int, ...], topk: int, groups: int = 1, 
     """
     size = len(node_of_expert) // groups
     allowed = group_topk * size
-    total = 0.0
+    total, reached = 0.0, dict[tuple[int, ...], float]()
     for node in set(node_of_expert):
-        held = [node_of_expert[at : at + size].count(node) for at in range(0, len(node_of_expert), size)]
-        missed = sum(ways * comb(allowed - own, topk) for own, ways in _choices(held, group_topk).items())
-        total += 1 - missed / (comb(groups, group_topk) * comb(allowed, topk))
+        own = (node_of_expert[at : at + size].count(node) for at in range(0, len(node_of_expert), size))
+        # Which of the groups it has how many experts of does not matter, and most nodes are alike.
+        held = tuple(sorted(own))
+        if held not in reached:
+            missed = sum(ways * comb(allowed - mine, topk) for mine, ways in _choices(held, group_topk).items())
+            reached[held] = 1 - missed / (comb(groups, group_topk) * comb(allowed, topk))
+        total += reached[held]
     return total
 
 

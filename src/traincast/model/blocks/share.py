@@ -54,8 +54,6 @@ class Execution(Struct, frozen=True, kw_only=True):
     cp_kind: str = "ring"
     """How context parallel ranks exchange keys and values."""
     adapters: Adapters = field(default_factory=Adapters)
-    packed_length: int = 0
-    """Tokens of the sequences that are packed into one, which do not attend to each other; 0: a sequence is one."""
     dispatch: Dispatch = field(default_factory=Dispatch)
     """How tokens get to their experts."""
     ranks_per_node: int = 8
@@ -118,13 +116,24 @@ class Execution(Struct, frozen=True, kw_only=True):
         return replace(self, precision=self.core_dtype, recipe="")
 
 
+class Sequences(Struct, frozen=True, kw_only=True):
+    """The sequences of a microbatch."""
+
+    length: Number
+    """Tokens of each."""
+    count: Number = 1
+    packed_length: int = 0
+    """Tokens of the sequences that are packed into one, which do not attend to each other; 0: a sequence is one."""
+    packed_work: Number = 0
+    """Attention of what is packed into one over that of as many tokens in sequences of `packed_length`; 0: they all
+    have that length, and the last one is whole, too."""
+
+
 class Share(Struct, frozen=True, kw_only=True):
     """A rank's share of the work of one microbatch; by default all of a sequence on one rank."""
 
     model: Model
-    seq_length: Number
-    micro_batch: Number = 1
-    """Sequences of the microbatch."""
+    sequences: Sequences
     tp: Number = 1
     cp: Number = 1
     ep: Number = 1
@@ -133,20 +142,17 @@ class Share(Struct, frozen=True, kw_only=True):
     """Whether tensor parallel ranks split the sequence where they do not split the weights."""
     vocab: Number = 0
     """Entries of the vocabulary with their padding; 0: those of the model."""
-    packed_work: Number = 0
-    """Attention of what is packed into a sequence over that of as many tokens in sequences of
-    `Execution.packed_length`; 0: they all have that length, and the last one is whole, too."""
     execution: Execution = field(default_factory=Execution)
 
     @property
     def sequence(self) -> Number:
         """Tokens of one sequence on a context parallel rank."""
-        return ceil_div(self.seq_length, self.cp)
+        return ceil_div(self.sequences.length, self.cp)
 
     @property
     def tokens(self) -> Number:
         """Tokens of a microbatch that a tensor parallel group works on."""
-        return self.micro_batch * self.sequence
+        return self.sequences.count * self.sequence
 
     @property
     def splits_sequence(self) -> Number:

@@ -33,7 +33,7 @@ class ShortConv(Struct, frozen=True):
         inner = tokens * width * element
         entry = entry_projection(share, "conv.in_proj", "convolution", _PROJECTED * width)
         gate = pointwise(share, width, "swiglu")
-        last = share.micro_batch * (self.kernel - 1) * width * element * (share.cp > 1)
+        last = share.sequences.count * (self.kernel - 1) * width * element * (share.cp > 1)
         shifted = (Exchange(group="cp", operation="all_gather", size_bytes=last * share.cp),)
         conv = Part(
             name="conv.conv",

@@ -60,7 +60,7 @@ class Indexer(Struct, frozen=True):
         met = larger(1, rounded(mean_keys(pool, 0, causal=True)))
         scores = Kernel(
             family=INDEX_FAMILY,
-            shape=(share.micro_batch, share.sequence, met, self.heads, self.head_dim, topk),
+            shape=(share.sequences.count, share.sequence, met, self.heads, self.head_dim, topk),
             dtype=execution.core_dtype,
         )
         chosen = Part(
@@ -88,9 +88,9 @@ class SparseLatentAttention(LatentAttention, frozen=True):
             raise ConfigError("sparse attention has no indexer, or no latent queries that it reads", "model.blocks")
         hidden, dtype = share.model.hidden, share.execution.precision
         keys = (Gemm(m=share.tokens, n=indexer.head_dim, k=hidden, dtype=dtype),)
-        key, met = latent.kv_rank + latent.rope_head_dim, indexer.mean_chosen(share.seq_length)
+        key, met = latent.kv_rank + latent.rope_head_dim, indexer.mean_chosen(share.sequences.length)
         # The norm of the keys has a bias (its LayerNorm).
-        chosen = indexer.parts(share, latent.q_rank, keys, 2 * indexer.head_dim, share.seq_length)
+        chosen = indexer.parts(share, latent.q_rank, keys, 2 * indexer.head_dim, share.sequences.length)
         kernel = sparse_kernel(share, met, key, latent.kv_rank)
         return (*chosen, core_attention(share, 0, key, latent.kv_rank, key + indexer.head_dim, kernel))
 

@@ -27,6 +27,7 @@ from traincast.job.share import blocks_of_layer, rank_share
 from traincast.lowering.offload import STREAMS
 from traincast.lowering.stage import stages_of
 from traincast.model.blocks.part import Elements
+from traincast.model.blocks.share import Share
 from traincast.model.dispatch import DISPATCHERS
 from traincast.planning.options import Variant
 from traincast.planning.screen.chunks import Chunk, ChunkTable
@@ -43,9 +44,6 @@ from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import CostClass, Group, Operation, Phase
-
-_OF_SHARE = tuple(name for name in ShareKey._fields if name != "overlap_tp")
-"""Fields of a share that change what it runs."""
 
 
 class LayoutFamily(Struct):
@@ -214,12 +212,18 @@ class FamilyTables:
 
     def _costs(self, *, gathers: bool) -> CostTable:
         keys = list(self.family.shares)
-        columns: dict[str, Any] = {name: np.array([getattr(key, name) for key in keys]) for name in _OF_SHARE}
+        columns: dict[str, Any] = {name: np.array([getattr(key, name) for key in keys]) for name in ShareKey._fields}
         multiple = self.space.request.vocab_multiple or self.job.framework.vocab_multiple
         vocab = -(-self.job.model.vocab // (multiple * columns["tp"])) * multiple * columns["tp"]
-        share = replace(rank_share(self.job, self.family.cluster.ranks_per_node), vocab=vocab, **columns)
+        share = rank_share(self.job, self.family.cluster.ranks_per_node)
         gathered_bytes = self.job.sharding.param_gather_bytes if gathers else 0
-        share = replace(share, execution=replace(share.execution, gathered_weight_bytes=gathered_bytes))
+        share = replace(
+            share,
+            vocab=vocab,
+            sequences=replace(share.sequences, count=columns["micro_batch"], packed_work=columns["packed_work"]),
+            execution=replace(share.execution, gathered_weight_bytes=gathered_bytes),
+            **{name: of for name, of in columns.items() if name in Share.__struct_fields__},
+        )
         return CostTable(share, len(keys), self.operators)
 
     @cached_property

@@ -122,7 +122,7 @@ class Screen:
         return list(found.values())
 
     def _packed_work(self, degrees: Degrees, micro_batch: int, *, splits_heads: bool) -> float:
-        """Return the attention of packs of several lengths that a layout waits for (`Share.packed_work`)."""
+        """Return the attention of packs of several lengths that a layout waits for (`Sequences.packed_work`)."""
         space = self.space
         if space.request.packed_lengths is None:
             return 0.0
