@@ -5,6 +5,7 @@ Letters: P stages, V virtual stages per stage, M microbatches.
 
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -82,8 +83,9 @@ def fixed_virtual_stages(schedule: str | None) -> int | None:
     return None if schedule is None else SCHEDULES.get(schedule).virtual_stages
 
 
+@lru_cache(maxsize=64)
 def planned(schedule: str, stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
-    """Return the plan that a schedule makes, unchecked.
+    """Return the plan that a schedule makes, unchecked and made once: a table of four numbers, and of no job.
 
     Raises
     ------
