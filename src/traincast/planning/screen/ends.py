@@ -7,7 +7,7 @@ Letters: K shares, J pairs of a share and a way to shard, U pairs of degrees and
 C kinds of virtual stages.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import groupby
 from typing import TypeVar
@@ -16,7 +16,6 @@ import numpy as np
 
 from traincast.job.job import Job
 from traincast.lowering.emit import Rows
-from traincast.lowering.held import table_stages
 from traincast.lowering.step import (
     Ending,
     OfStage,
@@ -27,6 +26,7 @@ from traincast.lowering.step import (
     start_rows,
 )
 from traincast.model.numbers import Number, added
+from traincast.planning.screen.moments import MomentEmitter
 from traincast.planning.screen.passes import Passes
 from traincast.planning.screen.shape import StageKind, StageTurn
 from traincast.planning.screen.state_times import StateArrays
@@ -53,8 +53,6 @@ class StepEnds:
         self.gathers_again = ways.zero == 3 and reshard
         self.state_C, self.at_J = states.seconds_of(ways)
         self.emit = states.on_ranks(ways)
-        self.tables = table_stages(block.job, block.shape.plan)
-        self.has_copies = len(block.shape.plan.placement) > 1
         gathering = passes.table is not block.filled.chunks
         self.order = (passes.splits, self.gathers_again, gathering)
         """What else than its turns decides how long a rank's passes are."""
@@ -65,10 +63,9 @@ class StepEnds:
         `reduced` and `gathered` say whether gradients and parameters are exchanged while passes run. All ranks go on
         together when the norm of the gradients is there, and the slowest update ends the step.
         """
-        stages = self.block.shape.stages
-        turns = (self._turns(self.block.shape.last_gradients(each.stage)) for each in stages)
-        begun = self._turns(self.block.shape.first_forwards(stages[0].stage))
-        key = (*map(self._key, stages), *turns, begun, reduced, gathered, *self.order)
+        block = self.block
+        stages = (*block.stage_keys.values(), *block.last_keys.values())
+        key = (*stages, block.first_key, reduced, gathered, *self.order)
         return self.block.members.once(("ends", self.ways.zero, *key), partial(self._seconds, reduced, gathered))
 
     def rest_s(self, *, gathered: bool) -> FloatArray:
@@ -87,6 +84,10 @@ class StepEnds:
         return once_s[:, 0] * count_J
 
     def _slowed_s(self, kind: int) -> Number:
+        """Return the same of one pass of a kind of virtual stage."""
+        return self._once_of(kind, "slowed by", lambda: self._slowed_pass_s(kind), *self.order)
+
+    def _slowed_pass_s(self, kind: int) -> Number:
         job, of = self.block.job.with_values(zero=self.ways.zero), self._on_passes(kind)
         phases = (Phase.WEIGHT_GRADIENT,) if self.passes.splits else Phase
         emit = self.passes.table.emit.on(job, self._rows_J, phases)
@@ -111,7 +112,7 @@ class StepEnds:
         updated_s: Number = 0.0
         for kind in self.block.shape.stages:
             before, after = self._written(kind, overlapped=reduced)[0], self._written(kind, overlapped=gathered)[1]
-            key = (self._turns(self.block.shape.last_gradients(kind.stage)), reduced, *self.order)
+            key = (self.block.last_keys[kind.stage], reduced, *self.order)
             passed = self._once("last passes", kind, partial(self._last_passes, kind, reduced), *key)
             moment = self.emit.run([at_rows(each, self.at_J) for each in before], passed)
             joined.append(moment.now_s)
@@ -121,7 +122,7 @@ class StepEnds:
     def _begun_s(self, gathered: bool) -> FloatArray:
         """Return the seconds by which what begins a step delays its passes, [J, 1]."""
         first = self.block.shape.stages[0]
-        key = (self._turns(self.block.shape.first_forwards(first.stage)), gathered, *self.order)
+        key = (self.block.first_key, gathered, *self.order)
         return self._once("begin", first, lambda: added(self._begins(first, gathered)), *key)
 
     def _written(self, kind: StageKind, *, overlapped: bool) -> tuple[Rows, Rows]:
@@ -132,9 +133,8 @@ class StepEnds:
             own = self.states.own(self.ways, kind)
             late = (self.ways.zero < 2 and not overlapped) or job.reduces_once
             states = [of.state for of in own] if late else []
-            rows = end_rows(
-                self.emit.on(job, None), own, Ending(states, self.has_copies, has_table=kind.stage in self.tables)
-            )
+            ending = Ending(states, self.block.has_copies, has_table=kind.stage in self.block.tables)
+            rows = end_rows(self.emit.on(job, None), own, ending)
             norm = (place for place, each in enumerate(rows) if each.stream is Stream.WORLD)
             place = next(norm, len(rows))
             return rows[:place], rows[place:]
@@ -158,8 +158,8 @@ class StepEnds:
         longer: Rows = []
         passes_s: Number = 0.0
         for turn, count in _together(self.block.shape.last_gradients(kind.stage)):
-            key = (self._number(turn.kind), turn.whole, reduced, *self.order)
-            last, usual_s = self.block.members.once(("last", zero, key), partial(self._last_pass, job, turn))
+            made = partial(self._last_pass, job, turn)
+            last, usual_s = self._once_of(turn.kind, "last pass", made, turn.whole, reduced, *self.order)
             between = self._between(turn)
             # Of turns that are alike each hides what it launches behind the passes that precede the next one.
             others = [each.often(count - 1) for each in (*last, *between)] if count > 1 else []
@@ -195,9 +195,13 @@ class StepEnds:
         passing = [self._on_passes(each.kind) for each in turns]
         for turn, of, following in zip(turns, passing, [*passing[1:], None], strict=True):
             moment = emit.run(self._between(turn), moment)
-            usual_s = emit.seconds(forward_pass(emit, of))
+            made = partial(self._usual_forward_s, emit, of)
+            usual_s = self._once_of(turn.kind, "usual forward", made, *self.order)
             moment = emit.run(first_forward_pass(emit, of, following, begins=of is passing[0]), moment)
             yield moment.now_s - usual_s
+
+    def _usual_forward_s(self, emit: MomentEmitter, of: OfStage) -> Number:
+        return emit.seconds(forward_pass(emit, of))
 
     def _on_passes(self, kind: int) -> OfStage:
         """Return a kind of virtual stage with its state, as passes have them, [J, 1]."""
@@ -217,29 +221,19 @@ class StepEnds:
         ]
         return [Busy(Stream.COMPUTE, added(found), True, 1.0)] if found else []
 
-    def _turns(self, turns: Iterable[StageTurn]) -> tuple[object, ...]:
-        """Return what tells turns of all pipelines apart."""
-        return tuple(
-            (self._number(each.kind), each.whole, *((which, self._number(kind), n) for (which, kind), n in each.before))
-            for each in turns
-        )
-
-    def _number(self, kind: int) -> int:
-        return self.block.numbers_C[kind]
-
     def _of_pairs(self, value: Number) -> FloatArray:
         """Return something of degrees and ways, or a number, of every pair of a share and a way, [J, 1]."""
         rows = np.asarray(value)
         found: FloatArray = rows[self.at_J] if rows.size > 1 else np.broadcast_to(rows, (len(self.at_J), 1))
         return found
 
+    def _once_of(self, kind: int, what: str, made: Callable[[], T], *more: object) -> T:
+        """Return something of a kind of virtual stage that was perhaps made for another pipeline."""
+        return self.block.members.once((what, self.ways.zero, self.block.numbers_C[kind], *more), made)
+
     def _once(self, what: str, kind: StageKind, made: Callable[[], T], *more: object) -> T:
         """Return something of a kind of stage that was perhaps made for another pipeline."""
-        return self.block.members.once((what, self.ways.zero, self._key(kind), *more), made)
-
-    def _key(self, kind: StageKind) -> tuple[object, ...]:
-        """Return what tells kinds of stages of all pipelines apart."""
-        return *map(self._number, kind.held), kind.stage in self.tables, self.has_copies
+        return self.block.members.once((what, self.ways.zero, self.block.stage_keys[kind.stage], *more), made)
 
 
 def _together(turns: Sequence[StageTurn]) -> Iterator[tuple[StageTurn, int]]:

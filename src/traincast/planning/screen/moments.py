@@ -52,9 +52,10 @@ class ShareRates(Struct):
 
     def transfer_s(self, each: Exchange) -> FloatArray:
         """Return the seconds of an exchange, [K]."""
-        size_K = np.broadcast_to(np.asarray(each.size_bytes, dtype=np.int64).reshape(-1), len(self.which_K))
-        key = (each.group, each.operation, size_K.tobytes())
+        sizes = np.asarray(each.size_bytes, dtype=np.int64).reshape(-1)
+        key = (each.group, each.operation, sizes.tobytes())
         if key not in self._known:
+            size_K = np.broadcast_to(sizes, len(self.which_K))
             time_s_K = np.zeros(len(self.which_K))
             for place, links in enumerate(self.links_J):
                 at = np.flatnonzero((self.which_K == place) & (size_K > 0))

@@ -4,17 +4,17 @@ Letters: P stages, Q virtual stages in model order.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.job.job import Job
 from traincast.planning.screen.chunks import Chunk
 from traincast.schedules.length import BACKWARD, FORWARD, WEIGHT, Pass
 from traincast.schedules.plan import SchedulePlan
-from traincast.schedules.slots import Slot, SlotKind
+from traincast.schedules.slots import SlotKind
 
 
 class StageKind(Struct, frozen=True):
@@ -50,6 +50,8 @@ class Shape(Struct, frozen=True):
     stages: tuple[StageKind, ...]
     """The kinds of stages."""
     kind_P: tuple[int, ...]
+    _known: dict[tuple[str, int], tuple[StageTurn, ...]] = field(default_factory=dict)
+    """Turns of stages."""
 
     @property
     def placement_Q(self) -> tuple[int, ...]:
@@ -58,20 +60,24 @@ class Shape(Struct, frozen=True):
 
     def first_forwards(self, stage: int) -> tuple[StageTurn, ...]:
         """Return the first forward pass of each virtual stage of a stage."""
-        slots = self.plan.slots[stage]
-        first: dict[tuple[int, int], int] = {}
-        for at, slot in enumerate(slots):
-            if slot.kind is SlotKind.F:
-                first.setdefault((slot.copy, slot.virtual_stage), at)
-        return tuple(self._turns(slots, first.values()))
+        if ("first", stage) not in self._known:
+            first: dict[tuple[int, int], int] = {}
+            for at, slot in enumerate(self.plan.slots[stage]):
+                if slot.kind is SlotKind.F:
+                    first.setdefault((slot.copy, slot.virtual_stage), at)
+            self._known["first", stage] = tuple(self._turns(stage, first.values()))
+        return self._known["first", stage]
 
     def last_gradients(self, stage: int) -> tuple[StageTurn, ...]:
         """Return the pass that is the last one to add to the gradients of each virtual stage of a stage."""
-        slots = self.plan.slots[stage]
-        last = {(slot.copy, slot.virtual_stage): at for at, slot in enumerate(slots) if slot.kind in _GRADIENTS}
-        return tuple(self._turns(slots, last.values()))
+        if ("last", stage) not in self._known:
+            slots = enumerate(self.plan.slots[stage])
+            last = {(slot.copy, slot.virtual_stage): at for at, slot in slots if slot.kind in _GRADIENTS}
+            self._known["last", stage] = tuple(self._turns(stage, last.values()))
+        return self._known["last", stage]
 
-    def _turns(self, slots: Sequence[Slot], places: Iterable[int]) -> Iterator[StageTurn]:
+    def _turns(self, stage: int, places: Iterable[int]) -> Iterator[StageTurn]:
+        slots = self.plan.slots[stage]
         before: int | None = None
         for at in sorted(places):
             between: Counter[Pass] = Counter()

@@ -40,11 +40,14 @@ class StateTimes:
 
     def __init__(self, block: BlockTables) -> None:
         self.block = block
+        self._found: dict[int, tuple[list[StateSeconds], IntArray]] = {}
 
     def seconds_of(self, ways: Ways) -> tuple[list[StateSeconds], IntArray]:
         """Return the seconds of each kind of virtual stage, [C] of [U], and the place of each pair in them, [J]."""
-        ways_A, at_J = self._places(ways)
-        return [self._seconds(chunk, ways.zero, ways_A) for chunk in self.block.shape.chunks], at_J
+        if ways.zero not in self._found:
+            ways_A, at_J = self._places(ways)
+            self._found[ways.zero] = [self._seconds(each, ways.zero, ways_A) for each in self.block.shape.chunks], at_J
+        return self._found[ways.zero]
 
     def on_ranks(self, ways: Ways) -> MomentEmitter:
         """Return what makes seconds of the rows that ranks run once a step, of arrays [U, 1]."""

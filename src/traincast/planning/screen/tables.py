@@ -3,7 +3,7 @@
 Letters: K shares, C kinds of virtual stages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TypeVar
 
@@ -11,16 +11,19 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.job.job import Job
+from traincast.lowering.held import table_stages
 from traincast.mechanisms.offload import GRADIENT_BYTES
 from traincast.planning.options import Recompute
 from traincast.planning.screen.chunks import ChunkSizes
 from traincast.planning.screen.family import FamilyTables
 from traincast.planning.screen.members import Members
-from traincast.planning.screen.shape import Shape
+from traincast.planning.screen.shape import Shape, StageKind, StageTurn
 from traincast.planning.screen.state_times import StateSeconds
 from traincast.workload.ops import FloatArray, IntArray
 
 T = TypeVar("T")
+Key = tuple[object, ...]
+"""What tells something of a pipeline from that of all others."""
 
 
 class BlockTables(Struct, dict=True):
@@ -59,6 +62,41 @@ class BlockTables(Struct, dict=True):
     def numbers_C(self) -> tuple[int, ...]:
         """What tells these from those of other pipelines."""
         return tuple(map(self.filled.number_of, self.shape.chunks))
+
+    @cached_property
+    def tables(self) -> tuple[int, ...]:
+        """The stages that have a copy of the embedding's table whose gradients are summed."""
+        return table_stages(self.job, self.shape.plan)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether several stages hold the same layers."""
+        return len(self.shape.plan.placement) > 1
+
+    @cached_property
+    def stage_keys(self) -> dict[int, Key]:
+        """What tells kinds of stages of all pipelines apart, by the first stage of each."""
+        return {each.stage: self._stage_key(each) for each in self.shape.stages}
+
+    def _stage_key(self, kind: StageKind) -> Key:
+        return (*(self.numbers_C[each] for each in kind.held), kind.stage in self.tables, self.has_copies)
+
+    @cached_property
+    def last_keys(self) -> dict[int, Key]:
+        """What tells their last gradients apart, likewise."""
+        return {each.stage: self._turns_key(self.shape.last_gradients(each.stage)) for each in self.shape.stages}
+
+    @cached_property
+    def first_key(self) -> Key:
+        """What tells first forward passes of the first stages of all pipelines apart."""
+        return self._turns_key(self.shape.first_forwards(self.shape.stages[0].stage))
+
+    def _turns_key(self, turns: Iterable[StageTurn]) -> Key:
+        numbers_C = self.numbers_C
+        return tuple(
+            (numbers_C[each.kind], each.whole, *((which, numbers_C[kind], n) for (which, kind), n in each.before))
+            for each in turns
+        )
 
     @cached_property
     def sizes_C(self) -> list[ChunkSizes]:
