@@ -127,9 +127,11 @@ class ArrayStage(StageWork, frozen=True, dict=True):
 
     def recompute(self, emit: Emitter) -> Rows:
         """Return what the backward pass recomputes, each of the recomputations alongside the others."""
-        if not self.recomputes or not isinstance(emit, MomentEmitter):
+        if not self.recomputes or not isinstance(emit, MomentEmitter) or not emit.writes(Phase.RECOMPUTE):
             return []
-        return emit.again(("recomputed", self.like, self.recomputes), lambda: self._side_by_side(emit))
+        # Passes with and without the gradients of weights recompute the same.
+        alone = emit.on(emit.job, self.rows, (Phase.RECOMPUTE,))
+        return alone.again(("recomputed", self.like, self.recomputes), lambda: self._side_by_side(alone))
 
     def _side_by_side(self, emit: MomentEmitter) -> Rows:
         # Layers are alike to each other: of so many of them that share of the time is recomputed.

@@ -26,6 +26,7 @@ from traincast.lowering.step import (
     start_rows,
 )
 from traincast.model.numbers import Number, added
+from traincast.planning.screen.chunks import Stateless
 from traincast.planning.screen.moments import MomentEmitter
 from traincast.planning.screen.passes import Passes
 from traincast.planning.screen.shape import StageKind, StageTurn
@@ -111,13 +112,17 @@ class StepEnds:
         joined: list[Number] = []
         updated_s: Number = 0.0
         for kind in self.block.shape.stages:
-            before, after = self._written(kind, overlapped=reduced)[0], self._written(kind, overlapped=gathered)[1]
             key = (self.block.last_keys[kind.stage], reduced, *self.order)
-            passed = self._once("last passes", kind, partial(self._last_passes, kind, reduced), *key)
-            moment = self.emit.run([at_rows(each, self.at_J) for each in before], passed)
+            moment = self._once("joined", kind, partial(self._joined, kind, reduced), *key)
+            after = self._written(kind, overlapped=gathered)[1]
             joined.append(moment.now_s)
             updated_s = np.maximum(updated_s, self._updated_s(kind, gathered, after, moment))
         return [(each + self._begun_s(gathered) + updated_s)[:, 0] for each in joined]
+
+    def _joined(self, kind: StageKind, reduced: bool) -> Moment:
+        """Return when a rank has the norm of all gradients, if all others have theirs."""
+        before = self._written(kind, overlapped=reduced)[0]
+        return self.emit.run([at_rows(each, self.at_J) for each in before], self._last_passes(kind, reduced))
 
     def _begun_s(self, gathered: bool) -> FloatArray:
         """Return the seconds by which what begins a step delays its passes, [J, 1]."""
@@ -174,14 +179,31 @@ class StepEnds:
         """Return the last backward pass of a virtual stage, and how long it is where it is not the last one."""
         of = self._on_passes(turn.kind)
         emit = self.passes.table.emit.on(job, self._rows_J, Phase if turn.whole else (Phase.WEIGHT_GRADIENT,))
-        last, usual = (backward_pass(emit, of, gathers=self.gathers_again, last=each) for each in (True, False))
-        return last, emit.seconds(usual)
+        last = backward_pass(emit, of, gathers=self.gathers_again, last=True)
+        if job.sharding.zero < 2 and not job.offloads_gradients:
+            return last, self._alone_s(turn)[self.ways.share_J]
+        return last, emit.seconds(backward_pass(emit, of, gathers=self.gathers_again))
+
+    def _alone_s(self, turn: StageTurn) -> FloatArray:
+        """Return how long a backward pass is that exchanges nothing of its state, [K, 1]."""
+        block, table = self.block, self.passes.table
+
+        def made() -> FloatArray:
+            phases = Phase if turn.whole else (Phase.WEIGHT_GRADIENT,)
+            of = OfStage(table.stage(block.shape.chunks[turn.kind], ()).on(block.rows_K), Stateless())
+            emit = table.emit.on(block.job.with_values(zero=0), block.rows_K, phases)
+            return np.broadcast_to(emit.seconds(backward_pass(emit, of)), (len(block.members), 1))
+
+        return block.members.once(("alone", block.numbers_C[turn.kind], turn.whole, *self.order), made)
 
     def _started(self, kind: StageKind, *, gathered: bool) -> Moment:
         """Return when a rank has begun its step, of degrees and ways."""
-        job = self.emit.job.with_values(overlap_param_gather=gathered)
-        own = self.states.own(self.ways, kind)
-        return self._once("start", kind, lambda: self.emit.run(start_rows(self.emit.on(job, None), own)), gathered)
+
+        def started() -> Moment:
+            job = self.emit.job.with_values(overlap_param_gather=gathered)
+            return self.emit.run(start_rows(self.emit.on(job, None), self.states.own(self.ways, kind)))
+
+        return self._once("start", kind, started, gathered)
 
     def _begins(self, first: StageKind, gathered: bool) -> Iterator[Number]:
         """Yield what is before the first pass, and by how much each first pass of a virtual stage is longer."""

@@ -82,6 +82,10 @@ class MomentEmitter(Emitter):
         found._rows, found._phases = rows, frozenset(phases)
         return found
 
+    def writes(self, phase: Phase) -> bool:
+        """Return whether it writes a phase."""
+        return phase in self._phases
+
     @property
     def overlap_tp(self) -> Number:
         """Whether tensor parallel exchanges are to be overlapped with GEMMs, [K]."""

@@ -79,7 +79,8 @@ class Passes:
         for chunk, seconds in zip(block.shape.chunks, state_C, strict=True):
             of = OfStage(self.table.stage(chunk, block.recomputes).on(rows), StateArrays(seconds, at_U))
             times = self.table.passes(job, of, rows, splits=self.splits, gathers=gathers)
-            found.append([*times.passes_s, *([] if self.splits else [np.zeros((len(rows), 1))])])
+            passes_s = [*times.passes_s, *([] if self.splits else [0.0])]
+            found.append([each if np.ndim(each) else np.full((len(rows), 1), each) for each in passes_s])
             left_C.append(times.left_s)
         return self._line(at_K, *([*each] for each in zip(*found, strict=True))), left_C
 
