@@ -23,6 +23,7 @@ from traincast.lowering.step import (
     end_rows,
     first_forward_pass,
     forward_pass,
+    gathers_updated,
     start_rows,
 )
 from traincast.model.numbers import Number, added
@@ -114,7 +115,9 @@ class StepEnds:
         for kind in self.block.shape.stages:
             key = (self.block.last_keys[kind.stage], reduced, *self.order)
             moment = self._once("joined", kind, partial(self._joined, kind, reduced), *key)
-            after = self._written(kind, overlapped=gathered)[1]
+            # What nothing gathers for after its update is the same whether gradients are overlapped or not.
+            overlapped = gathered if gathers_updated(self.emit.job) else reduced
+            after = self._written(kind, overlapped=overlapped)[1]
             joined.append(moment.now_s)
             updated_s = np.maximum(updated_s, self._updated_s(kind, gathered, after, moment))
         return [(each + self._begun_s(gathered) + updated_s)[:, 0] for each in joined]

@@ -3,7 +3,7 @@
 Letters: K shares.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -67,8 +67,8 @@ class SpaceTables(Struct):
 
     states: dict[int, StateTable] = field(default_factory=dict)
     """What exchanging the state takes, by ranks on a node; the same for all ways of execution."""
-    chunk_numbers: dict[Chunk, int] = field(default_factory=dict)
-    """Kinds of virtual stages, told by numbers."""
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    """Kinds of virtual stages and what else pipelines consist of, told by numbers."""
     operators: Operators | None = None
     """Times of operators, the same for all ways of execution: their types are part of a call."""
 
@@ -134,10 +134,10 @@ class FamilyTables:
         """Return the communications of a layout with some degrees."""
         return self.links(parallel_of(degrees))
 
-    def number_of(self, chunk: Chunk) -> int:
-        """Return the number of a kind of virtual stage."""
-        numbers = self.common.chunk_numbers
-        return numbers.setdefault(chunk, len(numbers))
+    def number_of(self, part: Hashable) -> int:
+        """Return the number of a kind of virtual stage, or of something else that pipelines consist of."""
+        numbers = self.common.numbers
+        return numbers.setdefault(part, len(numbers))
 
     @cached_property
     def host(self) -> Host:

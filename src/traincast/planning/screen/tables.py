@@ -22,8 +22,6 @@ from traincast.planning.screen.state_times import StateSeconds
 from traincast.workload.ops import FloatArray, IntArray
 
 T = TypeVar("T")
-Key = tuple[object, ...]
-"""What tells something of a pipeline from that of all others."""
 
 
 class BlockTables(Struct, dict=True):
@@ -74,29 +72,31 @@ class BlockTables(Struct, dict=True):
         return len(self.shape.plan.placement) > 1
 
     @cached_property
-    def stage_keys(self) -> dict[int, Key]:
-        """What tells kinds of stages of all pipelines apart, by the first stage of each."""
+    def stage_keys(self) -> dict[int, int]:
+        """What tells kinds of stages of all pipelines apart, a number, by the first stage of each."""
         return {each.stage: self._stage_key(each) for each in self.shape.stages}
 
-    def _stage_key(self, kind: StageKind) -> Key:
-        return (*(self.numbers_C[each] for each in kind.held), kind.stage in self.tables, self.has_copies)
+    def _stage_key(self, kind: StageKind) -> int:
+        held = tuple(self.numbers_C[each] for each in kind.held)
+        return self.filled.number_of((held, kind.stage in self.tables, self.has_copies))
 
     @cached_property
-    def last_keys(self) -> dict[int, Key]:
+    def last_keys(self) -> dict[int, int]:
         """What tells their last gradients apart, likewise."""
         return {each.stage: self._turns_key(self.shape.last_gradients(each.stage)) for each in self.shape.stages}
 
     @cached_property
-    def first_key(self) -> Key:
+    def first_key(self) -> int:
         """What tells first forward passes of the first stages of all pipelines apart."""
         return self._turns_key(self.shape.first_forwards(self.shape.stages[0].stage))
 
-    def _turns_key(self, turns: Iterable[StageTurn]) -> Key:
+    def _turns_key(self, turns: Iterable[StageTurn]) -> int:
         numbers_C = self.numbers_C
-        return tuple(
+        told = (
             (numbers_C[each.kind], each.whole, *((which, numbers_C[kind], n) for (which, kind), n in each.before))
             for each in turns
         )
+        return self.filled.number_of(tuple(told))
 
     @cached_property
     def sizes_C(self) -> list[ChunkSizes]:
