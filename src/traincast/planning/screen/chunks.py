@@ -73,7 +73,7 @@ class ChunkSizes(Struct, frozen=True):
 
     def rows(self, rows: IntArray) -> "ChunkSizes":
         """Return it on some of the shares."""
-        return ChunkSizes(*(getattr(self, name)[rows] for name in self.__struct_fields__))
+        return ChunkSizes(*(getattr(self, name).take(rows, axis=0) for name in self.__struct_fields__))
 
 
 class ArrayParts(StageParts):
@@ -201,7 +201,7 @@ class ChunkArrays(Struct, frozen=True):
 
     def rows(self, rows: IntArray) -> "ChunkArrays":
         """Return it on some of the shares."""
-        return ChunkArrays(*(getattr(self, name)[rows] for name in self.__struct_fields__))
+        return ChunkArrays(*(getattr(self, name).take(rows, axis=0) for name in self.__struct_fields__))
 
 
 class ChunkTable(Struct):

@@ -268,15 +268,19 @@ class MomentEmitter(Emitter):
     def _compute(self, each: Busy, moment: Moment) -> None:
         """Let a rank compute; what it exchanges meanwhile slows it down, and the other way round."""
         begin_s, moment.now_s = moment.now_s, moment.now_s + each.time_s
-        longer_s: Number = 0.0
+        longer_s: Number | None = None
         for stream, free_s in moment.free_s.items():
             if stream not in _NETWORK:
                 continue
             together_s = np.maximum(np.minimum(each.time_s, free_s - begin_s), 0.0)
-            held = self.rates.held_share * each.computes if stream is Stream.EP else 0.0
-            longer_s = larger(longer_s, together_s * (each.slowdown + held))
+            slowdown = each.slowdown
+            if stream is Stream.EP:
+                slowdown = slowdown + self.rates.held_share * each.computes
+            slowed_s = together_s * slowdown
+            longer_s = slowed_s if longer_s is None else larger(longer_s, slowed_s)
             moment.free_s[stream] = free_s + together_s * (OVERLAP_SLOWDOWN["communication"] * each.computes)
-        moment.now_s = moment.now_s + longer_s
+        if longer_s is not None:
+            moment.now_s = moment.now_s + longer_s
 
 
 def _share(part_s: Number, whole_s: Number) -> Number:

@@ -31,13 +31,22 @@ class Busy(Struct, frozen=True):
         """Return it on some of its layouts."""
         if rows is None:
             return self
-        of_rows = (each if np.ndim(each) == 0 else each[rows] for each in (self.time_s, self.computes, self.slowdown))
-        time_s, computes, slowdown = of_rows
-        return Busy(self.stream, time_s, self.blocking, computes, slowdown)
+        return Busy(
+            self.stream,
+            _taken(self.time_s, rows),
+            self.blocking,
+            _taken(self.computes, rows),
+            _taken(self.slowdown, rows),
+        )
 
     def often(self, count: int) -> "Busy":
         """Return it so many times, one after another."""
         return self if count == 1 else replace(self, time_s=self.time_s * count)
+
+
+def _taken(value: Number, rows: IntArray) -> Number:
+    # Of arrays with two axes that takes a third of the time of an index.
+    return value.take(rows, axis=0) if isinstance(value, np.ndarray) and value.ndim else value
 
 
 class Wait(Struct, frozen=True):
