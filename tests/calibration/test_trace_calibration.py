@@ -208,7 +208,7 @@ def test_recorded_kernels_are_rows_of_their_own(monkeypatch):
     norm = OperatorCall(family="norm", shape=(4096, 4096), dtype="bf16")
     cluster = load_cluster("a100")
     _, _, decided, _ = decide(job_of(), cluster)
-    seconds = Estimates(decided, Setting(cluster=cluster)).cost.of
+    seconds = Estimates(decided, Setting(cluster=cluster)).cost.call_s
     recorder = Recorder("kernels", Parallel(tp=1, dp=1, pp=1))
     calls = [gemm, norm] * 4
     rows = [recorder.row(compute_op(call.family, Phase.FORWARD, calls=((call, 1.0),))) for call in calls]

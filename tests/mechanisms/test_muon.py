@@ -12,6 +12,8 @@ from traincast.job.optimizer import TP_MODES
 from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.mechanisms import all as mechanisms
+from traincast.mechanisms.muon import NewtonSchulz
+from traincast.mechanisms.rank import RankParameters, RankState, Where
 from traincast.model.blocks.part import Elements, Gemm
 
 LAYERS, HIDDEN, FFN, HEADS = 8, 512, 1536, 8 + 2 * 4
@@ -67,6 +69,17 @@ def test_steps_take_the_flops_of_every_hidden_matrix_and_adam_updates_the_rest(s
 def test_one_moment_is_spared_of_every_hidden_matrix():
     spared = JobMemory(job_of()).stages[0].optimizer - JobMemory(muon()).stages[0].optimizer
     assert spared == pytest.approx(4 * elements(), rel=1e-9)
+
+
+def test_steps_need_the_largest_matrix_and_its_square_twice_and_its_update():
+    """X and A in bf16, each with what is being made of it, and the update in fp32."""
+    job = muon()
+    held = RankParameters(total=weights_of(job), ends=Elements(), largest_layer=0, largest_trained=0)
+    rank = RankState(job, held, 1, 1)
+    found = {each.term: each for each in NewtonSchulz().lasting(rank)}["Newton-Schulz steps"]
+    sides = [sorted(each) for each in MATRICES]
+    assert found.where is Where.UPDATE
+    assert found.size_bytes == max(2 * 2 * (m * n + m * m) + 4 * m * n for m, n in sides)
 
 
 def test_ranks_own_whole_matrices():

@@ -19,7 +19,7 @@ from traincast.cli.options import (
     wrong_usage,
 )
 from traincast.cli.sections import SectionedCommand
-from traincast.cli.terminal import announced, progress, show_result
+from traincast.cli.terminal import announced, is_read, progress, show_result
 from traincast.job.options import StepOptions, changed_options
 
 
@@ -60,6 +60,7 @@ def command(
     options win over them.
     """
     check_reports(out, further)
+    values["suggest"] &= is_read(out, as_json=as_json, quiet=quiet)
     with wrong_usage():
         options = StepOptions(**step_fields(values))
     record = recorded_run(words) if like is None else None

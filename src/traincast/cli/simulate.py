@@ -23,7 +23,7 @@ from traincast.cli.options import (
     wrong_usage,
 )
 from traincast.cli.sections import SectionedCommand
-from traincast.cli.terminal import announced, console, print_json, progress, show_result
+from traincast.cli.terminal import announced, console, is_read, print_json, progress, show_result
 from traincast.job.options import SimaiOverlap, SimulateOptions, changed_options, make_options
 
 
@@ -78,6 +78,7 @@ def command(
     cluster with its options; options win over them.
     """
     check_reports(out, further)
+    changes["suggest"] &= is_read(out, as_json=as_json, quiet=quiet)
     with wrong_usage():
         options = make_options(**changes)
     if pricing == "simai":

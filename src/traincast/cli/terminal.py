@@ -152,6 +152,11 @@ def print_json(document: Mapping[str, Any]) -> None:
         stream.write(escaped.encode("utf-8"))
 
 
+def is_read(out: Path | None, *, as_json: bool, quiet: bool) -> bool:
+    """Tell whether more is read of a result than the exit code, so that it is worth looking for what would help."""
+    return out is not None or as_json or not quiet
+
+
 def show_result(
     result: "Result",
     written: Sequence[Path],

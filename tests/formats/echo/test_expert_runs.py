@@ -244,7 +244,7 @@ def test_parts_agree_without_the_waiting_and_with_it(tmp_path, run):
 
 
 def test_the_slowest_stragglers_are_listed_where_there_are_many(tmp_path, monkeypatch):
-    monkeypatch.setattr("traincast.simulation.simulate.MOST_STRAGGLERS", 1)
+    monkeypatch.setattr("traincast.simulation.account.MOST_STRAGGLERS", 1)
     run = MoeRun(dp=8, ep=2, tokens=lambda *_: 2048, slow={2: 1.5, 3: 2.0})
     result = simulate(run.write(tmp_path / "run"))
     assert [each.rank for each in result.stragglers] == [3]

@@ -160,7 +160,7 @@ def test_a_profile_of_one_gpu_teaches_a_forecast_of_many(tmp_path):
         ),
     )
     _, _, decided, _ = decide(job, cluster)
-    seconds = Estimates(decided, Setting(cluster=cluster)).cost.of
+    seconds = Estimates(decided, Setting(cluster=cluster)).cost.call_s
     layers = []
     for k, n in ((4096, 3072), (2048, 4096), (4096, 14336), (7168, 4096)):
         for tid, factor, phase in ((MAIN, 1.4, Phase.FORWARD), (AUTOGRAD, 1.2, Phase.BACKWARD)):

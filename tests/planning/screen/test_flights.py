@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from traincast.estimate.memory.activations import ChunkBytes, peak_in_flight
-from traincast.planning.screen.flights import enough, moments_of, pairs_of, plan_for_memory
+from traincast.planning.screen.flights import Flights, enough, plan_for_memory
 
 CASES = [
     ("1f1b", 5, 1),
@@ -34,7 +34,9 @@ def test_the_peak_is_that_of_the_whole_order(schedule, stages, virtual):
         plan = plan_for_memory(schedule, stages, virtual, microbatches, pairs=bool(pairs))
         last = len(plan.placement[0]) - 1
         kind_Q = tuple((each > 0) + (each == last) for each in range(last + 1))
-        moments_P = moments_of(schedule, stages, virtual, microbatches, kind_Q, tuple(range(stages)), bool(pairs))
+        moments_P = Flights().moments(
+            schedule, stages, virtual, microbatches, kind_Q, tuple(range(stages)), bool(pairs)
+        )
         for saved, forward, backward in draw.uniform(0.1, 1, (3, 3, 3)):
             chunk_of = {
                 each: ChunkBytes(
@@ -61,4 +63,4 @@ def test_pairs_are_counted_as_the_whole_order_has_them(schedule, virtual):
     for microbatches in (4, 8, 12, 40):
         plan = plan_for_memory(schedule, 4, virtual, microbatches, pairs=True)
         wanted = tuple(sum(slot.paired for slot in order) for order in plan.slots)
-        assert pairs_of(schedule, 4, virtual, microbatches) == wanted
+        assert Flights().pairs(schedule, 4, virtual, microbatches) == wanted

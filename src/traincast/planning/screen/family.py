@@ -32,7 +32,7 @@ from traincast.model.dispatch import DISPATCHERS
 from traincast.planning.options import Variant
 from traincast.planning.screen.chunks import Chunk, ChunkTable
 from traincast.planning.screen.costs import CostTable, Operators
-from traincast.planning.screen.flights import plan_for_memory
+from traincast.planning.screen.flights import Flights
 from traincast.planning.screen.members import Member, ShareKey
 from traincast.planning.screen.moments import MomentEmitter, ShareRates
 from traincast.planning.screen.shape import Shape, few_microbatches, shape_of
@@ -71,6 +71,8 @@ class SpaceTables(Struct):
     """Kinds of virtual stages and what else pipelines consist of, told by numbers."""
     operators: Operators | None = None
     """Times of operators, the same for all ways of execution: their types are part of a call."""
+    flights: Flights = field(default_factory=Flights)
+    """What pipelines have in flight."""
 
 
 class FamilyTables:
@@ -183,7 +185,7 @@ class FamilyTables:
                 parallel, pairs = job.parallel, job.experts.pairs_passes
                 if any(job.decided(name) != on for name, on in self.family.variant.ways):
                     continue  # it has no effect on this pipeline: not with this schedule, say
-                plan = plan_for_memory(job.pipeline.schedule, pp, parallel.vpp, parallel.microbatches, pairs)
+                plan = self.common.flights.plan(job.pipeline.schedule, pp, parallel.vpp, parallel.microbatches, pairs)
                 stages = stages_of(job, self.family.cluster.ranks_per_node, self.costs.parts, plan)
                 yield shape_of(
                     with_factors(job, self.factors), plan, tuple(Chunk.from_stage(each, self.layers) for each in stages)

@@ -4,7 +4,7 @@ Letters: P stages, V virtual stages per stage, Q all of them, M microbatches, A 
 """
 
 import math
-from functools import lru_cache
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -28,53 +28,62 @@ class Moments(Struct, frozen=True, eq=False):
     """1 for a forward pass, 0 for a backward pass, -1 for weight gradients."""
 
 
-@lru_cache(maxsize=1024)
+def enough(schedule: str, stages: int, microbatches: int, pairs: bool = False) -> int:
+    """Return as few microbatches as have the same moments as these; `pairs` says that passes run as one."""
+    return SCHEDULES.get(schedule).fewer(stages, microbatches, pairs)
+
+
+class Flights:
+    """What pipelines have in flight, each found once for all layouts of a space."""
+
+    def __init__(self) -> None:
+        self.plan = cache(plan_for_memory)
+        """As `plan_for_memory`."""
+        self._decisive = cache(_decisive)
+        self._pairs: dict[tuple[str, int, int, int], tuple[int, ...]] = {}
+
+    def moments(
+        self,
+        schedule: str,
+        stages: int,
+        virtual: int,
+        microbatches: int,
+        kind_Q: tuple[int, ...],
+        stage_P: tuple[int, ...],
+        pairs: bool = False,
+    ) -> tuple[Moments, ...]:
+        """Return the moments that decide for each kind of stage.
+
+        Parameters
+        ----------
+        kind_Q : tuple of int
+            Kind of each virtual stage, 0, 1, ...
+        stage_P : tuple of int
+            Kind of each stage, 0, 1, ...
+        """
+        if SCHEDULES.get(schedule).holds_all:
+            found = self._decisive(schedule, stages, virtual, 1, kind_Q, stage_P, pairs)
+            return tuple(replace(each, count_EA=each.count_EA * microbatches) for each in found)
+        few = enough(schedule, stages, microbatches, pairs)
+        return self._decisive(schedule, stages, virtual, few, kind_Q, stage_P, pairs)
+
+    def pairs(self, schedule: str, stages: int, virtual: int, microbatches: int) -> tuple[int, ...]:
+        """Return how often each stage runs a forward and a backward pass as one, [P]."""
+        key = (schedule, stages, virtual, microbatches)
+        if key not in self._pairs:
+            few = enough(schedule, stages, microbatches, pairs=True)
+            more = (microbatches - few) * virtual
+            orders = self.plan(schedule, stages, virtual, few, pairs=True).slots
+            self._pairs[key] = tuple(sum(slot.paired for slot in order) + more for order in orders)
+        return self._pairs[key]
+
+
 def plan_for_memory(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool = False) -> SchedulePlan:
     """Return the plan of a schedule with few microbatches: for what its stages hold. `pairs`: passes run as one."""
     plan = SCHEDULES.get(schedule).plan(stages, virtual, microbatches)
     return with_pairs(plan) if pairs else plan
 
 
-def enough(schedule: str, stages: int, microbatches: int, pairs: bool = False) -> int:
-    """Return as few microbatches as have the same moments as these; `pairs` says that passes run as one."""
-    return SCHEDULES.get(schedule).fewer(stages, microbatches, pairs)
-
-
-def moments_of(
-    schedule: str,
-    stages: int,
-    virtual: int,
-    microbatches: int,
-    kind_Q: tuple[int, ...],
-    stage_P: tuple[int, ...],
-    pairs: bool = False,
-) -> tuple[Moments, ...]:
-    """Return the moments that decide for each kind of stage.
-
-    Parameters
-    ----------
-    kind_Q : tuple of int
-        Kind of each virtual stage, 0, 1, ...
-    stage_P : tuple of int
-        Kind of each stage, 0, 1, ...
-    """
-    if SCHEDULES.get(schedule).holds_all:
-        found = _decisive(schedule, stages, virtual, 1, kind_Q, stage_P, pairs)
-        return tuple(replace(each, count_EA=each.count_EA * microbatches) for each in found)
-    few = enough(schedule, stages, microbatches, pairs)
-    return _decisive(schedule, stages, virtual, few, kind_Q, stage_P, pairs)
-
-
-@lru_cache(maxsize=65536)
-def pairs_of(schedule: str, stages: int, virtual: int, microbatches: int) -> tuple[int, ...]:
-    """Return how often each stage runs a forward and a backward pass as one, [P]."""
-    few = enough(schedule, stages, microbatches, pairs=True)
-    plan = plan_for_memory(schedule, stages, virtual, few, pairs=True)
-    more = (microbatches - few) * virtual
-    return tuple(sum(slot.paired for slot in order) + more for order in plan.slots)
-
-
-@lru_cache(maxsize=65536)
 def _decisive(
     schedule: str,
     stages: int,
@@ -84,7 +93,7 @@ def _decisive(
     stage_P: tuple[int, ...],
     pairs: bool,
 ) -> tuple[Moments, ...]:
-    slots = _slots(schedule, stages, virtual, microbatches, pairs)
+    slots = _slots(plan_for_memory(schedule, stages, virtual, microbatches, pairs))
     rows = _moments(slots, np.asarray(kind_Q))
     kind_L = np.asarray(stage_P)[slots.stage_L]
     return tuple(_largest(rows[kind_L == each]) for each in range(max(stage_P) + 1))
@@ -98,10 +107,8 @@ class _Slots(Struct, frozen=True):
     virtual_L: IntArray
 
 
-def _slots(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool) -> _Slots:
-    plan = SCHEDULES.get(schedule).plan(stages, virtual, microbatches)
-    plan = with_pairs(plan) if pairs else plan
-    stage = np.repeat(np.arange(stages), [len(order) for order in plan.slots])
+def _slots(plan: SchedulePlan) -> _Slots:
+    stage = np.repeat(np.arange(len(plan.slots)), [len(order) for order in plan.slots])
     kinds, passing, *_ = zip(*chain.from_iterable(plan.slots), strict=True)
     return _Slots(stage, np.array(kinds, dtype=np.int64), np.array(passing, dtype=np.int64))
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.planning.screen.state_times import Sharding
 from traincast.planning.screen.ways import Ways
@@ -102,10 +103,10 @@ class Members(Struct, dict=True):
     def ways(self, zero: int, most: int) -> Ways:
         """Return the ways to shard the state with one stage of ZeRO, in runs of at most so many pairs."""
         of = {count: tuple(way for each, way in found if each == zero) for count, found in self.shardings.items()}
-        return self.once(
-            ("ways", zero, most),
-            lambda: Ways.from_shares(zero, tuple(of[each] for each in self.replicas_K.tolist()), most),
-        )
+        ways_K = tuple(of[each] for each in self.replicas_K.tolist())
+        # Stages of ZeRO have the same ways.
+        found = self.once(("ways", ways_K, most), lambda: Ways.from_shares(zero, ways_K, most))
+        return found if found.zero == zero else replace(found, zero=zero)
 
     @cached_property
     def _alike(self) -> tuple[dict[tuple[int, int, int, int], int], IntArray]:

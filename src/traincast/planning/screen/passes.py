@@ -13,7 +13,6 @@ import numpy as np
 from traincast.lowering.step import OfStage
 from traincast.model.numbers import Number, added
 from traincast.planning.screen.chunks import ChunkTable
-from traincast.planning.screen.flights import pairs_of
 from traincast.planning.screen.shape import StageKind
 from traincast.planning.screen.state_times import StateArrays, StateSeconds
 from traincast.planning.screen.tables import BlockTables
@@ -137,7 +136,8 @@ class Passes:
             return np.zeros((0, 0), dtype=np.int64)
         distinct, which_K = np.unique(counts_K, return_inverse=True)
         parallel = job.parallel
-        pairs = [pairs_of(job.pipeline.schedule, parallel.pp, parallel.vpp, count) for count in distinct.tolist()]
+        flights = self.block.filled.common.flights
+        pairs = [flights.pairs(job.pipeline.schedule, parallel.pp, parallel.vpp, each) for each in distinct.tolist()]
         found: IntArray = np.array(pairs).T[:, which_K]
         return found
 

@@ -13,7 +13,7 @@ from traincast.estimate.memory.states import rank_parameters, states
 from traincast.mechanisms.rank import RankParameters, RankState
 from traincast.model.numbers import Number, added
 from traincast.planning.screen.costs import at
-from traincast.planning.screen.flights import Moments, moments_of
+from traincast.planning.screen.flights import Moments
 from traincast.planning.screen.shape import StageKind
 from traincast.planning.screen.tables import BlockTables
 from traincast.planning.screen.ways import Rows, Ways
@@ -151,10 +151,12 @@ def _on_host(block: BlockTables) -> list[FloatArray] | None:
 def _in_flight(block: BlockTables, saved_CKR: FloatArray, passing_XKR: FloatArray) -> list[FloatArray]:
     """Return the most of each kind of stage that microbatches save, with what passes, [S] of [K, R]."""
     parallel, schedule, pairs = block.job.parallel, block.job.pipeline.schedule, block.job.experts.pairs_passes
+    flights = block.filled.common.flights
     found = [np.zeros(saved_CKR.shape[1:]) for _ in block.shape.stages]
     alike: dict[tuple[Moments, ...], list[int]] = {}
     for count in np.unique(block.microbatches_K).tolist():
-        kinds = moments_of(schedule, parallel.pp, parallel.vpp, count, block.shape.kind_Q, block.shape.kind_P, pairs)
+        kind_Q, kind_P = block.shape.kind_Q, block.shape.kind_P
+        kinds = flights.moments(schedule, parallel.pp, parallel.vpp, count, kind_Q, kind_P, pairs)
         # The same moments stand for all numbers of microbatches from a few on.
         alike.setdefault(kinds, []).append(count)
     for kinds, counts in alike.items():

@@ -3,8 +3,6 @@
 Letters: K shares, Z ways to shard, J pairs of a share and a way, U pairs of degrees and a way.
 """
 
-from functools import lru_cache
-
 import numpy as np
 from msgspec import Struct
 
@@ -43,25 +41,19 @@ class Ways(Struct, frozen=True):
     @classmethod
     def from_shares(cls, zero: int, ways_K: tuple[tuple[int, ...], ...], most: int) -> "Ways":
         """Return them from the ways of every share, in runs of at most so many pairs where these are long."""
-        return cls(zero, *_pairs(ways_K, most))
-
-
-@lru_cache(maxsize=16)
-def _pairs(ways_K: tuple[tuple[int, ...], ...], most: int) -> tuple[tuple[Rows, ...], IntArray, IntArray, IntArray]:
-    """Return the rows, and shares, numbers of ways and ranks that share a copy; stages of ZeRO have the same ones."""
-    rows, begin, pairs = [], 0, 0
-    while begin < len(ways_K):
-        ways, end = ways_K[begin], begin + 1
-        while end < len(ways_K) and ways_K[end] == ways and (end + 1 - begin) * len(ways) <= most:
-            end += 1
-        count = (end - begin) * len(ways)
-        if ways:
-            rows.append(Rows(slice(begin, end), slice(pairs, pairs + count), ways))
-        begin, pairs = end, pairs + count
-    runs = [np.zeros((3, 0), dtype=np.int64)]
-    for each in rows:
-        numbers, ways_Z = np.arange(each.shares.start, each.shares.stop), np.array(each.ways_Z)
-        columns = np.broadcast_arrays(numbers[:, None], np.arange(len(ways_Z)), ways_Z)
-        runs.append(np.stack([column.reshape(-1) for column in columns]))
-    share_J, way_J, shard_J = np.concatenate(runs, axis=1)
-    return tuple(rows), share_J, way_J, shard_J
+        rows, begin, pairs = [], 0, 0
+        while begin < len(ways_K):
+            ways, end = ways_K[begin], begin + 1
+            while end < len(ways_K) and ways_K[end] == ways and (end + 1 - begin) * len(ways) <= most:
+                end += 1
+            count = (end - begin) * len(ways)
+            if ways:
+                rows.append(Rows(slice(begin, end), slice(pairs, pairs + count), ways))
+            begin, pairs = end, pairs + count
+        runs = [np.zeros((3, 0), dtype=np.int64)]
+        for each in rows:
+            numbers, ways_Z = np.arange(each.shares.start, each.shares.stop), np.array(each.ways_Z)
+            columns = np.broadcast_arrays(numbers[:, None], np.arange(len(ways_Z)), ways_Z)
+            runs.append(np.stack([column.reshape(-1) for column in columns]))
+        share_J, way_J, shard_J = np.concatenate(runs, axis=1)
+        return cls(zero, tuple(rows), share_J, way_J, shard_J)
