@@ -12,7 +12,7 @@ from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.mechanisms import all as mechanisms
 from traincast.mechanisms.finetuning import FrozenWeights
-from traincast.mechanisms.gradients import KeptGradients
+from traincast.mechanisms.gradients import KeptGradients, one_of_each
 from traincast.mechanisms.mechanism import Lasting, Mechanism
 from traincast.mechanisms.offload import HostMemory, update_bytes
 from traincast.mechanisms.optimizer import Adam
@@ -372,3 +372,21 @@ def test_recomputation_is_proposed_as_far_as_it_is_not_done(said, names):
     job = job_of(**{"tp": 1, "pp": 1, "framework": "megatron-core-2024", "recompute": "none"} | said)
     assert [name for name, _ in Recomputing().remedies(job)] == names
     assert all(each.recompute.all_layers for name, each in Recomputing().remedies(job) if name == "recompute full")
+
+
+def test_matrices_of_one_shape_count_once_among_numbers_and_arrays():
+    """Three shapes of 2 x 3, 3 x 2 and, on the second of two layouts, 2 x 3 again; a router's are not among them."""
+    rows = np.array([4, 2])
+    shapes = [(2, 3, "mlp"), (3, 2, "mlp"), (rows, 3, "mlp"), (2, 3, "attention"), (9, 9, "router")]
+    matrices = [Matrix(*shape, 1, part, "", False, True) for *shape, part in shapes]
+    assert one_of_each(matrices).tolist() == [6 + 6 + 12, 6 + 6]
+    assert one_of_each(each for each in matrices if each.rows is not rows) == 12
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_without_zero_a_rank_has_the_state_of_all_that_it_holds(zero):
+    """Of 8 replicas with experts on 4 ranks each, the state of dense parameters is in 8 shares, of experts in 2."""
+    job = job_of(TINY_EXPERTS, ep=4, zero=zero)
+    rank = RankState.alone(job, parameters(dense=80, experts=40))
+    assert (rank.dense_shards, rank.expert_shards) == ((8, 2) if zero else (1, 1))
+    assert rank.share == (80 / 8 + 40 / 2 if zero else 120)
