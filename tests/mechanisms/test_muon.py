@@ -12,6 +12,7 @@ from traincast.job.optimizer import TP_MODES
 from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
 from traincast.mechanisms import all as mechanisms
+from traincast.mechanisms.mechanism import Update
 from traincast.mechanisms.muon import NewtonSchulz
 from traincast.mechanisms.rank import RankParameters, RankState, Where
 from traincast.model.blocks.part import Elements, Gemm
@@ -90,6 +91,14 @@ def test_ranks_own_whole_matrices():
     share = 2 * FFN * HIDDEN / elements()
     assert gemm_flops(thin) == pytest.approx(whole_flops() * share, rel=1e-12)
     assert thin.exchanges == ()
+
+
+def test_adam_updates_what_a_rank_has_of_the_rest():
+    """Of 8 shares; where a rank has matrices alone, nothing is left to Adam."""
+    job, weights = muon(gpus=8, zero=1), weights_of(muon())
+    rest = (weights.trained - elements()) / 8
+    for parameters, left in ((weights.trained / 8, rest), (elements() / 8, 0)):
+        assert NewtonSchulz().update(job, Update(weights=weights, parameters=parameters)).parameters == left
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
