@@ -134,6 +134,7 @@ def test_an_expression_that_is_not_linear_is_noticed():
         assert grows(lambda n, bad=pattern, piece=piece: used(bad, "search", piece * n)), bad
 
 
+@pytest.mark.slow
 def test_every_expression_takes_linear_time():
     asked, slow = set(), []
     for text, flags, methods, place in (*of_modules(), *of_calls(), *of_tables()):

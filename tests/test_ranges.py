@@ -150,6 +150,7 @@ CLUSTER = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "name"), CLUSTER)
 def test_numbers_of_a_cluster(tmp_path, table, name):
     for wrong in (*NO_NUMBERS, "-1", "1e-320"):

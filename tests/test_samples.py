@@ -135,6 +135,7 @@ def test_the_same_inputs_give_the_same_result():
     assert simulate(GPT_405B) == simulate(GPT_405B, engine="reference")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [GPT_405B, SCALED])
 def test_hiding_the_gradient_reduction_never_costs_time_but_for_what_overlap_costs(path):
     plain, hidden, disturbed = (

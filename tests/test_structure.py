@@ -135,6 +135,7 @@ def flaws(path):
         yield f"asserts in lines {asserts}"
 
 
+@pytest.mark.slow
 def test_a_module_says_what_it_is_for_and_is_short_enough():
     breaches = [(path, flaw) for path in MODULES for flaw in flaws(path)]
     assert not breaches, listed(breaches)

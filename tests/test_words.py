@@ -126,6 +126,7 @@ def _suspects() -> tuple[tuple[str, str], ...]:
     return tuple((place, line) for place, line in said if any_of_them.search(line))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", WORDS, ids=[each.say.partition(" (")[0] for each in WORDS])
 def test_a_word_is_not_said(word):
     looked_for, stays = _pattern(word.found), [re.compile(allowed) for allowed, _ in word.allowed]

@@ -97,6 +97,7 @@ SIDES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(SIDES, SIDES)
 def test_nothing_is_dropped(a, b):
     found = compare(a, b)

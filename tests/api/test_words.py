@@ -208,6 +208,7 @@ def test_keywords_fall_to_the_first_kind_that_knows_them():
     assert api.predict is traincast.predict
 
 
+@pytest.mark.slow
 def test_a_plan_takes_the_words_of_jobs_and_of_plans():
     said = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "cluster": "h100", "top": 1, "space": "default"}
     found = traincast.plan(**said, max_tp=2, cp=1)
@@ -235,6 +236,7 @@ def test_what_is_missing_is_said_in_the_words_of_who_asks(lacking, capsys):
     assert "=..." not in said
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_said_in_the_words_of_who_asks(capsys):
     job = {"model": "llama3-70b", "cluster": "h100", "gpus": 8, "global_batch": 8, "seq_length": 8192}
     words = [word for name, value in job.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -262,6 +264,7 @@ def test_a_misspelt_model_is_told_before_what_is_missing(capsys):
         assert "unknown model 'lama3-8b'; " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_no_error_of_the_library_speaks_of_flags():
     flag = re.compile(r"(?<![\w-])--[a-z]")
     # Those speak of what only the command line does, or of a script that it writes.

@@ -51,6 +51,7 @@ def measured():
     ]
 
 
+@pytest.mark.slow
 def test_fit_explains_runs_that_were_made_with_known_factors(measured):
     ratio = np.array([each.measured_s / forecast_run(each, FactorTable()).step_s for each in measured])
     assert np.abs(ratio - 1).max() > 0.03

@@ -121,6 +121,7 @@ def test_columns_may_stand_in_any_order_and_be_missing(file, tmp_path, plain):
     assert KINDS.get("training-runs").fits(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropped", COLUMNS)
 def test_no_column_but_three_is_required(dropped, tmp_path):
     """A row that lacks what it needs is skipped with a reason; nothing crashes, nothing is lost."""

@@ -116,6 +116,7 @@ def test_calibrate_needs_a_cluster_to_start_from(call, log):
     assert "--cluster" in err
 
 
+@pytest.mark.slow
 def test_a_profile_with_tables_says_that_times_were_measured(call, log, tmp_path):
     mine = tmp_path / "mine.toml"
     code, out, err = call("calibrate", log, "--cluster", "a100", "--table", "--out", mine)

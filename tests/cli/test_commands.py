@@ -352,6 +352,7 @@ def test_clusters_by_name_show_their_numbers(call, tmp_path):
 # --- flags
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("short", "long", "value"),
     [
@@ -603,6 +604,7 @@ def test_a_reader_that_leaves_is_no_trouble(file):
         assert process.returncode in (0, 1)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_message(file):
     with Path("/dev/full").open("wb") as full, spawn("-m", "traincast.cli", "simulate", file, stdout=full) as process:
         err = process.stderr.read()
@@ -612,6 +614,7 @@ def test_a_full_disk_is_one_message(file):
     assert err.count(b"\n") == 1
 
 
+@pytest.mark.slow
 def test_a_terminal_that_cannot_show_a_bar_gets_ascii(file):
     out, err = spawn("-m", "traincast.cli", "simulate", file, PYTHONIOENCODING="ascii").communicate()
     assert err == b""
@@ -626,6 +629,7 @@ def test_debug_shows_the_traceback(file):
     assert process.returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["simulate", "predict", "collective", "operator", "validate", "calibrate", "models"]
 )
@@ -643,6 +647,7 @@ def test_a_number_of_5000_digits_is_refused_by_every_option_in_one_short_line(co
         assert "internal error" not in said, said
 
 
+@pytest.mark.slow
 def test_a_report_is_written_again_with_its_operations(tmp_path, call):
     out, again = tmp_path / "out", tmp_path / "again"
     assert call("simulate", "examples/megatron_pp4_tp2", "--out", out, "--quiet")[0] == 0

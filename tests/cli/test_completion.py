@@ -97,6 +97,7 @@ def test_commands_options_and_names_are_completed_without_numpy(words, wanted):
         assert found == wanted
 
 
+@pytest.mark.slow
 def test_a_value_after_an_equals_sign_is_completed():
     for shell, word, before in (("zsh", "--model=llama3-", ""), ("fish", "--model=llama3-", "--model=")):
         assert offered(["traincast", "predict", word], shell) == [before + name for name in MODELS]
@@ -195,6 +196,7 @@ def test_zsh_completes(program, monkeypatch):
         assert Path("found").read_text() == f"{wanted}|\n", typed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.usefixtures("program")
 def test_bash_completes_a_name_and_leaves_files_to_itself():
@@ -229,6 +231,7 @@ def test_fish_completes_a_program_that_is_not_in_the_path(program, monkeypatch):
     assert found.split("\t")[0].strip() == "llama3-70b"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
 def test_zsh_completes_a_program_that_is_not_in_the_path(program, monkeypatch):
     Path("traincast.zsh").write_text(run(program, "completion", "zsh"))

@@ -63,6 +63,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(printers, what,
     assert set(re.findall(r"[\d.,]*\d", stream.getvalue())) <= known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", WORDS)
 def test_plain_words_have_no_columns_bars_or_colour(command, call):
     code, out, _ = call(command, *WORDS[command], "--plain")
@@ -76,6 +77,7 @@ def test_plain_words_have_no_columns_bars_or_colour(command, call):
     assert any(re.match(r"[^:]+: \S", line) for line in lines)
 
 
+@pytest.mark.slow
 def test_plain_words_say_every_row_of_a_table(call):
     out = call("predict", *WORDS["predict"], "--plain")[1]
     assert re.search(r"^compute: [\d.]+ s, share [\d.]+ %$", out, re.MULTILINE)

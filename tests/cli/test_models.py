@@ -68,6 +68,7 @@ def test_mistakes_are_one_line(call, tmp_path):
     assert err.startswith(f"error: {tmp_path / 'config.json'}:1: is not JSON")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "known"), [("models", model_names()), ("clusters", cluster_names())])
 def test_a_part_of_names_lists_all_that_have_it(command, known, call):
     parts = {name[at : at + 3].strip("-_.") for name in known[::7] for at in (0, 3)}

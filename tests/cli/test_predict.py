@@ -49,6 +49,7 @@ def test_what_is_printed_names_step_interval_rates_and_memory(call):
     assert call("predict", EXAMPLE, "--quiet") == (0, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "shares"), [("bf16", " of the bf16 peak"), ("fp8", " of the 16-bit peak)")])
 def test_the_header_names_the_job_and_the_peak_of_its_mfu(call, tmp_path, precision, shares):
     code, out, _ = call("predict", *SMALL, "--precision", precision, "--out", tmp_path / "run")
@@ -92,11 +93,13 @@ def test_a_result_of_before_shows_its_shares_of_the_16_bit_peak(call, tmp_path):
     assert "of the 16-bit peak" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_options_win_over_the_file(call):
     found = as_json(call, EXAMPLE, "--gpus", 1024, "--cluster", "h200", "--global-batch", 1024)
     assert (found["parallel"]["dp"], found["cluster"]["name"]) == (32, "h200")
 
 
+@pytest.mark.slow
 def test_init_writes_what_predict_reads(call, tmp_path):
     file = tmp_path / "job.toml"
     assert call("init", file)[0] == 0
@@ -187,6 +190,7 @@ def test_out_of_memory_is_exit_code_3_with_the_shortfall(call):
     assert max(stage["peak"] for stage in found["memory_bytes"]) > 80 * 2**30
 
 
+@pytest.mark.slow
 def test_a_job_near_the_limit_runs_with_the_chance_of_not_fitting(call):
     """Meta's own layout of Llama 3.1 405B (arXiv 2407.21783, table 4)."""
     found = as_json(call, "--model", "llama3.1-405b", "--cluster", "h100", "--gpus", 16384, "--tp", 8, "--pp", 16,

@@ -172,6 +172,7 @@ def test_parquet_holds_the_same_rows(spec, tmp_path, table):
     assert ["" if step is None else str(step) for step in found["step_s"]] == [row["step_s"] for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("out", "more", "message"),
     [

@@ -40,6 +40,7 @@ def shell(script, **environment):
 # --- a disk that is full, a stdout that is closed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "environment"),
     [("clusters --json", UNBUFFERED), ("clusters --json", {}), ("simulate w.txt", UNBUFFERED), ("init", UNBUFFERED)],
@@ -53,6 +54,7 @@ def test_a_cut_output_is_an_error(call, tmp_path, monkeypatch, command, environm
     assert err.startswith("error: standard output cannot be written: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "environment"), [("models", UNBUFFERED), ("models --help", {}), ("--version", UNBUFFERED)]
 )
@@ -61,6 +63,7 @@ def test_a_full_disk_is_one_message_whoever_prints(command, environment):
     assert (code, err) == (1, "error: standard output cannot be written: No space left on device\n")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("workload")
 def test_a_closed_stdout_is_an_error_where_something_is_printed(tmp_path):
     code, _, err = shell("$T init >&-")

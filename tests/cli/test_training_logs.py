@@ -77,6 +77,7 @@ def test_a_job_is_forecast_and_put_beside_the_log(call, log, job, forecast_s):
     assert found["b"]["warnings"] == found["ranks"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("middle_ms", "where"), [(1000, "within"), (10_000, "above"), (100, "below")])
 def test_it_says_whether_the_measured_step_is_what_was_expected(call, log, job, middle_ms, where):
     for sides in ((job, log(middle_ms=middle_ms)), (log(middle_ms=middle_ms), job)):

@@ -136,6 +136,7 @@ def test_the_closed_form_is_as_long_as_the_order_that_is_run(name: str) -> None:
         assert found_s == pytest.approx(ran_s, rel=1e-12), (stages, virtual, microbatches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_order_that_is_run_is_as_long_as_its_simulation(name: str) -> None:
     forward_s, input_s, weight_s = PAPERS_S.get(name, PASSES_S)
@@ -161,6 +162,7 @@ def test_as_few_microbatches_hold_as_many_in_flight(name: str) -> None:
             assert in_flight(checked_plan(name, stages, virtual, few)) == peaks, (stages, virtual, microbatches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_facts_agree_with_the_plans(name: str) -> None:
     schedule = SCHEDULES.get(name)

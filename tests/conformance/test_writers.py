@@ -84,6 +84,7 @@ def test_a_writer_writes_something_and_refuses_the_rest_with_a_reason(name, conv
             assert all(note.code and note.text for note in done.lost)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_run_gives_the_same_bytes(name, convert, sources, tmp_path):
     written = {source: out for source in SOURCES if (out := convert(source, name)[1]) is not None}

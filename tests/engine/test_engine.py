@@ -133,6 +133,7 @@ def test_operations_of_no_duration_still_keep_the_order():
     assert times([0, 1, 1], [0, 0, 0], edges=[(0, 1)]) == [(0, 0, 0)] * 3
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(wild_programs(), sound_programs()))
 def test_the_reference_does_what_brute_force_does(program):
@@ -148,6 +149,7 @@ def test_the_reference_does_what_brute_force_does(program):
     assert not set(error.value.ops) & expected.keys()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(sound_programs())
 def test_sound_programs_run(program):

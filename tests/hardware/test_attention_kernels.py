@@ -27,6 +27,7 @@ def test_every_kernel_has_its_row_and_every_row_known_architectures():
     assert architectures == set(generations())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
 @pytest.mark.parametrize("kernel", ATTENTION_KERNELS)
 def test_a_kernel_runs_or_is_refused_and_what_replaces_it_runs(gpu, kernel):

@@ -32,6 +32,7 @@ ASK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", ASK.values(), ids=list(ASK))
 def test_a_name_a_path_and_a_cluster_give_the_same(ask, log, tmp_path):
     path = tmp_path / "mine.toml"

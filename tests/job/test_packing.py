@@ -212,6 +212,7 @@ def test_arrays_of_shares_have_the_kernels_of_each():
     assert flops(np.array(batches)) == pytest.approx([flops(each) for each in batches], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_plans_take_lengths_along():
     plain = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "global_batch": 16, "seq_length": 4096, "task": "lora"}
     found = traincast.plan(**plain, packed_lengths="256:10,1k:4,4k:1")

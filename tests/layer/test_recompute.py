@@ -75,6 +75,7 @@ def test_modules(module, layer, again, norms, exchanged, dropped):
 SOME = [case for case in CASES if case.fields.get("task") != "lora"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SOME, ids=name_of)
 def test_whole_layers(case):
     """The forward pass again, with all it exchanges; the layer's input is all that is kept."""
@@ -86,6 +87,7 @@ def test_whole_layers(case):
     assert product.saved(case, recompute="full") == {"layer inputs": layer_input}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SOME, ids=name_of)
 def test_the_attention_core(case):
     """Selective recomputation of arXiv 2205.05198: the core, and what context parallel ranks exchange for it."""

@@ -32,6 +32,7 @@ def test_recomputed_products_are_those_that_hfu_counts(module):
     assert found == pytest.approx(counted * job.batch.tokens_per_step)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(modules=st.sets(st.sampled_from(RECOMPUTE_MODULES), min_size=1))
 def test_modules_add_up(modules):

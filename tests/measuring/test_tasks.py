@@ -132,6 +132,7 @@ def kernel_gpu(gpu, factor):
     return Kernels({}, "NVIDIA A100-SXM4-80GB")
 
 
+@pytest.mark.slow
 def test_calibrate_finds_the_gpu_that_the_times_are_of(dense, tmp_path):
     """From a job to its tasks, the file, the fit: a GPU that is 1.3 times slower than the model says, is found."""
     gpu, out = load_gpu("A100-SXM-80GB"), tmp_path / "a100.csv"

@@ -85,6 +85,7 @@ def test_an_island_that_never_exchanges_is_alone(layout):
         assert step_s(**LAYOUTS[layout], local_steps=2**31 - 1, **further) == pytest.approx(alone, rel=1e-5)
 
 
+@pytest.mark.slow
 @every_layout
 def test_more_steps_fewer_bits_and_faster_links_are_never_slower(layout):
     fields = LAYOUTS[layout]

@@ -191,6 +191,7 @@ def test_a_step_is_longer_by_what_the_update_takes():
     assert adam < least < most
 
 
+@pytest.mark.slow
 def test_plans_screen_what_is_simulated():
     given = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "global_batch": 32, "seq_length": "4k"}
     found = plan(**given, optimizer="muon", muon_tp_mode="duplicated")

@@ -175,6 +175,7 @@ def test_blocks_in_a_list_are_those_of_the_fields(tmp_path):
     assert parameters(spelled) == parameters(usual)
 
 
+@pytest.mark.slow
 def test_a_built_in_model_is_added_as_one_file(tmp_path):
     (toml,) = re.findall(r"```toml\n(\[toy\].*?)```", PAGE, re.DOTALL)
     (values,) = tomllib.loads(toml)["toy"]["models"].values()

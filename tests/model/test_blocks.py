@@ -68,6 +68,7 @@ EXECUTIONS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", model_names())
 def test_every_count_of_parameters_is_the_same(name):
     """What is printed of a model, what memory holds, and what is exchanged and updated: on one rank all is there."""

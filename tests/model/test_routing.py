@@ -43,6 +43,7 @@ def test_fewer_experts_on_a_rank_are_less_balanced(experts, topk):
     assert found == sorted(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("experts", "topk", "ep"), [(8, 1, 4), (8, 1, 8), (16, 2, 4), (128, 8, 8), (128, 8, 32)])
 def test_tokens_that_draw_scores_with_gumbel_noise_spread_alike(experts, topk, ep):
     """Counted: each token takes the largest of popularity plus noise (Plackett and Luce), drawn token by token."""

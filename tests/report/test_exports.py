@@ -109,6 +109,7 @@ def test_what_is_planned_for_torchtitan_is_what_it_can_be_told(name):
         assert choice.layout.recompute_layers is None and not choice.layout.offload_activations
 
 
+@pytest.mark.slow
 def test_no_schedule_is_planned_that_pytorch_refuses_with_compiled_layers():
     said = {**TITAN, "model": "llama3-8b", "pp": 4}
     compiled, eager = (

@@ -21,6 +21,7 @@ def listed(output, title="Assumptions"):
     return output.split(f"\n{title}\n")[1].split("\n\n")[0].splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 def test_what_was_assumed_is_a_line_each(run, shown):
     result = RUNS[run]()

@@ -77,6 +77,7 @@ def test_a_column_of_a_page_tells_jobs_apart_and_what_is_the_same_is_a_fact(plan
         assert "cluster h100" in " ".join(found["facts"])
 
 
+@pytest.mark.slow
 def test_a_sweep_into_a_folder_writes_a_table_and_the_same_rows_as_a_page(swept):
     assert {path.name for path in swept.iterdir()} == {"sweep.csv", "sweep.html"}
     found, rows = data_of((swept / "sweep.html").read_text())

@@ -52,6 +52,7 @@ def test_zb_h1_idles_as_its_paper_says(stages, times_s):
         assert idle_s("1f1b", stages, microbatches, times_s) == pytest.approx((stages - 1) * sum(times_s))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times_s", [EQUAL, UNEQUAL])
 @pytest.mark.parametrize("virtual", [1, 2, 3])
 @pytest.mark.parametrize("stages", STAGES[:2])
@@ -91,6 +92,7 @@ def test_zb_v_waits_only_for_its_first_microbatch(stages):
         assert idle_s("zb_v", stages, microbatches, EQUAL, virtual=2) == pytest.approx(stages - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times_s", [EQUAL, UNEQUAL, (1.0, 1.0, 0.5)])
 @pytest.mark.parametrize("stages", STAGES)
 def test_dualpipe_idles_as_its_report_says(stages, times_s):
@@ -124,6 +126,7 @@ def test_activations_and_parameters_are_those_of_the_papers(stages):
 VIRTUAL = {"zb_h1": 1, "zb_v": 2, "dualpipe": 1, "dualpipe_v": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "virtual"), VIRTUAL.items())
 def test_any_number_of_microbatches_runs(name, virtual):
     for stages in (2, 4, 6):

@@ -71,6 +71,7 @@ def test_every_instant_has_one_owner_and_the_step_is_bounded(workload, layout, c
     assert busy_of_streams(result).max() - slack <= step <= serialised_s(result) + slack
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(layout=layouts(max_ranks=48), overlap=st.booleans())
 def test_the_rules_of_program_order_are_kept(workload, layout, overlap):

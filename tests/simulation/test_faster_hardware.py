@@ -30,6 +30,7 @@ def faster(cluster, path, value, *, rises, factor=MORE):
     return with_field(cluster, path, value * factor if rises else value / factor, "test")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_collective_is_slower_on_faster_links(preset):
     cluster = load_cluster(preset)

@@ -97,6 +97,7 @@ def both(model, layout):
     return job_of(model, **layout, moe_a2a_overlap=True), job_of(model, **plain, moe_a2a_overlap=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(layout=layouts(), dense=st.booleans())
 def test_the_step_is_bounded_and_folding_and_engines_change_no_bit(layout, dense):
@@ -114,6 +115,7 @@ def test_the_step_is_bounded_and_folding_and_engines_change_no_bit(layout, dense
     assert busy.max() * (1 - 1e-9) <= flat.step_s <= serialised_s * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(layout=layouts())
 def test_overlap_moves_the_same_bytes_and_runs_the_same_work(layout):

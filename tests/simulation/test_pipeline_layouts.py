@@ -47,6 +47,7 @@ def test_uneven_stages_folded_are_all_ranks(schedule, virtual):
         assert len(folded.ranks) < len(every.ranks) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "virtual"), SCHEDULES.items())
 def test_a_layout_of_the_even_split_is_the_even_split(schedule, virtual):
     even = {1: "Ett|tt|tt|ttmmL", 2: "Et|t|t|t|t|t|t|tmmL"}[virtual]

@@ -159,6 +159,7 @@ def layouts(draw):
     return (TINY_EXPERTS if experts else TINY), given
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(layout=layouts())
 def test_every_layout_runs_and_folding_and_engines_change_no_bit(layout):

@@ -91,6 +91,7 @@ def described(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "cluster", "options"),
     [
@@ -146,6 +147,7 @@ def test_pasted_flags_and_decided_jobs_are_run_again():
     again(api.predict(job_of(gpus=8, pp=2, vpp=2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "options"),
     [
@@ -270,6 +272,7 @@ def test_a_damaged_run_is_one_message_with_its_place(path, value, said):
         traincast.run_again(result_from_json(json.dumps(document).encode(), "result.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [each.name for each in traincast.models()])
 def test_a_record_of_every_built_in_model_is_read_again(name):
     record = RunRecord(

@@ -16,6 +16,7 @@ def found(result):
     return {each.change: each for each in result.suggestions}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["aicb_gpt_405b_1024gpu.txt", "megatron_pp4_tp2"])
 def test_what_is_suggested_of_files_is_what_trying_it_saves(path):
     result = traincast.simulate(EXAMPLES / path, cluster="h100", suggest=True)

@@ -87,6 +87,7 @@ def test_folded_and_unfolded_are_bit_equal(workload, nodes_of, layout, per_node,
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 @pytest.mark.parametrize(
     "more", [{}, {"cp": 2}, {"ep": 4}, {"ep": 2, "etp": 1}, {"pp": 4, "vpp": 2}, {"pp": 2, "cp": 2, "ep": 8}]

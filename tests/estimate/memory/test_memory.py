@@ -189,6 +189,7 @@ def test_parts_and_terms_add_up_to_the_peak(model, framework):
         assert stage.allocated < stage.reserved < stage.peak
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     micro_batch=st.sampled_from([1, 2, 4]),

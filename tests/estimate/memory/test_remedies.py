@@ -239,6 +239,7 @@ def peak_of(job):
     return max(stage.peak for stage in stage_memory(job, plan_of_job(job)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(JOBS))
 def test_remedies_are_the_changes_that_free_memory_and_say_how_much(name):
     model, fields, changes = JOBS[name]

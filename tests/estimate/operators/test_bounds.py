@@ -42,6 +42,7 @@ def check(call, gpu, dtype):
     assert estimate_calls([call], gpu)[0] == pytest.approx(price.time_s)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(typed, size, size, size, way)
 def test_no_corrected_product_beats_the_peaks(which, m, n, k, direction):
@@ -88,6 +89,7 @@ def test_what_memory_binds_is_never_faster_than_memory(gpu, family, rows, width,
     assert price.time_s * (1 + 1e-9) >= price.bytes_moved / gpu.hbm_bytes_per_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "dtype"), TYPED, ids=lambda value: getattr(value, "name", value))
 def test_sixteen_times_the_work_takes_longer_whatever_was_measured(gpu, dtype):
     """A correction is at most a factor of 2 either way, so 16 times the FLOP must show where launches do not bind."""

@@ -66,6 +66,7 @@ def test_a_file_is_filled_with_the_times_of_its_job(case, tmp_path):
     assert "aicb-filled" in [note.code for note in done.lost]
 
 
+@pytest.mark.slow
 def test_with_a_model_alone_the_rest_follows_from_the_file(case, tmp_path):
     job, full, empty = case
     out = tmp_path / "filled.txt"
@@ -75,6 +76,7 @@ def test_with_a_model_alone_the_rest_follows_from_the_file(case, tmp_path):
     assert now.iteration_time_s == pytest.approx(was.iteration_time_s, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_filled_file_takes_the_computation_of_the_forecast(case, tmp_path):
     """But for what overlaps with communication and is slowed down by that: a file runs one after the other."""
     job, _, empty = case

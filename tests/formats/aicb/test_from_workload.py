@@ -48,6 +48,7 @@ def of_rank(work):
     return sum(item.time_s for item in items if item.computes), moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "options"), RUNS)
 def test_computation_and_bytes_by_group_are_those_of_the_rank(tmp_path, path, options):
     if path.suffix == ".gz" or path.name == "straggler_st":

@@ -333,6 +333,7 @@ def test_what_cannot_be_opened_is_a_format_error(tmp_path, name):
         load(tmp_path / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -29,6 +29,7 @@ def test_a_file_comes_back_as_it_was(tmp_path, path):
     assert written(tmp_path, path).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["\r\n", "\n", "\n\n"])
 def test_line_ends_and_spaces_stay(tmp_path, ending):
     path = tmp_path / "odd.txt"

@@ -201,6 +201,7 @@ def test_simai_runs_what_is_written_and_its_own_file_of_it_is_ours(generation, c
     assert hashlib.sha256(found).hexdigest()[:16] == digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["dense", "dense_nosp", "tp1", "pp1", "moe", "moe_tp1", "mla", "mla_tp1"])
 @pytest.mark.parametrize("changes", [{}, {"recompute": "full"}])
 def test_our_times_are_those_of_the_jobs_own_step(case, changes, tmp_path):
@@ -317,6 +318,7 @@ def test_activations_are_exchanged_as_the_job_exchanges_them_where_aicb_says_it(
         assert own or case in ("tp1", "moe_tp1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["dense", "tp1", "moe_ep4_rec", "moe_tp1", "mla_noshared"])
 def test_gradients_and_parameters_are_those_of_the_job_on_request(case, tmp_path):
     job = request(case, pp=1, micro_batch=1, recompute="none", dense_layers=0)
@@ -328,6 +330,7 @@ def test_gradients_and_parameters_are_those_of_the_job_on_request(case, tmp_path
     assert exchanged(tmp_path / "workload.txt", groups) != pytest.approx(own, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_result_is_converted_like_its_job(tmp_path):
     traincast.convert(EXAMPLES / "llama3_70b_512gpu.toml", tmp_path / "job.txt", "aicb")
     done = CliRunner().invoke(

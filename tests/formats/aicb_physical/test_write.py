@@ -57,6 +57,7 @@ def simulated(source, stage):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -42,6 +42,7 @@ def simulated(source):
     return traincast.simulate(source, cluster="h100", unfold=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["job", "workload", "trace"])
 def test_a_run_comes_back_with_the_same_step(sources, tmp_path, name):
     before = simulated(sources[name])

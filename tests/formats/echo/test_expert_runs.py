@@ -117,6 +117,7 @@ def test_a_run_without_some_expert_ranks_says_what_it_lacks(tmp_path, ranks):
     assert result.iteration_time_s > 0
 
 
+@pytest.mark.slow
 def test_other_loads_change_the_run_of_one_rank_or_all(tmp_path):
     files = RUNS[0].write(tmp_path / "run")
     for ranks in (files, files[3:4]):
@@ -173,6 +174,7 @@ def test_two_runs_in_a_folder_are_told_apart_by_patterns(tmp_path):
     assert shown.output.startswith("32 files: traces of 16 ranks, of several runs: 8 ranks more than once\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("comm", "legal"),
     [
@@ -216,6 +218,7 @@ def test_members_that_run_different_operations_are_refused(tmp_path):
         simulate(files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["inspect"], ["simulate", "--cluster", "h800"], ["inspect", "--json"]])
 @pytest.mark.parametrize("ranks", [range(8), [0], [1, 6], range(4, 8)])
 def test_commands_take_all_or_some_of_the_files(tmp_path, command, ranks):

@@ -65,6 +65,7 @@ def test_files_may_have_any_name(tmp_path):
     assert [each.rank for each in result.stragglers] == [7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renamed", [False, True])
 @pytest.mark.parametrize("ranks", [[0, 7], [7], [6, 7], [1], [0, 2, 4, 6], [0, 2], [1, 3, 5, 7], range(6), range(2, 8)])
 def test_any_ranks_at_hand_rebuild_the_run(tmp_path, ranks, renamed):

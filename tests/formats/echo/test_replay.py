@@ -89,6 +89,7 @@ def test_the_run_with_a_healthy_rank_7_is_a_second_shorter() -> None:
     assert 2.60 < healthy.iteration_time_s < 2.90
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consistent", [True, False, None])
 def test_a_longer_forward_of_a_stage_lengthens_the_step_by_as_much(tmp_path: Path, consistent: bool) -> None:
     """Later times move; receives that wait across the change may be written longer, or start later.

@@ -79,6 +79,7 @@ def jobs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_a_simulated_run_is_read_as_the_same_run(name, jobs, tmp_path):
     forecast = traincast.predict(jobs / f"{name}.toml")

@@ -52,6 +52,7 @@ def run(form, path, options):
         assert api.simulate(workload, cluster="a100").iteration_time_s >= 0
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(sample=st.sampled_from(SAMPLES), damage=DAMAGE, options=OPTIONS)
 def test_damaged_samples(path, sample, damage, options):
@@ -85,6 +86,7 @@ def test_random_orders_of_rows(path, names, options):
     survive(path, text_of(rows).encode(), options)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     st.recursive(

@@ -55,6 +55,7 @@ def rows(screen, every=1):
                 count += 1
 
 
+@pytest.mark.slow
 def test_offloading_waits_for_the_host_and_needs_its_memory():
     """On a slow link the screen is as near to the simulation as on a fast one; what the host has no room for is out."""
     given = SPACES["offloaded and sharded"] | {"recompute": "none", "offload_optimizer": 1.0}
@@ -273,6 +274,7 @@ def test_the_best_of_a_space_is_its_smallest_step_that_fits(name):
         assert any(one <= step and two <= peak for one, two in zip(found.step_s, found.peak_bytes, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "precision"),
     [
