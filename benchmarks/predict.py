@@ -6,8 +6,8 @@ The first case has 16 stages of 64 microbatches (GPT-3 175B, TP 8, 2,048 GPUs), 
 virtual stages; simulation, memory and interval included. Ends with 1 where it is above the limit.
 
 With --beside the code of an earlier revision is timed in turn with this one, in processes of their own, and CPU
-seconds are compared: of warm forecasts (of one job, whose work is kept, and of jobs of other sequence lengths), and of
-whole commands.
+seconds are compared: of warm forecasts (of one job, whose work is kept, of jobs of other sequence lengths, and by
+`traincast.predict` of other layouts, of which the step alone is read or all), and of whole commands.
 """
 
 import argparse
@@ -23,16 +23,21 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from traincast import predict
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job import Job
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
+from traincast.report.json import result_to_dict
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
 
@@ -41,8 +46,8 @@ JobRequest = import_module(
     "traincast.job.request" if find_spec("traincast.job.request") else "traincast.job.job"
 ).JobRequest
 
-MOE = {"model": "deepseek-v3", "tp": 1, "ep": 64, "seq_length": 4096}
-CASES = {
+MOE: dict[str, Any] = {"model": "deepseek-v3", "tp": 1, "ep": 64, "seq_length": 4096}
+CASES: dict[str, dict[str, Any]] = {
     "PP16 x 64 microbatches": {},
     "PP16 x 64 microbatches, VPP 3": {"vpp": 3},
     "PP16 x 64 microbatches, DeepSeek-V3, EP 64": MOE,
@@ -90,6 +95,26 @@ def warm_cpu_s() -> dict[str, float]:
     return found
 
 
+def by_users_cpu_s() -> dict[str, float]:
+    """Return the mean CPU seconds of a warm `traincast.predict` of layouts of Llama 3 8B on 64 GPUs."""
+    degrees = product((1, 2, 4, 8), (1, 2, 4), (1, 2), (1, 2))
+    given: dict[str, Any] = {"model": "llama3-8b", "cluster": "h100", "gpus": 64, "global_batch": 128}
+    given |= {"seq_length": 8192, "allow_oom": True}
+    jobs = [given | {"tp": tp, "pp": pp, "cp": cp, "micro_batch": size} for tp, pp, cp, size in degrees]
+    reads: tuple[tuple[str, Callable[[Any], object]], ...]
+    reads = ("", attrgetter("iteration_time_s")), (", all of it read", result_to_dict)
+    found = {}
+    for name, read in reads:
+        seconds = []
+        for _ in range(4):
+            begin = time.process_time()
+            for job in jobs:
+                read(predict(**job))
+            seconds.append((time.process_time() - begin) / len(jobs))
+        found[f"predict, Llama 3 8B on 64 GPUs, another layout each time{name}"] = min(seconds[1:])
+    return found
+
+
 def of_revision(source: Path) -> dict[str, float]:
     """Return the CPU seconds of each case and command by the code in a folder."""
     environment = {**os.environ, "PYTHONPATH": str(source)}
@@ -131,7 +156,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print CPU seconds of warm forecasts alone")
     given = parser.parse_args()
     if given.json:
-        print(json.dumps(warm_cpu_s()))
+        print(json.dumps(warm_cpu_s() | by_users_cpu_s()))
         return
     if given.beside:
         beside(given.beside)

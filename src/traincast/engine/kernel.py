@@ -31,6 +31,31 @@ def run_kernel(graph: Graph, duration_s_N: FloatArray) -> Times:
 
 
 @numba.njit(cache=True)
+def _members(rendezvous: int, rendezvous_ptr_J1: IntArray) -> tuple[int, int]:
+    """Return where the members of a rendezvous are; of an operation by itself (-1) one place that stands for it."""
+    return (rendezvous_ptr_J1[rendezvous], rendezvous_ptr_J1[rendezvous + 1]) if rendezvous >= 0 else (0, 1)
+
+
+@numba.njit(cache=True)
+def _times(
+    op: int,
+    first: int,
+    last: int,
+    rendezvous: int,
+    rendezvous_member_I: IntArray,
+    ready_N: FloatArray,
+    duration_N: FloatArray,
+) -> tuple[float, float]:
+    """Return when an operation, or all members of a rendezvous, begin and end."""
+    begin, duration = ready_N[op], duration_N[op]
+    if rendezvous >= 0:
+        for at in range(first, last):
+            begin = max(begin, ready_N[rendezvous_member_I[at]])
+            duration = max(duration, duration_N[rendezvous_member_I[at]])
+    return begin, begin + duration
+
+
+@numba.njit(cache=True)
 def _run_again(
     visited_V: IntArray,
     next_N: IntArray,
@@ -45,14 +70,9 @@ def _run_again(
     end_N: FloatArray,
 ) -> None:
     for op in visited_V:
-        rendezvous, begin, duration = rendezvous_N[op], ready_N[op], duration_N[op]
-        first, last = 0, 1
-        if rendezvous >= 0:
-            first, last = rendezvous_ptr_J1[rendezvous], rendezvous_ptr_J1[rendezvous + 1]
-            for at in range(first, last):
-                begin = max(begin, ready_N[rendezvous_member_I[at]])
-                duration = max(duration, duration_N[rendezvous_member_I[at]])
-        finish = begin + duration
+        rendezvous = rendezvous_N[op]
+        first, last = _members(rendezvous, rendezvous_ptr_J1)
+        begin, finish = _times(op, first, last, rendezvous, rendezvous_member_I, ready_N, duration_N)
         for at in range(first, last):
             member = rendezvous_member_I[at] if rendezvous >= 0 else op
             start_N[member], end_N[member] = begin, finish
@@ -89,17 +109,13 @@ def _run(
     while top > 0:
         top -= 1
         op = stack[top]
-        rendezvous, begin, duration = rendezvous_N[op], ready_N[op], duration_N[op]
-        first, last = 0, 1
+        rendezvous = rendezvous_N[op]
         if rendezvous >= 0:
             missing_J[rendezvous] -= 1
             if missing_J[rendezvous] > 0:
                 continue
-            first, last = rendezvous_ptr_J1[rendezvous], rendezvous_ptr_J1[rendezvous + 1]
-            for at in range(first, last):
-                begin = max(begin, ready_N[rendezvous_member_I[at]])
-                duration = max(duration, duration_N[rendezvous_member_I[at]])
-        finish = begin + duration
+        first, last = _members(rendezvous, rendezvous_ptr_J1)
+        begin, finish = _times(op, first, last, rendezvous, rendezvous_member_I, ready_N, duration_N)
         visited_V[visits] = op
         visits += 1
         for at in range(first, last):

@@ -13,7 +13,6 @@ from traincast.job.degrees import check_model
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
 from traincast.mechanisms import all as mechanisms
-from traincast.schedules.plan import SchedulePlan
 from traincast.schedules.schedule import planned, usual_schedule
 
 CONTEXT_TOKENS = 8192
@@ -43,15 +42,14 @@ def offloads(job: Job, peak_bytes: float, host_bytes: float) -> Remedies:
 
 def _freed(changes: Iterable[tuple[str, Job]], peak_bytes: float, host_bytes: float = math.inf) -> Remedies:
     """Return the changes that free memory and need no more of the host, with the bytes that each frees, best first."""
-    found, plans = [], dict[tuple[str, int, int, int], SchedulePlan]()
+    found = []
     for name, changed in changes:
-        key = changed.pipeline.schedule, changed.parallel.pp, changed.parallel.vpp, changed.parallel.microbatches
         try:
-            if key not in plans:
-                plans[key] = planned(*key)
+            parallel = changed.parallel
+            plan = planned(changed.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
         except TraincastError:
             continue
-        stages = stage_memory(changed, plans[key])
+        stages = stage_memory(changed, plan)
         saved = peak_bytes - max(stage.peak for stage in stages)
         if saved > 0 and max(stage.host for stage in stages) <= host_bytes:
             found.append((name, saved))
