@@ -135,6 +135,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     host_peer_s: float = 0.0
     """Host time that a tensor parallel collective takes for each rank of its group where the messages of a pipeline
     cross nodes."""
+    kin: str = "megatron"
+    """Whose code it shares: what runs of one framework teach holds for its kin more than for others."""
     fitted_as: str = ""
     """Framework whose published runs its factors are fitted to, where that is another one."""
     grad_reduce_bytes: int = 4
