@@ -47,6 +47,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     recompute_group: int = 1
     recomputed_modules: tuple[str, ...] = ()
     """Parts of each layer that are recomputed, with recompute ``selective``."""
+    recompute_keeps: tuple[str, ...] = ()
+    """Outputs of layers that are recomputed whole which do not run again."""
     optimizer_types: OptimizerTypes = PLAIN
     offload_optimizer: float = 0.0
     offload_parameters: bool = False

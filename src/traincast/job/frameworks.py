@@ -197,6 +197,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     """The vocabulary is padded to a multiple of this times tp; 1: only so that tp divides it."""
     selective_share: float = 0.0
     """Share of each layer's work that ``selective`` recomputes, where it is more than the attention core."""
+    recompute_keeps: tuple[str, ...] = ()
+    """Outputs of layers that are recomputed whole which it does not make again, as nothing of the backward pass needs
+    them (`traincast.model.recompute.RECOMPUTE_KEEPS`)."""
     recomputes_modules: bool = False
     """Whether it can recompute single modules of a layer, so that doing so is proposed where memory lacks."""
     recomputes_some_layers: bool = True

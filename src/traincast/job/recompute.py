@@ -5,7 +5,8 @@ from msgspec import Struct
 from traincast.errors import ConfigError
 from traincast.job.decisions import Decisions
 from traincast.job.request import JobRequest
-from traincast.model.recompute import DEFAULT_MODULES, modules_of
+from traincast.model.blocks.common import MLP_AND_ATTENTION
+from traincast.model.recompute import DEFAULT_MODULES, RECOMPUTE_KEEPS, modules_of
 
 
 class Recomputation(
@@ -17,6 +18,7 @@ class Recomputation(
         "layers": "recompute_layers",
         "group": "recompute_group",
         "modules": "recompute_modules",
+        "keeps": "recompute_keeps",
     },
 ):
     """What is recomputed."""
@@ -29,6 +31,8 @@ class Recomputation(
     """Layers that are recomputed together, with ``full``: of their inputs only the first is kept."""
     modules: tuple[str, ...] = DEFAULT_MODULES
     """What ``selective`` recomputes; without meaning with ``none`` and ``full``."""
+    keeps: tuple[str, ...] = ()
+    """Outputs that layers keep though they are recomputed whole: of `traincast.model.recompute.RECOMPUTE_KEEPS`."""
 
     @property
     def recomputed_modules(self) -> tuple[str, ...]:
@@ -58,7 +62,10 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
     Refused are a number of layers with anything but ``full``, and modules with anything but ``selective``.
     """
     recompute = request.recompute
-    fields = (("recompute_layers", "full"), ("recompute_method", "full"), ("recompute_modules", "selective"))
+    fields = (
+        *((name, "full") for name in ("recompute_layers", "recompute_method", "recompute_keeps")),
+        ("recompute_modules", "selective"),
+    )
     for name, needed in fields:
         if recompute is None and getattr(request, name) is not None:
             recompute = needed
@@ -85,11 +92,24 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
             f"recompute_layers {layers}: a virtual stage has at most {most_layers}, all of which are recomputed",
         )
         layers = most_layers
-    if request.recompute_method == "uniform":
-        return Recomputation(granularity=recompute, layers=None, group=layers or 1)
+    if recompute == "full":
+        keeps = _keeps(request, decided)
+        if request.recompute_method == "uniform":
+            return Recomputation(granularity=recompute, layers=None, group=layers or 1, keeps=keeps)
+        return Recomputation(granularity=recompute, layers=layers, keeps=keeps)
     if recompute != "selective" or modules is None:
         return Recomputation(granularity=recompute, layers=layers)
     return Recomputation(granularity=recompute, layers=layers, modules=_modules(request, modules, decided))
+
+
+def _keeps(request: JobRequest, decided: Decisions) -> tuple[str, ...]:
+    """Return what recomputed layers keep: what is asked for, and what the framework leaves out as nothing needs it.
+
+    Where the output of a block has a norm of its own, that needs what the last GEMM made.
+    """
+    unneeded = () if request.model.norms_per_layer > MLP_AND_ATTENTION else decided.framework.recompute_keeps
+    named = {*(request.recompute_keeps or ()), *unneeded}
+    return tuple(name for name in RECOMPUTE_KEEPS if name in named)
 
 
 def _modules(request: JobRequest, modules: tuple[str, ...], decided: Decisions) -> tuple[str, ...]:

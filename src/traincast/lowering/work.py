@@ -65,6 +65,15 @@ class Pass(Struct):
             group, operation = Group[each.group.upper()], Operation[each.operation.upper()]
             self.meet(Exchange(group, operation, each.size_bytes, each.goes), each.count)
 
+    def less(self, other: Self) -> Self:
+        """Return it without the calls and exchanges of a part of it."""
+        found = type(self)()
+        found.add(self)
+        found.add(other, -1.0)
+        found.calls = {call: often for call, often in found.calls.items() if often > _ROUNDING}
+        found.exchanges = {each: often for each, often in found.exchanges.items() if often > _ROUNDING}
+        return found
+
     def without(self, *some: Self) -> "Pass":
         """Return its calls without those of some others."""
         left = {call: often - sum(each.calls.get(call, 0.0) for each in some) for call, often in self.calls.items()}

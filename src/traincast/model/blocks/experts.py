@@ -194,7 +194,7 @@ class MoeMlp(Struct, frozen=True):
                 vectors=groups * up * width if model.linear_bias else 0,
                 saved={"expert inputs": share.input_bytes * kept * hidden},
                 drops={"expert inputs": ("moe",)},
-                modules=("moe",),
+                modules=("moe", "expert_fc1"),
                 expert=True,
             ),
             Part(
@@ -215,7 +215,7 @@ class MoeMlp(Struct, frozen=True):
                 vectors=groups * hidden if model.linear_bias else 0,
                 saved=outputs,
                 drops={"expert outputs": ("moe",)},
-                modules=("moe",),
+                modules=("moe", "expert_fc2"),
                 expert=True,
             ),
         )
@@ -243,7 +243,7 @@ class MoeMlp(Struct, frozen=True):
                 vectors=up_matrices(share) * width if model.linear_bias else 0,
                 forward=exchanged.enter_forward,
                 backward=exchanged.enter_backward,
-                modules=("moe", "shared_experts"),
+                modules=("moe", "shared_experts", "linear_fc1"),
             ),
             Part(
                 name="mlp.shared_experts.activation_func",
@@ -262,7 +262,7 @@ class MoeMlp(Struct, frozen=True):
                 vectors=(model.hidden if model.linear_bias else 0) + (model.hidden if self.experts.shared_gate else 0),
                 forward=exchanged.leave_forward,
                 backward=exchanged.leave_backward,
-                modules=("moe", "shared_experts"),
+                modules=("moe", "shared_experts", "linear_fc2"),
             ),
         )
 
