@@ -135,12 +135,16 @@ class Framework(Struct, frozen=True, kw_only=True):
     host_peer_s: float = 0.0
     """Host time that a tensor parallel collective takes for each rank of its group where the messages of a pipeline
     cross nodes."""
+    on_google: str = ""
+    """Framework that it is on TPUs, where that is another one: the same program in the hands of another compiler."""
     fitted_as: str = ""
     """Framework whose published runs its factors are fitted to, where that is another one."""
     grad_reduce_bytes: int = 4
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
     gradient_sum: str = "gemm"
     """One of `GRADIENT_SUMS`."""
+    fuses_pointwise: bool = False
+    """Whether its compiler makes pointwise work a part of the GEMMs around it, so that it does not go through memory."""
     recasts_norms: bool = False
     """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are recomputed in
     the backward pass rather than keep it."""
