@@ -141,6 +141,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Framework whose published runs its factors are fitted to, where that is another one."""
     grad_reduce_bytes: int = 4
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
+    param_gather_bytes: int = 2
+    """Bytes of a weight's element as sharded ranks gather it where the job does not say: 4 where what is gathered is cast
+    after."""
     gradient_sum: str = "gemm"
     """One of `GRADIENT_SUMS`."""
     fuses_pointwise: bool = False
