@@ -5,7 +5,7 @@ and keys, heads of queries and of keys/values (fewer: GQA), and the sizes of a q
 value head (different in MLA). `causal`: the queries are the last of the keys' sequence and see
 no later key. `window`: keys seen at most.
 
-``attention`` takes the option ``kernel``: ``fa1 fa2 fa3 cudnn triton splash fallback``, the generation of the
+``attention`` takes the option ``kernel``: ``fa1 fa2 fa3 cudnn triton splash ck fallback``, the generation of the
 kernel (default: the best measured on the GPU). Forward makes 2 GEMMs per score (Q K', P V),
 backward 5 (Q K' again, dO V', P' dO, dS K, dS' Q), as in FlashAttention-2 (arXiv 2307.08691,
 section 2); scores that a mask hides are neither counted nor, but for the diagonal's blocks, computed.
@@ -23,7 +23,7 @@ from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.hardware.gpu import Gpu
 from traincast.workload.ops import OperatorCall
 
-KERNELS = ("auto", "fa1", "fa2", "fa3", "cudnn", "triton", "splash", "fallback")
+KERNELS = ("auto", "fa1", "fa2", "fa3", "cudnn", "triton", "splash", "ck", "fallback")
 """Generations of fused attention kernels; ``fallback``: what runs where none of them takes the head size."""
 DIAGONAL = 64
 """Half a block of keys: what a causal mask cuts from the diagonal's blocks is computed and thrown away."""
