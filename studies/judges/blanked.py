@@ -1,8 +1,8 @@
 """Published runs forecast with what a user's own job would say, next to the same with all that is known of them.
 
-Without their source, address, notes and facts a run is what its table and its recipe's flags say: what else its software
-switched on is a default of the framework, as it is for every job. Kept are facts without which there is no such job, or no
-measured step (`SAID`): a user knows the precision and the release that he runs.
+Without their source, address, notes and facts a run is what its table and its recipe's flags say: what else its
+software switched on is a default of the framework, as it is for every job. Kept are facts without which there is no
+such job, or no measured step (`SAID`): a user knows the precision and the release that he runs.
 """
 
 from collections.abc import Iterator, Mapping
