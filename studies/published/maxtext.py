@@ -1,7 +1,7 @@
 """What MaxText's settings in the notes of a row mean as columns: the policy of recomputation, axes, slices, types.
 
-Recipes of TPU runs are told as ``name=value`` of MaxText (AI-Hypercomputer/maxtext, configs/base.yml). What a policy keeps:
-layers/decoders.py (get_remat_policy) and utils/maxtext_utils.py (get_save_and_offload_names).
+Recipes of TPU runs are told as ``name=value`` of MaxText (AI-Hypercomputer/maxtext, configs/base.yml). What a policy
+keeps: layers/decoders.py (get_remat_policy) and utils/maxtext_utils.py (get_save_and_offload_names).
 """
 
 import re
@@ -16,8 +16,8 @@ KEPT = {
     "mlpwi_0": "linear_fc1 expert_fc1",
     "mlpwo": "linear_fc2 expert_fc2",
 }
-"""Name of a saved tensor to outputs that then do not run again (`traincast.model.recompute.RECOMPUTE_KEEPS`). Of queries,
-keys and values only the first are large where heads are shared."""
+"""Name of a saved tensor to outputs that then do not run again (`traincast.model.recompute.RECOMPUTE_KEEPS`). Of
+queries, keys and values only the first are large where heads are shared."""
 
 POLICIES = {
     "minimal": ("query_proj", "out_proj", "mlpwi", "mlpwo"),

@@ -1,8 +1,9 @@
 """Which GPU runs which attention kernel, and which one a framework takes instead.
 
 What each generation runs is a column of `data/gpus/generations.csv`. A vendor that is not NVIDIA has its own kernels
-under their own names: composable kernels are AMD's (ROCm/composable_kernel, ROCm/aiter), splash attention is that of TPU (jax, jax/experimental/pallas/ops/tpu/splash_attention; tokamax);
-for others stands the generation that their fused kernel is like: NKI (Trainium), FusedSDPA (Gaudi) and CANN (Ascend).
+under their own names: composable kernels are AMD's (ROCm/composable_kernel, ROCm/aiter), splash attention is that of
+TPU (jax, jax/experimental/pallas/ops/tpu/splash_attention; tokamax); for others stands the generation that their fused
+kernel is like: NKI (Trainium), FusedSDPA (Gaudi) and CANN (Ascend).
 
 Sources: README of Dao-AILab/flash-attention (1.x: Turing to Hopper; 2: Ampere to Hopper, later Blackwell, and CDNA 2 to
 4 through ROCm; 3: Hopper, whose asynchronous matrix instructions it is written in); NVIDIA cuDNN, scaled dot product

@@ -55,7 +55,8 @@ class Link(Struct, frozen=True, kw_only=True):
     kind: str | None = None
     """What the level is made of, inside a node one of `INTRA_KINDS` or None: a switch that reduces nothing.
     Only ``"nvswitch"`` can reduce in the switch, over ``"pcie"`` NCCL has no LL128 protocol, and in a
-    ``"mesh"`` (a link per pair), a ``"torus"`` (three dimensions) or ``"torus_2d"`` a group has only the links between its ranks."""
+    ``"mesh"`` (a link per pair), a ``"torus"`` (three dimensions) or a ``"torus_2d"`` a group has only the links
+    between its ranks."""
 
 
 class MeasuredTable(Struct, frozen=True, kw_only=True):

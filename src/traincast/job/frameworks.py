@@ -141,13 +141,12 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Framework whose published runs its factors are fitted to, where that is another one."""
     grad_reduce_bytes: int = 4
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
-    param_gather_bytes: int = 2
-    """Bytes of a weight's element as sharded ranks gather it where the job does not say: 4 where what is gathered is cast
-    after."""
+    gathers_main_weights: bool = False
+    """Whether sharded weights are gathered in fp32 and cast after, where the job does not say their bytes."""
     gradient_sum: str = "gemm"
     """One of `GRADIENT_SUMS`."""
     fuses_pointwise: bool = False
-    """Whether its compiler makes pointwise work a part of the GEMMs around it, so that it does not go through memory."""
+    """Whether its compiler makes pointwise work a part of the GEMMs around it, and not a way through memory."""
     recasts_norms: bool = False
     """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are recomputed in
     the backward pass rather than keep it."""

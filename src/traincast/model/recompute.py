@@ -60,9 +60,9 @@ RECOMPUTE_KEEPS: Mapping[str, str] = MappingProxyType(
         "expert_fc2": "expert inputs",
     }
 )
-"""Outputs that a layer may keep though it is recomputed whole, under the modules that make them: queries, keys and values
-as attention reads them, its output, that of its projection, of both GEMMs of a dense MLP (and of shared experts), and of
-experts; and the saved tensor that is as large as each, where it is not the hidden state."""
+"""Outputs that a layer may keep though it is recomputed whole, under the modules that make them: queries, keys and
+values as attention reads them, its output, that of its projection, of both GEMMs of a dense MLP (and of shared
+experts), and of experts; and the saved tensor that is as large as each, where it is not the hidden state."""
 
 DEFAULT_MODULES = ("core_attn",)
 """What ``selective`` recomputes where no module is named."""

@@ -37,8 +37,8 @@ STRAIGHT = ("mesh", "torus", "torus_2d")
 _DIMENSIONS = {"torus": 3, "torus_2d": 2}
 """Of a torus; a chip has two links in each."""
 _CLOSED = {"torus": 4, "torus_2d": 16}
-"""Chips in a row from which on its ends are joined; of two dimensions the whole pod of 16 x 16 (Google Cloud documentation,
-TPU v5e and v6e).
+"""Chips in a row from which on its ends are joined; of two dimensions the whole pod of 16 x 16 (Google Cloud
+documentation, TPU v5e and v6e).
 
 Source: Jouppi et al., TPU v4: An optically reconfigurable supercomputer for machine learning,
 ISCA 2023: blocks of 4 x 4 x 4 chips, whose faces are joined by optical switches.
@@ -226,7 +226,8 @@ def rate_inside(members: int, cluster: Cluster) -> float:
     """
     link = cluster.intra
     if link.kind in STRAIGHT:
-        links = members - 1 if link.kind == "mesh" else sum(_links(each, link.kind) for each in _extents(members, link.kind))
+        kind = link.kind or ""
+        links = members - 1 if kind == "mesh" else sum(_links(each, kind) for each in _extents(members, kind))
         return min(link.bandwidth_bytes_per_s, max(links, 1) * one_link(cluster))
     if members <= 2:
         return link.pair_bandwidth_bytes_per_s or link.bandwidth_bytes_per_s

@@ -28,8 +28,8 @@ KERNELS = ("auto", "fa1", "fa2", "fa3", "cudnn", "triton", "splash", "ck", "fall
 DIAGONAL = 64
 """Half a block of keys: what a causal mask cuts from the diagonal's blocks is computed and thrown away."""
 _DIAGONAL_OF = {"splash": 512}
-"""The same of kernels with larger blocks: splash attention computes blocks of 512 to 2,048 queries and keys, recipes set
-1,024 and more (AI-Hypercomputer/maxtext, configs/base.yml: sa_block_q, sa_block_kv)."""
+"""The same of kernels with larger blocks: splash attention computes blocks of 512 to 2,048 queries and keys, recipes
+set 1,024 and more (AI-Hypercomputer/maxtext, configs/base.yml: sa_block_q, sa_block_kv)."""
 ALIGNED = 8
 """Heads of another size cannot be loaded 16 bytes at a time."""
 MISALIGNED_SHARE = 1 / 3.4
