@@ -150,6 +150,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     recasts_norms: bool = False
     """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are recomputed in
     the backward pass rather than keep it."""
+    sequence_first: bool = False
+    """Whether hidden states are laid out by token, then by sequence of the microbatch; else by sequence first."""
     state_by_tensor: bool = False
     """Whether gradients and parameters are exchanged over the replicas tensor by tensor, and not in large buffers."""
     owns_tensors: bool = False

@@ -60,6 +60,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         gradient_sum=framework.gradient_sum,
         fuses_pointwise=framework.fuses_pointwise,
         recasts_norms=framework.recasts_norms,
+        sequence_first=framework.sequence_first,
     )
 
 
