@@ -76,7 +76,8 @@ def test_the_year_of_a_round_of_mlperf_and_of_a_tag():
 
 def test_facts_of_runs_say_where_they_stand():
     facts = run_facts()
-    ids = {each.id for each in read_table(table_path("measured_training_runs.csv")).rows}
+    tables = ("measured_training_runs.csv", "tpu_runs.csv", "amd_other.csv")
+    ids = {each.id for name in tables for each in read_table(table_path(name)).rows}
     wholes = {name.rpartition("-")[0] for name in ids}
     assert {each.id for each in facts if not each.id.endswith("-*")} <= ids
     assert {each.id.removesuffix("-*") for each in facts if each.id.endswith("-*")} <= wholes
