@@ -65,7 +65,11 @@ class Mamba(Struct, frozen=True):
             name="mixer.norm",
             counts_as="mamba",
             vectors=self.norms * inner,
-            kernels=(*gated(share, inner), *transposed(share, inner), *(norm_kernel(share, tokens, inner),) * self.norms),
+            kernels=(
+                *gated(share, inner),
+                *transposed(share, inner),
+                *(norm_kernel(share, tokens, inner),) * self.norms,
+            ),
         )
         leave = exit_projection(share, "mixer.out_proj", "mamba", inner)
         adapted = adapters(share, (entry, leave), "mixer outputs")
@@ -121,9 +125,7 @@ def transposed(share: Share, width: Number) -> tuple[Kernel, ...]:
 
 def _moved(share: Share, width: Number, inputs: int, outputs: int) -> Kernel:
     options = (("inputs", str(inputs)), ("outputs", str(outputs)))
-    return Kernel(
-        family="elementwise", shape=(share.tokens, width), dtype=share.execution.core_dtype, options=options
-    )
+    return Kernel(family="elementwise", shape=(share.tokens, width), dtype=share.execution.core_dtype, options=options)
 
 
 def swapped(share: Share, size_bytes: Number) -> tuple[Exchange, ...]:

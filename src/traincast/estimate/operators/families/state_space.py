@@ -59,7 +59,9 @@ def state_space(call: OperatorCall) -> Work:
     wide, fp32, element = inner * state / chunk, FP32_BYTES, result_bytes(call.dtype)
     if call.direction == "forward":
         products = chunk * narrow + chunk * inner + 2 * state * inner
-        moved = element * (3 * inner + 4 * narrow) + 2 * (fp32 + element) * wide + fp32 * (2 * chunk * groups + 4 * heads)
+        moved = (
+            element * (3 * inner + 4 * narrow) + 2 * (fp32 + element) * wide + fp32 * (2 * chunk * groups + 4 * heads)
+        )
     else:
         products = 3 * chunk * narrow + 3 * chunk * inner + 5 * state * inner
         moved = element * (11 * inner + 10 * narrow) + (6 * fp32 + 5 * element) * wide
