@@ -1,39 +1,12 @@
 """What MaxText's settings in the notes of a row mean as columns: the policy of recomputation, axes, slices, types.
 
-Recipes of TPU runs are told as ``name=value`` of MaxText (AI-Hypercomputer/maxtext, configs/base.yml). What a policy
-keeps: layers/decoders.py (get_remat_policy) and utils/maxtext_utils.py (get_save_and_offload_names).
+Recipes of TPU runs are told as ``name=value`` of MaxText (AI-Hypercomputer/maxtext, configs/base.yml).
 """
 
 import re
 from collections.abc import Mapping
 
-KEPT = {
-    "query_proj": "linear_qkv",
-    "qkv_proj": "linear_qkv",
-    "context": "core_attn",
-    "out_proj": "linear_proj",
-    "mlpwi": "linear_fc1 expert_fc1",
-    "mlpwi_0": "linear_fc1 expert_fc1",
-    "mlpwo": "linear_fc2 expert_fc2",
-}
-"""Name of a saved tensor to outputs that then do not run again (`traincast.model.recompute.RECOMPUTE_KEEPS`). Of
-queries, keys and values only the first are large where heads are shared."""
-
-POLICIES = {
-    "minimal": ("query_proj", "out_proj", "mlpwi", "mlpwo"),
-    "minimal_flash": ("query_proj", "context", "out_proj", "mlpwi", "mlpwo"),
-    "minimal_with_context": ("query_proj", "context", "out_proj", "mlpwi", "mlpwo"),
-    "minimal_offloaded": ("query_proj", "out_proj", "mlpwi", "mlpwo"),
-    "save_dot_with_context_except_mlp": ("query_proj", "context", "out_proj"),
-    "save_dot_except_mlpwi": ("query_proj", "out_proj", "mlpwo"),
-    "save_dot_except_mlp": ("query_proj", "out_proj"),
-    "save_qkv_proj": ("query_proj",),
-    "qkv_proj_offloaded": ("query_proj",),
-    "save_out_proj": ("out_proj",),
-    "custom": (),
-    "full": (),
-}
-"""Tensors that a policy saves; ``custom`` those that are named ``device`` or ``offload``."""
+from traincast.dialects.flags import flag_table
 
 _SETTING = re.compile(r"\b([a-z][a-z0-9_]*)=([\w.,'-]+)")
 _SLICES = re.compile(r"(?<![\w.])(\d+)x v\d")
@@ -50,16 +23,19 @@ def maxtext_cells(cells: Mapping[str, str]) -> dict[str, str]:
     said = {name: value.strip(",'") for name, value in _SETTING.findall(cells.get("notes", ""))}
     policy = cells.get("recompute") or said.get("remat_policy", "")
     found = {**_recomputed(policy, said), **_axes(cells, said), **_types(cells, said)}
-    replaced = {"recompute"} if policy in POLICIES else set()
+    replaced = {"recompute"} if policy in flag_table("maxtext").further["remat"] else set()
     return {name: value for name, value in found.items() if value and (name not in cells or name in replaced)}
 
 
 def _recomputed(policy: str, said: Mapping[str, str]) -> dict[str, str]:
     """Return what a policy recomputes and keeps, and whether the memory of the host keeps it."""
-    if policy not in POLICIES:
+    policies, saved = (flag_table("maxtext").further[name] for name in ("remat", "saved"))
+    if policy not in policies or policy == "none":
         return {}
-    saved = [name for name, value in said.items() if value in ("device", "offload")] if policy == "custom" else []
-    kept = dict.fromkeys(each for name in (*POLICIES[policy], *saved) for each in KEPT.get(name, "").split())
+    tensors = policies[policy].split()
+    if policy == "custom":
+        tensors = [name for name, value in said.items() if value in ("device", "offload")]
+    kept = dict.fromkeys(each for name in tensors for each in saved.get(name, "").split())
     away = policy.endswith("offloaded") or (policy == "custom" and "offload" in said.values())
     return {
         "recompute": "full",

@@ -205,7 +205,8 @@ def test_rules_fill_in_what_is_empty_and_leave_what_is_said():
 def test_every_rule_is_for_some_public_row():
     names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv")
     runs, sweep = (read_table(table_path(name)) for name in names)
-    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep]
+    others = [read_table(table_path(name)) for name in ("tpu_runs.csv", "amd_other.csv")]
+    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep, *others]
     idle = [
         rule.why
         for rule in published_rules()
