@@ -53,10 +53,12 @@ def boards() -> list[Board]:
         for subject, each in zip(subjects, (blank, known), strict=True):
             if each.step_s is not None and pair.known.measured_s is not None:
                 found.setdefault((subject, pair.board), []).append((each.step_s, pair.known.measured_s))
-    return [
-        board_of(subject, name, *zip(*steps, strict=True), **(ASKED.get(name, {}) if subject == subjects[0] else {}))
-        for (subject, name), steps in sorted(found.items())
-    ]
+    made = []
+    for (subject, name), steps in sorted(found.items()):
+        forecast, measured = zip(*steps, strict=True)
+        board = board_of(subject, name, forecast, measured)
+        made.append(board._replace(asked=ASKED.get(name, {}) if subject == subjects[0] else {}))
+    return made
 
 
 def pairs() -> Iterator[Pair]:

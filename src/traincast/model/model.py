@@ -17,19 +17,8 @@ NORMS = ("rms", "layer")
 
 _NUMBERS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("", ("layers", "hidden", "vocab", "residual_streams"), 1),
-    (
-        "",
-        (
-            "ffn_hidden",
-            "learned_positions",
-            "max_positions",
-            "mtp_layers",
-            "last_wide_layers",
-            "norms_per_layer",
-            "other_params",
-        ),
-        0,
-    ),
+    ("", ("ffn_hidden", "learned_positions", "max_positions", "mtp_layers", "norms_per_layer", "other_params"), 0),
+    ("", ("last_wide_layers",), 0),
     ("attention", ("heads", "kv_heads", "head_dim", "window_period"), 1),
     ("attention", ("window", "window_layers"), 0),
     ("latent", ("q_rank", "kv_rank", "rope_head_dim", "nope_head_dim", "v_head_dim"), 1),

@@ -53,8 +53,8 @@ class InSixteenBits(Struct, frozen=True):
 class MixedFourBits(Struct, frozen=True):
     """A block of which, where GEMMs run in 4 bits, some stay wider.
 
-    Those of attention's and of latent projections stay in 16 bits, those behind mixers with a state run in MXFP8. Source:
-    NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/perf_recipes/nemotronh/te_quant.cfg.
+    Projections of attention and to and from latent tokens stay in 16 bits, those behind mixers with a state run in
+    MXFP8. Source: NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/perf_recipes/nemotronh/te_quant.cfg.
     """
 
     block: Block

@@ -16,13 +16,13 @@ element of the state takes an exponential and four multiply-adds, and a channel 
 writes its output; the backward pass does it again, with two gradients for each (Gu and Dao 2023, arXiv 2312.00752,
 section 3.3.2; state-spaces/mamba, csrc/selective_scan/selective_scan_fwd_kernel.cuh and selective_scan_bwd_kernel.cuh).
 
-In bytes the kernels of Mamba-2 move what Triton's do (state-spaces/mamba e9594ce, mamba_ssm/ops/triton/ssd_chunk_state.py,
-ssd_state_passing.py, ssd_bmm.py, ssd_chunk_scan.py). Forward: inputs are read by the kernel of the chunks' states and by the
-scan, which writes the outputs; states are written and read in fp32, passed on, and written and read in 16 bits; scores are
-written and read in fp32. Backward these states are made again, then their gradients likewise, and six kernels read
-inputs or gradients of outputs. The delta rule moves its inputs and outputs once, scores twice and states four times,
-thrice that in the backward pass, and keeps the products of keys and values with the inverse, too
-(fla-org/flash-linear-attention, fla/ops/gated_delta_rule/chunk.py).
+In bytes the kernels of Mamba-2 move what Triton's do (state-spaces/mamba e9594ce, mamba_ssm/ops/triton:
+ssd_chunk_state.py, ssd_state_passing.py, ssd_bmm.py, ssd_chunk_scan.py). Forward: the kernel of the chunks' states and
+the scan read the inputs, and the scan writes the outputs; states are written and read in fp32, passed on, and written
+and read in 16 bits; scores are written and read in fp32. Backward these states are made again, then their gradients
+likewise, and six kernels read inputs or gradients of outputs. The delta rule moves its inputs and outputs once, scores
+twice and states four times, thrice that in the backward pass, and keeps the products of keys and values with the
+inverse, too (fla-org/flash-linear-attention, fla/ops/gated_delta_rule/chunk.py).
 
 Their GEMMs are small tiles between exponentials and reductions: matrix units wait for what the multiprocessors do
 besides, so that their rate is taken as a multiple of that of general fp32 arithmetic (`TILE_RATE`), and what memory
