@@ -96,6 +96,7 @@ def facts_of(job: Job, stages: tuple[str, ...]) -> JobFacts:
         "pipeline_layout": str(job.layout),
         "stages": stages,
         "recomputed_modules": job.recompute.recomputed_modules,
+        "recompute_keeps": job.recompute.keeps if job.recompute.whole_layers else (),
         "optimizer_types": job.optimizer,
         "mtp_layers": job.model.mtp_layers,
         "grad_reduce_bytes": framework.grad_reduce_bytes,

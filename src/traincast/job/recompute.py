@@ -32,7 +32,8 @@ class Recomputation(
     modules: tuple[str, ...] = DEFAULT_MODULES
     """What ``selective`` recomputes; without meaning with ``none`` and ``full``."""
     keeps: tuple[str, ...] = ()
-    """Outputs that layers keep though they are recomputed whole: of `traincast.model.recompute.RECOMPUTE_KEEPS`."""
+    """Outputs that layers keep though they are recomputed whole: of `traincast.model.recompute.RECOMPUTE_KEEPS`; without
+    meaning with ``none`` and ``selective``."""
 
     @property
     def recomputed_modules(self) -> tuple[str, ...]:
@@ -62,10 +63,10 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
     Refused are a number of layers with anything but ``full``, and modules with anything but ``selective``.
     """
     recompute = request.recompute
-    fields = (
-        *((name, "full") for name in ("recompute_layers", "recompute_method", "recompute_keeps")),
-        ("recompute_modules", "selective"),
-    )
+    fields = (("recompute_layers", "full"), ("recompute_method", "full"), ("recompute_modules", "selective"))
+    if recompute is None and request.recompute_keeps is not None:
+        recompute = "full"
+        decided.note("assumed-recompute", "recompute is not given: full, as recompute_keeps is given")
     for name, needed in fields:
         if recompute is None and getattr(request, name) is not None:
             recompute = needed
@@ -92,14 +93,13 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
             f"recompute_layers {layers}: a virtual stage has at most {most_layers}, all of which are recomputed",
         )
         layers = most_layers
-    if recompute == "full":
-        keeps = _keeps(request, decided)
-        if request.recompute_method == "uniform":
-            return Recomputation(granularity=recompute, layers=None, group=layers or 1, keeps=keeps)
-        return Recomputation(granularity=recompute, layers=layers, keeps=keeps)
+    keeps = _keeps(request, decided)
+    if request.recompute_method == "uniform":
+        return Recomputation(granularity=recompute, layers=None, group=layers or 1, keeps=keeps)
     if recompute != "selective" or modules is None:
-        return Recomputation(granularity=recompute, layers=layers)
-    return Recomputation(granularity=recompute, layers=layers, modules=_modules(request, modules, decided))
+        return Recomputation(granularity=recompute, layers=layers, keeps=keeps)
+    found = _modules(request, modules, decided)
+    return Recomputation(granularity=recompute, layers=layers, modules=found, keeps=keeps)
 
 
 def _keeps(request: JobRequest, decided: Decisions) -> tuple[str, ...]:
