@@ -32,7 +32,7 @@ class Recomputation(
     modules: tuple[str, ...] = DEFAULT_MODULES
     """What ``selective`` recomputes; without meaning with ``none`` and ``full``."""
     keeps: tuple[str, ...] = ()
-    """Outputs that layers keep though they are recomputed whole: of `traincast.model.recompute.RECOMPUTE_KEEPS`; without
+    """Outputs that layers keep though they are recomputed whole: of `traincast.model.recompute.RECOMPUTE_KEEPS`; of no
     meaning with ``none`` and ``selective``."""
 
     @property
