@@ -1,8 +1,9 @@
 """Public tables as they were published, brought to the columns that `traincast validate` reads (docs/data-files.md).
 
-What public tables of runs say in other words, or not at all, is data: ``rules.toml`` has rules by the text of columns,
-``recipes.toml`` what settings of recipes mean, and ``remarks.csv`` what is known of single rows. Kernels are NeuSight's
-operators and SimuMax's efficiencies (`published.kernels`). A table that has these columns stays as it is.
+What public tables of runs say in other words, or not at all, is data: ``run_facts.csv.gz`` has what single runs
+switched on and where that stands (`published.facts`), ``rules.toml`` what words mean in any table, ``recipes.toml``
+what settings of recipes mean, and ``remarks.csv`` what is known of single rows. Kernels are NeuSight's operators and
+SimuMax's efficiencies (`published.kernels`). A table that has these columns stays as it is.
 """
 
 import csv
@@ -14,7 +15,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from published.facts import facts_of
 from published.kernels import kernel_reader
+from published.maxtext import maxtext_cells
 from published.network import card_gbit_per_gpu
 from traincast.calibration.columns import ALIASES, read_measurements, under_common_names
 from traincast.calibration.tables import MeasurementTable, Row
@@ -140,8 +143,10 @@ def common_row(row: Row, columns: Sequence[str] | None = None) -> Row:
     `columns` are those of its table; by default those that the row fills.
     """
     cells = under_common_names(row.cells)
+    cells |= maxtext_cells(cells)
     for setting in recipe_settings():
         cells |= setting.filled(cells)
+    cells |= facts_of(row.id)
     for rule in published_rules():
         if rule.holds(cells, row.cells if columns is None else columns):
             cells |= rule.filled(cells)

@@ -137,15 +137,23 @@ class Framework(Struct, frozen=True, kw_only=True):
     cross nodes."""
     kin: str = "megatron"
     """Whose code it shares: what runs of one framework teach holds for its kin more than for others."""
+    on_google: str = ""
+    """Framework that it is on TPUs, where that is another one: the same program in the hands of another compiler."""
     fitted_as: str = ""
     """Framework whose published runs its factors are fitted to, where that is another one."""
     grad_reduce_bytes: int = 4
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
+    gathers_main_weights: bool = False
+    """Whether sharded weights are gathered in fp32 and cast after, where the job does not say their bytes."""
     gradient_sum: str = "gemm"
     """One of `GRADIENT_SUMS`."""
+    fuses_pointwise: bool = False
+    """Whether its compiler makes pointwise work a part of the GEMMs around it, and not a way through memory."""
     recasts_norms: bool = False
     """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are recomputed in
     the backward pass rather than keep it."""
+    sequence_first: bool = False
+    """Whether hidden states are laid out by token, then by sequence of the microbatch; else by sequence first."""
     state_by_tensor: bool = False
     """Whether gradients and parameters are exchanged over the replicas tensor by tensor, and not in large buffers."""
     owns_tensors: bool = False
@@ -199,6 +207,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     """The vocabulary is padded to a multiple of this times tp; 1: only so that tp divides it."""
     selective_share: float = 0.0
     """Share of each layer's work that ``selective`` recomputes, where it is more than the attention core."""
+    recompute_keeps: tuple[str, ...] = ()
+    """Outputs of layers that are recomputed whole which it does not make again, as nothing of the backward pass needs
+    them (`traincast.model.recompute.RECOMPUTE_KEEPS`)."""
     recomputes_modules: bool = False
     """Whether it can recompute single modules of a layer, so that doing so is proposed where memory lacks."""
     recomputes_some_layers: bool = True
@@ -211,6 +222,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Rank of adapters where the job does not say. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
     lora_targets: tuple[str, ...] = ("linear_qkv", "linear_proj", "in_proj", "out_proj")
     """Linear layers with adapters where the job does not say: projections of attention. Source: as above."""
+    finetuning_length: int = 0
+    """Tokens of the examples that fine-tuning packs into a sequence where the job does not say; 0: packs none."""
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     """What it keeps in memory; the table ``[memory]`` of a file."""
     sources: tuple[tuple[str, str], ...] = ()
