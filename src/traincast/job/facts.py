@@ -74,6 +74,10 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     fused_router: bool = False
     fused_permute: bool = False
     te_op_fuser: bool = False
+    dropout: bool = False
+    loss_kernel: str | None = None
+    """None in results that did not tell it yet; so of the next."""
+    gradient_accumulation_fusion: bool | None = None
     fp8_recipe: str = "none"
     fp8_transposes: bool = False
     fp8_attention: bool = False

@@ -51,6 +51,15 @@ GRADIENT_SUMS = ("gemm", "kernel", "cast", "autograd")
 that reads what the GEMM wrote in 16 bits, such a kernel after a cast to fp32, or PyTorch's autograd, which adds
 them in their own type (all but the first of a step, which is counted as the others are)."""
 
+LOSS_KERNELS = ("unfused", "compiled", "fused")
+"""What computes the loss from the logits: operators of PyTorch, its compiler's kernels, or one kernel with the gradient
+(Megatron-LM, --cross-entropy-fusion-impl native and te)."""
+
+COMPILED_LOGIT_BYTES = 10
+"""Bytes per logit while compiled kernels compute the loss: 16-bit logits, their fp32 copy, and a buffer as large that
+the compiler makes of its sums (Megatron-LM of August 2026, megatron/core/fusions/fused_cross_entropy.py, which says why
+and no longer does)."""
+
 OFFLOADED = ("optimizer", "activations")
 """What the memory of the host can keep instead of the GPU's, each by itself (`traincast.job.offload`)."""
 
@@ -75,6 +84,8 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     """Whether layers keep dropout masks."""
     logit_bytes: int = 6
     """Bytes per logit while the loss is computed."""
+    fused_logit_bytes: int = 4
+    """The same where one kernel computes the loss and its gradient."""
     saved_logit_bytes: int = 4
     """Those of them that wait for the backward pass."""
     fused_loss: bool = False
@@ -218,15 +229,25 @@ class Framework(Struct, frozen=True, kw_only=True):
         """Refuse zeros where a number divides."""
         check_given(self, ("layers_per_chunk", "vocab_multiple"), least=1)
 
-    def memory_policy(self, zero: int) -> MemoryPolicy:
-        """Return what it keeps in memory with a stage of ZeRO; 3 is FSDP, which reduces into shards."""
+    def memory_policy(
+        self, zero: int, *, dropout: bool | None = None, loss_kernel: str = "", fused_sums: bool = True
+    ) -> MemoryPolicy:
+        """Return what it keeps in memory with a stage of ZeRO; 3 is FSDP, which reduces into shards.
+
+        A job may say of dropout and of the loss what is not as usual, and that GEMMs do not add up gradients.
+        """
+        fused = loss_kernel == "fused" if loss_kernel else self.memory.fused_loss
+        logit_bytes = COMPILED_LOGIT_BYTES if loss_kernel == "compiled" else self.memory.logit_bytes
         narrow = self.grad_reduce_bytes == 2 and zero <= self.memory.main_gradients_up_to_zero
         return replace(
             self.memory,
             gradient_bytes=self.memory.gradient_bytes or self.grad_reduce_bytes,
             main_gradient_bytes=4 if narrow else 0,
+            dropout=self.memory.dropout if dropout is None else dropout,
+            fused_loss=fused,
+            logit_bytes=self.memory.fused_logit_bytes if fused else logit_bytes,
             activation_copy=not self.fused_elementwise,
-            gradient_placeholders=self.gradient_placeholders and zero < 3,
+            gradient_placeholders=self.gradient_placeholders and zero < 3 and fused_sums,
         )
 
 

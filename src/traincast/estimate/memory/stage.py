@@ -24,6 +24,17 @@ COMMUNICATOR_BYTES = 0.3 * 2**30
 """Of one NCCL communicator: 16 channels (assumed) with a send and a receive buffer of each protocol, 4 MiB simple,
 4.7 MiB LL128 (120 x 640 x 8 steps x 8 bytes) and 0.5 MiB LL. Source of the sizes: NCCL, src/include/device.h."""
 
+WORKSPACE_BYTES = 32 * 2**20
+"""Of one workspace of cuBLAS, which PyTorch's allocator counts. Sources: PyTorch, aten/src/ATen/cuda/
+CublasHandlePool.cpp (parseChosenWorkspaceSize: 8 on the A100, 32 MiB on Hopper and later, for each handle and stream);
+Transformer Engine, pytorch/cpp_extensions/gemm.py (get_cublas_workspace_size_bytes: 4, and 32 MiB from Hopper on)."""
+
+WORKSPACES = 3
+"""Of a job: of the threads that run forward and backward passes one each, and one of Transformer Engine."""
+
+EXPERT_WORKSPACES = 3
+"""More of them where experts' GEMMs run on four streams (Transformer Engine, multi_stream_cublas.py)."""
+
 SLACK = 0.04
 """Reserved over allocated memory, less 1: the median (3.8 %, range 2.8 to 7.9 %) of the 34 Megatron runs of SimuMax
 that print both, which are 14 different measurements (docs/b200)."""
@@ -214,7 +225,13 @@ def _other(model: LayerModel, plan: SchedulePlan) -> dict[str, float]:
         "nccl buffers": communicator_bytes(parallel.tp, parallel.cp, parallel.dp, parallel.ep, parallel.pp),
         "pipeline messages": 4 * model.share.residual_bytes if len(plan.slots) > 1 else 0.0,
         "communication buckets": model.policy.buffer_bytes,
+        "GEMM workspaces": workspace_bytes(model.job),
     }
+
+
+def workspace_bytes(job: Job) -> float:
+    """Return the workspaces of GEMMs on one rank."""
+    return (WORKSPACES + (EXPERT_WORKSPACES if job.model.experts is not None else 0)) * WORKSPACE_BYTES
 
 
 def communicator_bytes(*degrees: Number) -> Number:
