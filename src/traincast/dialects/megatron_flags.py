@@ -116,11 +116,7 @@ def _kernels(pasted: Pasted, *, described: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if pasted.is_on("no-gradient-accumulation-fusion"):
         fields["gradient_accumulation_fusion"] = False
-    described, loss, rates = (
-        "hidden-size" in pasted,
-        "cross-entropy-loss-fusion",
-        ("hidden-dropout", "attention-dropout"),
-    )
+    loss, rates = "cross-entropy-loss-fusion", ("hidden-dropout", "attention-dropout")
     if described or any(each in pasted for each in rates):
         fields["dropout"] = any(pasted.number(each, "share") > 0 if each in pasted else described for each in rates)
     if pasted.is_on(loss):
