@@ -48,9 +48,8 @@ class Forecast(NamedTuple):
 def forecasts() -> tuple[Forecast, ...]:
     """Return what becomes of every row."""
     path = table_path("megatron_golden.csv")
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-    with opened as file:
-        return tuple(map(forecast, csv.DictReader(file)))
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    return tuple(map(forecast, csv.DictReader(text.splitlines())))
 
 
 def forecast(row: Mapping[str, str]) -> Forecast:
@@ -90,10 +89,9 @@ def boards() -> list[Board]:
     judged = [each for each in found if not each.skipped]
     result = [Board(SUBJECT, "flag lines", len(found), accepted, {"accepted": 97.0}), _board("steps", judged)]
     result[-1] = result[-1]._replace(asked=ASKED)
-    for name in CLUSTERS:
-        result.append(_board(f"steps, {name}", (each for each in judged if each.row["gpu"] == name)))
-    for kind in sorted({each.row["model_kind"] for each in judged}):
-        result.append(_board(f"steps, {kind}", (each for each in judged if each.row["model_kind"] == kind)))
+    for column in ("gpu", "model_kind"):
+        for name in sorted({each.row[column] for each in judged}):
+            result += [_board(f"steps, {name}", (each for each in judged if each.row[column] == name))]
     return result
 
 
