@@ -24,6 +24,8 @@ NOT_MODELLED, REFUSED, UNKNOWN = "not_modelled", "refused", "unknown"
 _ARITIES = {"switches": "0", "one": "1", "many": "*"}
 _NUMBER = re.compile(r"^-[\d.]")
 _QUOTED = re.compile(r"^(['\"])(.*)\1$", re.DOTALL)
+_ESCAPED = re.compile(r"\\+([|()*'\"])")
+"""What a shell would read by itself, escaped once or, within quotation marks, more often: ``\\|`` in a layout."""
 _HINTS = ("tokenizer-model", "tokenizer-type")
 """Flags whose values tell the vocabulary, where they are known; else it is assumed, as where they are not given."""
 _TRUTH = {"true": "1", "yes": "1", "1": "1", "false": "", "no": "", "0": ""}
@@ -272,9 +274,9 @@ def split_flags(words: Sequence[str], shown: str, table: FlagTable) -> Pasted:
 
 
 def _bare(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words that say something, without quotation marks that were pasted with them."""
+    """Yield the words that say something, without quotation marks and backslashes that were pasted with them."""
     for word in words:
-        bare = _unquoted(word.strip())
+        bare = _unquoted(_ESCAPED.sub(r"\1", _unquoted(word.strip())))
         if bare.strip("-\\"):
             yield bare
 

@@ -24,8 +24,7 @@ _FIELD = "pipeline_layout"
 _ONE = r"[EtmL|](?:\*\d{1,9})?"
 _GRAMMAR = re.compile(rf"(?:{_ONE}|\((?:{_ONE})+\)\*\d{{1,9}})+")
 _GROUP, _LETTER = re.compile(r"\(([^()]+)\)\*(\d+)"), re.compile(r"([EtmL|])\*(\d+)")
-_COSMETIC = re.compile(r"[\s,'\"\\]")
-"""What means nothing, such as backslashes that keep a shell from reading the bars and parentheses behind them."""
+_COSMETIC = re.compile(r"[\s,'\"]")
 _LONGEST = 1 << 16
 
 
