@@ -89,6 +89,9 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
     if "num-experts" in pasted:
         # Source: arguments.py, validate_args: experts are split as the rest unless the flag says otherwise.
         fields.setdefault("etp", fields["tp"])
+    elif model is not None and fields.get("etp") is not None:
+        # Without experts it splits nothing; `check_combinations` says so.
+        del fields["etp"]
     if "num-experts" in pasted or ("num-layers" not in pasted and DISPATCHER in pasted):
         # The flags may leave the model to --model, and still say how its tokens travel.
         fields["moe_dispatcher"] = dispatcher(pasted)

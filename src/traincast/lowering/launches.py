@@ -15,14 +15,17 @@ from traincast.job.frameworks import FULL_ITERATION, Framework
 from traincast.job.job import Job
 from traincast.lowering.casts import casts_of, launches_of
 from traincast.model.blocks.common import gradient_sums
-from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
+from traincast.model.blocks.part import ATTENTION_FAMILIES, Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, Summed, added
 from traincast.model.structure import Blocks, RankParts
 
-_DENSE_LAYER = 11
-"""Launches of a dense layer's forward pass in 16 bits: two norms, four GEMMs, positions, attention, activation and two
+_DENSE_LAYER = 6
+"""Launches of a dense layer's forward pass in 16 bits besides its modules: two norms, positions, activation and two
 residual sums (Megatron-LM, megatron/core/transformer/transformer_layer.py)."""
+
+_MODULES = 5
+"""Its modules: four linear layers and attention."""
 
 _UNFUSED_SUMS = 2
 """More of them where dropout and bias are kernels of their own."""
@@ -59,6 +62,10 @@ tensors are made in Python. Of what has no such tensors it is 0.1: 128 GEMMs in 
 (NVIDIA/TransformerEngine#2897, #2053). Sources of MoE runs that are left out of the fit are 13 % off in the median and
 26 % at the 90th percentile with 0.6, 14 and 31 % with 1, 14 and 30 % with 0.4."""
 
+_HOOK = 1
+
+_ROUTER = "mlp.router"
+_NORM_MODULES = {"self_attention.qk_layernorm": 2}
 _SCOPE_OF_NAME = {"self_attention": "attn", "mixer": "mamba", "mlp": "mlp"}
 _ROUTED = ("mlp.router", "pre_mlp_layernorm", "mlp.shared_experts")
 _DISPATCHER = "mlp.token_dispatcher"
@@ -90,7 +97,8 @@ class Launches(Summed, frozen=True):
 def launch_s(framework: Framework) -> float:
     """Return the time of a launch on an x86 server, from that of a dense layer's in 16 bits."""
     attention = _KERNELS["unfused_attention"] - 1 if framework.attention_kernel == "unfused" else 0
-    return framework.host_layer_s / (_DENSE_LAYER + attention + (0 if framework.fused_elementwise else _UNFUSED_SUMS))
+    others = _DENSE_LAYER + attention + (0 if framework.fused_elementwise else _UNFUSED_SUMS)
+    return framework.host_layer_s / (others + _MODULES * framework.module_launches)
 
 
 _REPLAY = Launches(1)
@@ -161,7 +169,16 @@ def _forward(part: Part, share: Share, job: Job) -> Number:
         _of_group(gemm, gemm.groups + launches_of(casts_of(gemm, share, trained=trained).forward))
         for gemm in part.gemms
     )
-    return sent + gemms + kernels
+    return sent + gemms + kernels + _of_modules(part, job)
+
+
+def _of_modules(part: Part, job: Job) -> Number:
+    """Return what the modules of a part take in either pass in addition to their kernels."""
+    if part.name == _ROUTER:
+        return 0  # PyTorch's own linear layer
+    norms = _NORM_MODULES.get(part.name, 0)
+    cores = sum(each.family in ATTENTION_FAMILIES for each in part.kernels)
+    return (len(part.gemms) + norms + cores) * (job.framework.module_launches - 1)
 
 
 def _sent(exchanges: tuple[Exchange, ...], share: Share, job: Job) -> Number:
@@ -183,7 +200,9 @@ def _backward(part: Part, share: Share, job: Job) -> Number:
         + (len(gradient_sums(share, gemm.elements)) if trained else 0)
         for gemm in part.gemms
     )
-    return sent + gemms + added(_kernels(each, job) for each in part.kernels if each.has_backward)
+    kernels = added(_kernels(each, job) for each in part.kernels if each.has_backward)
+    hooks = (len(part.gemms) + (part.vectors > 0)) * _HOOK if trained else 0
+    return sent + gemms + kernels + hooks + _of_modules(part, job)
 
 
 def _of_group(gemm: Gemm, launches: Number) -> Number:
