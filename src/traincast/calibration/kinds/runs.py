@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.calibration.kind import (
     KINDS,
@@ -54,6 +55,8 @@ GROUPINGS = (BOARD, FIT, "moe", "precision", "gpu", "chip", "framework", "source
 LEAVES_OUT = ("family", "source", "chip", "source+chip", "framework", "model")
 """What can be left out of the fit; of two, rows that share both."""
 MEMORY_GROUPINGS = ("source", "gpu", "model", "framework")
+HOST_AHEAD = "host_ahead"
+"""Column of what is known of a run's launches: ``false`` where the GPUs mostly waited for the host or the network."""
 ONE_DEVIATION = 0.68
 """Share of a normal distribution within one standard deviation."""
 _OUTCOMES = {"ok": "ran", "crashed": "crashed"}
@@ -235,6 +238,9 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
         job = job_of_run(run)
     except InfeasibleError as error:
         return RunMemory(None, run.memory_kind, False, True, str(error))
+    if run.cells.get(HOST_AHEAD) == "false":
+        policy = replace(job.framework.memory, waiting_gathers=0)
+        job = replace(job, framework=replace(job.framework, memory=policy))
     parallel = job.parallel
     plan = planned(job.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
     memory = JobMemory(job, plan)

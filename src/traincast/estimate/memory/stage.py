@@ -14,15 +14,16 @@ from traincast.mechanisms.activations import LayerModel
 from traincast.mechanisms.layers import kinds, most
 from traincast.mechanisms.mechanism import GRADIENTS, OPTIMIZER, PARAMETERS
 from traincast.mechanisms.rank import RankState
-from traincast.model.numbers import Number, larger
+from traincast.model.numbers import Number, choose, larger
 from traincast.schedules.plan import SchedulePlan
 
 CONTEXT_BYTES = 0.5 * 2**30
 """CUDA context with PyTorch's kernels, which no allocator counts. Assumed (0.4 to 0.6 GiB is usual); not measured."""
 
-COMMUNICATOR_BYTES = 0.3 * 2**30
-"""Of one NCCL communicator: 16 channels (assumed) with a send and a receive buffer of each protocol, 4 MiB simple,
-4.7 MiB LL128 (120 x 640 x 8 steps x 8 bytes) and 0.5 MiB LL. Source of the sizes: NCCL, src/include/device.h."""
+COMMUNICATOR_BYTES = 0.43 * 2**30
+"""Of one NCCL communicator: 16 channels (assumed), which receive from one rank in a ring and from two in a tree, with a
+buffer of each protocol for each, 4 MiB simple, 4.7 MiB LL128 (120 x 640 x 8 steps x 8 bytes) and 0.5 MiB LL. Sources:
+NCCL, src/include/device.h (sizes); src/init.cc (rings and trees are connected when a communicator is made)."""
 
 WORKSPACE_BYTES = 32 * 2**20
 """Of one workspace of cuBLAS, which PyTorch's allocator counts. Sources: PyTorch, aten/src/ATen/cuda/
@@ -199,11 +200,22 @@ def _chunk(model: LayerModel, virtual_stage: int) -> _Chunk:
     backward = most(each.backward for each in passing) + stage.moving
     if virtual_stage == len(job.pipeline.layers_Q) - 1:
         forward, backward = _with_logits(model, forward, backward)
+    waits = _waiting(model, len(stage.layers))
+    if isinstance(waits, np.ndarray) or waits:
+        # The last pass in flight is followed by a backward pass, which the host waits for in a pipeline.
+        alone = waits if job.parallel.pp > 1 else 0.0
+        parts, forward, backward = [*parts, {"gathered inputs": waits}], forward - alone, backward - alone
     saved = _sum_of(parts)
     total = sum(saved.values())
     # Weight gradients read the GEMMs' inputs; what only the inputs' gradients need (layernorm inputs, inputs of
     # activation functions, scores) is about half.
     return ChunkBytes(saved=total, for_weights=total / 2, forward=forward, backward=backward, host=stage.away), saved
+
+
+def _waiting(model: LayerModel, layers: int) -> Number:
+    """Return the gathered inputs of a microbatch that wait for the GPU."""
+    share, each = model.share, model.policy.waiting_gathers * layers
+    return each * share.activation_bytes * choose(share.splits_sequence, 1, 0) if each else 0.0
 
 
 def _with_logits(model: LayerModel, forward: Number, backward: Number) -> tuple[Number, Number]:
@@ -239,5 +251,5 @@ def communicator_bytes(*degrees: Number) -> Number:
     groups: Number = 0
     for degree in degrees:
         groups = groups + (degree > 1)
-    # The norm of all gradients is summed in a group of its own.
-    return (groups + (groups > 1)) * COMMUNICATOR_BYTES
+    # The norm of all gradients is summed in a group of its own, and all ranks wait for each other in one.
+    return (groups + 2 * (groups > 1)) * COMMUNICATOR_BYTES
