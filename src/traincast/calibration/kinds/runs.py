@@ -41,6 +41,7 @@ from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.factors import FactorTable, factors_on, shipped_factors
 from traincast.estimate.memory import JobMemory, StageMemory, fits
 from traincast.estimate.memory.fits import REFUSED_ABOVE
+from traincast.job.job import Job
 from traincast.job.parallel import DEGREES
 from traincast.schedules.schedule import planned
 from traincast.simulation.confidence import Z
@@ -239,8 +240,7 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
     except InfeasibleError as error:
         return RunMemory(None, run.memory_kind, False, True, str(error))
     if run.cells.get(HOST_AHEAD) == "false":
-        policy = replace(job.framework.memory, waiting_gathers=0)
-        job = replace(job, framework=replace(job.framework, memory=policy))
+        job = without_waiting(job)
     parallel = job.parallel
     plan = planned(job.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
     memory = JobMemory(job, plan)
@@ -248,6 +248,12 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
     printed = stages[0] if run.first_stage_memory else max(stages, key=lambda stage: stage.peak)
     verdict = fits(memory, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)
     return RunMemory(printed, run.memory_kind, verdict.fits, verdict.refused, "" if verdict.fits else verdict.text)
+
+
+def without_waiting(job: Job) -> Job:
+    """Return a job whose host is not ahead of its GPUs, so that nothing waits for them."""
+    policy = replace(job.framework.memory, waiting_gathers=0)
+    return replace(job, framework=replace(job.framework, memory=policy))
 
 
 def predict_memory(table: MeasurementTable, request: Request) -> Predictions:
