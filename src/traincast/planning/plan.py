@@ -54,8 +54,9 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     if setting.engine == "auto":
         setting = replace(setting, engine="several")
     usable = usable_bytes(setting.cluster.gpu.memory_bytes)
-    limit = usable * (1 - options.headroom) if options.headroom is not None else safe_bytes(usable, space.framework.name)
     space = _space(request, setting, options)
+    safe = safe_bytes(usable, space.framework.name)
+    limit = safe if options.headroom is None else usable * (1 - options.headroom)
     screen = Screen(space, setting, limit)
     screened = screen.run()
     if not screened.layouts:

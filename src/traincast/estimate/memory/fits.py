@@ -5,6 +5,7 @@ the framework show, or those of all others where nobody measured it (`data/memor
 """
 
 import math
+
 from msgspec import Struct
 
 from traincast.estimate.memory.job_memory import JobMemory
