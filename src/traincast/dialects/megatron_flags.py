@@ -106,19 +106,17 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
     fields["grad_reduce_bytes"] = gradient_bytes(pasted)
     fields["precision_aware_optimizer"] = pasted.is_on("use-precision-aware-optimizer")
     fields |= _graphs(pasted)
-    fields |= _kernels(pasted, described=model is not None)
+    fields |= _kept(pasted, described=model is not None)
     return fields
 
 
-def _kernels(pasted: Pasted, *, described: bool) -> dict[str, Any]:
-    """Return whether layers have dropout, and what is fused; flags that leave the model open leave the rest to it.
+def _kept(pasted: Pasted, *, described: bool) -> dict[str, Any]:
+    """Return whether layers have dropout, and what computes the loss; where the model is open, what is said of them.
 
     Source: Megatron-LM, megatron/core/transformer/transformer_config.py (hidden_dropout and attention_dropout, 0.1;
-    gradient_accumulation_fusion, on; cross_entropy_fusion_impl, native).
+    cross_entropy_fusion_impl, native).
     """
     fields: dict[str, Any] = {}
-    if pasted.is_on("no-gradient-accumulation-fusion"):
-        fields["gradient_accumulation_fusion"] = False
     loss, rates = "cross-entropy-loss-fusion", ("hidden-dropout", "attention-dropout")
     if described or any(each in pasted for each in rates):
         fields["dropout"] = any(pasted.number(each, "share") > 0 if each in pasted else described for each in rates)

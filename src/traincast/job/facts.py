@@ -76,8 +76,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     te_op_fuser: bool = False
     dropout: bool = False
     loss_kernel: str | None = None
-    """None in results that did not tell it yet; so of the next."""
-    gradient_accumulation_fusion: bool | None = None
+    """None in results that did not tell it yet."""
     fp8_recipe: str = "none"
     fp8_transposes: bool = False
     fp8_attention: bool = False

@@ -85,7 +85,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
             self.sharding.zero,
             dropout=kernels.dropout,
             loss_kernel=kernels.loss_kernel,
-            fused_sums=kernels.gradient_accumulation_fusion,
+            fused_sums="gradient_sums" not in kernels.unfused,
         )
 
     @property

@@ -31,8 +31,6 @@ class Kernels(Struct, frozen=True, kw_only=True, rename={"attention": "attention
     """Whether layers have dropout."""
     loss_kernel: str = "unfused"
     """What computes the loss from the logits, of `traincast.job.frameworks.LOSS_KERNELS`."""
-    gradient_accumulation_fusion: bool = True
-    """Whether the GEMMs of weight gradients add to the main gradients themselves."""
 
 
 def decide_attention_kernel(request: JobRequest, decided: Decisions) -> str:
@@ -73,11 +71,6 @@ def decide_kernels(request: JobRequest, framework: Framework, *, attention: str,
         If two of the fields that say it contradict each other.
     """
     graphs, scope = _graphs(request, framework)
-    fuses, fusion = framework.gradient_sum == "gemm", request.gradient_accumulation_fusion
-    if fusion and not fuses:
-        raise ConfigError(
-            f"is on, but GEMMs of {framework.name} do not add up gradients", "gradient_accumulation_fusion"
-        )
     return Kernels(
         attention=attention,
         cuda_graphs=graphs,
@@ -86,7 +79,6 @@ def decide_kernels(request: JobRequest, framework: Framework, *, attention: str,
         te_op_fuser=bool(request.te_op_fuser),
         dropout=framework.memory.dropout if request.dropout is None else request.dropout,
         loss_kernel=request.loss_kernel or ("fused" if framework.memory.fused_loss else "unfused"),
-        gradient_accumulation_fusion=fuses if fusion is None else fusion,
     )
 
 

@@ -99,9 +99,6 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """Whether layers have dropout, whose masks wait for the backward pass."""
     loss_kernel: str | None = None
     """What computes the loss from the logits: one of `traincast.job.frameworks.LOSS_KERNELS`."""
-    gradient_accumulation_fusion: bool | None = None
-    """Whether the GEMMs of weight gradients add to the main gradients (off: Megatron-LM,
-    --no-gradient-accumulation-fusion)."""
     fp8_recipe: str | None = None
     """How 8- and 4-bit types are scaled: one of `traincast.job.precision.FP8_RECIPES`."""
     fp8_attention: bool | None = None

@@ -57,15 +57,9 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         ranks_per_node=ranks_per_node,
         fused_elementwise=framework.fused_elementwise,
         fused_expert_bias=framework.fused_expert_bias or kernels.te_op_fuser,
-        gradient_sum=_gradient_sum(job),
+        gradient_sum=framework.gradient_sum,
         recasts_norms=framework.recasts_norms,
     )
-
-
-def _gradient_sum(job: Job) -> str:
-    """Return what adds up weight gradients: a kernel where GEMMs could and the job says that they do not."""
-    usual = job.framework.gradient_sum
-    return "kernel" if usual == "gemm" and not job.kernels.gradient_accumulation_fusion else usual
 
 
 def kept_share(share: Share, policy: MemoryPolicy) -> Share:

@@ -429,7 +429,7 @@ def test_dropout_keeps_two_masks_of_every_layer():
 def test_gradients_that_a_kernel_adds_up_leave_no_tensor_behind():
     job = job_of(tp=2, pp=2, vpp=1)
     assert min(placeholders(job)) > 0
-    assert placeholders(job.with_values(gradient_accumulation_fusion=False)) == [0, 0]
+    assert placeholders(job.with_values(unfused=("gradient_sums",))) == [0, 0]
 
 
 def test_gemms_have_workspaces_and_those_of_experts_more():
