@@ -105,7 +105,21 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
     fields["grad_reduce_bytes"] = gradient_bytes(pasted)
     fields["precision_aware_optimizer"] = pasted.is_on("use-precision-aware-optimizer")
     fields |= _graphs(pasted)
+    fields |= _kernels(pasted)
     return fields
+
+
+def _kernels(pasted: Pasted) -> dict[str, Any]:
+    """Return what runs as kernels of its own, and what is computed in every step to be logged."""
+    experts = "num-experts" in pasted and not pasted.is_on("moe-grouped-gemm")
+    unfused = {
+        "rope": pasted.is_on("no-rope-fusion"),
+        "gradient_sums": pasted.is_on("no-gradient-accumulation-fusion"),
+        "experts": experts and not pasted.is_on("use-transformer-engine-op-fuser"),
+    }
+    checks = {"params_norm": pasted.is_on("log-params-norm"), "zeros_in_grad": pasted.is_on("log-num-zeros-in-grad")}
+    said = {"unfused": unfused, "step_checks": checks}
+    return {name: tuple(each for each, on in given.items() if on) for name, given in said.items()}
 
 
 def _graphs(pasted: Pasted) -> dict[str, Any]:

@@ -62,7 +62,16 @@ tensors are made in Python. Of what has no such tensors it is 0.1: 128 GEMMs in 
 (NVIDIA/TransformerEngine#2897, #2053). Sources of MoE runs that are left out of the fit are 13 % off in the median and
 26 % at the 90th percentile with 0.6, 14 and 31 % with 1, 14 and 30 % with 0.4."""
 
-_HOOK = 1
+import os
+def _e(n,d): return float(os.environ.get(n,d))
+_HOOK = _e("HOOK",1)
+BARE = _e("BARE", 0.6)
+MSG = _e("MSG",5)
+TENS = _e("TENS",0.1)
+FIX0 = _e("FIX0",1)
+COLL = _e("COLL",1)
+SEQ = _e("SEQ",1)
+MODW = _e("MODW",0)
 
 _ROUTER = "mlp.router"
 _NORM_MODULES = {"self_attention.qk_layernorm": 2}
@@ -92,6 +101,20 @@ class Launches(Summed, frozen=True):
     def idle_s(self, framework: Framework) -> Number:
         """Return the time for which its waits leave the GPU without work, likewise."""
         return self.waits * _AFTER_WAIT * launch_s(framework)
+
+
+def message_launches(job: Job) -> Launches:
+    return Launches(MSG) if job.parallel.pp > 1 else Launches()
+
+
+_UPDATE_OPS = 3
+_CHECK_OPS = {"params_norm": 1, "zeros_in_grad": 4}
+def update_launches(job: Job, tensors: Number) -> Launches:
+    return Launches(tensors * (_UPDATE_OPS + sum(_CHECK_OPS[name] for name in job.kernels.step_checks)) * TENS)
+
+def fixed_s(job: Job) -> float:
+    from math import log2
+    return job.framework.step_fixed_s * (FIX0+log2(job.parallel.world_size))/(FIX0+8)
 
 
 def launch_s(framework: Framework) -> float:
@@ -134,7 +157,7 @@ def layer_launches(blocks: Blocks, of_rank: RankParts, job: Job) -> LayerLaunche
             own = replace(own, after_wait=own.launches)
         if part.name == _DISPATCHER and not inside:
             # Counts of tokens, which the host waits for before it sends them.
-            own += Launches(0 if "moe_preprocess" in held else _PREPARE, waits=float(waits))
+            own += Launches(0 if "moe_preprocess" in held else _PREPARE * BARE, waits=float(waits))
             if job.experts.a2a_overlap:
                 own, back = own + _INTERLEAVED, back + _INTERLEAVED
         graph = inside
@@ -178,7 +201,8 @@ def _of_modules(part: Part, job: Job) -> Number:
         return 0  # PyTorch's own linear layer
     norms = _NORM_MODULES.get(part.name, 0)
     cores = sum(each.family in ATTENTION_FAMILIES for each in part.kernels)
-    return (len(part.gemms) + norms + cores) * (job.framework.module_launches - 1)
+    several = added(gemm.groups for gemm in part.gemms)*SEQ if part.place == "experts" and "experts" in job.kernels.unfused else len(part.gemms)
+    return (several + norms + cores) * ((MODW or job.framework.module_launches) - 1)
 
 
 def _sent(exchanges: tuple[Exchange, ...], share: Share, job: Job) -> Number:
@@ -187,7 +211,7 @@ def _sent(exchanges: tuple[Exchange, ...], share: Share, job: Job) -> Number:
     crosses = job.parallel.pp > 1 and job.parallel.world_size > ranks
     launch = launch_s(framework)
     peer = framework.host_peer_s / launch if crosses and launch else 0.0  # a host that takes no time takes none here
-    return added((1 + share.tp * peer * (each.group == "tp")) * (each.size_bytes > 0) for each in exchanges)
+    return added((COLL + share.tp * peer * (each.group == "tp")) * (each.size_bytes > 0) for each in exchanges)
 
 
 def _backward(part: Part, share: Share, job: Job) -> Number:
@@ -217,7 +241,9 @@ def _trained(part: Part, share: Share) -> bool:
 def _kernels(kernel: Kernel, job: Job) -> Number:
     """Return the kernels of a part's work besides its GEMMs and their casts."""
     if kernel.family == "route":
-        return _ROUTE_FUSED if job.experts.fused_router else _ROUTE
+        return _ROUTE_FUSED * BARE if job.experts.fused_router else _ROUTE * BARE
     if kernel.family == "permute":
-        return kernel.count * (_PERMUTE_FUSED if job.experts.fused_permute else _PERMUTE)
+        return kernel.count * (_PERMUTE_FUSED if job.experts.fused_permute else _PERMUTE) * BARE
+    if kernel.family == "rotary" and "rope" in job.kernels.unfused:
+        return 2 * kernel.count * BARE
     return kernel.count * _KERNELS.get(kernel.family, 1)
