@@ -36,6 +36,7 @@ from traincast.model.model import Model
 _SHOWN = "megatron flags"
 _LAYOUT = "pipeline-model-parallel-layout"
 _ALONE = "standalone-embedding-stage"
+_LOCAL = "megatron-core-local"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
 
 
@@ -53,7 +54,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     table.check_script(launch.script)
     pasted = split_flags(launch.words, _SHOWN, table)
     judged = judge(pasted.given(), table, strict=strict)
-    text = f"framework is not given: {table.usual['framework']}, for pasted Megatron-LM flags; give --framework"
+    text = f"framework is not given: {_framework(pasted)}, for pasted Megatron-LM flags; give --framework"
     notes = [*judged.notes, *launch_notes(launch), Note("assumed-framework", text)]
     hybrid = hybrid_of(pasted, launch.script, notes)
     if hybrid is not None:
@@ -82,9 +83,15 @@ def _why(note: Note) -> str:
     return note.text.partition(": ")[2]
 
 
+def _framework(pasted: Pasted) -> str:
+    """Return the framework that runs the layers: Megatron Core with Transformer Engine, or with its own."""
+    local = "transformer-impl" in pasted and pasted.text("transformer-impl") == "local"
+    return _LOCAL if local else str(flag_table("megatron").usual["framework"])
+
+
 def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[str, Any]:
     """Return the fields of the job that the flags say."""
-    fields = pasted.fields(flag_table("megatron"))
+    fields = pasted.fields(flag_table("megatron")) | {"framework": _framework(pasted)}
     if "num-experts" in pasted:
         # Source: arguments.py, validate_args: experts are split as the rest unless the flag says otherwise.
         fields.setdefault("etp", fields["tp"])

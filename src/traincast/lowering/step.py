@@ -9,7 +9,7 @@ from typing import NamedTuple
 from traincast.job.job import Job
 from traincast.lowering.casts import weight_casts
 from traincast.lowering.emit import Emitter, Rows
-from traincast.lowering.launches import fixed_s, update_launches
+from traincast.lowering.launches import step_fixed_s, update_launches
 from traincast.lowering.layers import layers_backward, layers_forward
 from traincast.lowering.offload import brought_in, gradients_out, parameters_in, sent_out, updated_rows
 from traincast.lowering.stage import StageWork
@@ -192,7 +192,7 @@ def start_rows(emit: Emitter, own: Sequence[OfStage]) -> Rows:
     the job after one step may be overlapped with the next one.
     """
     of = own[0]
-    rows = emit.gap("step overhead", fixed_s(emit.job), CostClass.FIXED)
+    rows = emit.gap("step overhead", step_fixed_s(emit.job), CostClass.FIXED)
     if gathers_updated(emit.job) and emit.job.sharding.overlap_param_gather:
         share, gathered = 1 / max(1, of.stage.layers), of.state.gathered()
         rows += emit.all(gathered, share=share)
