@@ -50,6 +50,10 @@ _PREPARE = 15
 """Kernels of a dispatcher before it sends: counts of tokens by expert, their sums over ranks, copies to the host
 (megatron/core/transformer/moe/token_dispatcher.py, preprocess)."""
 
+_PREPARE_GATHERED = 5
+"""Where all tokens are gathered: the local experts' part of the map and of the probabilities, and its sums (the same
+file, MoEAllGatherTokenDispatcher)."""
+
 _AFTER_WAIT = 2
 """Launches that nothing hides where the host has waited for the GPU: the copy that it reads, and the next kernel."""
 
@@ -59,13 +63,13 @@ calls for each: two streams wait for each other, and are changed, inputs are det
 stream (Megatron-LM, megatron/core/models/common/model_chunk_schedule_plan.py; megatron/core/pipeline_parallel/utils.py,
 ScheduleNode). Both passes of a layer of Qwen3 235B take 3 ms longer on B200 in the release whose recipe overlaps."""
 
-_IN_GROUP = 0.6
+_IN_GROUP = 0.4
 """Time of a launch for one more expert of a grouped GEMM over that of a single one: a loop in C++ makes it, but its
 tensors are made in Python. Of what has no such tensors it is 0.1: 128 GEMMs in 1.2 ms where a linear layer takes 0.1
-(NVIDIA/TransformerEngine#2897, #2053). Sources of MoE runs that are left out of the fit are 13 % off in the median and
-26 % at the 90th percentile with 0.6, 14 and 31 % with 1, 14 and 30 % with 0.4."""
+(NVIDIA/TransformerEngine#2897, #2053). Of 50 published MoE runs that launches decide the 90th percentile of errors is
+23 % with 0.4, 29 % with 0.6 and 24 % with 0.3."""
 
-_PLAIN = 0.6
+_PLAIN = 0.7
 """Time of a plain operation of PyTorch in routing and dispatch over that of a launch, which has a module's Python with
 it: fitted with `_MESSAGE` and `_OF_LOOP` to the steps of Megatron-LM's own tests on A100 and H100, with those on GB200
 left out (studies/judges/golden.py)."""
@@ -137,7 +141,7 @@ def update_launches(job: Job, tensors: Number) -> Launches:
 
 def step_fixed_s(job: Job) -> float:
     """Return the time of a step besides its work, on an x86 server."""
-    ranks = (1 + log2(job.parallel.world_size)) / (1 + log2(_STEADY_GPUS))
+    ranks = (1 + log2(min(job.parallel.world_size, _STEADY_GPUS))) / (1 + log2(_STEADY_GPUS))
     return job.framework.step_fixed_s * ranks
 
 
@@ -181,7 +185,8 @@ def layer_launches(blocks: Blocks, of_rank: RankParts, job: Job) -> LayerLaunche
             own = replace(own, after_wait=own.launches)
         if part.name == _DISPATCHER and not inside:
             # Counts of tokens, which the host waits for before it sends them.
-            own += Launches(0 if "moe_preprocess" in held else _PREPARE * _PLAIN, waits=float(waits))
+            prepared = _PREPARE_GATHERED if job.experts.dispatcher == "allgather" else _PREPARE
+            own += Launches(0 if "moe_preprocess" in held else prepared * _PLAIN, waits=float(waits))
             if job.experts.a2a_overlap:
                 own, back = own + _INTERLEAVED, back + _INTERLEAVED
         graph = inside
