@@ -25,6 +25,7 @@ from traincast.dialects.megatron_checks import (
     recompute_fields,
 )
 from traincast.dialects.megatron_hybrid import Hybrid, hybrid_of
+from traincast.dialects.megatron_layers import decoder_of
 from traincast.dialects.megatron_model import described_model
 from traincast.errors import InfeasibleError
 from traincast.job.communication import SHARP_GROUPS
@@ -92,6 +93,10 @@ def _framework(pasted: Pasted) -> str:
 def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[str, Any]:
     """Return the fields of the job that the flags say."""
     fields = pasted.fields(flag_table("megatron")) | {"framework": _framework(pasted)}
+    decoder = decoder_of(pasted)
+    if decoder is not None:
+        # The sequence of the job is the decoder's, of which the loss is.
+        fields["seq_length"] = decoder.length
     if "num-experts" in pasted:
         # Source: arguments.py, validate_args: experts are split as the rest unless the flag says otherwise.
         fields.setdefault("etp", fields["tp"])

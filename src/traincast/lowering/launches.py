@@ -100,7 +100,7 @@ _ROUTER = "mlp.router"
 _NORM_MODULES = {"self_attention.qk_layernorm": 2}
 """Parts with norms that are modules of their own, and how many; others are in the linear layer that follows."""
 
-_SCOPE_OF_NAME = {"self_attention": "attn", "mixer": "mamba", "mlp": "mlp"}
+_SCOPE_OF_NAME = {"self_attention": "attn", "cross_attention": "attn", "mixer": "mamba", "mlp": "mlp"}
 _ROUTED = ("mlp.router", "pre_mlp_layernorm", "mlp.shared_experts")
 _DISPATCHER = "mlp.token_dispatcher"
 
