@@ -25,7 +25,7 @@ from traincast.dialects.megatron_checks import (
     recompute_fields,
 )
 from traincast.dialects.megatron_hybrid import Hybrid, hybrid_of
-from traincast.dialects.megatron_layers import decoder_of
+from traincast.dialects.megatron_layers import decoder_of, is_encoder
 from traincast.dialects.megatron_model import described_model
 from traincast.errors import InfeasibleError
 from traincast.job.communication import SHARP_GROUPS
@@ -62,8 +62,12 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
         # Source: arguments.py, validate_args: the letters turn on what they need.
         means = ("is-hybrid-model", *(["multi-latent-attention"] if hybrid.has_latent_attention else []))
         pasted = replace(pasted, flags={**pasted.flags, **dict.fromkeys(means, ())})
-    model = described_model(pasted, hybrid, notes)
+    decoder = decoder_of(pasted, launch.script)
+    model = described_model(pasted, hybrid, notes, decoder, causal=not is_encoder(launch.script))
     fields = _fields(pasted, model, hybrid)
+    if decoder is not None:
+        # The sequence of the job is the decoder's, of which the loss is.
+        fields["seq_length"] = decoder.length
     if launch.gpus is not None:
         fields.setdefault("gpus", launch.gpus)
     notes += check_combinations(pasted, fields, model is not None)
@@ -93,10 +97,6 @@ def _framework(pasted: Pasted) -> str:
 def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[str, Any]:
     """Return the fields of the job that the flags say."""
     fields = pasted.fields(flag_table("megatron")) | {"framework": _framework(pasted)}
-    decoder = decoder_of(pasted)
-    if decoder is not None:
-        # The sequence of the job is the decoder's, of which the loss is.
-        fields["seq_length"] = decoder.length
     if "num-experts" in pasted:
         # Source: arguments.py, validate_args: experts are split as the rest unless the flag says otherwise.
         fields.setdefault("etp", fields["tp"])

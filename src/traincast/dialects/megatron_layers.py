@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from traincast.dialects.flags import Pasted
 from traincast.dialects.megatron_hybrid import Hybrid
+from traincast.errors import ConfigError
 from traincast.model.table import LAYER_LETTERS
 from traincast.units import count_of, quoted
 
@@ -51,7 +52,15 @@ _MAMBA_EXPAND, _MAMBA_KERNEL = 2, 4
 """Inner over hidden size, and tokens that the convolution sees: megatron/core/ssm/mamba_mixer.py."""
 
 
-def layer_fields(pasted: Pasted, hybrid: Hybrid | None) -> dict[str, Any]:
+class Decoder(NamedTuple):
+    """The decoder of a model that has an encoder, too."""
+
+    layers: int
+    length: int
+    """Tokens of a sequence."""
+
+
+def layer_fields(pasted: Pasted, hybrid: Hybrid | None, decoder: Decoder | None) -> dict[str, Any]:
     """Return the fields of a model that say what its layers are.
 
     They are ``layers``, ``mtp_layers``, ``experts`` and ``attention`` (which layers have experts and windows), and
@@ -62,7 +71,6 @@ def layer_fields(pasted: Pasted, hybrid: Hybrid | None) -> dict[str, Any]:
     ConfigError
         If a pattern does not cover the layers, or a block lacks a flag that it needs.
     """
-    decoder = decoder_of(pasted)
     if decoder is not None:
         return _with_encoder(pasted, decoder)
     if hybrid is None:
@@ -87,15 +95,16 @@ def layer_fields(pasted: Pasted, hybrid: Hybrid | None) -> dict[str, Any]:
     return {key: value for key, value in table.items() if value or key not in ("blocks", "mtp_blocks", "settings")}
 
 
-class Decoder(NamedTuple):
-    """The decoder of a model that has an encoder, too."""
-
-    layers: int
-    length: int
-    """Tokens of a sequence."""
+def is_encoder(script: str | None) -> bool:
+    """Return whether a training script is that of models whose tokens see all others: BERT."""
+    return _is(script, "pretrain_bert.py")
 
 
-def decoder_of(pasted: Pasted) -> Decoder | None:
+def _is(script: str | None, name: str) -> bool:
+    return (script or "").rpartition("/")[2] == name
+
+
+def decoder_of(pasted: Pasted, script: str | None) -> Decoder | None:
     """Return the decoder of a model that has an encoder, too; None for a model of one kind of layers.
 
     Source: Megatron-LM, megatron/training/arguments.py (validate_args; flags of the encoder are those of other models).
@@ -108,6 +117,9 @@ def decoder_of(pasted: Pasted) -> Decoder | None:
     flags = ("decoder-num-layers", "decoder-seq-length")
     given = [flag for flag in flags if flag in pasted]
     if not given:
+        if _is(script, "pretrain_t5.py"):
+            text = f"needs --{flags[0]} and --{flags[1]}; without them its decoder is not described"
+            raise ConfigError(text, "pretrain_t5.py")
         return None
     for flag in ("num-layers", "seq-length", flags[1]):
         if flag not in pasted:
