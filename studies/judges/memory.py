@@ -3,8 +3,8 @@
     python -m judges.memory
 
 What is fitted to recorded peaks are deviations alone (`traincast.estimate.memory.fits`): chances of a source's layouts
-follow from those of all other sources. Golden runs print what PyTorch's allocator has given out at most on the rank
-that logs, the last one (Megatron-LM, megatron/training/global_vars.py: _set_tensorboard_writer), which has the last stage.
+follow from those of all other sources. Golden runs print what PyTorch's allocator has given out at most on the rank that
+logs: the last one, which has the last stage (Megatron-LM, megatron/training/global_vars.py, _set_tensorboard_writer).
 """
 
 import csv
@@ -32,7 +32,7 @@ CLUSTERS = {"A100": "a100", "H100": "h100", "GB200": "gb200"}
 GOLDEN, SWEEP = "golden runs of Megatron-LM", "nanotron"
 FLOOR = 0.1
 """Least deviation of a framework: runs that print their memory say all of their settings, jobs leave some open. Of 679
-published runs of Megatron Core, all of which ran, some one in ten is forecast to need up to a tenth more than it had."""
+published runs of Megatron Core, all of which ran, one in ten is forecast to need a little more than it had."""
 TENTHS, LEAST_ROWS = 10, 20
 LEFT_OUT = "memory, source left out"
 

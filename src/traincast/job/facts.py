@@ -74,6 +74,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     fused_router: bool = False
     fused_permute: bool = False
     te_op_fuser: bool = False
+    unfused: tuple[str, ...] = ()
+    step_checks: tuple[str, ...] = ()
     dropout: bool = False
     loss_kernel: str | None = None
     """None in results that did not tell it yet."""
