@@ -3,8 +3,8 @@
     python -m judges.memory
 
 What is fitted to recorded peaks are deviations alone (`traincast.estimate.memory.fits`): chances of a source's layouts
-follow from those of all other sources. Golden runs print what PyTorch's allocator has given out at most on the rank that
-logs: the last one, which has the last stage (Megatron-LM, megatron/training/global_vars.py, _set_tensorboard_writer).
+follow from those of all other sources. Golden runs print what PyTorch's allocator has given out at most on the rank
+that logs: the last one, with the last stage (Megatron-LM, megatron/training/global_vars.py, _set_tensorboard_writer).
 """
 
 import csv

@@ -1,8 +1,8 @@
 """Whether a job fits into the memory of its GPUs, how sure that is, and what would free memory.
 
 The logarithm of measured over predicted memory is taken as normal around 0 with the deviation that recorded peaks of
-the framework show, or those of all others where nobody measured it (`data/memory/error.toml`). All stages of a job share
-the model's error, so that the stage that needs most decides.
+the framework show, or those of all others where nobody measured it (`data/memory/error.toml`). All stages of a job
+share the model's error, so that the stage that needs most decides.
 """
 
 import math
