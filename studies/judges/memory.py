@@ -130,8 +130,8 @@ def deviations() -> dict[str, float]:
 
 
 def unmeasured(found: Mapping[str, float]) -> float:
-    """Return the deviation of a framework of none of these sources, each counted once."""
-    return float(np.sqrt(np.mean([each**2 for each in found.values()])))
+    """Return the deviation of a framework of none of these sources, each counted once and no less than `FLOOR`."""
+    return float(np.sqrt(np.mean([max(FLOOR, each) ** 2 for each in found.values()])))
 
 
 def gap(chances: Sequence[float], crashed: Sequence[bool]) -> float:

@@ -403,7 +403,8 @@ def test_the_loss_is_the_frameworks_whatever_is_sharded():
     megatron = load_framework("megatron-core-2025")
     assert {megatron.memory_policy(zero).logit_bytes for zero in range(4)} == {4}
     assert {load_framework("megatron-core-2024").memory_policy(zero).logit_bytes for zero in range(4)} == {6}
-    assert load_framework("torchtitan-2025").memory_policy(0).logit_bytes == 14
+    assert load_framework("torchtitan-2025").memory_policy(0).logit_bytes == 12
+    assert load_framework("fms-fsdp-2024").memory_policy(0).logit_bytes == 14
 
 
 @pytest.mark.parametrize(("kernel", "logit_bytes"), [("fused", 4), ("unfused", 6), ("compiled", 10)])
