@@ -215,6 +215,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """The vocabulary is padded to a multiple of this times tp; 1: only so that tp divides it."""
     selective_share: float = 0.0
     """Share of each layer's work that ``selective`` recomputes, where it is more than the attention core."""
+    selective_operators: bool = False
+    """Whether that is of the operators of every layer: attention and every other GEMM keep their outputs."""
     recomputes_modules: bool = False
     """Whether it can recompute single modules of a layer, so that doing so is proposed where memory lacks."""
     recomputes_some_layers: bool = True

@@ -451,6 +451,22 @@ def test_gathered_inputs_wait_for_the_gpu_in_all_forward_passes_that_follow_each
     assert term(stage, "gathered inputs") == 0
 
 
+def test_operators_that_are_recomputed_leave_every_other_product_of_a_layer():
+    """torchtitan: of a token each layer keeps its input, attention's output, and half of what its GEMMs write."""
+    job = job_of(framework="torchtitan-2025", gpus=8, tp=1, pp=1, micro_batch=1, global_batch=8, recompute="selective")
+    model, (stage,) = job.model, memory_of(job)
+    attention = model.attention
+    queries, pairs = attention.heads * attention.head_dim, 2 * attention.kv_heads * attention.head_dim
+    written = queries + pairs + model.hidden + 2 * model.ffn_hidden + model.hidden
+    tokens = 4096 * model.layers
+    assert term(stage, "layer inputs") == 2 * tokens * model.hidden
+    assert term(stage, "outputs of GEMMs") == pytest.approx(2 * tokens * written / 2)
+    assert term(stage, "attention outputs") == pytest.approx(tokens * (2 * queries + 4 * attention.heads))
+    (whole,) = memory_of(job.with_values(recompute_layers=None))
+    assert term(whole, "outputs of GEMMs") == 0
+    assert whole.activations < stage.activations < memory_of(job.with_values(recompute="none"))[0].activations
+
+
 def placeholders(job: Job) -> list[float]:
     return [term(stage, "unused weight gradients") for stage in memory_of(job)]
 
