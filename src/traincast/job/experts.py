@@ -8,7 +8,7 @@ from traincast.job.fields import needing
 from traincast.job.parallel import Parallel
 from traincast.job.request import JobRequest
 from traincast.model.dispatch import DISPATCHERS, Dispatch, dispatcher_of
-from traincast.model.routing import POPULARITY_DEVIATION, busiest_rank
+from traincast.model.routing import POPULARITY_DEVIATION, busiest_rank, trained_deviation
 from traincast.schedules.schedule import Pairing, schedules_that_pair
 
 
@@ -122,7 +122,7 @@ def decide_experts(request: JobRequest, decided: Decisions, parallel: Parallel, 
         a2a_overlap=bool(matters and overlaps),
         delay_wgrad=bool(matters and overlaps and delays),
         shared_expert_overlap=matters and _shared_experts_overlap(request, decided, others=bool(overlaps)),
-        imbalance=_decide_imbalance(request, decided, parallel.ep),
+        imbalance=_decide_imbalance(request, decided, parallel),
         paged_stash=bool(request.moe_paged_stash),
         fused_router=framework.fused_router if request.fused_router is None else request.fused_router,
         fused_permute=framework.fused_permute if request.fused_permute is None else request.fused_permute,
@@ -143,30 +143,37 @@ def _shared_experts_overlap(request: JobRequest, decided: Decisions, *, others: 
     return bool(overlaps and experts is not None and experts.shared_ffn_hidden and not others)
 
 
-def _decide_imbalance(request: JobRequest, decided: Decisions, ep: int) -> float:
+def _decide_imbalance(request: JobRequest, decided: Decisions, parallel: Parallel) -> float:
     """Decide what the busiest expert rank gets of the tokens over the mean.
 
     Raises
     ------
     ConfigError
-        If both a factor and natural routing are asked for.
+        If both a factor and a kind of routing that is not balanced are asked for.
     """
-    given, experts = request.expert_imbalance, request.model.experts
+    given, experts, routing, ep = request.expert_imbalance, request.model.experts, request.moe_routing, parallel.ep
     if experts is None or ep == 1:
         return given
+    if routing is not None and routing != "balanced" and given != 1:
+        raise ConfigError(f"is {given:g}, and moe_routing is {routing}; give one of the two", "expert_imbalance")
     natural = busiest_rank(experts.experts, experts.topk, ep)
-    if request.moe_routing == "natural":
-        if given != 1:
-            raise ConfigError(f"is {given:g}, and moe_routing is natural; give one of the two", "expert_imbalance")
-        text = (
-            f"moe_routing natural: the busiest of ep {ep} expert ranks gets {natural:.2f} x the mean tokens, another "
-            f"one in each layer, as {experts.experts} experts at initialisation have log-normal popularities "
+    if routing == "natural":
+        why = (
+            f"another one in each layer, as {experts.experts} experts at initialisation have log-normal popularities "
             f"(deviation {POPULARITY_DEVIATION:g})"
         )
-        brief = f"moe_routing natural: the busiest of ep {ep} expert ranks gets {natural:.2f} x the mean tokens"
-        decided.note("natural-routing", text, brief=brief)
-        return natural
-    if given == 1 and request.moe_routing is None:
+        return _noted(decided, routing, ep, natural, why)
+    if routing == "trained":
+        has_bias = experts.router_bias and not request.model.linear_bias
+        tokens = _tokens_of_exchange(request, parallel)
+        spread = trained_deviation(experts.experts, experts.topk, tokens, has_bias=has_bias)
+        what = "biases of the router balance" if has_bias else "an auxiliary loss balances"
+        why = (
+            f"as {what} {experts.experts} experts over the whole, and the {tokens:,.0f} tokens of an exchange are of "
+            f"some documents (log-normal popularities, deviation {spread:.2g})"
+        )
+        return _noted(decided, routing, ep, busiest_rank(experts.experts, experts.topk, ep, spread), why)
+    if given == 1 and routing is None:
         text = (
             "moe_routing is not given: balanced, every expert gets equally many tokens, as in benchmarks; if it were "
             f"natural, as at initialisation, the busiest of ep {ep} expert ranks would get {natural:.2f} x the mean"
@@ -174,6 +181,19 @@ def _decide_imbalance(request: JobRequest, decided: Decisions, ep: int) -> float
         brief = f"moe_routing is not given: balanced (natural: the busiest rank gets {natural:.2f} x the mean)"
         decided.note("assumed-moe-routing", text, brief=brief)
     return given
+
+
+def _noted(decided: Decisions, routing: str, ep: int, busiest: float, why: str) -> float:
+    """Say what the busiest rank gets with a kind of routing, and return it."""
+    brief = f"moe_routing {routing}: the busiest of ep {ep} expert ranks gets {busiest:.2f} x the mean tokens"
+    decided.note(f"{routing}-routing", f"{brief}, {why}", brief=brief)
+    return busiest
+
+
+def _tokens_of_exchange(request: JobRequest, parallel: Parallel) -> float:
+    """Return the tokens that the expert ranks of one group exchange for a microbatch."""
+    of_rank = (request.micro_batch or 1) * request.seq_length / (parallel.cp * parallel.tp)
+    return of_rank * parallel.ep * parallel.expert_tp
 
 
 def _dispatcher(request: JobRequest) -> str | None:

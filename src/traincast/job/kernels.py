@@ -72,7 +72,7 @@ def decide_kernels(request: JobRequest, framework: Framework, *, attention: str,
         cuda_graphs=graphs,
         padded_vocab=padded_vocab,
         cuda_graph_scope=scope,
-        te_op_fuser=bool(request.te_op_fuser),
+        te_op_fuser=framework.te_op_fuser if request.te_op_fuser is None else request.te_op_fuser,
     )
 
 
