@@ -58,7 +58,7 @@ def mlperf_boards(runs: Sequence[MeasuredRun]) -> Iterator[Board]:
 
 def _of(subject: str, name: str, found: Sequence[tuple[MeasuredRun, float]], **asked: float) -> Board:
     measured = [run.measured_s or 0.0 for run, _ in found]
-    board = board_of(subject, name, [step_s for _, step_s in found], measured, **asked)
+    board = board_of(subject, name, [step_s for _, step_s in found], measured, (), **asked)
     off = max((abs(step_s / known - 1) for (_, step_s), known in zip(found, measured, strict=True)), default=0.0)
     return board._replace(figures={**board.figures, "worst": round(100 * off, 2)})
 

@@ -52,7 +52,7 @@ def in_common_schema(table: MeasurementTable) -> MeasurementTable:
 
 
 def _with_own_recipes(table: MeasurementTable) -> MeasurementTable:
-    """Return a table with the settings of recipes that stand in it under the names that a table of recipes gives them."""
+    """Return a table with the settings of recipes that stand in it under the names that a table of recipes has."""
     if not any(name.startswith(_OF_RECIPE) for name in table.columns):
         return table
     columns = dict.fromkeys(name.removeprefix(_OF_RECIPE) for name in table.columns)

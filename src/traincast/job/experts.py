@@ -154,26 +154,16 @@ def _decide_imbalance(request: JobRequest, decided: Decisions, parallel: Paralle
     given, experts, routing, ep = request.expert_imbalance, request.model.experts, request.moe_routing, parallel.ep
     if experts is None or ep == 1:
         return given
-    if routing is not None and routing != "balanced" and given != 1:
+    if spreads_tokens(request) and given != 1:
         raise ConfigError(f"is {given:g}, and moe_routing is {routing}; give one of the two", "expert_imbalance")
-    natural = busiest_rank(experts.experts, experts.topk, ep)
-    if routing == "natural":
-        why = (
-            f"another one in each layer, as {experts.experts} experts at initialisation have log-normal popularities "
-            f"(deviation {POPULARITY_DEVIATION:g})"
-        )
-        return _noted(decided, routing, ep, natural, why)
-    if routing == "trained":
-        has_bias = experts.router_bias and not request.model.linear_bias
-        tokens = _tokens_of_exchange(request, parallel)
-        spread = trained_deviation(experts.experts, experts.topk, tokens, has_bias=has_bias)
-        what = "biases of the router balance" if has_bias else "an auxiliary loss balances"
-        why = (
-            f"as {what} {experts.experts} experts over the whole, and the {tokens:,.0f} tokens of an exchange are of "
-            f"some documents (log-normal popularities, deviation {spread:.2g})"
-        )
-        return _noted(decided, routing, ep, busiest_rank(experts.experts, experts.topk, ep, spread), why)
+    tokens = tokens_exchanged(request, parallel.tp, parallel.cp, ep, parallel.expert_tp, request.micro_batch or 1)
+    if spreads_tokens(request):
+        busiest = busiest_by_routing(request, ep, tokens)
+        brief = f"moe_routing {routing}: the busiest of ep {ep} expert ranks gets {busiest:.2f} x the mean tokens"
+        decided.note(f"{routing}-routing", f"{brief}, {_why(request, tokens)}", brief=brief)
+        return busiest
     if given == 1 and routing is None:
+        natural = busiest_rank(experts.experts, experts.topk, ep)
         text = (
             "moe_routing is not given: balanced, every expert gets equally many tokens, as in benchmarks; if it were "
             f"natural, as at initialisation, the busiest of ep {ep} expert ranks would get {natural:.2f} x the mean"
@@ -183,17 +173,50 @@ def _decide_imbalance(request: JobRequest, decided: Decisions, parallel: Paralle
     return given
 
 
-def _noted(decided: Decisions, routing: str, ep: int, busiest: float, why: str) -> float:
-    """Say what the busiest rank gets with a kind of routing, and return it."""
-    brief = f"moe_routing {routing}: the busiest of ep {ep} expert ranks gets {busiest:.2f} x the mean tokens"
-    decided.note(f"{routing}-routing", f"{brief}, {why}", brief=brief)
-    return busiest
+def spreads_tokens(request: JobRequest) -> bool:
+    """Say whether a request asks for a kind of routing that gives some expert ranks more tokens than others."""
+    return request.model.experts is not None and request.moe_routing in ("trained", "natural")
 
 
-def _tokens_of_exchange(request: JobRequest, parallel: Parallel) -> float:
+def busiest_by_routing(request: JobRequest, ep: int, tokens: float) -> float:
+    """Return the tokens of the busiest of `ep` expert ranks over the mean, of an exchange of so many tokens."""
+    experts = request.model.experts
+    if experts is None:
+        return 1.0
+    deviation = _deviation(request, tokens) if request.moe_routing == "trained" else POPULARITY_DEVIATION
+    return busiest_rank(experts.experts, experts.topk, ep, deviation)
+
+
+def tokens_exchanged(request: JobRequest, tp: int, cp: int, ep: int, etp: int, micro_batch: int) -> float:
     """Return the tokens that the expert ranks of one group exchange for a microbatch."""
-    of_rank = (request.micro_batch or 1) * request.seq_length / (parallel.cp * parallel.tp)
-    return of_rank * parallel.ep * parallel.expert_tp
+    return micro_batch * request.seq_length / (cp * tp) * ep * etp
+
+
+def _deviation(request: JobRequest, tokens: float) -> float:
+    experts = request.model.experts
+    if experts is None:
+        return 0.0
+    return trained_deviation(experts.experts, experts.topk, tokens, has_bias=_balances_by_bias(request))
+
+
+def _balances_by_bias(request: JobRequest) -> bool:
+    """Say whether the router's bias is of its choice, and not one of its GEMM, which all linear layers have then."""
+    experts = request.model.experts
+    return experts is not None and experts.router_bias and not request.model.linear_bias
+
+
+def _why(request: JobRequest, tokens: float) -> str:
+    count = "" if request.model.experts is None else f"{request.model.experts.experts} experts"
+    if request.moe_routing == "natural":
+        return (
+            f"another one in each layer, as {count} at initialisation have log-normal popularities "
+            f"(deviation {POPULARITY_DEVIATION:g})"
+        )
+    what = "biases of the router balance" if _balances_by_bias(request) else "an auxiliary loss balances"
+    return (
+        f"as {what} {count} over the whole, and the {tokens:,.0f} tokens of an exchange are of some documents "
+        f"(log-normal popularities, deviation {_deviation(request, tokens):.2g})"
+    )
 
 
 def _dispatcher(request: JobRequest) -> str | None:
