@@ -196,23 +196,18 @@ def _deviation(request: JobRequest, tokens: float) -> float:
     experts = request.model.experts
     if experts is None:
         return 0.0
-    return trained_deviation(experts.experts, experts.topk, tokens, has_bias=_balances_by_bias(request))
-
-
-def _balances_by_bias(request: JobRequest) -> bool:
-    """Say whether the router's bias is of its choice, and not one of its GEMM, which all linear layers have then."""
-    experts = request.model.experts
-    return experts is not None and experts.router_bias and not request.model.linear_bias
+    return trained_deviation(experts.experts, experts.topk, tokens, has_bias=experts.bias_balanced)
 
 
 def _why(request: JobRequest, tokens: float) -> str:
-    count = "" if request.model.experts is None else f"{request.model.experts.experts} experts"
+    experts = request.model.experts
+    count = "" if experts is None else f"{experts.experts} experts"
     if request.moe_routing == "natural":
         return (
             f"another one in each layer, as {count} at initialisation have log-normal popularities "
             f"(deviation {POPULARITY_DEVIATION:g})"
         )
-    what = "biases of the router balance" if _balances_by_bias(request) else "an auxiliary loss balances"
+    what = "biases of the router balance" if experts is not None and experts.bias_balanced else "an auxiliary loss balances"
     return (
         f"as {what} {count} over the whole, and the {tokens:,.0f} tokens of an exchange are of some documents "
         f"(log-normal popularities, deviation {_deviation(request, tokens):.2g})"
