@@ -207,7 +207,8 @@ def _why(request: JobRequest, tokens: float) -> str:
             f"another one in each layer, as {count} at initialisation have log-normal popularities "
             f"(deviation {POPULARITY_DEVIATION:g})"
         )
-    what = "biases of the router balance" if experts is not None and experts.bias_balanced else "an auxiliary loss balances"
+    by_bias = experts is not None and experts.bias_balanced
+    what = "biases of the router balance" if by_bias else "an auxiliary loss balances"
     return (
         f"as {what} {count} over the whole, and the {tokens:,.0f} tokens of an exchange are of some documents "
         f"(log-normal popularities, deviation {_deviation(request, tokens):.2g})"
