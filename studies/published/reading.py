@@ -35,7 +35,7 @@ _PEAKS = ("bf16", "fp16", "fp32", "fp8", "fp4")
 
 def read_published(path: Path, recipes: Path | None = None) -> MeasurementTable:
     """Read a public table in the common schema; a `FormatError` if it cannot be read (see `read_measurements`)."""
-    return in_common_schema(_with_own_recipes(read_measurements(path, recipes)))
+    return in_common_schema(with_own_recipes(read_measurements(path, recipes)))
 
 
 def in_common_schema(table: MeasurementTable) -> MeasurementTable:
@@ -51,7 +51,7 @@ def in_common_schema(table: MeasurementTable) -> MeasurementTable:
     return replace(table, columns=filled, rows=tuple(common_row(row, table.columns) for row in table.rows))
 
 
-def _with_own_recipes(table: MeasurementTable) -> MeasurementTable:
+def with_own_recipes(table: MeasurementTable) -> MeasurementTable:
     """Return a table with the settings of recipes that stand in it under the names that a table of recipes has."""
     if not any(name.startswith(_OF_RECIPE) for name in table.columns):
         return table
