@@ -1,6 +1,7 @@
 """Strong scaling: runs of MLPerf v6.0 by model, and how much faster curves of one system get with more GPUs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from datafiles import table_path
@@ -34,7 +35,14 @@ class Curve(NamedTuple):
 def boards() -> list[Board]:
     """Return the boards of MLPerf's rows, all and by model, and of all curves."""
     latest = runs_of(MLPERF)
-    return [*mlperf_boards(latest), *curve_boards([*latest, *runs_of("measured_training_runs.csv")])]
+    curves = curves_of([*latest, *runs_of("measured_training_runs.csv")])
+    asked = {run.id: run for run in (*latest, *chain(*curves))}
+    steps = {name: forecast_s(run) for name, run in asked.items()}
+
+    def step_s(run: MeasuredRun) -> float | None:
+        return steps[run.id]
+
+    return [*mlperf_boards(latest, step_s), curve_board(curves, step_s)]
 
 
 def runs_of(name: str) -> list[MeasuredRun]:
@@ -48,9 +56,9 @@ def forecast_s(run: MeasuredRun) -> float | None:
     return forecast_run(run, factors_on(run.cluster), engine="kernel").step_s
 
 
-def mlperf_boards(runs: Sequence[MeasuredRun]) -> Iterator[Board]:
+def mlperf_boards(runs: Sequence[MeasuredRun], step_s: Forecast) -> Iterator[Board]:
     """Yield errors over all runs of MLPerf v6.0, and over those of each model."""
-    found = [(run, step_s) for run in runs if (step_s := forecast_s(run)) is not None]
+    found = [(run, forecast) for run in runs if (forecast := step_s(run)) is not None]
     yield _of("MLPerf v6.0", "all", found, median=6.0, worst=18.0)
     for model in sorted({run.groups.model for run, _ in found}):
         yield _of("MLPerf v6.0", model, [each for each in found if each[0].groups.model == model])
@@ -86,13 +94,14 @@ def tokens_of(run: MeasuredRun) -> float:
     return float((run.request.global_batch or 0) * run.request.seq_length)
 
 
-def curve_boards(runs: Iterable[MeasuredRun]) -> Iterator[Board]:
-    """Yield by how much forecast speed-ups differ from measured ones, and how many are within `WITHIN`."""
+def curve_board(curves: Iterable[Curve], step_s: Forecast) -> Board:
+    """Return by how much forecast speed-ups differ from measured ones, and how many are within `WITHIN`."""
     pairs = [
         (forecast, measured)
-        for curve in curves_of(runs)
-        if (forecast := curve.speed_up(forecast_s)) and (measured := curve.speed_up(lambda run: run.measured_s))
+        for curve in curves
+        if (forecast := curve.speed_up(step_s)) and (measured := curve.speed_up(lambda run: run.measured_s))
     ]
-    board = board_of("scaling curves", "speed-up", *zip(*pairs, strict=True), within=80.0)
+    forecasts, measurements = zip(*pairs, strict=True)
+    board = board_of("scaling curves", "speed-up", forecasts, measurements, (), within=80.0)
     close = sum(abs(forecast / measured - 1) <= WITHIN for forecast, measured in pairs) / len(pairs)
-    yield board._replace(figures={**board.figures, "within": round(100 * close, 2)})
+    return board._replace(figures={**board.figures, "within": round(100 * close, 2)})

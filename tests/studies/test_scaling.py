@@ -29,13 +29,20 @@ def test_a_curve_goes_from_the_smallest_to_the_largest_size_of_a_system():
     assert found.speed_up(lambda _: None) is None
 
 
-def test_the_share_of_curves_within_the_bound(monkeypatch):
-    runs = curve((8, 64, 4.0), (16, 64, 2.0))
+def test_the_share_of_curves_within_the_bound():
+    curves = scaling.curves_of(curve((8, 64, 4.0), (16, 64, 2.0)))
     for longer, within in ((1.0, 100), (1.05, 100), (1.2, 0)):
         steps = {8: 4.0, 16: 2.0 * longer}
-        monkeypatch.setattr(scaling, "forecast_s", lambda each, steps=steps: steps[each.request.gpus])
-        (board,) = scaling.curve_boards(runs)
+        board = scaling.curve_board(curves, lambda each, steps=steps: steps[each.request.gpus])
         assert board.figures["within"] == within
+        assert board.asked == {"within": 80.0}
+
+
+def test_the_worst_run_is_that_of_all():
+    runs = curve((8, 64, 4.0), (16, 64, 2.0))
+    board, of_model = scaling.mlperf_boards(runs, lambda each: {8: 4.4, 16: 1.6}[each.request.gpus])
+    assert (board.figures["worst"], board.figures["median"]) == (20.0, 15.0)
+    assert (of_model.name, of_model.rows, of_model.asked) == (runs[0].groups.model, 2, {})
 
 
 def test_rows_of_mlperf_v6_are_runs_with_their_settings():
