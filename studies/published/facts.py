@@ -35,17 +35,13 @@ def run_facts() -> tuple[Fact, ...]:
 
 def facts_of(row_id: str) -> Mapping[str, str]:
     """Return the cells that a row has beyond its table; they count before what the table says."""
-    whole, single = _by_id()
-    begins = row_id.rpartition("-")[0]
-    return {**whole.get(begins, {}), **single.get(row_id, {})}
+    whole = f"{row_id.rpartition('-')[0]}-*"
+    return _by_id().get(whole, {}) | _by_id().get(row_id, {})
 
 
 @cache
-def _by_id() -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
-    """Return the cells of whole tables by what their ids begin with, and those of single rows by id."""
-    whole: dict[str, dict[str, str]] = {}
-    single: dict[str, dict[str, str]] = {}
+def _by_id() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
     for fact in run_facts():
-        of = whole.setdefault(fact.id.removesuffix("-*"), {}) if fact.id.endswith("-*") else single.setdefault(fact.id, {})
-        of[fact.column] = fact.value
-    return whole, single
+        found.setdefault(fact.id, {})[fact.column] = fact.value
+    return found

@@ -1,9 +1,9 @@
 """Public tables as they were published, brought to the columns that `traincast validate` reads (docs/data-files.md).
 
-What public tables of runs say in other words, or not at all, is data: ``run_facts.csv.gz`` has what single runs switched
-on and where that stands (`published.facts`), ``rules.toml`` what words mean in any table, ``recipes.toml`` what settings
-of recipes mean, and ``remarks.csv`` what is known of single rows. Kernels are NeuSight's operators and SimuMax's
-efficiencies (`published.kernels`). A table that has these columns stays as it is.
+What public tables of runs say in other words, or not at all, is data: ``run_facts.csv.gz`` has what single runs
+switched on and where that stands (`published.facts`), ``rules.toml`` what words mean in any table, ``recipes.toml``
+what settings of recipes mean, and ``remarks.csv`` what is known of single rows. Kernels are NeuSight's operators and
+SimuMax's efficiencies (`published.kernels`). A table that has these columns stays as it is.
 """
 
 import csv

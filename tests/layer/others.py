@@ -18,6 +18,7 @@ from math import comb
 from layer import llama3_70b, mixtral_8x7b
 from layer.llama3_70b import EIGHTH, attention, split, tensors, weights
 from layer.rows import Case, Exchange, Kernel, Tensor, Weight, cast, gemm, gradient_sum, grouped, pointwise
+from layer.state import EVERYWHERE
 
 QWEN_RANKS = 8 * (1 - comb(112, 8) / comb(128, 8))
 """Ranks of eight that the 8 of 128 experts of a token are on; it is sent to each of them once."""
@@ -225,7 +226,7 @@ LLAMA = (
     Case(
         "adapters of rank 32 beside all",
         "llama3-70b",
-        llama3_70b.CORE | {"task": "lora"},
+        llama3_70b.CORE | {"task": "lora"} | EVERYWHERE,
         (
             *FROZEN,
             *adapter("queries, keys, values", 8192, 10240, 32),

@@ -144,6 +144,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     recasts_norms: bool = False
     """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are recomputed in
     the backward pass rather than keep it."""
+    sequence_first: bool = False
+    """Whether hidden states are laid out by token, then by sequence of the microbatch; else by sequence first."""
     state_by_tensor: bool = False
     """Whether gradients and parameters are exchanged over the replicas tensor by tensor, and not in large buffers."""
     owns_tensors: bool = False
@@ -213,6 +215,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Rank of adapters where the job does not say. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
     lora_targets: tuple[str, ...] = ("linear_qkv", "linear_proj", "in_proj", "out_proj")
     """Linear layers with adapters where the job does not say: projections of attention. Source: as above."""
+    finetuning_length: int = 0
+    """Tokens of the examples that fine-tuning packs into a sequence where the job does not say; 0: packs none."""
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     """What it keeps in memory; the table ``[memory]`` of a file."""
     sources: tuple[tuple[str, str], ...] = ()

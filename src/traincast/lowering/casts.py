@@ -10,7 +10,7 @@ from msgspec import Struct
 from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, ceil_div, choose
-from traincast.model.recipes import Recipe
+from traincast.model.recipes import RECIPES, Recipe, recipes_of
 
 Kernels = tuple[Kernel, ...]
 
@@ -27,7 +27,10 @@ class Casts(Struct, frozen=True):
 def casts_of(gemm: Gemm, share: Share, *, trained: bool) -> Casts:
     """Return the casts of a GEMM's input and of its output's gradient; none where it reads 16 bits or more."""
     recipe = share.execution.scaling
-    if recipe is None or gemm.dtype != recipe.dtype:
+    if recipe is not None and gemm.dtype != recipe.dtype:
+        # One that reads another type than most has the usual recipe of that.
+        recipe = next((RECIPES[name] for name in recipes_of(gemm.dtype)), None)
+    if recipe is None:
         return Casts()
     tensors = 1 if recipe.grouped or share.execution.fused_expert_casts else gemm.groups
     both = trained and recipe.copies != "weights"

@@ -18,6 +18,7 @@ NORMS = ("rms", "layer")
 _NUMBERS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("", ("layers", "hidden", "vocab", "residual_streams"), 1),
     ("", ("ffn_hidden", "learned_positions", "max_positions", "mtp_layers", "norms_per_layer", "other_params"), 0),
+    ("", ("last_wide_layers",), 0),
     ("attention", ("heads", "kv_heads", "head_dim", "window_period"), 1),
     ("attention", ("window", "window_layers"), 0),
     ("latent", ("q_rank", "kv_rank", "rope_head_dim", "nope_head_dim", "v_head_dim"), 1),
@@ -160,6 +161,12 @@ class Model(Struct, frozen=True, kw_only=True):
     """Longest sequence the model is made for, where that is known."""
     mtp_layers: int = 0
     """Extra layers that predict further tokens (DeepSeek-V3)."""
+    mtp_in_sixteen_bits: bool = False
+    """Whether MTP layers stay in 16 bits where others read fewer (Nemotron 3)."""
+    mixed_four_bits: bool = False
+    """Whether some linear layers stay wider where GEMMs run in 4 bits (`traincast.model.structure.MixedFourBits`)."""
+    last_wide_layers: int = 0
+    """Layers at the end that stay in 16 bits where GEMMs run in 4."""
     norms_per_layer: int = 2
     """Norms over the hidden size: 1 where attention and MLP run side by side on one input (PaLM),
     4 where their outputs are normalised, too (Gemma 2)."""

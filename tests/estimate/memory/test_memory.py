@@ -14,6 +14,7 @@ from traincast.job.job import Job
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.mechanisms.activations import LayerModel
+from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
 from traincast.schedules.plan import SchedulePlan
@@ -169,7 +170,10 @@ def test_tied_embeddings_are_kept_once_on_one_stage_and_twice_on_two():
 
 
 def test_lora_trains_little_and_keeps_the_frozen_weights():
-    full, lora = job_of(gpus=8, tp=1, pp=1, zero=0), job_of(gpus=8, tp=1, pp=1, zero=0, task="lora", lora_rank=16)
+    full, lora = (
+        job_of(gpus=8, tp=1, pp=1, zero=0),
+        job_of(gpus=8, tp=1, pp=1, zero=0, task="lora", lora_rank=16, lora_targets=LORA_TARGETS),
+    )
     (all_of_it,), (adapters,) = memory_of(full), memory_of(lora)
     assert adapters.parameters == all_of_it.parameters + 2 * adapter_parameters(lora.model, 16)
     assert 0 < adapters.optimizer < 0.02 * all_of_it.optimizer

@@ -66,6 +66,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     ``autograd`` (`traincast.job.frameworks.GRADIENT_SUMS`)."""
     recasts_norms: bool = False
     """Whether norms read fp32 that is cast for them, and are recomputed in the backward pass."""
+    sequence_first: bool = False
+    """Whether hidden states have the sequences of a microbatch within each token, which scans read one by one."""
     dropout: bool = False
     """Whether dropout masks are kept."""
     activation_copy: bool = False
