@@ -203,6 +203,10 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Whether routing is a few fused kernels where the job does not say."""
     fused_permute: bool = False
     """Whether tokens are permuted by fused kernels where the job does not say."""
+    te_op_fuser: bool = False
+    """Whether Transformer Engine fuses operations where the job does not say."""
+    fp8_attention: bool = False
+    """Whether attention is computed in 8 bits where linear layers are and the job does not say."""
     fused_expert_bias: bool = False
     """Whether experts with biases have them fused with their activation."""
     moe_cuda_graph_scope: tuple[str, ...] = ()
