@@ -38,8 +38,8 @@ _SHOWN = "megatron flags"
 _LAYOUT = "pipeline-model-parallel-layout"
 _ALONE = "standalone-embedding-stage"
 _BACKEND, _DETERMINISTIC = "attention-backend", "fa2"
-"""What Transformer Engine chooses where kernels must be deterministic: cuDNN's backward pass is not so with dropout, nor
-on Blackwell (transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
+"""What Transformer Engine chooses where kernels must be deterministic: cuDNN's backward pass is not with dropout, or on
+Blackwell (transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
 _LOCAL = "megatron-core-local"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
 

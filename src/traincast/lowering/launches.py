@@ -226,8 +226,8 @@ def _forward(part: Part, share: Share, job: Job) -> Number:
 
 def _of_modules(part: Part, job: Job) -> Number:
     """Return what the modules of a part take in either pass in addition to their kernels."""
-    if part.name == _ROUTER:
-        return 0  # PyTorch's own linear layer
+    if part.name == _ROUTER or part.adapter:
+        return 0  # PyTorch's own linear layers
     norms = _NORM_MODULES.get(part.name, 0)
     cores = sum(each.family in ATTENTION_FAMILIES for each in part.kernels)
     linear: Number = len(part.gemms)
