@@ -74,9 +74,6 @@ _PLAIN = 0.7
 it. Megatron-LM's own tests on two of A100, H100 and GB200 say 0.5 to 0.7, and then forecast those on the third with
 errors of 10 to 18 % in the median (studies/judges/golden.py); published MoE runs need the upper end."""
 
-_OF_LOOP` to the steps of Megatron-LM's own tests on A100 and H100, with those on GB200
-left out (studies/judges/golden.py)."""
-
 _OF_LOOP = 0.12
 """Likewise in a loop over tensors that does nothing else: 8 us; the same tests say 0.11 to 0.14."""
 
