@@ -150,6 +150,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     module_launches: float = 1.0
     """Time of a module with a GEMM or attention in it over that of a plain kernel, as the host launches them: a linear
     layer of Transformer Engine keeps its own books in Python."""
+    steady_gpus: int = 0
+    """GPUs of a job whose step has `step_fixed_s`; ranks wait for the slowest of them, so that on fewer it is shorter
+    with the logarithm of their number (`traincast.lowering.launches.step_fixed_s`). 0: it is the same for all jobs."""
     host_peer_s: float = 0.0
     """Host time that a tensor parallel collective takes for each rank of its group where the messages of a pipeline
     cross nodes."""
