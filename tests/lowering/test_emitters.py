@@ -61,7 +61,10 @@ def test_what_no_kernel_hides_of_a_transfer_follows_the_pass():
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [
-        ({"overlap_tp": False}, {Group.TP: 1, Group.ETP: 1, Group.CP: 0.3, Group.EP: 1, Group.DP: 1, Group.EDP: 1, Group.SHARD: 1}),
+        (
+            {"overlap_tp": False},
+            {Group.TP: 1, Group.ETP: 1, Group.CP: 0.3, Group.EP: 1, Group.DP: 1, Group.EDP: 1, Group.SHARD: 1},
+        ),
         ({"overlap_tp": True}, {Group.TP: 0.2, Group.ETP: 0.2, Group.CP: 0.3, Group.EP: 1, Group.DP: 1}),
         ({"zero": 3}, {Group.TP: 0.2, Group.DP: 0.4, Group.EDP: 0.4, Group.SHARD: 0.4, Group.REPLICA: 1, Group.EP: 1}),
         ({"zero": 2}, {Group.DP: 1, Group.EDP: 1, Group.SHARD: 1, Group.WORLD: 1}),

@@ -141,7 +141,12 @@ def test_a_tensor_parallel_exchange_takes_its_peers_too_where_a_pipeline_leaves_
 
 def test_a_launch_is_a_dense_layer_s_time_over_its_kernels():
     framework = replace(load_framework("megatron-core-2025"), host_layer_s=330e-6)
-    for kernel, fused, kernels in (("fa2", True, 11), ("fa2", False, 13), ("unfused", True, 17), ("unfused", False, 19)):
+    for kernel, fused, kernels in (
+        ("fa2", True, 11),
+        ("fa2", False, 13),
+        ("unfused", True, 17),
+        ("unfused", False, 19),
+    ):
         found = replace(framework, attention_kernel=kernel, fused_elementwise=fused)
         assert launch_s(found) == pytest.approx(330e-6 / kernels)
     host = Launches(22, after_wait=4, waits=3)

@@ -22,7 +22,8 @@ def runs(name, often):
 
 
 ATTENTION, EXPERTS, FC1, FC2 = (
-    runs(name, often) for name, often in (("attention", 5.0), ("experts", 4.0), ("shared fc1", 2.0), ("shared fc2", 1.0))
+    runs(name, often)
+    for name, often in (("attention", 5.0), ("experts", 4.0), ("shared fc1", 2.0), ("shared fc2", 1.0))
 )
 PLACES = {"experts": EXPERTS, "with dispatch": FC1, "with combine": FC2}
 

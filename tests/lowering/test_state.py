@@ -10,16 +10,16 @@ from traincast.model.blocks.part import Elements
 from traincast.workload.words import Group, Operation
 
 GATHER, SCATTER, REDUCE = Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operation.ALL_REDUCE
-HELD = Elements(
-    dense=1001, experts=331, trained_dense=601, trained_experts=231, matrices=701, tensors=5
-)
+HELD = Elements(dense=1001, experts=331, trained_dense=601, trained_experts=231, matrices=701, tensors=5)
 """Weights of which some are frozen, and of the others more than GEMMs of layers read."""
 
 
 def state(weights=HELD, framework=None, **fields):
     """The state of some weights over 8 replicas, of which 2 hold a copy of each expert."""
     job = job_of(**{"model": TINY_EXPERTS, "gpus": 8, "ep": 4, "zero": 1, "global_batch": 16} | fields)
-    return StateExchange(replace(job, framework=replace(job.framework, grad_reduce_bytes=4, **(framework or {}))), weights)
+    return StateExchange(
+        replace(job, framework=replace(job.framework, grad_reduce_bytes=4, **(framework or {}))), weights
+    )
 
 
 def found(exchanges):
@@ -87,7 +87,8 @@ def test_state_goes_tensor_by_tensor_where_a_framework_says_so_but_for_that_of_e
 
 
 @pytest.mark.parametrize(
-    ("tensors", "fields", "messages"), [(0, {}, 1), (5, {}, 5), (40, {}, 8), (40, {"shard": 4}, 4), (3, {"shard": 4}, 3)]
+    ("tensors", "fields", "messages"),
+    [(0, {}, 1), (5, {}, 5), (40, {}, 8), (40, {"shard": 4}, 4), (3, {"shard": 4}, 3)],
 )
 def test_owners_of_tensors_broadcast_them_one_after_another(tensors, fields, messages):
     each = state(replace(HELD, tensors=tensors), framework={"owns_tensors": True}, **fields)

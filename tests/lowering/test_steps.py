@@ -111,7 +111,11 @@ def test_split_messages_are_made_whole_before_a_pass_but_on_the_stage_that_gets_
     whole = [("TP ALL_GATHER", size_bytes, "blocks")] if size_bytes else []
     assert forward_pass(emit, last)[: len(whole)] == backward_pass(emit, first)[: len(whole)] == whole
     assert first_forward_pass(emit, last, None, begins=True)[: len(whole)] == whole
-    for rows in (forward_pass(emit, first), backward_pass(emit, last), first_forward_pass(emit, first, None, begins=True)):
+    for rows in (
+        forward_pass(emit, first),
+        backward_pass(emit, last),
+        first_forward_pass(emit, first, None, begins=True),
+    ):
         assert rows[0][0] == "compute"
     if not size_bytes:
         assert {forward_pass(emit, last)[0][0], backward_pass(emit, first)[0][0]} == {"compute"}
