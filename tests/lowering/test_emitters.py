@@ -1,4 +1,4 @@
-"""What emitters make of what lowering says: pieces that are hidden or not, and operations with their bytes and times."""
+"""What emitters make of what lowering says: pieces that are hidden or not, and operations with bytes and times."""
 
 import pytest
 from msgspec.structs import replace
