@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, job_of, workload_of
+from traincast.lowering.stage import stages_of
 from traincast.model.dispatch import DISPATCHERS
 from traincast.workload.words import Group, Operation, Phase
 
@@ -66,7 +67,7 @@ def codes(job, ranks_per_node):
 
 def test_an_overlap_that_cannot_be_is_told_where_there_is_something_to_overlap():
     wide = {"gpus": 16, "global_batch": 16}
-    for tp, overlap, ranks_per_node in product((1, 2, 8), (False, True), (4, 8)):
+    for tp, overlap, ranks_per_node in product((1, 2, 8), (False, True), (1, 4, 8)):
         job = job_of(tp=tp, overlap_tp=overlap, **wide)
         crosses = tp > ranks_per_node
         assert ("overlap-tp-across-nodes" in codes(job, ranks_per_node)) is (overlap and crosses)
@@ -103,6 +104,18 @@ def test_updated_parameters_arrive_along_the_first_pass_of_each_virtual_stage():
     for of_stage in single:
         assert gather not in of_stage[0]
         assert of_stage[0].index(wait) > of_stage[0].index("layers forward")
+
+
+def test_a_rank_launches_the_parameters_of_the_virtual_stage_that_follows():
+    """Of four virtual stages on each of two ranks, the last of all holds the LM head, too."""
+    job = job_of(gpus=4, pp=2, vpp=4, schedule="interleaved", zero=1, overlap_param_gather=True)
+    workload = workload_of(job)
+    weights = [each.weights().dense for each in stages_of(job, 8)]
+    assert weights[7] > weights[3]
+    for index, of_stage in enumerate(workload.templates[0].forward_QM.tolist()):
+        rows = workload.segments[of_stage[0]].tolist()
+        sizes = [int(workload.ops.size_bytes_T[row]) for row in rows if workload.ops.name_T[row] == "dp all_gather"]
+        assert sizes == [2 * weights[following] for following in range(index + 2, 8)][:1]
 
 
 def test_each_copy_of_the_model_begins_with_its_own_first_microbatch():
