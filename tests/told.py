@@ -19,8 +19,8 @@ class Told(Emitter):
         return [("compute", name, sum(work.calls.values()))] if work.calls else []
 
     def runs(self, name, phase, runs):
-        found = [each for each in runs if min(each[0].shape) > 0]
-        return [("runs", name, len(found))] if found else []
+        counts = [count for what, count in runs if min(what.shape) > 0]
+        return [("runs", name, sum(counts))] if counts else []
 
     def gap(self, name, duration_s, cost_class, phase=None):
         return [("gap", name, duration_s)] if anywhere(duration_s) else []

@@ -116,6 +116,15 @@ def test_whole_layers_are_recomputed_as_so_many_of_a_stage():
         assert launched.launches == pytest.approx(11 * 8 * share)
 
 
+def test_stages_of_one_layer_or_none_recompute_what_they_have():
+    first, last = stages_of(job_of(gpus=2, pp=2, stage_layers=(1, 7), vpp=None, recompute="full"), 8)
+    assert first.recomputed()[1].calls == first.in_pass(Phase.FORWARD).calls
+    assert first.recomputed()[2].launches == 11
+    *_, none = stages_of(job_of(gpus=2, pp=2, stage_layers=(8, 0), vpp=None, recompute="full"), 8)
+    assert (none.recomputed()[1].calls, none.recomputed()[2].launches) == ({}, 0)
+    assert last.recomputed()[2].launches == 77
+
+
 def test_modules_are_recomputed_in_every_layer_that_has_them():
     """Two dense layers and six with experts; the activation function of each kind is a kernel of its own."""
     job = job_of(TINY_ALL, recompute="selective", recompute_modules=("core_attn", "mlp"))

@@ -20,6 +20,7 @@ from traincast.lowering.step import (
     start_rows,
 )
 from traincast.lowering.work import Exchange
+from traincast.mechanisms import all as mechanisms
 from traincast.workload.words import Group, Operation
 
 TOKENS, LAYERS = 1024, TINY.layers
@@ -249,6 +250,33 @@ def test_a_step_ends_with_what_nothing_has_hidden(zero, overlap):
     assert told(rows, "COPY ALL_REDUCE") == told(rows, "EMB ALL_REDUCE") == []
     early = end_rows(Told(job), own, Ending(late=[]))
     assert told(early, "DP REDUCE_SCATTER") == told(early, "REPLICA ALL_REDUCE") == []
+
+
+def test_one_layer_comes_whole_before_a_step_and_goes_whole_to_the_host_after_it():
+    one = replace(TINY, layers=1)
+    job = decided(model=one, gpus=8, zero=1, overlap_param_gather=True)
+    assert told(start_rows(Told(job), staged(job)), "DP ALL_GATHER") == [(1000, "blocks")]
+    job = decided(model=one, gpus=8, zero=1, offload_optimizer=1.0)
+    rows = end_rows(Told(job), staged(job), Ending([]))
+    assert told(rows, "gradients out") == [(4000, "blocks")]
+    assert told(rows, "parameters in") == [(2000, "blocks")]
+
+
+def test_what_an_optimizer_exchanges_precedes_what_it_runs():
+    """Muon sums what its ranks found, once for each kind of group that it asks."""
+    job = decided(gpus=8, tp=2, zero=1, optimizer="muon", muon_tp_mode="distributed")
+    own = staged(job)
+    asked = mechanisms.updated(job, own[0].stage.weights(), 1000).exchanges
+    assert asked
+    rows = end_rows(Told(job), own, Ending([]))
+    sent = [row for row in rows if row[0].startswith(("TP", "DP", "SHARD"))]
+    wanted = {}
+    for each in asked:
+        key = f"{each.group.upper()} {each.operation.upper()}", each.size_bytes
+        wanted[key] = wanted.get(key, 0) + each.count
+    for (name, size_bytes), count in wanted.items():
+        assert (name, size_bytes * count, "blocks") in sent
+    assert names(rows).index("runs") > names(rows).index(sent[0][0])
 
 
 def test_one_gpu_sums_no_norm_and_two_do():
