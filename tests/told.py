@@ -6,6 +6,7 @@ import numpy as np
 
 from traincast.job.share import rank_share
 from traincast.lowering.emit import Emitter
+from traincast.lowering.work import call_of
 from traincast.model.numbers import anywhere
 
 
@@ -19,7 +20,7 @@ class Told(Emitter):
         return [("compute", name, sum(work.calls.values()))] if work.calls else []
 
     def runs(self, name, phase, runs):
-        counts = [count for what, count in runs if min(what.shape) > 0]
+        counts = [count for what, count in runs if min(call_of(what).shape) > 0]
         return [("runs", name, sum(counts))] if counts else []
 
     def gap(self, name, duration_s, cost_class, phase=None):

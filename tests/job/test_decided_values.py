@@ -179,10 +179,19 @@ def test_tensor_transfers_are_not_overlapped_over_pcie():
         ({**EP, "moe_shared_expert_overlap": True, "moe_a2a_overlap": True}, True, False, False),
         ({**EP, "model": NO_SHARED, "moe_shared_expert_overlap": True}, False, False, False),
         ({**EP, "framework": framework(moe_shared_expert_overlap=True)}, False, False, True),
-        ({**EP, "framework": framework(moe_shared_expert_overlap=True), "moe_shared_expert_overlap": False},
-         False, False, False),
+        (
+            {**EP, "framework": framework(moe_shared_expert_overlap=True), "moe_shared_expert_overlap": False},
+            False,
+            False,
+            False,
+        ),
         ({**EP, "framework": framework(moe_a2a_overlap=True, delay_wgrad=True)}, True, True, False),
-        ({**EP, "framework": framework(moe_a2a_overlap=True, delay_wgrad=True), "delay_wgrad": False}, True, False, False),
+        (
+            {**EP, "framework": framework(moe_a2a_overlap=True, delay_wgrad=True), "delay_wgrad": False},
+            True,
+            False,
+            False,
+        ),
         ({**EP, "framework": framework(moe_a2a_overlap=True), "moe_a2a_overlap": False}, False, False, False),
         # One expert rank sends nothing.
         ({"model": TINY_EXPERTS, "moe_a2a_overlap": True, "moe_shared_expert_overlap": True}, False, False, False),
@@ -191,7 +200,7 @@ def test_tensor_transfers_are_not_overlapped_over_pcie():
         ({**EP, "pp": 2, "ep": 4, "schedule": "dualpipe"}, True, False, False),
         ({**EP, "pp": 2, "ep": 4, "schedule": "dualpipe", "moe_a2a_overlap": False}, False, False, False),
     ],
-)  # fmt: skip
+)
 def test_exchanges_with_experts_are_overlapped_with_one_thing_or_another(fields, overlaps, delays, shared):
     found = job_of(**fields).experts
     assert (found.a2a_overlap, found.delay_wgrad, found.shared_expert_overlap) == (overlaps, delays, shared)

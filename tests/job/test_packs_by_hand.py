@@ -1,4 +1,4 @@
-"""Packs of sequences: what fits where, the pairs of tokens that meet, and distributions of sums and of largest draws."""
+"""Packs of sequences: what fits where, the pairs of tokens that meet, and distributions of sums and of the largest."""
 
 import numpy as np
 import pytest

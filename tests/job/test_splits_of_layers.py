@@ -277,7 +277,7 @@ def test_degrees_multiply_to_ranks():
         ({"microbatches": 0}, {"microbatches": 1}, "is 0; it must be at least 1"),
         ({"dp": 3, "ep": 2}, {"dp": 4, "ep": 2}, "the 3 ranks of a stage .* do not divide"),
         ({"ep": 2}, {"dp": 2, "ep": 2}, "the 1 rank of a stage .* does not divide"),
-        ({"dp": 4, "tp": 2, "ep": 8}, {"dp": 4, "tp": 2, "ep": 8, "etp": 1}, "do not divide into experts of etp 2 x ep 8"),
+        ({"dp": 4, "tp": 2, "ep": 8}, {"dp": 4, "tp": 2, "ep": 8, "etp": 1}, "into experts of etp 2 x ep 8"),
         ({"dp": 4, "shard": 3}, {"dp": 4, "shard": 2}, "does not divide the 4 ranks"),
         ({"dp": 4, "shard": 0}, {"dp": 4, "shard": 1}, "does not divide the 4 ranks"),
         ({"dp": MAX_WORLD_SIZE + 1}, {"dp": MAX_WORLD_SIZE}, "above the limit of 1048576"),
