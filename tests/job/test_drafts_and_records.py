@@ -301,7 +301,7 @@ def test_keywords_are_sorted_out_by_what_they_set():
     assert (found, others) == ({"tp": 2}, {"jitter": 0.1})
     with pytest.raises(ConfigError, match="tensor_model_parallel_size: is the same as tp; give one of them"):
         sorted_out({"tp": 2, "tensor_model_parallel_size": 2}, JOB_WORDS)
-    with pytest.raises(ConfigError, match="unknown option 'gpsu'.*gpus"):
+    with pytest.raises(ConfigError, match=r"unknown option 'gpsu'.*gpus"):
         sorted_out({"gpsu": 2}, JOB_WORDS)
     with pytest.raises(ConfigError, match="unknown option 'qqqqqq'"):
         sorted_out({"qqqqqq": 2}, JOB_WORDS)
@@ -316,7 +316,7 @@ def test_keywords_read_the_texts_that_flags_do():
         "recompute_modules": ("mlp", "core_attn"),
     }
     assert job_fields({"framework": OWN}) == {"framework": OWN}
-    with pytest.raises(ConfigError, match="^tp: "):
+    with pytest.raises(ConfigError, match=r"^tp: "):
         job_fields({"tp": "two"})
     draft = said_of_job({"model": TINY, "tp": 2})
     assert (draft.model, dict(draft.fields)) == (TINY, {"tp": 2})
