@@ -224,6 +224,13 @@ def test_tokens_are_sent_as_said_or_as_the_framework_does(fields, dispatcher):
     assert job_of(**EP | fields).experts.dispatcher == dispatcher
 
 
+def test_two_expert_ranks_exchange_as_many_do():
+    two = {"model": TINY_EXPERTS, "gpus": 2, "ep": 2}
+    assert job_of(**two, moe_a2a_overlap=True).experts.a2a_overlap
+    assert job_of(**two, moe_shared_expert_overlap=True).experts.shared_expert_overlap
+    assert job_of(**two, moe_routing="natural").experts.imbalance == busiest_rank(8, 2, 2) > 1
+
+
 def test_routing_says_what_the_busiest_rank_gets():
     natural = busiest_rank(8, 2, 8)
     assert 1 < natural < 4

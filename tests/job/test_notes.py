@@ -121,7 +121,7 @@ EP = {"model": TINY_EXPERTS, "gpus": 8, "ep": 8}
         (
             "moe-dispatcher-unused",
             [{"moe_dispatcher": "deepep"}, {"model": TINY_EXPERTS, "moe_dispatcher": "deepep"}],
-            [{**EP, "moe_dispatcher": "deepep"}],
+            [{**EP, "moe_dispatcher": "deepep"}, {**EP, "gpus": 2, "ep": 2, "moe_dispatcher": "deepep"}],
         ),
         ("assumed-moe-dispatcher", [EP], [{**EP, "moe_dispatcher": "deepep"}, {"model": TINY_EXPERTS}]),
         (
@@ -270,6 +270,9 @@ def test_experts_are_split_as_other_layers_where_ranks_allow_it(tp, ep, gpus, ex
     job = job_of(TINY_EXPERTS, gpus=gpus, tp=tp, ep=ep, framework=framework(expert_tp=expert_tp), global_batch=16)
     assert job.parallel.expert_tp == etp
     assert job.parallel.edp == gpus // (etp * ep)
+    notes = [note.text for note in job.assumptions if note.code == "assumed-etp"]
+    why = "as tp" if etp == tp else "experts are not split"
+    assert notes == ([f"etp is not given: {etp} ({why}), as megatron-core-2025 does"] if tp > 1 else [])
 
 
 def test_a_model_of_all_kinds_has_modules_of_each():

@@ -257,6 +257,8 @@ def test_what_was_packed_is_told_in_numbers():
     ("fields", "who"),
     [
         ({"gpus": 8}, "packs differ: the slowest of 8 replicas has "),
+        ({"gpus": 2}, "packs differ: the slowest of 2 replicas has "),
+        ({"gpus": 8, "zero": 3, "shard": 2}, "packs differ: in each microbatch 2 replicas wait for the longest pack: "),
         ({"gpus": 8, "zero": 3}, "packs differ: in each microbatch 8 replicas wait for the longest pack: "),
         ({"gpus": 4, "cp": 4, "cp_splits_packs": True}, "packs differ: the slowest rank of CP has "),
     ],

@@ -16,6 +16,7 @@ ISLANDS = replace(
 )
 
 
+NARROW = replace(TINY, name="narrow", attention=replace(TINY.attention, heads=4))
 EP = {"model": TINY_EXPERTS, "gpus": 8, "ep": 8}
 """Experts that are sent to."""
 
@@ -51,6 +52,18 @@ TABLE = [
     ),
     (ConfigError, "is 2, but tiny has no experts", {"gpus": 2, "ep": 2}, {"gpus": 2, "ep": 1}),
     (ConfigError, "is 4, but tiny has no experts", {"gpus": 4, "tp": 2, "etp": 4}, {"gpus": 4, "tp": 2, "etp": 2}),
+    (
+        ConfigError,
+        "is 2, but tiny has no experts",
+        {"gpus": 4, "tp": 4, "etp": 2, "sequence_parallel": False},
+        {"gpus": 4, "tp": 4, "etp": 1},
+    ),
+    (
+        InfeasibleError,
+        "tp 8 does not divide the 4 attention heads of narrow",
+        {"model": replace(TINY, variants=(("narrow", NARROW),)), "gpus": 8, "tp": 8},
+        {"model": replace(TINY, variants=(("narrow", NARROW),)), "gpus": 4, "tp": 4},
+    ),
     (ConfigError, "is 2, but tiny has no experts", {"expert_imbalance": 2.0}, {"expert_imbalance": 1.0}),
     (
         ConfigError,

@@ -52,6 +52,7 @@ def test_changes_of_fields_keep_their_value_as_it_was_written(text, edit):
         ("compute", "is not a change; write WORK"),
         ("*2", "is not a change"),
         ("=5", "is not a change"),
+        ("=peers", "is not a change"),
         ("compute=", "is not a change"),
         ("compute*fast", "is not a factor from 0 to 1e"),
         ("compute*-0.1", "is not a factor"),
