@@ -4,10 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, job_of
+from traincast.errors import ConfigError, TraincastError
 from traincast.hardware.clusters import cluster_for, load_cluster
 from traincast.job.frameworks import framework_of_year, load_framework, under_new_fields
 from traincast.job.precision import Precision
 from traincast.job.recompute import Recomputation
+from traincast.job.request import JobRequest
+from traincast.job.resolve import resolve_job
 from traincast.job.sharding import Sharding
 from traincast.model.routing import busiest_rank
 
@@ -337,6 +340,37 @@ def test_sequences_without_a_mask_need_no_halves():
 def test_a_year_stands_for_the_framework_that_runs_then(year, name):
     assert framework_of_year(year) == name
     assert load_framework(name).name == name
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_unused_gradients_are_left_unless_they_are_reduced_into_shards(leaves):
+    own = framework(gradient_placeholders=leaves)
+    assert [own.memory_policy(zero).gradient_placeholders for zero in (0, 1, 2, 3)] == [leaves] * 3 + [False]
+    for fused in (False, True):
+        assert framework(fused_elementwise=fused).memory_policy(1).activation_copy is not fused
+
+
+@pytest.mark.parametrize("name", ["layers_per_chunk", "vocab_multiple"])
+def test_numbers_that_divide_are_not_zero(name):
+    assert getattr(framework(**{name: 1}), name) == 1
+    with pytest.raises(ConfigError, match=f"{name}: is 0"):
+        framework(**{name: 0})
+
+
+def test_attention_runs_in_a_kernel_that_the_gpu_has():
+    def decided(cluster, said=None):
+        job = job_of(cluster=cluster_for(cluster), attention_kernel=said)
+        return job.kernels.attention, [n.text for n in job.assumptions if n.code == "assumed-attention-kernel"]
+
+    said = "attention_kernel is not given: "
+    assert decided("h100") == ("cudnn", [f"{said}cudnn, as megatron-core-2025 does"])
+    assert decided("h100", "fa3") == ("fa3", [])
+    older, (note,) = decided("A100-SXM-80GB")
+    assert older == "fa2"
+    assert "as megatron-core-2025 does" not in note
+    with pytest.raises(TraincastError, match="flash attention 3 needs Hopper"):
+        decided("A100-SXM-80GB", "fa3")
+    assert resolve_job(JobRequest(model=TINY, gpus=1, seq_length=8, global_batch=1, attention_kernel="fa3")).kernels
 
 
 def test_fields_of_once_are_read_as_those_of_today():

@@ -29,7 +29,7 @@ from traincast.job.fields import (
 )
 from traincast.job.flags import flag_of
 from traincast.job.frameworks import load_framework
-from traincast.job.job_file import draft_of_table
+from traincast.job.job_file import _template_line, draft_of_table
 from traincast.job.options import SimulateOptions
 from traincast.job.record import RunRecord, record_from_table, record_to_table
 from traincast.job.request import JobRequest
@@ -277,23 +277,34 @@ def test_job_files_with_what_is_not_known_are_refused(document, message):
 
 def test_job_files_say_fields_in_sections(tmp_path):
     (tmp_path / "own.toml").write_text("")
+    (tmp_path / "5").write_text("")
     shown = str(tmp_path / "job.toml")
     document = {
         "model": {"name": "llama3-8b"},
         "cluster": {"name": "own.toml"},
         "parallel": {"tp": 2},
-        "convert": {"aicb": {"a": True, "b": {"c": 1, "d": 2}, "e": 1.5, "f": "own.toml"}},
+        "convert": {"aicb": {"a": True, "b": {"c": 1, "d": 2}, "e": 1.5, "f": "own.toml", "g": 5, "h": "plain"}},
     }
     draft = draft_of_table(document, shown)
     assert draft.model == "llama3-8b"
     assert draft.cluster == str(tmp_path / "own.toml")
     assert dict(draft.fields) == {"tp": 2}
-    assert draft.convert["aicb"] == {"a": "true", "b": "c=1,d=2", "e": "1.5", "f": str(tmp_path / "own.toml")}
+    named = {"f": str(tmp_path / "own.toml"), "g": "5", "h": "plain"}
+    assert draft.convert["aicb"] == {"a": "true", "b": "c=1,d=2", "e": "1.5", **named}
     assert draft_of_table({"cluster": {"name": "other.toml"}}, shown).cluster == "other.toml"
     assert draft_of_table({"cluster": {"name": "h200"}}, shown).cluster == "h200"
     assert draft_of_table({}, shown) == Draft()
     described = draft_of_table({"model": {"name": "llama3-8b", "layers": 3}}, shown).model
     assert (described.layers, described.hidden) == (3, 4096)
+
+
+@pytest.mark.parametrize(("length", "column"), [(12, 31), (29, 31), (30, 31), (31, 33), (40, 42)])
+def test_comments_of_the_template_stand_in_one_column_where_values_leave_room(length, column):
+    field = replace(FIELDS["tp"], given=True, example="1" * (length - len("tp = ")), comment="ranks")
+    line = _template_line(field)
+    assert (line.index("#"), line[column:]) == (column, "# ranks")
+    assert _template_line(replace(field, given=False)).startswith("# tp = 1")
+    assert _template_line(replace(field, comment="")) == line[:length]
 
 
 def test_keywords_are_sorted_out_by_what_they_set():

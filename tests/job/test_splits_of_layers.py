@@ -107,6 +107,7 @@ def test_the_rule_of_given_ends_says_what_stages_between_have():
     ("given", "ends"),
     [
         ((10, 4), {"first": 0}),
+        ((10, 4), {"first": 0, "last": 2}),
         ((10, 4), {"first": 11}),
         ((10, 2), {"first": 4, "last": 5}),
         ((10, 4), {"first": 2, "last": 3}),
@@ -170,6 +171,17 @@ def test_mtp_layers_are_on_the_last_stage_unless_a_layout_says_otherwise(said, m
     job = job_of(replace(TINY, mtp_layers=2), gpus=2, pp=2, vpp=None, pipeline_layout=said)
     assert job.pipeline.mtp_stage == mtp_stage
     assert str(job.layout) == str(parse_layout(said))
+
+
+@pytest.mark.parametrize(
+    ("said", "states"),
+    [("Et*4|t*4mm||L", [1, 3, 3, 1]), ("Et*4|t*4|mm|L", [1, 1, 3, 1]), ("Et*4|t*2|t*2|mmL", [1, 1, 1, 1])],
+)
+def test_stages_behind_mtp_layers_hand_on_their_hidden_states_too(said, states):
+    """Two more for each token, up to the last stage, which has their heads."""
+    job = job_of(replace(TINY, mtp_layers=2), gpus=4, pp=4, vpp=None, pipeline_layout=said)
+    assert [job.hidden_states_after(index) for index in range(4)] == states
+    assert job_of(gpus=2, pp=2).hidden_states_after(0) == 1
 
 
 @pytest.mark.parametrize(

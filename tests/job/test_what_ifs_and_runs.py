@@ -81,6 +81,7 @@ def test_what_is_no_change_is_refused(text, message):
         ("Restart = 10min, checkpoint=30s,interval=1h", Failures(restart_s=600, checkpoint_s=30, interval_s=3600)),
         ("interval=optimal,detection=0s", Failures(detection_s=0)),
         ("default,,mtbf=1h", Failures(mtbf_s=3600)),
+        ("mtbf=1s,interval=1ms", Failures(mtbf_s=1, interval_s=1e-3)),
     ],
 )
 def test_failures_are_read_by_name(text, failures):
