@@ -81,6 +81,7 @@ def test_recomputation_is_of_layers_groups_or_modules(fields, granularity, layer
         ({"zero": 2}, 0, False, False, 0, False),
         ({"offload_parameters": True, "gpus": 2, "zero": 3}, 1, False, True, 0, True),
         ({"offload_activations": 3}, 0, False, False, 3, True),
+        ({"offload_activations": 1}, 0, False, False, 1, True),
         ({"offload_activations": 99}, 0, False, False, 8, True),
         ({"offload_modules": ("core_attn",)}, 0, False, False, 0, True),
     ],
