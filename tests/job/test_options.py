@@ -48,6 +48,7 @@ def test_layouts_of_files_end_where_they_must(refused, taken):
 def test_layouts_of_files_are_spelled_one_way():
     found = LayoutOptions(pp_message_bytes="2MiB", comm="Measured", stage_roles="As-Written", layer_block=" a : b ")
     assert (found.pp_message_bytes, found.comm, found.stage_roles) == (2**21, "measured", StageRoles.AS_WRITTEN)
+    assert found.stage_roles is StageRoles.AS_WRITTEN
     assert found.block_ends == ("a", "b")
     assert LayoutOptions().block_ends == ("", "")
     assert LayoutOptions(expert_loads="runs/*.json").expert_loads == Path("runs/*.json")

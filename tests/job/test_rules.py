@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from job_parts import TINY, TINY_EXPERTS, job_of
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
+from traincast.job.frameworks import load_framework
 
 ISLANDS = replace(
     load_cluster("h100"),
@@ -22,6 +23,8 @@ EP = {"model": TINY_EXPERTS, "gpus": 8, "ep": 8}
 
 
 PAIRS = {"gpus": 8, "pp": 2}
+WHOLE = replace(load_framework("megatron-core-2025"), distributed_optimizer=False)
+"""A framework whose ranks have their state whole."""
 TABLE = [
     # Degrees.
     (InfeasibleError, "8 GPUs do not divide", {"gpus": 8, "tp": 3}, {"gpus": 6, "tp": 2, "global_batch": 6}),
@@ -159,6 +162,12 @@ TABLE = [
         "needs a sharded optimizer",
         {"gpus": 2, "zero": 0, "exp_avg_dtype": "bf16"},
         {"gpus": 2, "zero": 1, "exp_avg_dtype": "bf16"},
+    ),
+    (
+        ConfigError,
+        "needs a sharded optimizer",
+        {"gpus": 2, "framework": WHOLE, "exp_avg_dtype": "bf16"},
+        {"framework": WHOLE, "exp_avg_dtype": "bf16"},
     ),
     (ConfigError, "needs a sharded optimizer", {"zero": 0, "exp_avg_dtype": "bf16"}, {"exp_avg_dtype": "bf16"}),
     (
