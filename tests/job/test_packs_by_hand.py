@@ -106,7 +106,8 @@ def test_ranks_that_split_a_pack_wait_for_the_busiest_on_average():
     found = packs(16, *rows)
     busiest = [quarters(16, row, 2) for row in rows]
     pairs = [sum(each**2 for each in row) for row in rows]
-    assert found.slowest(1, 1, 1, 1, pieces=2) == pytest.approx(sum(busiest) / sum(pairs))
+    assert found.slowest(1, 1, 1, 1, pieces=2) == pytest.approx(sum(busiest) / sum(pairs)) > 1
+    assert found.slowest(1, 1, 1, 1) == 1
     # So they do with several replicas where all packs take as long.
     alike = packs(16, (16,), (16,))
     assert alike.slowest(2, 3, 1, 8, pieces=2) == pytest.approx(quarters(16, (16,), 2) / 256)
@@ -119,6 +120,21 @@ def test_a_value_is_shared_by_the_whole_numbers_around_it():
     many = _distribution(np.array([0.3, 2.6, 3.9]), 5)
     assert many.sum() == pytest.approx(1)
     assert many @ np.arange(5) == pytest.approx((0.3 + 2.6 + 3.9) / 3)
+
+
+@pytest.mark.parametrize(
+    ("summed", "microbatches", "bins"), [(1, 1, 512), (2, 16, 512), (4, 16, 256), (8, 128, 16), (64, 256, 16)]
+)
+def test_the_more_packs_are_summed_the_fewer_bins_has_each(summed, microbatches, bins, monkeypatch):
+    """About 2^14 of the sum, between 16 and 512 of one pack."""
+    asked = []
+    monkeypatch.setattr(
+        "traincast.job.packs._distribution",
+        lambda values, count: [asked.append((count, values.min(), values.max())), _distribution(values, count)][1],
+    )
+    slowest = packs(2, (2,), (1, 1)).slowest(summed, microbatches, 1, 2)
+    assert asked == [(bins, 0, bins - 1)]
+    assert 1 < slowest < 4 / 3
 
 
 def test_sums_of_dice():
