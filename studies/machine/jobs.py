@@ -115,7 +115,7 @@ JOBS = (
     TrainingJob("llama3.1-8b", 2048, lora_targets=("linear_qkv",)),
     TrainingJob("llama3.2-3b", 2048),
     TrainingJob("tinyllama-1.1b", 2048, 8),
-    TrainingJob("llama3.2-1b", 4096, 2, layers_of=OWN, compiled=LAYERS, traced=True, seconds=60),
+    TrainingJob("llama3.2-1b", 4096, 2, layers_of=OWN, compiled=LAYERS, traced=True, use=_CALIBRATES, seconds=60),
     TrainingJob("llama3.2-1b", 4096, 2, layers_of=OWN),
     TrainingJob("tinyllama-1.1b", 32768, recompute=True, seconds=40),
     TrainingJob("llama3.1-8b", 4096, 2, recompute=True, lora_targets=ALL_LINEAR, seconds=30),

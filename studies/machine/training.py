@@ -55,7 +55,9 @@ def measure_job(job: TrainingJob, device: str, trace: Path | None, shapes: Mappi
         cells["warm_up_s"] = f"{time.perf_counter() - begin:.1f}"
         return cells | timed(step, watch) | seen(step, watch, trace)
     except torch.OutOfMemoryError as error:
-        return cells | {"outcome": "crashed", "note": "out of memory: " + str(error).split(". ")[0], **watch.memory()}
+        reserved = watch.memory().get("reserved_gib", "")
+        note = f"out of memory with {reserved} GiB: {str(error).split('. ')[0]}"
+        return cells | {"outcome": "crashed", "note": note}
 
 
 class Step:
