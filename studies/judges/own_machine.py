@@ -46,7 +46,12 @@ class Known(NamedTuple):
 
 
 def boards(folder: Path = DATA) -> list[Board]:
-    """Return the boards of all jobs that calibrate nothing: of their steps by what was known, and of their memory."""
+    """Return the boards of the jobs: of the steps of those that calibrate nothing, by what was known, and of memory.
+
+    There are none until a machine was measured.
+    """
+    if not any((folder / f"{JOBS_FILE}{end}").is_file() for end in ("", ".gz")):
+        return []
     runs = read_runs(read_table(table_path(JOBS_FILE, folder))).rows
     judged = [run for run in runs if run.cells.get("use") != CALIBRATES]
     timed = [run for run in judged if run.measured_s is not None]
