@@ -36,6 +36,7 @@ from traincast.model.model import Model
 _SHOWN = "megatron flags"
 _LAYOUT = "pipeline-model-parallel-layout"
 _ALONE = "standalone-embedding-stage"
+_LOCAL = "megatron-core-local"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
 
 
@@ -53,7 +54,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     table.check_script(launch.script)
     pasted = split_flags(launch.words, _SHOWN, table)
     judged = judge(pasted.given(), table, strict=strict)
-    text = f"framework is not given: {table.usual['framework']}, for pasted Megatron-LM flags; give --framework"
+    text = f"framework is not given: {_framework(pasted)}, for pasted Megatron-LM flags; give --framework"
     notes = [*judged.notes, *launch_notes(launch), Note("assumed-framework", text)]
     hybrid = hybrid_of(pasted, launch.script, notes)
     if hybrid is not None:
@@ -82,12 +83,21 @@ def _why(note: Note) -> str:
     return note.text.partition(": ")[2]
 
 
+def _framework(pasted: Pasted) -> str:
+    """Return the framework that runs the layers: Megatron Core with Transformer Engine, or with its own."""
+    local = "transformer-impl" in pasted and pasted.text("transformer-impl") == "local"
+    return _LOCAL if local else str(flag_table("megatron").usual["framework"])
+
+
 def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[str, Any]:
     """Return the fields of the job that the flags say."""
-    fields = pasted.fields(flag_table("megatron"))
+    fields = pasted.fields(flag_table("megatron")) | {"framework": _framework(pasted)}
     if "num-experts" in pasted:
         # Source: arguments.py, validate_args: experts are split as the rest unless the flag says otherwise.
         fields.setdefault("etp", fields["tp"])
+    elif model is not None and fields.get("etp") is not None:
+        # Without experts it splits nothing; `check_combinations` says so.
+        del fields["etp"]
     if "num-experts" in pasted or ("num-layers" not in pasted and DISPATCHER in pasted):
         # The flags may leave the model to --model, and still say how its tokens travel.
         fields["moe_dispatcher"] = dispatcher(pasted)
@@ -102,7 +112,21 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
     fields["grad_reduce_bytes"] = gradient_bytes(pasted)
     fields["precision_aware_optimizer"] = pasted.is_on("use-precision-aware-optimizer")
     fields |= _graphs(pasted)
+    fields |= _kernels(pasted)
     return fields
+
+
+def _kernels(pasted: Pasted) -> dict[str, Any]:
+    """Return what runs as kernels of its own, and what is computed in every step to be logged."""
+    experts = "num-experts" in pasted and not pasted.is_on("moe-grouped-gemm")
+    unfused = {
+        "rope": pasted.is_on("no-rope-fusion"),
+        "gradient_sums": pasted.is_on("no-gradient-accumulation-fusion"),
+        "experts": experts and not pasted.is_on("use-transformer-engine-op-fuser"),
+    }
+    checks = {"params_norm": pasted.is_on("log-params-norm"), "zeros_in_grad": pasted.is_on("log-num-zeros-in-grad")}
+    said = {"unfused": unfused, "step_checks": checks}
+    return {name: tuple(each for each, on in given.items() if on) for name, given in said.items()}
 
 
 def _graphs(pasted: Pasted) -> dict[str, Any]:

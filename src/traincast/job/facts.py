@@ -74,6 +74,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     fused_router: bool = False
     fused_permute: bool = False
     te_op_fuser: bool = False
+    unfused: tuple[str, ...] = ()
+    step_checks: tuple[str, ...] = ()
     fp8_recipe: str = "none"
     fp8_transposes: bool = False
     fp8_attention: bool = False

@@ -132,6 +132,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Host time per message between pipeline stages (blocking implementations that send shapes first)."""
     compute_factor: float
     """Time of all computation over that of the operator models; 1 where nothing is known."""
+    module_launches: float = 1.0
+    """Time of a module with a GEMM or attention in it over that of a plain kernel, as the host launches them: a linear
+    layer of Transformer Engine keeps its own books in Python."""
     host_peer_s: float = 0.0
     """Host time that a tensor parallel collective takes for each rank of its group where the messages of a pipeline
     cross nodes."""
