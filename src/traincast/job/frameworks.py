@@ -135,6 +135,10 @@ class Framework(Struct, frozen=True, kw_only=True):
     module_launches: float = 1.0
     """Time of a module with a GEMM or attention in it over that of a plain kernel, as the host launches them: a linear
     layer of Transformer Engine keeps its own books in Python."""
+    eager_layers: bool = False
+    """Whether norms, positions, activation functions, sums and the loss are operations of PyTorch, each a kernel."""
+    autocast: bool = False
+    """Whether weights are fp32 where they are not sharded, and PyTorch's autocast casts what GEMMs read in each pass."""
     host_peer_s: float = 0.0
     """Host time that a tensor parallel collective takes for each rank of its group where the messages of a pipeline
     cross nodes."""

@@ -9,6 +9,7 @@ pass).
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.model.blocks import eager
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
@@ -36,12 +37,17 @@ def norm(
     share: Share, name: str, *, counts_as: str = "norms", saved: str = "layernorm inputs", modules: tuple[str, ...] = ()
 ) -> Part:
     """Return a norm over the hidden size, of which every tensor parallel rank has a copy."""
+    if share.execution.eager_layers:
+        kernels, kept = eager.norm(share, name), eager.kept_of_norm(share, name)
+    else:
+        kernels = (norm_kernel(share, share.norm_tokens, share.model.hidden), *_norm_casts(share))
+        kept = share.norm_bytes
     return Part(
         name=name,
         counts_as=counts_as,
         vectors=norm_elements(share.model),
-        kernels=(norm_kernel(share, share.norm_tokens, share.model.hidden), *_norm_casts(share)),
-        saved={saved: share.norm_bytes},
+        kernels=kernels,
+        saved={saved: kept},
         modules=modules,
     )
 
@@ -86,7 +92,8 @@ def residual(share: Share, name: str) -> Part:
         backward_alike=True,
     )
     masks = {"dropout masks": MASK_BYTES * share.norm_tokens * share.model.hidden} if execution.dropout else {}
-    return Part(name=name, counts_as="norms", kernels=(kernel,), saved=masks)
+    kernels = eager.residual(share) if execution.eager_layers else (kernel,)
+    return Part(name=name, counts_as="norms", kernels=kernels, saved=masks)
 
 
 def hyper_connection(share: Share, name: str, weights: int, *, counts_as: str = "hyper_connections") -> Part:
@@ -167,6 +174,7 @@ def _adapter(share: Share, part: Part, gemm: Gemm, saved: str) -> Part:
         kernels=(
             replace(sums, has_backward=False),
             replace(sums, shape=(gemm.m, gemm.k), has_forward=False, backward_alike=True),
+            *eager.adapter(share, gemm, eager.linear_layers(share, part.name)),
         ),
         saved=kept,
         drops=dict.fromkeys(kept, part.modules) if part.modules else {},
