@@ -160,28 +160,33 @@ def _adapter(share: Share, part: Part, gemm: Gemm, saved: str) -> Part:
         outputs, rows = gemm.n, gemm.m
         first = replace(gemm, n=ceil_div(rank, share.tp), dtype=dtype)
         second = Gemm(m=gemm.m, n=outputs, k=rank, dtype=dtype)
+    layers = eager.linear_layers(share, f"{part.name}.adapter")
     kept = {saved: gemm.m * rank * width}
     if target_of(part) != "linear_proj":
         # The base keeps no input, for its weight is frozen; attention keeps its output for itself.
         kept["adapter inputs"] = gemm.m * gemm.k * width
     exchanges = _of_adapter(share, gemm, by_inputs=by_inputs)
-    read = (("inputs", "1"), ("outputs", "0")) if share.execution.fused_operations else ()
-    sums = Kernel(family="elementwise", shape=(rows, gemm.n), dtype=dtype, options=read)
     return Part(
         name=f"{part.name}.adapter",
         counts_as=part.counts_as,
         gemms=(first, second),
-        kernels=(
-            replace(sums, has_backward=False),
-            replace(sums, shape=(gemm.m, gemm.k), has_forward=False, backward_alike=True),
-            *eager.adapter(share, gemm, eager.linear_layers(share, part.name)),
-        ),
+        kernels=_adapter_sums(share, gemm, rows) if not share.execution.eager_layers else eager.adapter(share, gemm, layers),
         saved=kept,
         drops=dict.fromkeys(kept, part.modules) if part.modules else {},
         modules=part.modules,
         forward=exchanges,
         backward=exchanges,
         adapter=True,
+    )
+
+
+def _adapter_sums(share: Share, gemm: Gemm, rows: Number) -> tuple[Kernel, ...]:
+    """Return the sum of a GEMM's outputs and its adapter's, and of the gradients of their input."""
+    read = (("inputs", "1"), ("outputs", "0")) if share.execution.fused_operations else ()
+    sums = Kernel(family="elementwise", shape=(rows, gemm.n), dtype=share.execution.core_dtype, options=read)
+    return (
+        replace(sums, has_backward=False),
+        replace(sums, shape=(gemm.m, gemm.k), has_forward=False, backward_alike=True),
     )
 
 

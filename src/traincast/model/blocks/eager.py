@@ -21,6 +21,9 @@ KIND = "eager"
 AUTOCAST = ("bf16", "fp16")
 """Types to which PyTorch's autocast casts."""
 
+ADAPTER = ".adapter"
+"""How names of adapters end."""
+
 _FULL, _HALF = 4, 2
 """Bytes of an element of fp32, and of 16 bits."""
 
@@ -154,20 +157,29 @@ def clipping(parameters: Number) -> tuple[Kernel, ...]:
 
 
 def adapter(share: Share, gemm: Gemm, layers: int) -> tuple[Kernel, ...]:
-    """Return what PEFT runs around the GEMMs of adapters of a GEMM, of so many linear layers.
+    """Return what PEFT runs around the GEMMs of the adapters of a GEMM, which is so many linear layers with adapters.
 
-    Its input is cast to the adapter's fp32, and by autocast back to 16 bits; its output is scaled. Source:
-    huggingface/peft, tuners/lora/layer.py (Linear.forward, _cast_input_dtype).
+    An adapter's input is cast to its fp32, and by autocast back to 16 bits; its output is scaled and added to that of the
+    layer; gradients go the same way. Source: huggingface/peft, tuners/lora/layer.py (Linear.forward, _cast_input_dtype).
     """
-    if not share.execution.eager_layers:
-        return ()
-    read, scaled = Moved(0, 0).and_casts(2 * layers), Moved(2 * _HALF, layers)
-    return (*kernels_of(gemm.m, gemm.k, read, read), *kernels_of(gemm.m, gemm.n, scaled, scaled))
+    added = Moved(3 * _HALF, 1)
+    read, added_read = Moved(0, 0).and_casts(2 * layers), Moved(layers * added.bytes_each, layers)
+    scaled = Moved(2 * _HALF, layers)
+    return (
+        *kernels_of(gemm.m, gemm.k, read, read.plus(added_read)),
+        *kernels_of(gemm.m, gemm.n, scaled.plus(added), scaled),
+    )
 
 
 def linear_layers(share: Share, name: str) -> int:
-    """Return how many linear layers a library has where others have a fused one, and as many adapters."""
+    """Return how many linear layers a library has where others have a fused one; of adapters how many have one.
+
+    Those on attention alone are on queries and values where nothing else is said. Source: huggingface/peft,
+    utils/constants.py (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING).
+    """
     if not share.execution.eager_layers:
         return 1
-    counts = {"linear_qkv": 3, "linear_fc1": 2 if share.model.gated else 1}
-    return counts.get(name.removesuffix(".adapter").rpartition(".")[2], 1)
+    layer = name.removesuffix(ADAPTER).rpartition(".")[2]
+    if layer == "linear_qkv" and name.endswith(ADAPTER) and share.execution.adapters.targets == (layer,):
+        return 2
+    return {"linear_qkv": 3, "linear_fc1": 2 if share.model.gated else 1}.get(layer, 1)
