@@ -103,7 +103,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def autocasts(self) -> bool:
         """Whether weights are fp32 and PyTorch's autocast casts what GEMMs read; FSDP gathers them in 16 bits."""
-        return self.framework.autocast and self.sharding.zero < 3 and self.precision.dtype in ("bf16", "fp16")
+        return self.framework.autocast and self.sharding.zero < 3 and self.precision.dtype not in ("fp32", "tf32")
 
     @property
     def reduces_once(self) -> bool:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from traincast.job.frameworks import FULL_ITERATION, Framework
 from traincast.job.job import Job
-from traincast.lowering.casts import casts_of, launches_of
+from traincast.lowering.casts import Kernels, casts_of, launches_of
 from traincast.model.blocks import eager
 from traincast.model.blocks.common import gradient_sums
 from traincast.model.blocks.part import ATTENTION_FAMILIES, Exchange, Gemm, Kernel, Part
@@ -226,7 +226,7 @@ def _forward(part: Part, share: Share, job: Job) -> Number:
     kernels = added(_kernels(each, job) for each in part.kernels if each.has_forward)
     trained = _trained(part, share)
     gemms = added(
-        _of_group(gemm, gemm.groups + launches_of(casts_of(gemm, share, trained=trained).forward))
+        _of_group(gemm, gemm.groups + _casts(casts_of(gemm, share, trained=trained).forward, share))
         for gemm in part.gemms
     )
     return sent + eager.linear_layers(share, part.name) * gemms + kernels + _of_modules(part, job)
@@ -259,7 +259,7 @@ def _backward(part: Part, share: Share, job: Job) -> Number:
     trained = _trained(part, share)
     times = 2 if trained else 1
     gemms = added(
-        _of_group(gemm, times * gemm.groups + launches_of(casts_of(gemm, share, trained=trained).backward))
+        _of_group(gemm, times * gemm.groups + _casts(casts_of(gemm, share, trained=trained).backward, share))
         + (len(gradient_sums(share, gemm.elements)) if trained else 0)
         for gemm in part.gemms
     )
@@ -272,6 +272,11 @@ def _backward(part: Part, share: Share, job: Job) -> Number:
 def _of_group(gemm: Gemm, launches: Number) -> Number:
     """Return launches for a GEMM of several experts in those of single ones: all but the first come from one call."""
     return launches * (1 + _IN_GROUP * (gemm.groups - 1)) / gemm.groups
+
+
+def _casts(kernels: Kernels, share: Share) -> Number:
+    """Return the launches of the casts of a GEMM; compiled layers, and autocast in C++, launch those of weights aside."""
+    return 0 if share.execution.autocast and not share.execution.eager_layers else launches_of(kernels)
 
 
 def _trained(part: Part, share: Share) -> bool:
