@@ -5,6 +5,8 @@
     traincast calibrate own_machine_JOB.json.gz --job JOB.toml --out ours.toml
     traincast calibrate CALIBRATING_RUNS.csv --cluster h100 --out ours.toml
 
+and the last two with ``--constants mine.csv``, too.
+
 What a row is marked for (column ``use``) to calibrate with judges nothing.
 """
 
@@ -35,6 +37,7 @@ from traincast.simulation.step import Setting
 
 CALIBRATES = "calibrates"
 BEFORE, BY_OPERATORS, BY_TRACE, BY_RUNS = "before", "operators measured", "a step profiled", "few runs measured"
+AND_OPERATORS = "operators measured, and "
 ALL = "all"
 
 
@@ -68,13 +71,12 @@ def ways(runs: Sequence[MeasuredRun], folder: Path) -> Mapping[str, Mapping[str,
     frameworks = sorted({run.groups.framework for run in runs})
     before = dict.fromkeys(frameworks, Known(base))
     constants = operator_constants(base, folder)
-    traced, timed = dict(clusters_of_traces(runs, folder)), dict(clusters_of_runs(runs, folder))
-    found = {
-        BEFORE: before,
-        BY_OPERATORS: dict.fromkeys(frameworks, Known(base, constants)) if constants else {},
-        BY_TRACE: before | {name: Known(each) for name, each in traced.items()} if traced else {},
-        BY_RUNS: before | {name: Known(each) for name, each in timed.items()} if timed else {},
-    }
+    measured = dict.fromkeys(frameworks, Known(base, constants)) if constants else {}
+    found: dict[str, Mapping[str, Known]] = {BEFORE: before, BY_OPERATORS: measured}
+    for way, clusters in ((BY_TRACE, clusters_of_traces), (BY_RUNS, clusters_of_runs)):
+        for name, rest, file in ((way, before, None), (f"{AND_OPERATORS}{way}", measured, constants)):
+            own = {framework: Known(each, file) for framework, each in clusters(runs, folder, file)} if rest else {}
+            found[name] = rest | own if own else {}
     return {way: known for way, known in found.items() if known}
 
 
@@ -87,15 +89,19 @@ def operator_constants(base: Cluster, folder: Path) -> ConstantsFile | None:
     return ConstantsFile(name="mine.csv", text=fitted.profile())
 
 
-def clusters_of_traces(runs: Sequence[MeasuredRun], folder: Path) -> Iterator[tuple[str, Cluster]]:
+def clusters_of_traces(
+    runs: Sequence[MeasuredRun], folder: Path, constants: ConstantsFile | None
+) -> Iterator[tuple[str, Cluster]]:
     """Yield what a profile of a calibrating run says of the machine, by framework."""
     for run in runs:
         path = folder / f"own_machine_{run.id}.json.gz"
         if path.is_file():
-            yield run.groups.framework, calibrate_trace([path], job_of_run(run), run.cluster).cluster
+            yield run.groups.framework, calibrate_trace([path], job_of_run(run), run.cluster, constants).cluster
 
 
-def clusters_of_runs(runs: Sequence[MeasuredRun], folder: Path) -> Iterator[tuple[str, Cluster]]:
+def clusters_of_runs(
+    runs: Sequence[MeasuredRun], folder: Path, constants: ConstantsFile | None
+) -> Iterator[tuple[str, Cluster]]:
     """Yield what the steps of the calibrating runs say of the machine, by framework."""
     text = read_unpacked(table_path(JOBS_FILE, folder), MOST_TABLE_BYTES).decode()
     lines = [line for line in csv.DictReader(io.StringIO(text)) if line["use"] == CALIBRATES]
@@ -106,7 +112,7 @@ def clusters_of_runs(runs: Sequence[MeasuredRun], folder: Path) -> Iterator[tupl
                 table = csv.DictWriter(file, list(lines[0]))
                 table.writeheader()
                 table.writerows(line for line in lines if line["framework"] == framework)
-            yield framework, calibrate_runs([path], runs[0].cluster).cluster
+            yield framework, calibrate_runs([path], runs[0].cluster, constants=constants).cluster
 
 
 class Judged(NamedTuple):

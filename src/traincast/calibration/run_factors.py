@@ -25,7 +25,9 @@ from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run
 from traincast.errors import TraincastError
 from traincast.estimate.factors import Factor, FactorTable, Key, is_found, keys_of, prior_deviation, prior_mean
 from traincast.hardware.gpu import load_gpu
+from traincast.job.options import ConstantsFile
 from traincast.simulation.confidence import deviation, sensitivities
+from traincast.simulation.job_step import factors_of as factors_of_job
 from traincast.simulation.job_step import run_job
 from traincast.simulation.step import Setting
 
@@ -57,16 +59,14 @@ class Forecast(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def forecast_run(run: MeasuredRun, factors: FactorTable, engine: str = "auto") -> Forecast:
-    """Forecast one run."""
+def forecast_run(
+    run: MeasuredRun, factors: FactorTable, constants: ConstantsFile | None = None, engine: str = "auto"
+) -> Forecast:
+    """Forecast one run, by constants of operators before the shipped ones where there are some."""
     try:
         job = job_of_run(run)
-        gpu = run.cluster.gpu
-        done = run_job(
-            job,
-            Setting(cluster=run.cluster, engine=engine),
-            factors.for_job(gpu, job.framework.name, job.framework.fitted_as),
-        )
+        gpu, setting = run.cluster.gpu, Setting(cluster=run.cluster, engine=engine, constants=constants)
+        done = run_job(job, setting, factors_of_job(job, setting, factors))
     except TraincastError as error:
         return Forecast(step_s=None, reason=str(error))
     slopes = sensitivities(done)
@@ -80,18 +80,21 @@ def forecast_run(run: MeasuredRun, factors: FactorTable, engine: str = "auto") -
 
 
 def forecast_runs(
-    runs: Sequence[MeasuredRun], factors: Sequence[FactorTable], progress: Callable[[int], None] | None = None
+    runs: Sequence[MeasuredRun],
+    factors: Sequence[FactorTable],
+    progress: Callable[[int], None] | None = None,
+    constants: ConstantsFile | None = None,
 ) -> list[Forecast]:
     """Forecast runs, each with its own factors, on all cores; `progress` is told after every run how many are done."""
     found = []
-    for forecast in _forecasts(list(zip(runs, factors, strict=True))):
+    for forecast in _forecasts([(*each, constants) for each in zip(runs, factors, strict=True)]):
         found.append(forecast)
         if progress is not None:
             progress(len(found))
     return found
 
 
-def _forecasts(work: list[tuple[MeasuredRun, FactorTable]]) -> Iterator[Forecast]:
+def _forecasts(work: list[tuple[MeasuredRun, FactorTable, ConstantsFile | None]]) -> Iterator[Forecast]:
     workers = min(os.cpu_count() or 1, len(work) // _CHUNK)
     if workers < 2:
         yield from map(_forecast, work)
@@ -114,7 +117,7 @@ def _leave_stops_to_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _forecast(work: tuple[MeasuredRun, FactorTable]) -> Forecast:
+def _forecast(work: tuple[MeasuredRun, FactorTable, ConstantsFile | None]) -> Forecast:
     # For many runs the compiled engine pays from the first on.
     return forecast_run(*work, engine="kernel" if find_spec("numba") else "auto")
 
