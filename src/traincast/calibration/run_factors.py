@@ -159,7 +159,9 @@ def sample_of(
     residual_I = np.array(
         [np.log(measured_s / step_s) if measured_s and step_s else 0.0 for measured_s, step_s in pairs]
     )
-    current_K = np.array([np.log(table.factors[key].factor if key in table.factors else prior_mean(key)) for key in keys])
+    current_K = np.array(
+        [np.log(table.factors[key].factor if key in table.factors else prior_mean(key)) for key in keys]
+    )
     return Sample(keys, slope_IK, residual_I, (_weights(rows) if weight_I is None else weight_I) * known_I, current_K)
 
 

@@ -137,7 +137,9 @@ def rotary(share: Share, query: int, modules: tuple[str, ...] = ()) -> tuple[Par
         return ()
     shape = (share.tokens, _heads_of_own(share), query)
     passes = 1 if share.execution.fused_rope else _UNFUSED_ROTARY
-    kernels: tuple[Kernel, ...] = (Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype, count=passes),)
+    kernels: tuple[Kernel, ...] = (
+        Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype, count=passes),
+    )
     if share.execution.eager_layers:
         kernels = eager.rotary(share, _heads_of_own(share), query)
     return (Part(name="self_attention.rotary_pos_emb", counts_as="attention", kernels=kernels, modules=modules),)

@@ -170,7 +170,9 @@ def _adapter(share: Share, part: Part, gemm: Gemm, saved: str) -> Part:
         name=f"{part.name}.adapter",
         counts_as=part.counts_as,
         gemms=(first, second),
-        kernels=_adapter_sums(share, gemm, rows) if not share.execution.eager_layers else eager.adapter(share, gemm, layers),
+        kernels=_adapter_sums(share, gemm, rows)
+        if not share.execution.eager_layers
+        else eager.adapter(share, gemm, layers),
         saved=kept,
         drops=dict.fromkeys(kept, part.modules) if part.modules else {},
         modules=part.modules,

@@ -56,9 +56,7 @@ def _single(call: OperatorCall) -> str:
     return "pointwise" if ("kind", "eager") in call.options else "memory"
 
 
-@family(
-    "elementwise", "rows", "width", options={"inputs": 2.0, "outputs": 1.0, "kind": ""}, cost_class=_single
-)
+@family("elementwise", "rows", "width", options={"inputs": 2.0, "outputs": 1.0, "kind": ""}, cost_class=_single)
 def elementwise(call: OperatorCall, *, inputs: float, outputs: float, kind: str) -> Work:
     """Return the work of an operator on each element: addition, scaling, dropout, mask."""
     rows, width = call.shape
