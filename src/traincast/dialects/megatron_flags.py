@@ -25,6 +25,7 @@ from traincast.dialects.megatron_checks import (
     recompute_fields,
 )
 from traincast.dialects.megatron_hybrid import Hybrid, hybrid_of
+from traincast.dialects.megatron_layers import decoder_of, is_encoder
 from traincast.dialects.megatron_model import described_model
 from traincast.errors import InfeasibleError
 from traincast.job.communication import SHARP_GROUPS
@@ -36,6 +37,9 @@ from traincast.model.model import Model
 _SHOWN = "megatron flags"
 _LAYOUT = "pipeline-model-parallel-layout"
 _ALONE = "standalone-embedding-stage"
+_BACKEND, _DETERMINISTIC = "attention-backend", "fa2"
+"""What Transformer Engine chooses where kernels must be deterministic: cuDNN's backward pass is not with dropout, or on
+Blackwell (transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
 _LOCAL = "megatron-core-local"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
 
@@ -61,8 +65,12 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
         # Source: arguments.py, validate_args: the letters turn on what they need.
         means = ("is-hybrid-model", *(["multi-latent-attention"] if hybrid.has_latent_attention else []))
         pasted = replace(pasted, flags={**pasted.flags, **dict.fromkeys(means, ())})
-    model = described_model(pasted, hybrid, notes)
+    decoder = decoder_of(pasted, launch.script)
+    model = described_model(pasted, hybrid, notes, decoder, causal=not is_encoder(launch.script))
     fields = _fields(pasted, model, hybrid)
+    if decoder is not None:
+        # The sequence of the job is the decoder's, of which the loss is.
+        fields["seq_length"] = decoder.length
     if launch.gpus is not None:
         fields.setdefault("gpus", launch.gpus)
     notes += check_combinations(pasted, fields, model is not None)
@@ -126,7 +134,11 @@ def _kernels(pasted: Pasted) -> dict[str, Any]:
     }
     checks = {"params_norm": pasted.is_on("log-params-norm"), "zeros_in_grad": pasted.is_on("log-num-zeros-in-grad")}
     said = {"unfused": unfused, "step_checks": checks}
-    return {name: tuple(each for each, on in given.items() if on) for name, given in said.items()}
+    found: dict[str, Any] = {name: tuple(each for each, on in given.items() if on) for name, given in said.items()}
+    chosen = pasted.flags.get(_BACKEND, ("auto",)) != ("auto",) or _framework(pasted) == _LOCAL
+    if pasted.is_on("deterministic-mode") and not chosen:
+        found["attention_kernel"] = _DETERMINISTIC
+    return found
 
 
 def _graphs(pasted: Pasted) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def _of_pattern(pasted: Pasted) -> Hybrid:
     text = pasted.text(_PATTERN)
     main, *further = text.split("/")
     stages = main.split("|")
-    _check_letters(pasted, _PATTERN, (*stages, *further))
+    _check_letters(pasted, _PATTERN, stages, further)
     for flag in (*_EXCLUDED, *(_EXCLUDED_BY_STAGES if len(stages) > 1 else ())):
         if flag in pasted:
             raise pasted.wrong(
@@ -82,10 +82,10 @@ def _of_pattern(pasted: Pasted) -> Hybrid:
     return _with_mtp(pasted, found, [letters for letters in further if letters])
 
 
-def _check_letters(pasted: Pasted, flag: str, parts: Sequence[str]) -> None:
-    """Refuse a pattern of nothing, or of letters that stand for no layer."""
-    strange = sorted({*"".join(parts)} - {*LAYER_LETTERS})
-    if strange or not any(parts):
+def _check_letters(pasted: Pasted, flag: str, layers: Sequence[str], further: Sequence[str] = ()) -> None:
+    """Refuse a pattern without layers, or with letters that stand for none."""
+    strange = sorted({*"".join((*layers, *further))} - {*LAYER_LETTERS})
+    if strange or not any(layers):
         known = ", ".join(f"{letter} ({name})" for letter, name in LAYER_LETTERS.items())
         what = f"has {quoted(strange[0])}" if strange else f"is {quoted(pasted.text(flag))}"
         raise pasted.wrong(flag, f"{what}; a pattern is made of {known}, | between stages, and / before MTP layers")
