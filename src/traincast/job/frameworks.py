@@ -138,7 +138,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     eager_layers: bool = False
     """Whether norms, positions, activation functions, sums and the loss are operations of PyTorch, each a kernel."""
     autocast: bool = False
-    """Whether weights are fp32 where they are not sharded, and PyTorch's autocast casts what GEMMs read in each pass."""
+    """Whether weights are fp32 where they are not sharded, and PyTorch's autocast casts what GEMMs read."""
     host_peer_s: float = 0.0
     """Host time that a tensor parallel collective takes for each rank of its group where the messages of a pipeline
     cross nodes."""

@@ -26,11 +26,11 @@ class Casts(Struct, frozen=True):
 
 
 def casts_of(gemm: Gemm, share: Share, *, trained: bool) -> Casts:
-    """Return the casts of a GEMM's input and of its output's gradient; where it reads 16 bits those of its weight, if any."""
+    """Return the casts of a GEMM's input and of its output's gradient; where it reads 16 bits those of its weight."""
     recipe = share.execution.scaling
     if recipe is None or gemm.dtype != recipe.dtype:
-        cast = eager.weight_casts(share, gemm) if trained else ()
-        return Casts(cast[:1], cast[1:])
+        of_weight = eager.weight_casts(share, gemm) if trained else ()
+        return Casts(of_weight[:1], of_weight[1:])
     tensors = 1 if recipe.grouped or share.execution.fused_expert_casts else gemm.groups
     both = trained and recipe.copies != "weights"
     weights = _weights_in_pass(recipe, share, gemm, tensors)

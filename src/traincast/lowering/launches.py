@@ -260,11 +260,11 @@ def _backward(part: Part, share: Share, job: Job) -> Number:
     times = 2 if trained else 1
     gemms = added(
         _of_group(gemm, times * gemm.groups + _casts(casts_of(gemm, share, trained=trained).backward, share))
-        + (len(gradient_sums(share, gemm.elements)) if trained else 0)
+        + (len(gradient_sums(share, gemm.elements)) if trained and not share.execution.autocast else 0)
         for gemm in part.gemms
     )
     kernels = added(_kernels(each, job) for each in part.kernels if each.has_backward)
-    # A hook of each tensor of parameters counts it as ready to be reduced.
+    # A hook of each tensor of parameters counts it as ready to be reduced, or adds it.
     hooks = len(part.gemms) + (part.vectors > 0) if trained else 0
     return sent + eager.linear_layers(share, part.name) * gemms + kernels + hooks + _of_modules(part, job)
 
@@ -275,7 +275,7 @@ def _of_group(gemm: Gemm, launches: Number) -> Number:
 
 
 def _casts(kernels: Kernels, share: Share) -> Number:
-    """Return the launches of the casts of a GEMM; compiled layers, and autocast in C++, launch those of weights aside."""
+    """Return the launches of the casts of a GEMM; compiled layers launch those of weights with what is around."""
     return 0 if share.execution.autocast and not share.execution.eager_layers else launches_of(kernels)
 
 

@@ -8,12 +8,9 @@ from the first to the last pass of a step; types and buffers by framework: `trai
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from msgspec.structs import replace
 
-from traincast.job.job import Job
-from traincast.mechanisms.mechanism import GRADIENTS, Lasting, Mechanism, Run, Update
+from traincast.mechanisms.mechanism import GRADIENTS, Lasting, Mechanism
 from traincast.mechanisms.rank import RankState, Where
-from traincast.model.blocks import eager
 from traincast.model.blocks.part import Matrix
 from traincast.model.numbers import Number
 
@@ -30,20 +27,6 @@ class KeptGradients(Mechanism):
             yield Lasting("fp32 gradients of the step", made, Where.UPDATE)
         if policy.gradient_placeholders and not job.finetuning.trains_adapters:
             yield Lasting("unused weight gradients", rank.weight_bytes * one_of_each(rank.held.total.shapes))
-
-    def update(self, job: Job, update: Update) -> Update:
-        """Return the update with sums and norm of fp32 gradients where autograd and PyTorch do them one by one.
-
-        The first microbatch's gradients are those of the step; the others are added. What clips them reads them for
-        their norm, and scales them. Sources: pytorch/pytorch, torch/csrc/autograd/functions/accumulate_grad.h;
-        torch/nn/utils/clip_grad.py.
-        """
-        if not job.autocasts:
-            return update
-        further = job.parallel.microbatches - 1
-        sums = (Run(each, further) for each in eager.gradient_sums(update.parameters))
-        clips = (Run(each) for each in eager.clipping(update.parameters))
-        return replace(update, runs=(*update.runs, *sums, *clips))
 
     def _waiting(self, rank: RankState) -> Number:
         job = rank.job

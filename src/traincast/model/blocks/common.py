@@ -119,6 +119,8 @@ def hyper_connection(share: Share, name: str, weights: int, *, counts_as: str = 
 
 def gradient_sums(share: Share, elements: Number) -> tuple[Kernel, ...]:
     """Return what adds a gradient of so many elements to that of the step, where the GEMM that makes it does not."""
+    if share.execution.autocast:
+        return eager.gradient_sums(elements)
     how = share.execution.gradient_sum
     if how == "gemm":
         return ()
@@ -170,9 +172,7 @@ def _adapter(share: Share, part: Part, gemm: Gemm, saved: str) -> Part:
         name=f"{part.name}.adapter",
         counts_as=part.counts_as,
         gemms=(first, second),
-        kernels=_adapter_sums(share, gemm, rows)
-        if not share.execution.eager_layers
-        else eager.adapter(share, gemm, layers),
+        kernels=_adapter_sums(share, gemm, rows) if not share.execution.eager_layers else eager.adapter(gemm, layers),
         saved=kept,
         drops=dict.fromkeys(kept, part.modules) if part.modules else {},
         modules=part.modules,

@@ -1,10 +1,11 @@
 """What layers run that a model library writes as single operations of PyTorch, each a kernel that reads and writes all.
 
 Hugging Face Transformers computes norms in fp32, and turns queries and keys by tables of the hidden state's type.
-Where PyTorch's autocast casts, weights are fp32, and so is what passes from layer to layer: every GEMM that reads a norm
-has a cast of its own, whose gradient is cast back and added to that of the others. Sources: huggingface/transformers,
-models/llama/modeling_llama.py (LlamaRMSNorm, apply_rotary_pos_emb, LlamaDecoderLayer), loss/loss_utils.py; what autograd
-runs for them: pytorch/pytorch, tools/autograd/derivatives.yaml; casts: aten/src/ATen/autocast_mode.h (cached_cast).
+Where PyTorch's autocast casts, weights are fp32, and so is what passes from layer to layer: every GEMM that reads a
+norm has a cast of its own, whose gradient is cast back and added to that of the others. Sources:
+huggingface/transformers, models/llama/modeling_llama.py (LlamaRMSNorm, apply_rotary_pos_emb, LlamaDecoderLayer) and
+loss/loss_utils.py; what autograd runs for them: pytorch/pytorch, tools/autograd/derivatives.yaml; casts:
+aten/src/ATen/autocast_mode.h (cached_cast).
 
 Bytes below are those of an element, in the order of the operations: what each reads, then what it writes.
 """
@@ -74,9 +75,9 @@ def kernels_of(rows: Number, width: Number, forward: Moved, backward: Moved) -> 
 def norm(share: Share, name: str) -> tuple[Kernel, ...]:
     """Return a norm over the hidden size, and the casts of those who read it.
 
-    An RMS norm squares (8), takes the mean (4) and the root of it over rows alone, scales its input (8) and that again by
-    weights; in the backward pass come the gradients of both products, each with a sum over rows or tokens, of the mean
-    and of the squares, a power of their own, and the sum of both ways to the input. A layer norm is one kernel.
+    An RMS norm squares (8), takes the mean (4) and the root of it over rows alone, scales its input (8) and that again
+    by weights; in the backward pass come the gradients of both products, each with a sum over rows or tokens, of the
+    mean and of the squares, a power of their own, and the sum of both ways to the input. A layer norm is one kernel.
     """
     width, rows, hidden = share.hidden_bytes, share.norm_tokens, share.model.hidden
     if share.model.norm == "layer":
@@ -125,7 +126,7 @@ def rotary(share: Share, heads: Number, head_dim: int) -> tuple[Kernel, ...]:
 
 
 def loss(share: Share) -> tuple[Kernel, ...]:
-    """Return the loss over logits that are cast to fp32: log-softmax; its gradient, from a tensor of zeros, cast back."""
+    """Return the loss over logits in fp32: cast, log-softmax; its gradient, from a tensor of zeros, cast back."""
     return kernels_of(share.tokens, share.table_rows, Moved(6 + 8, 6), Moved(4 + 12 + 6, 6))
 
 
@@ -146,21 +147,22 @@ def weight_casts(share: Share, gemm: Gemm) -> tuple[Kernel, ...]:
     return kernels_of(gemm.groups * gemm.n, gemm.k, Moved(_FULL + _HALF, 1), Moved(_HALF + _FULL, 1))
 
 
-def gradient_sums(parameters: Number) -> tuple[Kernel, ...]:
-    """Return the sum of the fp32 gradients of a microbatch and those before it."""
-    return kernels_of(1, parameters, Moved(3 * _FULL, 1), Moved(0, 0))
+def gradient_sums(elements: Number) -> tuple[Kernel, ...]:
+    """Return the sum of a microbatch's fp32 gradients of a weight and those before it.
+
+    Those of the first microbatch are not added to any; what that would move is what clipping moves, which reads the
+    gradients of the step for their norm and scales them. Sources: pytorch/pytorch,
+    torch/csrc/autograd/functions/accumulate_grad.h, torch/nn/utils/clip_grad.py.
+    """
+    return kernels_of(1, elements, Moved(3 * _FULL, 1), Moved(0, 0))
 
 
-def clipping(parameters: Number) -> tuple[Kernel, ...]:
-    """Return the norm of fp32 gradients, and their scaling."""
-    return kernels_of(1, parameters, Moved(_FULL + 2 * _FULL, 2), Moved(0, 0))
-
-
-def adapter(share: Share, gemm: Gemm, layers: int) -> tuple[Kernel, ...]:
+def adapter(gemm: Gemm, layers: int) -> tuple[Kernel, ...]:
     """Return what PEFT runs around the GEMMs of the adapters of a GEMM, which is so many linear layers with adapters.
 
-    An adapter's input is cast to its fp32, and by autocast back to 16 bits; its output is scaled and added to that of the
-    layer; gradients go the same way. Source: huggingface/peft, tuners/lora/layer.py (Linear.forward, _cast_input_dtype).
+    An adapter's input is cast to its fp32, and by autocast back to 16 bits; its output is scaled and added to that of
+    the layer; gradients go the same way. Source: huggingface/peft, tuners/lora/layer.py (Linear.forward,
+    _cast_input_dtype).
     """
     added = Moved(3 * _HALF, 1)
     read, added_read = Moved(0, 0).and_casts(2 * layers), Moved(layers * added.bytes_each, layers)

@@ -42,7 +42,7 @@ _WIDTH_OF_128 = {"forward": 256.0, "backward": 640.0}
 
 _BACKWARD_WIDTH = 380.0
 """Likewise of cuDNN's backward pass in 16 bits: heads of 64 take 1.4 times what those of 128 do for as much work
-(a profiled step of Llama 3.2 1B on H100, PyTorch 2.11: studies/data/own_machine_transformers-llama3.2-1b-4096x2.json.gz)."""
+(a profiled step of Llama 3.2 1B on H100, PyTorch 2.11: studies/data, own_machine_transformers-llama3.2-1b-4096x2)."""
 
 _SIZES = (
     Size("batch", 1),
