@@ -127,7 +127,8 @@ def _leave_stops_to_parent() -> None:
 
 def _forecast(work: tuple[MeasuredRun, FactorTable, ConstantsFile | None]) -> Forecast:
     # For many runs the compiled engine pays from the first on.
-    return forecast_run(*work, engine="kernel" if find_spec("numba") else "auto")
+    run, factors, constants = work
+    return forecast_run(run, factors, "kernel" if find_spec("numba") else "auto", constants)
 
 
 class Sample(NamedTuple):
