@@ -3,9 +3,9 @@
     python studies/boards.py [--only WORD] [--write]
 
 Every judge (`judges/`) forecasts its measurements now: with factors, energies, widths or deviations refitted without
-what it judges, where they were fitted to its like. Prints every board next to what is asked of it. Ends with 1 where one
-is worse than its limit by more than `TOLERANCE`, or has gone. ``--write`` makes what was found now the limits and the
-table of docs/ACCURACY.md: to be used where a board got better, or where the changelog says why it got worse.
+what it judges, where they were fitted to its like. Prints every board, in brackets what is asked of it. Ends with 1
+where one is worse than its limit by more than `TOLERANCE`, or has gone. ``--write`` makes what was found now the limits
+and the table of docs/ACCURACY.md: to be used where a board got better, or where the changelog says why it got worse.
 """
 
 import argparse
@@ -24,8 +24,8 @@ LIMITS = Path(__file__).with_name("boards.toml")
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
 JUDGES = ("runs", "memory", "golden", "blanked", "chips", "scaling", "own_machine")
 """The slowest first: they run next to one another."""
-FIGURES = ("median", "p90", "worst", "bias", "inside", "within", "accepted", "gap")
-LARGER = frozenset({"inside", "within", "accepted"})
+FIGURES = ("median", "p90", "worst", "bias", "inside", "within", "accepted", "rightly told", "gap")
+LARGER = frozenset({"inside", "within", "accepted", "rightly told"})
 """Figures that are worse when smaller; of others the size counts."""
 TOLERANCE = {"median": 0.5, "p90": 1.5, "worst": 3.0, "bias": 1.0, "inside": 2.0, "within": 2.0, "gap": 2.0}
 """Points by which a figure may get worse unnoticed: what rounding and a row more or less of a small board make."""
@@ -138,10 +138,8 @@ def main() -> int:
     boards = judged(names)
     for board in boards:
         figures = "  ".join(f"{name} {_cell(board, name)}" for name in FIGURES if name in board.figures)
-        short = missed(board)
-        print(
-            f"{board.subject}: {board.name}, {board.rows} rows: {figures}{'  <- ' + ', '.join(short) if short else ''}"
-        )
+        short = f"  <- {', '.join(missed(board))}" if missed(board) else ""
+        print(f"{board.subject}: {board.name}, {board.rows} rows: {figures}{short}")
     if given.write:
         LIMITS.write_text(as_toml(boards), encoding="utf-8")
         PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), boards), encoding="utf-8")
