@@ -62,14 +62,14 @@ def main() -> None:
     start = shipped_factors().found() if given.warm else None
     table, _ = fit_factors(rows, given.rounds, start=start, after_round=tell, weight_I=weight_I)
     print(f"{len(table.factors)} factors")
-    again = forecast_runs(rows, [table] * len(rows))
-    physics = fitted_to(runs_of(rows, again, table, weight_I), np.ones(len(rows), np.bool_)).physics
-    for (generation, column), value in physics.values.items():
-        print(f"{column} of {generation}: {value:.3f} with them (data/gpus/generations.csv)")
     if given.write:
         FILE.parent.mkdir(exist_ok=True)
         FILE.write_text(write_factors(table.factors.values()), encoding="utf-8")
         print(f"wrote {len(table.factors)} factors to {FILE}")
+    again = forecast_runs(rows, [table] * len(rows))
+    physics = fitted_to(runs_of(rows, again, table, weight_I), np.ones(len(rows), np.bool_)).physics
+    for (generation, column), value in physics.values.items():
+        print(f"{column} of {generation}: {value:.3f} with them (data/gpus/generations.csv)")
 
 
 def fit_factors(
