@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from published.facts import facts_of
 from published.kernels import kernel_reader
+from published.maxtext import maxtext_cells
 from published.network import card_gbit_per_gpu
 from traincast.calibration.columns import ALIASES, read_measurements, under_common_names
 from traincast.calibration.tables import MeasurementTable, Row
@@ -158,6 +159,7 @@ def common_row(row: Row, columns: Sequence[str] | None = None) -> Row:
     `columns` are those of its table; by default those that the row fills.
     """
     cells = under_common_names(row.cells)
+    cells |= maxtext_cells(cells)
     for setting in recipe_settings():
         cells |= setting.filled(cells)
     cells |= facts_of(row.id)

@@ -15,7 +15,7 @@ from traincast.job.precision import FP8_RECIPES
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import TASKS
 from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS
-from traincast.model.recompute import RECOMPUTE, RECOMPUTE_MODULES
+from traincast.model.recompute import RECOMPUTE, RECOMPUTE_KEEPS, RECOMPUTE_MODULES
 from traincast.model.routing import ROUTINGS
 
 NODE_USES = ("auto", "all")
@@ -27,6 +27,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "recomputation": tuple(RECOMPUTE),
         "recompute methods": tuple(RECOMPUTE_METHODS),
         "recompute modules": tuple(RECOMPUTE_MODULES),
+        "recompute keeps": tuple(RECOMPUTE_KEEPS),
         "attention kernels": tuple(ATTENTION_KERNELS),
         "kinds of CP": tuple(CP_KINDS),
         "CUDA graph implementations": GRAPH_IMPLS,

@@ -47,6 +47,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     recompute_group: int = 1
     recomputed_modules: tuple[str, ...] = ()
     """Parts of each layer that are recomputed, with recompute ``selective``."""
+    recompute_keeps: tuple[str, ...] = ()
+    """Outputs of layers that are recomputed whole which do not run again."""
     optimizer_types: OptimizerTypes = PLAIN
     offload_optimizer: float = 0.0
     offload_parameters: bool = False
@@ -94,6 +96,7 @@ def facts_of(job: Job, stages: tuple[str, ...]) -> JobFacts:
         "pipeline_layout": str(job.layout),
         "stages": stages,
         "recomputed_modules": job.recompute.recomputed_modules,
+        "recompute_keeps": job.recompute.keeps if job.recompute.whole_layers else (),
         "optimizer_types": job.optimizer,
         "mtp_layers": job.model.mtp_layers,
         "grad_reduce_bytes": framework.grad_reduce_bytes,

@@ -135,12 +135,20 @@ class Framework(Struct, frozen=True, kw_only=True):
     host_peer_s: float = 0.0
     """Host time that a tensor parallel collective takes for each rank of its group where the messages of a pipeline
     cross nodes."""
+    kin: str = "megatron"
+    """Whose code it shares: what runs of one framework teach holds for its kin more than for others."""
+    on_google: str = ""
+    """Framework that it is on TPUs, where that is another one: the same program in the hands of another compiler."""
     fitted_as: str = ""
     """Framework whose published runs its factors are fitted to, where that is another one."""
     grad_reduce_bytes: int = 4
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
+    gathers_main_weights: bool = False
+    """Whether sharded weights are gathered in fp32 and cast after, where the job does not say their bytes."""
     gradient_sum: str = "gemm"
     """One of `GRADIENT_SUMS`."""
+    fuses_pointwise: bool = False
+    """Whether its compiler makes pointwise work a part of the GEMMs around it, and not a way through memory."""
     recasts_norms: bool = False
     """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are recomputed in
     the backward pass rather than keep it."""
@@ -203,6 +211,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     """The vocabulary is padded to a multiple of this times tp; 1: only so that tp divides it."""
     selective_share: float = 0.0
     """Share of each layer's work that ``selective`` recomputes, where it is more than the attention core."""
+    recompute_keeps: tuple[str, ...] = ()
+    """Outputs of layers that are recomputed whole which it does not make again, as nothing of the backward pass needs
+    them (`traincast.model.recompute.RECOMPUTE_KEEPS`)."""
     recomputes_modules: bool = False
     """Whether it can recompute single modules of a layer, so that doing so is proposed where memory lacks."""
     recomputes_some_layers: bool = True

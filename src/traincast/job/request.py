@@ -69,6 +69,8 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     group that keeps its first input alone, all of them recomputed."""
     recompute_modules: tuple[str, ...] | None = None
     """Parts of a layer that are recomputed, with recompute ``selective`` (`traincast.model.recompute`)."""
+    recompute_keeps: tuple[str, ...] | None = None
+    """Outputs of a layer that are kept though it is recomputed, with recompute ``full``: of `RECOMPUTE_KEEPS` there."""
     precision: str | None = None
     attention_kernel: str | None = None
     cuda_graphs: bool | None = None

@@ -58,6 +58,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         fused_elementwise=framework.fused_elementwise,
         fused_expert_bias=framework.fused_expert_bias or kernels.te_op_fuser,
         gradient_sum=framework.gradient_sum,
+        fuses_pointwise=framework.fuses_pointwise,
         recasts_norms=framework.recasts_norms,
         sequence_first=framework.sequence_first,
     )

@@ -26,6 +26,9 @@ class Dispatcher(Struct, frozen=True):
     its experts, and there to each of their ranks."""
     sms: int
     """Streaming multiprocessors that its kernels hold while they run."""
+    dense_routing: bool = False
+    """Whether every rank gathers which experts all tokens go to, a byte for each token and expert, and tokens go out
+    with fp32 weights of all experts in reach of NVLink, not of their own alone."""
     sorts_chunks: bool = False
     """Whether what arrives lies rank by rank and is put in the order of the experts by kernels of its own."""
 
@@ -37,7 +40,9 @@ DISPATCHERS: dict[str, Dispatcher] = {
     # DeepSeek-V3 gives 20 to it (arXiv 2412.19437, section 3.2.2), as does moe_deepep_num_sms.
     "deepep": Dispatcher("once", sms=20),
     # moe_hybridep_num_sms.
-    "hybridep": Dispatcher("once", sms=24),
+    # Its maps and weights: deepseek-ai/DeepEP, hybrid-ep branch, csrc/hybrid_ep/executor/executor.cu (dispatched_probs)
+    # and extension/allgather.cu.
+    "hybridep": Dispatcher("once", sms=24, dense_routing=True),
 }
 """Kinds by name."""
 

@@ -244,7 +244,7 @@ def rates_of(done: JobStep) -> StepRates:
     recompute, share = _recomputed(job)
     tokens = job.batch.tokens_per_step / done.step_s / world
     needed, done_in_all = flops_per_token(
-        job.model, attended, recompute, job.finetuning.task, share, job.recompute.modules
+        job.model, attended, recompute, job.finetuning.task, share, job.recompute.modules, job.recompute.keeps
     )
     dtype, half = _peak_dtype(job.precision.dtype, done.gpu), _half(done.gpu)
     return StepRates(

@@ -42,7 +42,6 @@ from traincast.estimate.memory import JobMemory, StageMemory, fits
 from traincast.estimate.memory.fits import REFUSED_ABOVE
 from traincast.job.parallel import DEGREES
 from traincast.schedules.schedule import planned
-from traincast.simulation.confidence import Z
 from traincast.units import format_share
 
 BOARD = "board"
@@ -106,7 +105,7 @@ def step_predictions(
         skipped=(*skipped, *reasons),
         rows=table.size,
         notes=assumed_frameworks(rows),
-        spread=Z * np.array([each.deviation for each in forecasts], np.float64),
+        inside=np.array([each.holds(run.measured_s) for run, each in zip(rows, forecasts, strict=True)], np.bool_),
         ratios=tuple(_ratios(rows, predicted)),
         kept=forecasts,
     )
