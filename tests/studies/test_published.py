@@ -214,8 +214,8 @@ def test_every_rule_is_for_some_public_row():
     names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv")
     runs, sweep = (read_table(table_path(name)) for name in names)
     others = [read_table(table_path(name)) for name in ("tpu_runs.csv", "amd_other.csv")]
-    others.append(with_own_recipes(read_table(table_path("mlperf_v6.csv"))))
-    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep, *others]
+    latest = with_own_recipes(read_table(table_path("mlperf_v6.csv")))
+    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep, *others, latest]
     idle = [
         rule.why
         for rule in published_rules()

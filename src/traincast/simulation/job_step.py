@@ -23,6 +23,9 @@ from traincast.workload.ops import OpTable
 from traincast.workload.words import CostClass, Group, Kind, Operation, Phase
 from traincast.workload.workload import Workload
 
+OF_PROCESSOR = (CostClass.HOST_LAYERS, CostClass.FIXED)
+"""What the processor of the host decides: its launches, and what it does once in a step."""
+
 _REDUCED_BY_SWITCHES = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
 """What switches can reduce or multicast (`traincast.estimate.collectives.algorithms.in_switch`)."""
 
@@ -124,10 +127,10 @@ def estimated_work(
 
 
 def _host_factor(ops: OpTable, row: int, factors: CostFactors, slowdown: float) -> float:
-    """Return the factor on the host's work: of its processor where it launches, of its class, and of that in a pass."""
+    """Return the factor on the host's work: of its processor, of its class, and of that in a pass."""
     cost_class = CostClass(int(ops.cost_class_T[row]))
     name = host_class(cost_class)
-    processor = slowdown if cost_class is CostClass.HOST_LAYERS else 1.0
+    processor = slowdown if cost_class in OF_PROCESSOR else 1.0
     return processor * factors.factor(name) * factors.factor(in_pass(name, Phase(int(ops.phase_T[row]))))
 
 

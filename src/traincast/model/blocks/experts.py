@@ -201,6 +201,8 @@ class MoeMlp(Struct, frozen=True):
         fused = execution.fused_experts and model.gated and not model.linear_bias
         kernels = () if fused else (activation(share, busiest, width), *((bias,) if unfused else ()))
         casts: tuple[tuple[str, ...], ...] = (("gradients",), ("inputs",)) if fused else ((), ())
+        # A kernel of a gated activation multiplies by the router's weights, too; else that keeps what it multiplies.
+        weighted = 0 if model.gated or execution.expert_output_copy else execution.element_bytes * kept * width
         outputs = {"expert outputs": execution.element_bytes * kept * hidden} if execution.expert_output_copy else {}
         return (
             Part(
@@ -219,7 +221,7 @@ class MoeMlp(Struct, frozen=True):
                 counts_as="experts",
                 place="experts",
                 kernels=kernels,
-                saved={"expert FC1 outputs": inner.before, "expert activations": inner.after},
+                saved={"expert FC1 outputs": inner.before, "expert activations": inner.after + weighted},
                 drops={"expert FC1 outputs": ("moe",), "expert activations": ("moe", "moe_act")},
                 modules=("moe", "moe_act"),
                 passing_backward=inner.passing + 2 * execution.element_bytes * kept * hidden,

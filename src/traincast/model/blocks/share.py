@@ -66,6 +66,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     ``autograd`` (`traincast.job.frameworks.GRADIENT_SUMS`)."""
     fuses_pointwise: bool = False
     """Whether pointwise work is a part of the GEMMs around it."""
+    fused_rope: bool = True
+    """Whether the rotary embedding is one kernel."""
     recasts_norms: bool = False
     """Whether norms read fp32 that is cast for them, and are recomputed in the backward pass."""
     sequence_first: bool = False

@@ -41,7 +41,7 @@ from traincast.planning.screen.state_times import Sharding, StateSeconds, StateT
 from traincast.planning.screen.transfers import Links, Places
 from traincast.planning.space import Degrees, Space
 from traincast.schedules.schedule import usual_schedule
-from traincast.simulation.job_step import factors_of, operator_seconds
+from traincast.simulation.job_step import OF_PROCESSOR, factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import CostClass, Group, Operation, Phase
@@ -130,7 +130,7 @@ class FamilyTables:
     def host_factor(self, cost_class: CostClass, phase: Phase) -> float:
         """Return the factor on what the host does in a pass, with that of its processor on its launches."""
         name = host_class(cost_class)
-        slowdown = self.setting.cluster.gpu.host_slowdown if cost_class is CostClass.HOST_LAYERS else 1.0
+        slowdown = self.setting.cluster.gpu.host_slowdown if cost_class in OF_PROCESSOR else 1.0
         return slowdown * self.factors.factor(name) * self.factors.factor(in_pass(name, phase))
 
     def links_of(self, degrees: Degrees) -> Links:
