@@ -153,6 +153,10 @@ class Framework(Struct, frozen=True, kw_only=True):
     steady_gpus: int = 0
     """GPUs of a job whose step has `step_fixed_s`; ranks wait for the slowest of them, so that on fewer it is shorter
     with the logarithm of their number (`traincast.lowering.launches.step_fixed_s`). 0: it is the same for all jobs."""
+    eager_layers: bool = False
+    """Whether norms, positions, activation functions, sums and the loss are operations of PyTorch, each a kernel."""
+    autocast: bool = False
+    """Whether weights are fp32 where they are not sharded, and PyTorch's autocast casts what GEMMs read."""
     host_peer_s: float = 0.0
     """Host time that a tensor parallel collective takes for each rank of its group where the messages of a pipeline
     cross nodes."""

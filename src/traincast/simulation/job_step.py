@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note
 from traincast.estimate.clocks import power_notes, slowest_of
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, FactorTable, factors_on, host_class, with_factors
-from traincast.estimate.measured import constants_notes, in_pass, measured_constants, unmeasured
+from traincast.estimate.measured import constants_notes, in_pass, unmeasured, with_measured
 from traincast.estimate.offload import offload_notes, ranks_of_host, with_offload
 from traincast.estimate.program import ComputeCost, OperatorSeconds, distinct_calls, estimate_compute
 from traincast.fabric.placement import place_job
@@ -85,7 +85,7 @@ def factors_of(job: Job, setting: Setting, table: FactorTable | None = None) -> 
     """Return what the estimates of a job are made with: the factors of its cluster, or others, and its constants."""
     known = table or factors_on(setting.cluster)
     found = known.for_job(setting.cluster.gpu, job.framework.name, job.framework.fitted_as)
-    return replace(found, constants=measured_constants(setting.constants))
+    return with_measured(found, setting.constants, setting.cluster.gpu)
 
 
 def placed(job: Job, setting: Setting) -> tuple[Cluster, tuple[Note, ...]]:
