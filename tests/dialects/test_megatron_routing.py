@@ -13,16 +13,10 @@ BATCH = "--micro-batch-size 1 --global-batch-size 64 --seq-length 1024"
     [
         ("", None),
         ("--moe-router-force-load-balancing", "balanced"),
-        ("--moe-router-force-load-balancing --moe-aux-loss-coeff 0.01 --train-iters 5000", "balanced"),
-        ("--moe-aux-loss-coeff 0.01 --train-iters 5000", "trained"),
-        ("--moe-router-enable-expert-bias --train-samples 640000", "trained"),
-        ("--moe-router-load-balancing-type sinkhorn --train-iters 5000", "trained"),
-        ("--moe-aux-loss-coeff 0.01 --train-iters 50", None),
-        ("--moe-aux-loss-coeff 0 --train-iters 5000", None),
-        ("--moe-aux-loss-coeff 0.01 --train-iters 5000 --mock-data", None),
-        ("--moe-aux-loss-coeff 0.01 --train-iters $STEPS", None),
+        ("--moe-router-force-load-balancing --moe-aux-loss-coeff 0.01 --train-iters $STEPS", "balanced"),
+        ("--moe-aux-loss-coeff 0.01", None),
     ],
 )
-def test_a_long_run_that_balances_its_experts_is_routed_as_trained(flags, routing):
+def test_a_router_that_is_forced_is_balanced(flags, routing):
     draft = draft_like("megatron", f"{EXPERTS} {BATCH} {flags}".split())
     assert draft.fields.get("moe_routing") == routing

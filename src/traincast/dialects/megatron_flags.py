@@ -33,7 +33,6 @@ from traincast.job.draft import Draft
 from traincast.job.frameworks import GRAPH_SCOPES
 from traincast.job.pipeline_layout import layout_of, parse_layout
 from traincast.model.model import Model
-from traincast.units import is_number, plain_number
 
 _SHOWN = "megatron flags"
 _LAYOUT = "pipeline-model-parallel-layout"
@@ -43,8 +42,6 @@ _BACKEND, _DETERMINISTIC = "attention-backend", "fa2"
 Blackwell (transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
 _LOCAL = "megatron-core-local"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
-_STEPS_TO_BALANCE = 1000
-"""Steps after which a router is balanced (Wang et al. 2024, arXiv 2408.15664, figure 3)."""
 _LOSS_KERNELS = {"native": "compiled", "te": "fused"}
 
 
@@ -113,8 +110,9 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
     if "num-experts" in pasted or ("num-layers" not in pasted and DISPATCHER in pasted):
         # The flags may leave the model to --model, and still say how its tokens travel.
         fields["moe_dispatcher"] = dispatcher(pasted)
-    if "num-experts" in pasted:
-        fields |= _routing(pasted)
+    if "num-experts" in pasted and pasted.is_on("moe-router-force-load-balancing"):
+        # Source: megatron/core/transformer/moe/router.py: random choices, as many of each expert.
+        fields["moe_routing"] = "balanced"
     if model is None and "mtp-num-layers" in pasted:
         fields["mtp_layers"] = pasted.count("mtp-num-layers")
     if hybrid is not None and hybrid.stages is not None:
@@ -163,27 +161,6 @@ def _kernels(pasted: Pasted) -> dict[str, Any]:
     if pasted.is_on("deterministic-mode") and not chosen:
         found["attention_kernel"] = _DETERMINISTIC
     return found
-
-
-def _routing(pasted: Pasted) -> dict[str, Any]:
-    """Return how tokens are spread over experts: by force, or as a long run comes to that balances them.
-
-    Source: Megatron-LM, megatron/core/transformer/moe/router.py (moe_router_force_load_balancing; auxiliary losses of a
-    coefficient above 0, 0 by default; biases of experts; Sinkhorn's algorithm).
-    """
-    if pasted.is_on("moe-router-force-load-balancing"):
-        return {"moe_routing": "balanced"}
-    balances = _largest(pasted, "moe-aux-loss-coeff") > 0 or pasted.is_on("moe-router-enable-expert-bias")
-    balances |= "sinkhorn" in pasted.flags.get("moe-router-load-balancing-type", ())
-    batch = _largest(pasted, "global-batch-size") or 1.0
-    steps = max(_largest(pasted, "train-iters"), _largest(pasted, "train-samples") / batch)
-    long = steps >= _STEPS_TO_BALANCE and not pasted.is_on("mock-data")
-    return {"moe_routing": "trained"} if balances and long else {}
-
-
-def _largest(pasted: Pasted, flag: str) -> float:
-    """Return the largest number of a flag, 0 where it has none, as where a variable of the shell stands for it."""
-    return max((float(plain_number(each)) for each in pasted.flags.get(flag, ()) if is_number(each)), default=0.0)
 
 
 def _graphs(pasted: Pasted) -> dict[str, Any]:
