@@ -92,7 +92,7 @@ COMMANDS = {
         *("--offload-optimizer", "--optimizer-offload-fraction", "--offload-parameters"),
         *("--offload-activations", "--cpu-offloading-num-layers", "--offload-modules"),
         *("--overlap-offload", "--overlap-cpu-optimizer-d2h-h2d"),
-        *("--recompute-granularity", "--recompute-method", "--recompute-modules", "--precision-aware-optimizer"),
+        *("--recompute-granularity", "--recompute-method", "--recompute-keeps --recompute-modules", "--precision-aware-optimizer"),
         *("--use-precision-aware-optimizer", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
         *("--exp-avg-sq-dtype",),
         *("--framework", "--year", "--task", "--lora-rank", "--lora-targets", "--packed-length"),
