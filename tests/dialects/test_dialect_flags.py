@@ -230,7 +230,7 @@ def test_a_value_is_neither_swallowed_nor_lost():
         "--spec megatron.core.models.T5.t5_spec encoder",
         "--experimental-attention-variant gdn2",
         "--heterogeneous-layers-config-path x.json",
-        "--decoder-num-layers 3",
+        "--decoder-num-layers 3 --decoder-seq-length 128 --pipeline-model-parallel-size 2",
     ],
 )
 def test_a_model_that_cannot_be_described_is_refused_and_not_forecast_as_another(line):

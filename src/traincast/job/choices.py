@@ -7,8 +7,8 @@ from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.hardware.dtypes import FOUR_BIT, PRECISIONS
 from traincast.job.communication import SHARP_GROUPS
 from traincast.job.fields import Field
-from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, RECOMPUTE_METHODS
-from traincast.job.kernels import GRAPH_IMPLS
+from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, LOSS_KERNELS, RECOMPUTE_METHODS
+from traincast.job.kernels import GRAPH_IMPLS, STEP_CHECKS, UNFUSED
 from traincast.job.offload import OFFLOAD_MODULES
 from traincast.job.optimizer import MAIN_GRADIENT_TYPES, MAIN_PARAMETER_TYPES, MOMENT_TYPES, OPTIMIZERS, TP_MODES
 from traincast.job.precision import FP8_RECIPES
@@ -32,6 +32,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "kinds of CP": tuple(CP_KINDS),
         "CUDA graph implementations": GRAPH_IMPLS,
         "CUDA graph scopes": tuple(GRAPH_SCOPES),
+        "unfused kernels": tuple(UNFUSED),
+        "checks of a step": tuple(STEP_CHECKS),
+        "loss kernels": LOSS_KERNELS,
         "dispatchers": tuple(DISPATCHERS),
         "dispatch types": tuple(DISPATCH_DTYPES),
         "routings": tuple(ROUTINGS),

@@ -76,6 +76,11 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     fused_router: bool = False
     fused_permute: bool = False
     te_op_fuser: bool = False
+    unfused: tuple[str, ...] = ()
+    step_checks: tuple[str, ...] = ()
+    dropout: bool = False
+    loss_kernel: str | None = None
+    """None in results that did not tell it yet."""
     fp8_recipe: str = "none"
     fp8_transposes: bool = False
     fp8_attention: bool = False

@@ -19,6 +19,7 @@ class Recomputation(
         "group": "recompute_group",
         "modules": "recompute_modules",
         "keeps": "recompute_keeps",
+        "operators_as": "recompute_operators_as",
     },
 ):
     """What is recomputed."""
@@ -34,6 +35,14 @@ class Recomputation(
     keeps: tuple[str, ...] = ()
     """Outputs that layers keep though they are recomputed whole: of `traincast.model.recompute.RECOMPUTE_KEEPS`; of no
     meaning with ``none`` and ``selective``."""
+
+    operators_as: int | None = None
+    """Layers that take as long to recompute whole as operators of every layer that are recomputed instead of them."""
+
+    @property
+    def by_operators(self) -> bool:
+        """Whether every layer keeps the outputs of some operators, and recomputes the others."""
+        return self.whole_layers and self.group == 1 and self.layers is not None and self.layers == self.operators_as
 
     @property
     def recomputed_modules(self) -> tuple[str, ...]:
@@ -86,6 +95,8 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
             f"selective of {decided.framework.name} recomputes {share:g} of each layer: taken as {layers} of "
             f"{most_layers} layers in full",
         )
+        if decided.framework.selective_operators:
+            return Recomputation(granularity="full", layers=layers, operators_as=layers)
         recompute = "full"
     if layers is not None and layers > most_layers:
         decided.note(

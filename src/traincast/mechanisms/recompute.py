@@ -10,7 +10,7 @@ from traincast.job.job import Job
 from traincast.mechanisms.layers import Kept, LayerBytes, Spared, StageLayers, most
 from traincast.mechanisms.mechanism import Mechanism
 from traincast.model.blocks.part import Part
-from traincast.model.numbers import Number
+from traincast.model.numbers import Number, larger
 from traincast.model.recompute import DISCARDING_MODULES, RECOMPUTE_KEEPS, available_modules, known_modules
 
 
@@ -31,6 +31,9 @@ class Recomputing(Mechanism):
         """Return the layers with the first ones in groups that are recomputed; an MTP layer is one of its own."""
         if not job.recompute.whole_layers:
             return stage
+        if job.recompute.by_operators:
+            layers = tuple(_of_operators(stage.layers))
+            return StageLayers(layers=layers, extra=tuple(_of_operators(stage.extra)))
         again = job.recompute.layers_of(len(stage.layers))
         keeps = job.recompute.keeps
         groups = _grouped(stage.layers[:again], job.recompute.group, keeps)
@@ -44,6 +47,28 @@ class Recomputing(Mechanism):
         yield from _more_modules(job)
         if not recompute.all_layers:
             yield "recompute full", job.with_values(recompute="full", recompute_layers=None, recompute_group=1)
+
+
+def _of_operators(layers: Sequence[Kept]) -> Iterator[Kept]:
+    """Yield layers that keep their input, the outputs of attention and of every other GEMM; equal ones are one object.
+
+    Source: torchtitan, distributed/activation_checkpoint.py (_save_list; of aten.mm every second is recomputed).
+    """
+    found: dict[int, Kept] = {}
+    for kept in layers:
+        if id(kept) not in found:
+            (layer,) = kept.layers
+            saved = {
+                "layer inputs": layer.input_bytes,
+                "attention outputs": layer.core,
+                "outputs of GEMMs": layer.outputs / 2,
+            }
+            again = larger(0.0, layer.all_bytes - sum(saved.values()))
+            backward = layer.backward + again
+            found[id(kept)] = Kept(
+                layers=kept.layers, saved=saved, forward=layer.forward, backward=backward, recomputed=True
+            )
+        yield found[id(kept)]
 
 
 def _grouped(layers: Sequence[Kept], count: int, keeps: Sequence[str]) -> Iterator[Kept]:
