@@ -1,6 +1,6 @@
 """What single published runs switched on, where their tables do not say it: facts by the id of the row.
 
-``run_facts.csv.gz`` has the id of a row, or with ``*`` the beginning of those of one table, a column of the common
+`TABLES` have the id of a row, or with ``*`` the beginning of those of one table, a column of the common
 schema, its value, and where it stands: in a recipe, in the table or its notes, or nowhere (``assumed``).
 """
 
@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from datafiles import table_path
 
+TABLES = ("run_facts.csv", "chip_facts.csv")
+"""Runs on GPUs of NVIDIA and others; those on TPU and AMD chips, whose tables leave most to their recipes."""
 BASES = ("recipe", "table", "notes", "assumed")
 """What ``stands`` begins with."""
 
@@ -29,8 +31,11 @@ class Fact(NamedTuple):
 @cache
 def run_facts() -> tuple[Fact, ...]:
     """Return all facts, those of whole tables first."""
-    with gzip.open(table_path("run_facts.csv"), "rt", encoding="utf-8", newline="") as stream:
-        return tuple(Fact(**row) for row in csv.DictReader(stream))
+    found: list[Fact] = []
+    for name in TABLES:
+        with gzip.open(table_path(name), "rt", encoding="utf-8", newline="") as stream:
+            found += [Fact(**row) for row in csv.DictReader(stream)]
+    return tuple(found)
 
 
 def facts_of(row_id: str) -> Mapping[str, str]:

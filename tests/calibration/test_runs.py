@@ -303,7 +303,7 @@ def test_what_runs_write_and_their_frameworks(written, year, framework):
         ("L40S", "our own fork", "megatron-core-2024"),
         ("H100-SXM-80GB", "our own fork", "megatron-core-2024"),
         ("B200-SXM-180GB", "our own fork", "megatron-core-2025"),
-        ("TPU-v5p", "our own fork", "maxtext-2024"),
+        ("TPU-v5p", "our own fork", "maxtext-tpu-2025"),
         ("Ascend-910B", "our own fork", "mindspeed-2024"),
         ("MI300X", "our own fork", "primus-2025"),
         ("MI300X-192GB", "", "primus-2025"),

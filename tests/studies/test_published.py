@@ -11,7 +11,14 @@ from measured_tables import run_row as row
 from measured_tables import run_table as table
 from published.facts import BASES, run_facts
 from published.network import card_gbit_per_gpu
-from published.reading import common_row, in_common_schema, published_rules, read_published, remarks
+from published.reading import (
+    common_row,
+    in_common_schema,
+    published_rules,
+    read_published,
+    remarks,
+    with_own_recipes,
+)
 from traincast.calibration.columns import ALIASES, read_measurements, with_recipes
 from traincast.calibration.kinds.runs import BOARD, fastest_repeats, labels_of, precision_pairs, weak_scaling_pairs
 from traincast.calibration.run_jobs import year_of
@@ -76,7 +83,8 @@ def test_the_year_of_a_round_of_mlperf_and_of_a_tag():
 
 def test_facts_of_runs_say_where_they_stand():
     facts = run_facts()
-    ids = {each.id for each in read_table(table_path("measured_training_runs.csv")).rows}
+    tables = ("measured_training_runs.csv", "tpu_runs.csv", "amd_other.csv")
+    ids = {each.id for name in tables for each in read_table(table_path(name)).rows}
     wholes = {name.rpartition("-")[0] for name in ids}
     assert {each.id for each in facts if not each.id.endswith("-*")} <= ids
     assert {each.id.removesuffix("-*") for each in facts if each.id.endswith("-*")} <= wholes
@@ -174,7 +182,8 @@ def test_remarks_have_a_status_and_a_reason():
 def test_remarks_and_recipes_are_of_rows_that_exist():
     names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv", "recipe_settings.csv")
     rows = {name: {row.id for row in read_table(table_path(name)).rows} for name in names}
-    assert {each["id"] for each in remarks()} <= rows["measured_training_runs.csv"]
+    others = {row.id for name in ("tpu_runs.csv", "amd_other.csv") for row in read_table(table_path(name)).rows}
+    assert {each["id"] for each in remarks()} <= rows["measured_training_runs.csv"] | others
     assert rows["recipe_settings.csv"] <= rows["measured_training_runs.csv"]
     listed = unpacked(table_path("nanotron_spoilt_ids.txt").read_bytes(), "ids").decode().splitlines()
     spoilt = {line for line in listed if line.strip() and not line.startswith("#")}
@@ -204,7 +213,9 @@ def test_rules_fill_in_what_is_empty_and_leave_what_is_said():
 def test_every_rule_is_for_some_public_row():
     names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv")
     runs, sweep = (read_table(table_path(name)) for name in names)
-    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep]
+    others = [read_table(table_path(name)) for name in ("tpu_runs.csv", "amd_other.csv")]
+    latest = with_own_recipes(read_table(table_path("mlperf_v6.csv")))
+    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep, *others, latest]
     idle = [
         rule.why
         for rule in published_rules()

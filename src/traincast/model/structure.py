@@ -12,6 +12,7 @@ from traincast.model.blocks.ends import Embedding, EmbeddingCopy, LmHead, MtpPro
 from traincast.model.blocks.part import BLOCKS, Block, BlockKind, Elements, Part
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
+from traincast.model.numbers import Number, added
 
 Blocks = tuple[Block, ...]
 """Blocks in the order of the forward pass; layers with equal blocks are alike."""
@@ -193,6 +194,13 @@ class RankParts(Struct, frozen=True, eq=False):
                 self.of_blocks(blocks), trains_weights=self.share.trains_weights
             )
         return self._elements[blocks]
+
+    def tensors(self, blocks: Blocks) -> Number:
+        """Return in how many tensors the parameters of some blocks are: a weight of each GEMM, one of all vectors."""
+        weights = (
+            gemm.groups for part in self.of_blocks(blocks) for gemm in part.gemms if not gemm.elements_of_another
+        )
+        return added(weights) + added((part.vectors > 0) * 1 for part in self.of_blocks(blocks))
 
 
 def parts_of(blocks: Blocks, share: Share) -> list[Part]:

@@ -18,7 +18,7 @@ from traincast.model.blocks.mlp import activation, activations, gemms, mlp_norms
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Experts, Model
-from traincast.model.numbers import Number, ceil_div, rounded, smaller
+from traincast.model.numbers import Number, ceil_div, choose, rounded, smaller
 
 _UNFUSED_PASSES = 5
 """Passes over both halves of an expert's input where bias and gated activation are kernels of their own: bias, split,
@@ -60,10 +60,10 @@ class MoeMlp(Struct, frozen=True):
         capacity = self.experts.capacity_factor
         return rounded(self.own_tokens(share) * (self.experts.topk * (min(capacity, 1.0) if capacity else 1.0)))
 
-    def spread(self, share: Share) -> float:
+    def spread(self, share: Share) -> Number:
         """Return the tokens that the busiest expert rank takes over the mean: no more than its capacity."""
         spread, capacity = share.execution.dispatch.imbalance, self.experts.capacity_factor
-        return spread if capacity is None else min(spread, max(capacity, 1.0))
+        return spread if capacity is None else smaller(spread, max(capacity, 1.0))
 
     def _router(self, share: Share) -> Part:
         """Return the router, which every rank has whole."""
@@ -196,6 +196,8 @@ class MoeMlp(Struct, frozen=True):
         fused = execution.fused_experts and model.gated and not model.linear_bias
         kernels = () if fused else (activation(share, busiest, width), *((bias,) if unfused else ()))
         casts: tuple[tuple[str, ...], ...] = (("gradients",), ("inputs",)) if fused else ((), ())
+        # A kernel of a gated activation multiplies by the router's weights, too; else that keeps what it multiplies.
+        weighted = 0 if model.gated or execution.expert_output_copy else execution.element_bytes * kept * width
         outputs = {"expert outputs": execution.element_bytes * kept * hidden} if execution.expert_output_copy else {}
         return (
             Part(
@@ -206,7 +208,7 @@ class MoeMlp(Struct, frozen=True):
                 vectors=groups * up * width if model.linear_bias else 0,
                 saved={"expert inputs": share.input_bytes * kept * hidden},
                 drops={"expert inputs": ("moe",)},
-                modules=("moe",),
+                modules=("moe", "expert_fc1"),
                 expert=True,
             ),
             Part(
@@ -214,7 +216,7 @@ class MoeMlp(Struct, frozen=True):
                 counts_as="experts",
                 place="experts",
                 kernels=kernels,
-                saved={"expert FC1 outputs": inner.before, "expert activations": inner.after},
+                saved={"expert FC1 outputs": inner.before, "expert activations": inner.after + weighted},
                 drops={"expert FC1 outputs": ("moe",), "expert activations": ("moe", "moe_act")},
                 modules=("moe", "moe_act"),
                 passing_backward=inner.passing + 2 * execution.element_bytes * kept * hidden,
@@ -227,17 +229,17 @@ class MoeMlp(Struct, frozen=True):
                 vectors=groups * hidden if model.linear_bias else 0,
                 saved=outputs,
                 drops={"expert outputs": ("moe",)},
-                modules=("moe",),
+                modules=("moe", "expert_fc2"),
                 expert=True,
             ),
         )
 
-    def _room(self, share: Share) -> float:
+    def _room(self, share: Share) -> Number:
         """Return the copies that the busiest expert rank keeps over the mean: no more than its capacity."""
         spread, capacity = share.execution.dispatch.imbalance, self.experts.capacity_factor
         if capacity is None:
             return spread
-        return min(spread, capacity) if spread > 1 else capacity
+        return choose(spread > 1, smaller(spread, capacity), capacity)
 
     def _shared(self, share: Share) -> tuple[Part, ...]:
         """Return the shared experts, which are split and exchanged as a dense MLP is."""
@@ -255,7 +257,7 @@ class MoeMlp(Struct, frozen=True):
                 vectors=up_matrices(share) * width if model.linear_bias else 0,
                 forward=exchanged.enter_forward,
                 backward=exchanged.enter_backward,
-                modules=("moe", "shared_experts"),
+                modules=("moe", "shared_experts", "linear_fc1"),
             ),
             Part(
                 name="mlp.shared_experts.activation_func",
@@ -274,7 +276,7 @@ class MoeMlp(Struct, frozen=True):
                 vectors=(model.hidden if model.linear_bias else 0) + (model.hidden if self.experts.shared_gate else 0),
                 forward=exchanged.leave_forward,
                 backward=exchanged.leave_backward,
-                modules=("moe", "shared_experts"),
+                modules=("moe", "shared_experts", "linear_fc2"),
             ),
         )
 
