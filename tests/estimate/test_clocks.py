@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from traincast.estimate.clocks import gemm_slowdown, power_limited, power_notes
+from traincast.estimate.clocks import gemm_slowdown, power_limited, power_notes, slowest_of
 from traincast.estimate.factors import FactorTable
 from traincast.estimate.program import OperatorSeconds
 from traincast.hardware.clusters import gpu_named
@@ -161,3 +161,23 @@ def test_a_limit_of_ones_own_counts(tmp_path):
     file = tmp_path / "capped.toml"
     file.write_text('base = "b200"\n[gpu]\ntdp_w = 700\n', encoding="utf-8")
     assert gemm_slowdown(gpu_named(str(file))) == pytest.approx(gemm_slowdown(load_gpu("b200")) * 1000 / 700, rel=0.03)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_more_chips_have_a_slower_one(one, other):
+    few, many = sorted((one, other))
+    assert (
+        1 == slowest_of(load_gpu("h100"), 1) <= slowest_of(load_gpu("h100"), few) <= slowest_of(load_gpu("h100"), many)
+    )
+
+
+def test_the_slowest_chip_is_the_largest_of_normal_ones():
+    """Expected maxima of normal values: 1.4236 of 8 and 2.5076 of 100 (tables of order statistics)."""
+    deviation = load_gpu("h100").generation.chip_deviation
+    for count, largest in ((8, 1.4236), (100, 2.5076)):
+        assert (slowest_of(load_gpu("h100"), count) - 1) / deviation == pytest.approx(largest, rel=0.01)
+
+
+def test_chips_at_a_clock_of_their_own_alone_differ():
+    """TPUs have no limit that their voltages meet: a step scales with them without loss."""
+    assert slowest_of(load_gpu("tpu-v5p"), 4096) == 1

@@ -11,7 +11,14 @@ from measured_tables import run_row as row
 from measured_tables import run_table as table
 from published.facts import BASES, run_facts
 from published.network import card_gbit_per_gpu
-from published.reading import common_row, in_common_schema, published_rules, read_published, remarks
+from published.reading import (
+    common_row,
+    in_common_schema,
+    published_rules,
+    read_published,
+    remarks,
+    with_own_recipes,
+)
 from traincast.calibration.columns import ALIASES, read_measurements, with_recipes
 from traincast.calibration.kinds.runs import BOARD, fastest_repeats, labels_of, precision_pairs, weak_scaling_pairs
 from traincast.calibration.run_jobs import year_of
@@ -207,7 +214,8 @@ def test_every_rule_is_for_some_public_row():
     names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv")
     runs, sweep = (read_table(table_path(name)) for name in names)
     others = [read_table(table_path(name)) for name in ("tpu_runs.csv", "amd_other.csv")]
-    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep, *others]
+    latest = with_own_recipes(read_table(table_path("mlperf_v6.csv")))
+    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep, *others, latest]
     idle = [
         rule.why
         for rule in published_rules()

@@ -24,7 +24,9 @@ from traincast.calibration.kind import FloatArray
 from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run
 from traincast.errors import TraincastError
 from traincast.estimate.factors import Factor, FactorTable, Key, is_found, keys_of, prior_deviation, prior_mean
+from traincast.job.options import ConstantsFile
 from traincast.simulation.confidence import basis_of_step
+from traincast.simulation.job_step import factors_of as factors_of_job
 from traincast.simulation.job_step import run_job
 from traincast.simulation.step import Setting
 from traincast.simulation.widths import Basis, bounds
@@ -71,16 +73,14 @@ class Forecast(Struct, frozen=True, kw_only=True):
         return {} if self.basis is None else self.basis.slopes
 
 
-def forecast_run(run: MeasuredRun, factors: FactorTable, engine: str = "auto") -> Forecast:
-    """Forecast one run."""
+def forecast_run(
+    run: MeasuredRun, factors: FactorTable, engine: str = "auto", constants: ConstantsFile | None = None
+) -> Forecast:
+    """Forecast one run, by constants of operators before the shipped ones where there are some."""
     try:
         job = job_of_run(run)
-        gpu = run.cluster.gpu
-        done = run_job(
-            job,
-            Setting(cluster=run.cluster, engine=engine),
-            factors.for_job(gpu, job.framework.name, job.framework.fitted_as),
-        )
+        setting = Setting(cluster=run.cluster, engine=engine, constants=constants)
+        done = run_job(job, setting, factors_of_job(job, setting, factors))
     except TraincastError as error:
         return Forecast(step_s=None, reason=str(error))
     basis = basis_of_step(done, run.notes)
@@ -88,18 +88,21 @@ def forecast_run(run: MeasuredRun, factors: FactorTable, engine: str = "auto") -
 
 
 def forecast_runs(
-    runs: Sequence[MeasuredRun], factors: Sequence[FactorTable], progress: Callable[[int], None] | None = None
+    runs: Sequence[MeasuredRun],
+    factors: Sequence[FactorTable],
+    progress: Callable[[int], None] | None = None,
+    constants: ConstantsFile | None = None,
 ) -> list[Forecast]:
     """Forecast runs, each with its own factors, on all cores; `progress` is told after every run how many are done."""
     found = []
-    for forecast in _forecasts(list(zip(runs, factors, strict=True))):
+    for forecast in _forecasts([(*each, constants) for each in zip(runs, factors, strict=True)]):
         found.append(forecast)
         if progress is not None:
             progress(len(found))
     return found
 
 
-def _forecasts(work: list[tuple[MeasuredRun, FactorTable]]) -> Iterator[Forecast]:
+def _forecasts(work: list[tuple[MeasuredRun, FactorTable, ConstantsFile | None]]) -> Iterator[Forecast]:
     workers = min(os.cpu_count() or 1, len(work) // _CHUNK)
     if workers < 2:
         yield from map(_forecast, work)
@@ -122,9 +125,10 @@ def _leave_stops_to_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _forecast(work: tuple[MeasuredRun, FactorTable]) -> Forecast:
+def _forecast(work: tuple[MeasuredRun, FactorTable, ConstantsFile | None]) -> Forecast:
     # For many runs the compiled engine pays from the first on.
-    return forecast_run(*work, engine="kernel" if find_spec("numba") else "auto")
+    run, factors, constants = work
+    return forecast_run(run, factors, "kernel" if find_spec("numba") else "auto", constants)
 
 
 class Sample(NamedTuple):
@@ -164,7 +168,9 @@ def sample_of(
     residual_I = np.array(
         [np.log(measured_s / step_s) if measured_s and step_s else 0.0 for measured_s, step_s in pairs]
     )
-    current_K = np.array([np.log(table.factors[key].factor) if key in table.factors else 0.0 for key in keys])
+    current_K = np.array(
+        [np.log(table.factors[key].factor if key in table.factors else prior_mean(key)) for key in keys]
+    )
     return Sample(keys, slope_IK, residual_I, (_weights(rows) if weight_I is None else weight_I) * known_I, current_K)
 
 

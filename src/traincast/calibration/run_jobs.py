@@ -229,9 +229,10 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     before_2025: str = ""
     by_year: bool = False
     gpu: str = ""
+    task: str = ""
 
     def fits(self, row: Row) -> bool:
-        texts = {"framework": self.pattern, "gpu": self.gpu}
+        texts = {"framework": self.pattern, "gpu": self.gpu, "x_task": self.task}
         return all(re.search(text, row.cells.get(name, ""), re.IGNORECASE) for name, text in texts.items())
 
 

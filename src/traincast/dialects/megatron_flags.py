@@ -37,6 +37,9 @@ from traincast.model.model import Model
 _SHOWN = "megatron flags"
 _LAYOUT = "pipeline-model-parallel-layout"
 _ALONE = "standalone-embedding-stage"
+_BACKEND, _DETERMINISTIC = "attention-backend", "fa2"
+"""What Transformer Engine chooses where kernels must be deterministic: cuDNN's backward pass is not with dropout, or on
+Blackwell (transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
 _LOCAL = "megatron-core-local"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
 _LOSS_KERNELS = {"native": "compiled", "te": "fused"}
@@ -150,7 +153,11 @@ def _kernels(pasted: Pasted) -> dict[str, Any]:
     }
     checks = {"params_norm": pasted.is_on("log-params-norm"), "zeros_in_grad": pasted.is_on("log-num-zeros-in-grad")}
     said = {"unfused": unfused, "step_checks": checks}
-    return {name: tuple(each for each, on in given.items() if on) for name, given in said.items()}
+    found: dict[str, Any] = {name: tuple(each for each, on in given.items() if on) for name, given in said.items()}
+    chosen = pasted.flags.get(_BACKEND, ("auto",)) != ("auto",) or _framework(pasted) == _LOCAL
+    if pasted.is_on("deterministic-mode") and not chosen:
+        found["attention_kernel"] = _DETERMINISTIC
+    return found
 
 
 def _graphs(pasted: Pasted) -> dict[str, Any]:

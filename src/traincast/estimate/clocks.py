@@ -19,6 +19,7 @@ may gain nothing, and never loses.
 """
 
 from collections.abc import Iterator
+from statistics import NormalDist
 
 from msgspec.structs import replace
 
@@ -50,6 +51,15 @@ def slowdown_of(gpu: Gpu, energy_pj_per_flop: float | None, timed_clock: float) 
     full = limited[_BF16] if sheet is None else sheet.bf16_dense_flops_per_s
     asked: float = ((full or 0.0) / limited[_BF16]) ** _SHARPNESS
     return float(timed_clock * (1.0 + asked) ** (1 / _SHARPNESS))
+
+
+def slowest_of(gpu: Gpu, count: int) -> float:
+    """Return how much longer the slowest of so many GPUs is expected to take than one of them: 1 of a single one.
+
+    The largest of normal values is expected near this quantile (Blom 1958).
+    """
+    quantile = (count - 0.375) / (count + 0.25)
+    return 1.0 + gpu.generation.chip_deviation * NormalDist().inv_cdf(quantile)
 
 
 def power_limited(gpu: Gpu) -> Gpu:

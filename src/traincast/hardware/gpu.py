@@ -51,6 +51,12 @@ class Generation(Struct, frozen=True, kw_only=True):
     peak is higher. None: its power limit is taken as enough for the full clock."""
     timed_clock: float = 1.0
     """Share of the full clock that the timings ran at which its kernels' constants were fitted to."""
+    chip_deviation: float = 0.0
+    """Standard deviation of the speed of its chips at their power limit; 0 where all run at the same clock.
+
+    Source: Sinha et al. 2022, Not All GPUs Are Created Equal (SC22, arXiv 2208.11035): SGEMM differs by 8 % on average
+    among the GPUs of a cluster, NVIDIA's and AMD's, outliers aside, which of normal ones are 5.4 deviations.
+    """
     source: str = ""
 
 

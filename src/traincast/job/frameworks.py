@@ -150,6 +150,13 @@ class Framework(Struct, frozen=True, kw_only=True):
     module_launches: float = 1.0
     """Time of a module with a GEMM or attention in it over that of a plain kernel, as the host launches them: a linear
     layer of Transformer Engine keeps its own books in Python."""
+    steady_gpus: int = 0
+    """GPUs of a job whose step has `step_fixed_s`; ranks wait for the slowest of them, so that on fewer it is shorter
+    with the logarithm of their number (`traincast.lowering.launches.step_fixed_s`). 0: it is the same for all jobs."""
+    eager_layers: bool = False
+    """Whether norms, positions, activation functions, sums and the loss are operations of PyTorch, each a kernel."""
+    autocast: bool = False
+    """Whether weights are fp32 where they are not sharded, and PyTorch's autocast casts what GEMMs read."""
     host_peer_s: float = 0.0
     """Host time that a tensor parallel collective takes for each rank of its group where the messages of a pipeline
     cross nodes."""
@@ -203,6 +210,10 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Whether routing is a few fused kernels where the job does not say."""
     fused_permute: bool = False
     """Whether tokens are permuted by fused kernels where the job does not say."""
+    te_op_fuser: bool = False
+    """Whether Transformer Engine fuses operations where the job does not say."""
+    fp8_attention: bool = False
+    """Whether attention is computed in 8 bits where linear layers are and the job does not say."""
     fused_expert_bias: bool = False
     """Whether experts with biases have them fused with their activation."""
     moe_cuda_graph_scope: tuple[str, ...] = ()

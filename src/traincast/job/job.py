@@ -107,6 +107,11 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
         return self.parallel.sharing if self.sharding.zero > 0 else 1
 
     @property
+    def autocasts(self) -> bool:
+        """Whether weights are fp32 and PyTorch's autocast casts what GEMMs read; FSDP gathers them in 16 bits."""
+        return self.framework.autocast and self.sharding.zero < 3 and self.precision.dtype not in ("fp32", "tf32")
+
+    @property
     def reduces_once(self) -> bool:
         """Whether FSDP keeps whole gradients over the microbatches of a pipeline and reduces them after the last."""
         return self.sharding.zero == 3 and self.parallel.pp > 1 and self.framework.pipelined_fsdp

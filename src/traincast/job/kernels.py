@@ -97,7 +97,7 @@ def decide_kernels(request: JobRequest, framework: Framework, *, attention: str,
         cuda_graph_scope=scope,
         unfused=request.unfused or (),
         step_checks=request.step_checks or (),
-        te_op_fuser=bool(request.te_op_fuser),
+        te_op_fuser=framework.te_op_fuser if request.te_op_fuser is None else request.te_op_fuser,
         dropout=framework.memory.dropout if request.dropout is None else request.dropout,
         loss_kernel=request.loss_kernel or ("fused" if framework.memory.fused_loss else "unfused"),
     )

@@ -73,7 +73,7 @@ def decide_precision(request: JobRequest, decided: Decisions, dtype: str) -> Pre
         dtype=dtype,
         fp8_recipe=_recipe(request, decided.framework, dtype),
         fp8_transposes=decided.gpu is not None and decided.gpu.generation.fp8_transposes,
-        fp8_attention=bool(request.fp8_attention),
+        fp8_attention=decided.framework.fp8_attention if request.fp8_attention is None else request.fp8_attention,
         bf16_first_last=ends,
         last_wide_layers=max(1, last),
     )

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from traincast.job.frameworks import FULL_ITERATION, Framework
 from traincast.job.job import Job
-from traincast.lowering.casts import casts_of, launches_of
+from traincast.lowering.casts import Kernels, casts_of, launches_of
+from traincast.model.blocks import eager
 from traincast.model.blocks.common import gradient_sums
 from traincast.model.blocks.part import ATTENTION_FAMILIES, Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
@@ -29,6 +30,11 @@ residual sums (Megatron-LM, megatron/core/transformer/transformer_layer.py)."""
 _MODULES = 5
 """Its modules, each of which takes as many launches as its framework says (`Framework.module_launches`): four linear
 layers and attention."""
+
+_EAGER_LAYER = 48
+"""Launches of a dense layer's forward pass where each is one operation of PyTorch: two norms of 6 with 5 casts for
+those who read them, 7 linear layers with the casts of their weights, 12 of positions, attention, activation and its
+gate, two sums (`traincast.model.blocks.eager`)."""
 
 _UNFUSED_SUMS = 2
 """More of them where dropout and bias are kernels of their own."""
@@ -71,16 +77,16 @@ tensors are made in Python. Of what has no such tensors it is 0.1: 128 GEMMs in 
 
 _PLAIN = 0.7
 """Time of a plain operation of PyTorch in routing and dispatch over that of a launch, which has a module's Python with
-it: fitted with `_MESSAGE` and `_OF_LOOP` to the steps of Megatron-LM's own tests on A100 and H100, with those on GB200
-left out (studies/judges/golden.py)."""
+it. Megatron-LM's own tests on two of A100, H100 and GB200 say 0.5 to 0.7, and then forecast those on the third with
+errors of 10 to 18 % in the median (studies/judges/golden.py); published MoE runs need the upper end."""
 
 _OF_LOOP = 0.12
-"""Likewise in a loop over tensors that does nothing else: 8 us."""
+"""Likewise in a loop over tensors that does nothing else: 8 us; the same tests say 0.11 to 0.14."""
 
 _MESSAGE = 10
 """Launches of a message between pipeline stages: its buffer, the shapes and the list of sends and receives, the call
 of NCCL, the wait, and what schedules make of it (Megatron-LM, megatron/core/pipeline_parallel/p2p_communication.py and
-schedules.py)."""
+schedules.py). The same tests say 5 to 15."""
 
 _UPDATE = 3
 """Operations of an update for each tensor of parameters: its gradient is copied into that of the main parameter, which
@@ -90,11 +96,6 @@ is copied back when the fused kernel has updated it, and the norm, the clipping 
 _CHECKS = {"params_norm": 1, "zeros_in_grad": 4}
 """More of them for what is logged: a copy in fp32; the zeros, their number, and two sums (Megatron-LM,
 megatron/training/utils.py, calc_params_l2_norm; megatron/core/optimizer/clip_grads.py, count_zeros_fp32)."""
-
-_STEADY_GPUS = 256
-"""GPUs of a job whose step has the framework's `step_fixed_s` besides its work. Ranks wait for the slowest of them, and
-what is left grows with the logarithm of their number: of published steps below a second those on 8 GPUs or fewer were
-forecast 20 to 35 ms too long with the same for all, those on more than 64 from 3 to 26 ms too short."""
 
 _ROUTER = "mlp.router"
 _NORM_MODULES = {"self_attention.qk_layernorm": 2}
@@ -141,12 +142,16 @@ def update_launches(job: Job, tensors: Number) -> Launches:
 
 def step_fixed_s(job: Job) -> float:
     """Return the time of a step besides its work, on an x86 server."""
-    ranks = (1 + log2(min(job.parallel.world_size, _STEADY_GPUS))) / (1 + log2(_STEADY_GPUS))
-    return job.framework.step_fixed_s * ranks
+    whole, steady = job.framework.step_fixed_s, job.framework.steady_gpus
+    if not steady:
+        return whole
+    return whole * (1 + log2(min(job.parallel.world_size, steady))) / (1 + log2(steady))
 
 
 def launch_s(framework: Framework) -> float:
     """Return the time of a launch on an x86 server, from that of a dense layer's in 16 bits."""
+    if framework.eager_layers:
+        return framework.host_layer_s / _EAGER_LAYER
     attention = _KERNELS["unfused_attention"] - 1 if framework.attention_kernel == "unfused" else 0
     others = _DENSE_LAYER + attention + (0 if framework.fused_elementwise else _UNFUSED_SUMS)
     return framework.host_layer_s / (others + _MODULES * framework.module_launches)
@@ -218,16 +223,16 @@ def _forward(part: Part, share: Share, job: Job) -> Number:
     kernels = added(_kernels(each, job) for each in part.kernels if each.has_forward)
     trained = _trained(part, share)
     gemms = added(
-        _of_group(gemm, gemm.groups + launches_of(casts_of(gemm, share, trained=trained).forward))
+        _of_group(gemm, gemm.groups + _casts(casts_of(gemm, share, trained=trained).forward, share))
         for gemm in part.gemms
     )
-    return sent + gemms + kernels + _of_modules(part, job)
+    return sent + eager.linear_layers(share, part.name) * gemms + kernels + _of_modules(part, job)
 
 
 def _of_modules(part: Part, job: Job) -> Number:
     """Return what the modules of a part take in either pass in addition to their kernels."""
-    if part.name == _ROUTER:
-        return 0  # PyTorch's own linear layer
+    if part.name == _ROUTER or part.adapter:
+        return 0  # PyTorch's own linear layers
     norms = _NORM_MODULES.get(part.name, 0)
     cores = sum(each.family in ATTENTION_FAMILIES for each in part.kernels)
     linear: Number = len(part.gemms)
@@ -251,19 +256,24 @@ def _backward(part: Part, share: Share, job: Job) -> Number:
     trained = _trained(part, share)
     times = 2 if trained else 1
     gemms = added(
-        _of_group(gemm, times * gemm.groups + launches_of(casts_of(gemm, share, trained=trained).backward))
-        + (len(gradient_sums(share, gemm.elements)) if trained else 0)
+        _of_group(gemm, times * gemm.groups + _casts(casts_of(gemm, share, trained=trained).backward, share))
+        + (len(gradient_sums(share, gemm.elements)) if trained and not share.execution.autocast else 0)
         for gemm in part.gemms
     )
     kernels = added(_kernels(each, job) for each in part.kernels if each.has_backward)
-    # A hook of each tensor of parameters counts it as ready to be reduced.
+    # A hook of each tensor of parameters counts it as ready to be reduced, or adds it.
     hooks = len(part.gemms) + (part.vectors > 0) if trained else 0
-    return sent + gemms + kernels + hooks + _of_modules(part, job)
+    return sent + eager.linear_layers(share, part.name) * gemms + kernels + hooks + _of_modules(part, job)
 
 
 def _of_group(gemm: Gemm, launches: Number) -> Number:
     """Return launches for a GEMM of several experts in those of single ones: all but the first come from one call."""
     return launches * (1 + _IN_GROUP * (gemm.groups - 1)) / gemm.groups
+
+
+def _casts(kernels: Kernels, share: Share) -> Number:
+    """Return the launches of the casts of a GEMM; compiled layers launch those of weights with what is around."""
+    return 0 if share.execution.autocast and not share.execution.eager_layers else launches_of(kernels)
 
 
 def _trained(part: Part, share: Share) -> bool:

@@ -154,8 +154,7 @@ class StateExchange(Struct, frozen=True):
         dense, expert = self._elements(trained=trained)
         if self.job.sharding.zero == 0:
             return int(dense + expert)
-        parallel = self.job.parallel
-        return int(ceil_div(dense, max(1, min(self.job.sharing, parallel.replicas))) + ceil_div(expert, parallel.edp))
+        return int(ceil_div(dense, self.job.sharing) + ceil_div(expert, self.job.parallel.edp))
 
 
 class Residency(Struct, frozen=True):

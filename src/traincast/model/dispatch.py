@@ -9,6 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from traincast.model.numbers import Number
+
 DISPATCH_DTYPES = ("bf16", "fp8")
 """Types that tokens can be sent out in; what experts made of them comes back in 16 bits."""
 
@@ -52,7 +54,7 @@ class Dispatch(Struct, frozen=True, kw_only=True):
     """One of `DISPATCHERS`."""
     dtype: str = "bf16"
     """Type in which they are sent out, one of `DISPATCH_DTYPES`; they come back in 16 bits."""
-    imbalance: float = 1.0
+    imbalance: Number = 1.0
     """Tokens of the busiest expert rank over the mean."""
 
     @property

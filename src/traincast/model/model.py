@@ -102,6 +102,9 @@ class Experts(Struct, frozen=True, kw_only=True):
     """Groups that the experts of a token are in (node-limited routing)."""
     router_bias: bool = False
     """Whether the router has a bias for each expert: of its GEMM (gpt-oss), or of the choice alone (DeepSeek-V3)."""
+    bias_balanced: bool = False
+    """Whether training balances the experts by biases of the choice that no gradient changes (Wang et al. 2024,
+    arXiv 2408.15664), and not by an auxiliary loss."""
     router_scales: bool = False
     """Whether the router scales each channel of its input, and the weight of each expert (Gemma 4)."""
     shared_gate: bool = False

@@ -229,9 +229,19 @@ def rate_inside(members: int, cluster: Cluster) -> float:
         kind = link.kind or ""
         links = members - 1 if kind == "mesh" else sum(_links(each, kind) for each in _extents(members, kind))
         return min(link.bandwidth_bytes_per_s, max(links, 1) * one_link(cluster))
-    if members <= 2:
+    island = _bridged(cluster)
+    if members <= max(island, 2):
         return link.pair_bandwidth_bytes_per_s or link.bandwidth_bytes_per_s
-    return link.bandwidth_bytes_per_s * float((2 / members) ** (link.crowding or 0.0))
+    return island * link.bandwidth_bytes_per_s * float((2 / members) ** (link.crowding or 0.0))
+
+
+def _bridged(cluster: Cluster) -> int:
+    """Return how many cards over PCIe have a bridge; 1 where none do.
+
+    Rings over several such islands are as many as their cards, and each crosses between islands by another one, at the
+    rate of its own slot (NCCL, src/graph/search.cc: channels that differ in the GPUs that they leave by).
+    """
+    return (cluster.gpu.domain or 1) if cluster.intra.kind == "pcie" else 1
 
 
 def one_link(cluster: Cluster) -> float:

@@ -3,6 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.model.blocks import eager
 from traincast.model.blocks.common import (
     MASK_BYTES,
     MLP_AND_ATTENTION,
@@ -139,8 +140,12 @@ def rotary(share: Share, query: int, modules: tuple[str, ...] = ()) -> tuple[Par
         return ()
     shape = (share.tokens, _heads_of_own(share), query)
     passes = 1 if share.execution.fused_rope else _UNFUSED_ROTARY
-    kernel = Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype, count=passes)
-    return (Part(name="self_attention.rotary_pos_emb", counts_as="attention", kernels=(kernel,), modules=modules),)
+    kernels: tuple[Kernel, ...] = (
+        Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype, count=passes),
+    )
+    if share.execution.eager_layers:
+        kernels = eager.rotary(share, _heads_of_own(share), query)
+    return (Part(name="self_attention.rotary_pos_emb", counts_as="attention", kernels=kernels, modules=modules),)
 
 
 def _heads_of_own(share: Share) -> Number:

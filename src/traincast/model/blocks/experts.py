@@ -18,7 +18,7 @@ from traincast.model.blocks.mlp import activation, activations, gemms, mlp_norms
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Experts, Model
-from traincast.model.numbers import Number, ceil_div, rounded, smaller
+from traincast.model.numbers import Number, ceil_div, choose, rounded, smaller
 
 _UNFUSED_PASSES = 5
 """Passes over both halves of an expert's input where bias and gated activation are kernels of their own: bias, split,
@@ -60,10 +60,10 @@ class MoeMlp(Struct, frozen=True):
         capacity = self.experts.capacity_factor
         return rounded(self.own_tokens(share) * (self.experts.topk * (min(capacity, 1.0) if capacity else 1.0)))
 
-    def spread(self, share: Share) -> float:
+    def spread(self, share: Share) -> Number:
         """Return the tokens that the busiest expert rank takes over the mean: no more than its capacity."""
         spread, capacity = share.execution.dispatch.imbalance, self.experts.capacity_factor
-        return spread if capacity is None else min(spread, max(capacity, 1.0))
+        return spread if capacity is None else smaller(spread, max(capacity, 1.0))
 
     def _router(self, share: Share) -> Part:
         """Return the router, which every rank has whole."""
@@ -239,12 +239,12 @@ class MoeMlp(Struct, frozen=True):
             ),
         )
 
-    def _room(self, share: Share) -> float:
+    def _room(self, share: Share) -> Number:
         """Return the copies that the busiest expert rank keeps over the mean: no more than its capacity."""
         spread, capacity = share.execution.dispatch.imbalance, self.experts.capacity_factor
         if capacity is None:
             return spread
-        return min(spread, capacity) if spread > 1 else capacity
+        return choose(spread > 1, smaller(spread, capacity), capacity)
 
     def _shared(self, share: Share) -> tuple[Part, ...]:
         """Return the shared experts, which are split and exchanged as a dense MLP is."""

@@ -43,6 +43,10 @@ and of 192 with values of 128 take .40 ms + .97 us a unit of width forward and 1
 _WIDTH_OF_128 = {"forward": 256.0, "backward": 640.0}
 """That of heads of 128, for which the constants of kernels hold."""
 
+_BACKWARD_WIDTH = 380.0
+"""Likewise of cuDNN's backward pass in 16 bits: heads of 64 take 1.4 times what those of 128 do for as much work
+(a profiled step of Llama 3.2 1B on H100, PyTorch 2.11: studies/data, own_machine_transformers-llama3.2-1b-4096x2)."""
+
 _SIZES = (
     Size("batch", 1),
     Size("queries"),
@@ -80,7 +84,11 @@ def keys_per_query(queries: float, keys: float, causal: bool, window: int) -> fl
 
 def _in_eight_bits(width: float, direction: str) -> float:
     """Return the rate of attention in 8 bits over that of heads of 128: the softmax is no faster than in 16 bits."""
-    fixed, of_128 = _SOFTMAX_WIDTH[direction], _WIDTH_OF_128[direction]
+    return _of_128(width, _SOFTMAX_WIDTH[direction], _WIDTH_OF_128[direction])
+
+
+def _of_128(width: float, fixed: float, of_128: float) -> float:
+    """Return the rate over that of heads of 128 where each score takes as long as so many widths more."""
     return (width / (width + fixed)) / (of_128 / (of_128 + fixed))
 
 
@@ -112,6 +120,8 @@ def attention(call: OperatorCall, *, kernel: str) -> Work:
         # 8,192 tokens, in bf16 .5 and .9 (cudnn-frontend, as above, gpt_oss).
         computed = keys_per_query(queries, keys, call.causal, 0) if backward else seen
         efficiency *= _in_eight_bits(width, call.direction)
+    elif kernel == "cudnn" and backward:
+        efficiency *= min(1.0, _of_128(width, _BACKWARD_WIDTH, _WIDTH_OF_128["backward"]))
     base = "attention_backward" if backward else "attention"
     q_o, k_v = heads * queries * (qk_dim + v_dim), kv_heads * keys * (qk_dim + v_dim)
     elements = 2 * (q_o + k_v) + heads * queries * v_dim if backward else q_o + k_v
