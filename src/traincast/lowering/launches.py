@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from traincast.job.frameworks import FULL_ITERATION, Framework
 from traincast.job.job import Job
-from traincast.lowering.casts import casts_of, launches_of
+from traincast.lowering.casts import Kernels, casts_of, launches_of
+from traincast.model.blocks import eager
 from traincast.model.blocks.common import gradient_sums
 from traincast.model.blocks.part import ATTENTION_FAMILIES, Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
@@ -29,6 +30,11 @@ residual sums (Megatron-LM, megatron/core/transformer/transformer_layer.py)."""
 _MODULES = 5
 """Its modules, each of which takes as many launches as its framework says (`Framework.module_launches`): four linear
 layers and attention."""
+
+_EAGER_LAYER = 48
+"""Launches of a dense layer's forward pass where each is one operation of PyTorch: two norms of 6 with 5 casts for
+those who read them, 7 linear layers with the casts of their weights, 12 of positions, attention, activation and its
+gate, two sums (`traincast.model.blocks.eager`)."""
 
 _UNFUSED_SUMS = 2
 """More of them where dropout and bias are kernels of their own."""
@@ -144,6 +150,8 @@ def step_fixed_s(job: Job) -> float:
 
 def launch_s(framework: Framework) -> float:
     """Return the time of a launch on an x86 server, from that of a dense layer's in 16 bits."""
+    if framework.eager_layers:
+        return framework.host_layer_s / _EAGER_LAYER
     attention = _KERNELS["unfused_attention"] - 1 if framework.attention_kernel == "unfused" else 0
     others = _DENSE_LAYER + attention + (0 if framework.fused_elementwise else _UNFUSED_SUMS)
     return framework.host_layer_s / (others + _MODULES * framework.module_launches)
@@ -215,10 +223,10 @@ def _forward(part: Part, share: Share, job: Job) -> Number:
     kernels = added(_kernels(each, job) for each in part.kernels if each.has_forward)
     trained = _trained(part, share)
     gemms = added(
-        _of_group(gemm, gemm.groups + launches_of(casts_of(gemm, share, trained=trained).forward))
+        _of_group(gemm, gemm.groups + _casts(casts_of(gemm, share, trained=trained).forward, share))
         for gemm in part.gemms
     )
-    return sent + gemms + kernels + _of_modules(part, job)
+    return sent + eager.linear_layers(share, part.name) * gemms + kernels + _of_modules(part, job)
 
 
 def _of_modules(part: Part, job: Job) -> Number:
@@ -248,19 +256,24 @@ def _backward(part: Part, share: Share, job: Job) -> Number:
     trained = _trained(part, share)
     times = 2 if trained else 1
     gemms = added(
-        _of_group(gemm, times * gemm.groups + launches_of(casts_of(gemm, share, trained=trained).backward))
-        + (len(gradient_sums(share, gemm.elements)) if trained else 0)
+        _of_group(gemm, times * gemm.groups + _casts(casts_of(gemm, share, trained=trained).backward, share))
+        + (len(gradient_sums(share, gemm.elements)) if trained and not share.execution.autocast else 0)
         for gemm in part.gemms
     )
     kernels = added(_kernels(each, job) for each in part.kernels if each.has_backward)
-    # A hook of each tensor of parameters counts it as ready to be reduced.
+    # A hook of each tensor of parameters counts it as ready to be reduced, or adds it.
     hooks = len(part.gemms) + (part.vectors > 0) if trained else 0
-    return sent + gemms + kernels + hooks + _of_modules(part, job)
+    return sent + eager.linear_layers(share, part.name) * gemms + kernels + hooks + _of_modules(part, job)
 
 
 def _of_group(gemm: Gemm, launches: Number) -> Number:
     """Return launches for a GEMM of several experts in those of single ones: all but the first come from one call."""
     return launches * (1 + _IN_GROUP * (gemm.groups - 1)) / gemm.groups
+
+
+def _casts(kernels: Kernels, share: Share) -> Number:
+    """Return the launches of the casts of a GEMM; compiled layers launch those of weights with what is around."""
+    return 0 if share.execution.autocast and not share.execution.eager_layers else launches_of(kernels)
 
 
 def _trained(part: Part, share: Share) -> bool:

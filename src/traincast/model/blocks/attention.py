@@ -3,6 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.model.blocks import eager
 from traincast.model.blocks.common import (
     MASK_BYTES,
     MLP_AND_ATTENTION,
@@ -58,13 +59,14 @@ class AttentionBlock(Struct, frozen=True):
             },
             forward=exchanged.enter_forward,
             backward=exchanged.enter_backward,
+            modules=("linear_qkv",),
         )
         proj = output_projection(share, share.heads * dim)
         return (
             *attention_norms(share),
             qkv,
             *head_norms(share, dim),
-            *rotary(share, dim),
+            *rotary(share, dim, ("linear_qkv",)),
             core_attention(share, self.window, dim, dim, kv_width),
             *output_gate(share, gates),
             proj,
@@ -110,6 +112,7 @@ def output_projection(share: Share, inputs: Number) -> Part:
         saved={"attention outputs": share.tokens * inputs * execution.input_bytes} if copied else {},
         forward=exchanged.leave_forward,
         backward=exchanged.leave_backward,
+        modules=("linear_proj",),
     )
 
 
@@ -126,6 +129,7 @@ def head_norms(share: Share, query: int) -> tuple[Part, ...]:
             vectors=(heads if attention.qk_norm_whole else scales) * query,
             kernels=(norm_kernel(share, share.tokens * heads, query),),
             saved={"queries, keys, values": share.tokens * heads * query * share.execution.element_bytes},
+            modules=("linear_qkv",),
         ),
     )
 
@@ -136,8 +140,12 @@ def rotary(share: Share, query: int, modules: tuple[str, ...] = ()) -> tuple[Par
         return ()
     shape = (share.tokens, _heads_of_own(share), query)
     passes = 1 if share.execution.fused_rope else _UNFUSED_ROTARY
-    kernel = Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype, count=passes)
-    return (Part(name="self_attention.rotary_pos_emb", counts_as="attention", kernels=(kernel,), modules=modules),)
+    kernels: tuple[Kernel, ...] = (
+        Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype, count=passes),
+    )
+    if share.execution.eager_layers:
+        kernels = eager.rotary(share, _heads_of_own(share), query)
+    return (Part(name="self_attention.rotary_pos_emb", counts_as="attention", kernels=kernels, modules=modules),)
 
 
 def _heads_of_own(share: Share) -> Number:
