@@ -125,7 +125,7 @@ def _weights(rows: Sequence[MeasuredRun]) -> FloatArray:
     sources = Counter[str]()
     for run, weight in zip(rows, weight_J.tolist(), strict=True):
         sources[run.groups.source] += weight
-    return weight_J * np.array([sources[run.groups.source] ** -_SOURCES for run in rows])
+    return np.asarray(weight_J * np.array([sources[run.groups.source] ** -_SOURCES for run in rows]), np.float64)
 
 
 def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:

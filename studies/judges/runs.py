@@ -4,7 +4,7 @@ Widths of intervals are those of a fit to the other four fifths of the sources: 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -18,7 +18,7 @@ _NVIDIA = re.compile(r"^(dgxc|nemo|megatron|jax-toolbox)")
 """Sources that NVIDIA publishes; its submissions to MLPerf are mixed with those of others."""
 _FOLDS = 5
 _ALL = "all"
-_ASKED = {
+_ASKED: Mapping[tuple[str, str], Mapping[str, float]] = {
     ("source", "dense BF16/FP16"): {"median": 4.5, "p90": 13},
     ("source", "dense FP8"): {"median": 4.5, "p90": 11},
     ("source", "dense FP4"): {"median": 8, "p90": 14},
@@ -60,7 +60,7 @@ def _boards(runs: Runs, forecasts: LeftOut, inside_I: BoolArray) -> Iterator[Boa
     kinds, subject = np.array(labels_of(runs.rows)[BOARD]), f"steps, {forecasts.by} left out"
     for kind in (_ALL, *sorted(set(kinds))):
         mine_I = (kinds == kind) | (kind == _ALL)
-        asked = dict(_ASKED.get((forecasts.by, kind), {}))
+        asked: dict[str, float] = dict(_ASKED.get((forecasts.by, kind), {}))
         if forecasts.by in LEFT_OUT and mine_I.sum() >= _FEWEST:
             asked["inside"] = _INSIDE if kind == _ALL else _INSIDE_OF_KIND
         yield board_of(subject, kind, forecast_I[mine_I], measured_I[mine_I], inside_I[mine_I], **asked)

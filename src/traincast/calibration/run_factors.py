@@ -74,12 +74,12 @@ class Forecast(Struct, frozen=True, kw_only=True):
 
 
 def forecast_run(
-    run: MeasuredRun, factors: FactorTable, constants: ConstantsFile | None = None, engine: str = "auto"
+    run: MeasuredRun, factors: FactorTable, engine: str = "auto", constants: ConstantsFile | None = None
 ) -> Forecast:
     """Forecast one run, by constants of operators before the shipped ones where there are some."""
     try:
         job = job_of_run(run)
-        gpu, setting = run.cluster.gpu, Setting(cluster=run.cluster, engine=engine, constants=constants)
+        setting = Setting(cluster=run.cluster, engine=engine, constants=constants)
         done = run_job(job, setting, factors_of_job(job, setting, factors))
     except TraincastError as error:
         return Forecast(step_s=None, reason=str(error))
@@ -127,7 +127,8 @@ def _leave_stops_to_parent() -> None:
 
 def _forecast(work: tuple[MeasuredRun, FactorTable, ConstantsFile | None]) -> Forecast:
     # For many runs the compiled engine pays from the first on.
-    return forecast_run(*work, engine="kernel" if find_spec("numba") else "auto")
+    run, factors, constants = work
+    return forecast_run(run, factors, "kernel" if find_spec("numba") else "auto", constants)
 
 
 class Sample(NamedTuple):
