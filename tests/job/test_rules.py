@@ -92,6 +92,7 @@ TABLE = [
         {**EP, "moe_dispatcher": "deepep", "deduplicated_dispatch": False},
         {**EP, "moe_dispatcher": "alltoall", "deduplicated_dispatch": False},
     ),
+    (ConfigError, "mtp_layers: is -1", {"mtp_layers": -1}, {"mtp_layers": 0}),
     # Batches and sequences.
     (
         InfeasibleError,
@@ -353,7 +354,7 @@ TABLE = [
     ),
     (
         InfeasibleError,
-        "no matrix units for fp8; use bf16",
+        r"A100-SXM-80GB \(ampere\) has no matrix units for fp8; use bf16",
         {"cluster": "A100-SXM-80GB", "precision": "fp8"},
         {"cluster": "h100", "precision": "fp8"},
     ),
@@ -364,7 +365,12 @@ TABLE = [
         {"cluster": "b200", "precision": "mxfp8"},
     ),
     (InfeasibleError, "no matrix units for mxfp8; use bf16", {"cluster": "A100-SXM-80GB", "precision": "mxfp8"}, {}),
-    (InfeasibleError, "4-bit type .* use fp8", {"precision": "fp4"}, {"cluster": "b200", "precision": "fp4"}),
+    (
+        InfeasibleError,
+        r"\(hopper\) has no matrix units for a 4-bit type .* use fp8",
+        {"precision": "fp4"},
+        {"cluster": "b200", "precision": "fp4"},
+    ),
     (InfeasibleError, "4-bit type .* use bf16", {"cluster": "A100-SXM-80GB", "precision": "fp4"}, {}),
     (
         InfeasibleError,

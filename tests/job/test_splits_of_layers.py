@@ -241,6 +241,10 @@ def test_a_layout_has_the_ends_where_they_are(layers_Q, mtp, stage, written):
     assert layout.mtp_stage == (None if not mtp else len(layers_Q) - 1 if stage is None else stage)
 
 
+def test_a_layout_has_no_mtp_layers_unless_they_are_said():
+    assert layout_of((2, 1)).stages == ("Ett", "tL")
+
+
 def fits(text, *, layers=8, mtp_layers=0, pp=2, vpp=None):
     check_layout(parse_layout(text), name="tiny", layers=layers, mtp_layers=mtp_layers, pp=pp, vpp=vpp)
 
