@@ -254,13 +254,13 @@ def test_layers_per_virtual_stage_become_virtual_stages():
 
 
 def test_what_has_no_effect_is_listed_once_and_what_is_not_modelled_by_name():
-    flags = "--lr 1e-4 --save /x --data-path a b --defer-embedding-wgrad-compute --no-rope-fusion"
+    flags = "--lr 1e-4 --save /x --data-path a b --defer-embedding-wgrad-compute --squared-relu"
     draft = draft_like("megatron", shlex.split(f"{LLAMA3_8B} {flags}"))
     notes = {note.code: note.text for note in draft.notes}
     without = notes["flags-without-effect"]
     assert [without.find(f"{flag} (") > 0 for flag in ("--lr", "--save", "--data-path")] == [True] * 3
     assert "--save (reads or writes checkpoints, between steps)" in without
-    assert notes["flags-of-small-effect"].endswith(": --no-rope-fusion")
+    assert notes["flags-of-small-effect"].endswith(": --squared-relu")
     assert [(note.code, "usual place" in note.text) for note in draft.warnings] == [("flag-not-modelled", True)]
 
 

@@ -102,7 +102,7 @@ def test_more_steps_fewer_bits_and_faster_links_are_never_slower(layout):
 
 @every_layout
 def test_an_overlapped_exchange_is_hidden_as_far_as_the_step_is_long(layout):
-    fields = LAYOUTS[layout]
+    fields = {**LAYOUTS[layout], "cluster": replace(TWO, island_bandwidth_bytes_per_s=RATE / 4)}
     alone, waiting = (step_s(**fields, **more) for more in ({}, {"local_steps": 1}))
     exchange = waiting - alone
     slow = step_s(**fields, local_steps=1, overlap_outer=True)

@@ -193,15 +193,15 @@ def test_a_faster_gpu_is_not_slowed_down_more_because_most_of_its_kernels_change
 
 
 def test_a_slow_rank_makes_the_step_longer():
-    job = job_of("llama3-8b", gpus=16, tp=4, pp=2, seq_length=4096)
+    job = job_of("llama3-8b", gpus=16, tp=4, pp=2, seq_length=16384)
     plain = forecast(job, H100)
     slow = forecast(job, H100, SimulateOptions(compute_slowdown={5: 1.3}))
     assert 1.05 < slow.iteration_time_s / plain.iteration_time_s < 1.3
 
 
 def test_adapters_are_faster_to_train_and_hold_less():
-    whole = forecast(job_of("llama3-8b", gpus=8, tp=2, seq_length=4096), H100)
-    adapters = forecast(job_of("llama3-8b", gpus=8, tp=2, seq_length=4096, task="lora"), H100)
+    whole = forecast(job_of("llama3-8b", gpus=8, tp=2, seq_length=8192), H100)
+    adapters = forecast(job_of("llama3-8b", gpus=8, tp=2, seq_length=8192, task="lora"), H100)
     assert adapters.iteration_time_s < whole.iteration_time_s
     assert adapters.memory_bytes[0].optimizer < 0.05 * whole.memory_bytes[0].optimizer
     assert adapter_parameters(load_model("llama3-8b"), 16) < 0.01 * 8e9

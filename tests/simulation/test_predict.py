@@ -12,6 +12,7 @@ from traincast.errors import InfeasibleError
 from traincast.estimate.factors import CostFactors
 from traincast.hardware.clusters import load_cluster
 from traincast.job.options import SimulateOptions
+from traincast.lowering.launches import step_fixed_s
 from traincast.lowering.plans import plan_of_job
 from traincast.model.counts import model_flops_per_token
 from traincast.simulation.job_step import estimated_work
@@ -57,7 +58,7 @@ def test_pipeline_takes_one_turn_of_each_stage_and_the_others_of_the_slowest(sch
     turns_P, end_P = turn_s(done)
     assert np.ptp(turns_P[1:-1]) <= 1e-12 if pp > 2 else True
     assert turns_P.argmax() == pp - 1
-    expected = 0.25 + turns_P.sum() + (microbatches - 1) * turns_P.max()
+    expected = step_fixed_s(done.job) + turns_P.sum() + (microbatches - 1) * turns_P.max()
     # The first stage is the last to finish its passes; the norm of the gradients joins all before the update.
     assert done.step_s == pytest.approx(expected + end_P.max(), rel=1e-6)
 

@@ -1,5 +1,6 @@
 """Constants fitted to measurements: of a cluster, of a job's runs, of a GPU's operators."""
 
+from pathlib import Path
 from typing import overload
 
 from traincast.api.files import Files, StrPath, expand
@@ -11,10 +12,12 @@ from traincast.calibration.operator_calibration import calibrate_operators as fi
 from traincast.calibration.run_calibration import RunCalibration
 from traincast.calibration.trace_calibration import calibrate_runs as fit_runs
 from traincast.errors import ConfigError
+from traincast.files import read_text
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import gpu_named, load_cluster
 from traincast.hardware.gpu import Gpu
 from traincast.job.draft import Draft
+from traincast.job.options import ConstantsFile
 
 
 @overload
@@ -77,11 +80,17 @@ def calibrate(
 
 
 def calibrate_runs(
-    files: Files, cluster: StrPath | Cluster | None = None, job: StrPath | Draft | None = None
+    files: Files,
+    cluster: StrPath | Cluster | None = None,
+    job: StrPath | Draft | None = None,
+    *,
+    constants: StrPath | None = None,
 ) -> RunCalibration:
     """Fit forecasts on a cluster to runs on it: training logs or traces of a job, and CSV files of training runs.
 
     The `profile` of the calibration is a file for ``cluster``: forecasts on it are nearer to what is measured there.
+    With `constants`, the profile of `calibrate_operators`, they are made with what was measured of operators, too: then
+    both files belong together.
 
     Examples
     --------
@@ -90,7 +99,8 @@ def calibrate_runs(
     >>> print(ours.profile().splitlines()[0])
     # a100 with what 4 runs of internevo-2024 on it taught (traincast calibrate).
     """
-    return fit_runs(expand(files), cluster, draft_of(job))
+    file = None if constants is None else ConstantsFile(str(constants), read_text(Path(constants)))
+    return fit_runs(expand(files), cluster, draft_of(job), file)
 
 
 def calibrate_operators(files: Files, gpu: StrPath | Gpu) -> OperatorCalibration:

@@ -10,6 +10,7 @@ from all others (leave one out), for a fit a fifth from the others.
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +28,11 @@ from traincast.calibration.operator_fit import (
     samples_of,
 )
 from traincast.calibration.operators import operators_of
-from traincast.calibration.tables import Skipped, read_table
+from traincast.calibration.tables import Row, Skipped, read_table
 from traincast.calibration.validate import Statistics, statistics
 from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorConstants, shipped_constants
-from traincast.estimate.operators.constants import ANY, write_constants
+from traincast.estimate.operators.constants import ANY, HOST_LAUNCH, write_constants
 from traincast.hardware.gpu import Gpu
 from traincast.progress import advanced, announce
 from traincast.units import counted
@@ -73,6 +74,8 @@ class OperatorCalibration(Struct, frozen=True, kw_only=True):
     """In the same order."""
     skipped: tuple[Skipped, ...]
     """Rows and families that were left out, and why."""
+    host: FamilyConstants | None = None
+    """What the host takes to launch a GEMM, where that was measured."""
 
     def __repr__(self) -> str:
         """Say what was fitted to what, in a line."""
@@ -81,7 +84,7 @@ class OperatorCalibration(Struct, frozen=True, kw_only=True):
 
     def profile(self) -> str:
         """Return the constants as a CSV file for ``traincast operator --constants``."""
-        return write_constants(list(self.constants))
+        return write_constants([*self.constants, *([self.host] if self.host else [])])
 
     def over(self, constants: OperatorConstants) -> OperatorConstants:
         """Return constants with the fitted ones in the place of the old."""
@@ -114,8 +117,10 @@ def calibrate_operators(
     fitted: list[FamilyConstants] = []
     residuals: list[FamilyResiduals] = []
     skipped: list[Skipped] = []
+    launches_s: list[float] = []
     for path in paths:
         table = read_table(Path(path))
+        launches_s += (row.number("host_s") for row in table.rows if {"host_s"} <= {*row.cells} and _is_gemm(row))
         every = operators_of(table, gpu)
         own = [row for row, ran_on in enumerate(every.gpu) if ran_on.name == gpu.name]
         others = [(every.ids[row], ran_on.name) for row, ran_on in enumerate(every.gpu) if ran_on.name != gpu.name]
@@ -139,7 +144,22 @@ def calibrate_operators(
         constants=tuple(fitted),
         residuals=tuple(residuals),
         skipped=tuple(skipped),
+        host=_host(gpu, launches_s, str(paths[0])),
     )
+
+
+def _is_gemm(row: Row) -> bool:
+    """Say whether a row is of a GEMM that ran: what else is launched goes through more or less of PyTorch."""
+    return row.cells.get("family") == "gemm" and "time_s" in row.cells
+
+
+def _host(gpu: Gpu, launches_s: Sequence[float], path: str) -> FamilyConstants | None:
+    """Return the median of what the host took to launch; None of too few."""
+    if len(launches_s) < FEWEST:
+        return None
+    rows, source = len(launches_s), f"median of {path}, column host_s"
+    found = FamilyConstants(gpu=gpu.name, family=HOST_LAUNCH, dtype=ANY, floor_s=median(launches_s), rows=rows)
+    return replace(found, source=source, confidence="medium")
 
 
 def _fitted(

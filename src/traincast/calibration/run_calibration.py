@@ -30,6 +30,7 @@ from traincast.estimate.measured import of_pass
 from traincast.hardware.cluster import Cluster, RunFactor
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
+from traincast.job.options import ConstantsFile
 from traincast.simulation.reproducible import DEFAULT_CLUSTER
 from traincast.units import counted, format_share, format_time
 
@@ -87,7 +88,10 @@ class RunCalibration(Struct, frozen=True, kw_only=True):
 
 
 def calibrate_runs(
-    paths: Sequence[str | PathLike[str]], cluster: str | PathLike[str] | Cluster | None = None, job: Draft | None = None
+    paths: Sequence[str | PathLike[str]],
+    cluster: str | PathLike[str] | Cluster | None = None,
+    job: Draft | None = None,
+    constants: ConstantsFile | None = None,
 ) -> RunCalibration:
     """Fit the factors of a cluster to runs on it.
 
@@ -99,6 +103,8 @@ def calibrate_runs(
         Where all of them ran; what was fitted to runs on it before is dropped. By default where the job says.
     job : Draft, optional
         What the logs are of.
+    constants : ConstantsFile, optional
+        Constants of operators that the forecasts are made with, before and after: the factors hold together with them.
 
     Raises
     ------
@@ -117,7 +123,7 @@ def calibrate_runs(
         found, left_out = read_log_runs(table, job, base) if LOG_COLUMN in table.columns else read_runs(table, base)
         runs += [run for run in found if run.measured_s is not None]
         skipped += left_out
-    before = forecast_runs(runs, [factors_on(base)] * len(runs))
+    before = forecast_runs(runs, [factors_on(base)] * len(runs), constants=constants)
     skipped += [Skipped(run.id, each.reason) for run, each in zip(runs, before, strict=True) if each.step_s is None]
     kept = [(run, each) for run, each in zip(runs, before, strict=True) if each.step_s is not None]
     if not kept:
@@ -127,7 +133,7 @@ def calibrate_runs(
     if len(frameworks) > 1:
         raise CalibrationError(f"the runs are of several frameworks ({', '.join(frameworks)}); calibrate each alone")
     rows = [run for run, _ in kept]
-    fitted, after = _fit(rows, [each for _, each in kept], base, f"fitted to {', '.join(map(str, paths))}")
+    fitted, after = _fit(rows, [each for _, each in kept], base, _source(paths, constants), constants)
     unnamed = () if said else (Note("cluster-default", f"no cluster was given; taken as {base.name}"),)
     return RunCalibration(
         files=tuple(map(str, paths)),
@@ -145,8 +151,18 @@ def calibrate_runs(
     )
 
 
+def _source(paths: Sequence[str | PathLike[str]], constants: ConstantsFile | None) -> str:
+    """Return what factors are fitted to, and what they hold together with."""
+    by = f" with --constants {constants.name}" if constants else ""
+    return f"fitted to {', '.join(map(str, paths))}{by}"
+
+
 def _fit(
-    rows: Sequence[MeasuredRun], before: Sequence[Forecast], base: Cluster, source: str
+    rows: Sequence[MeasuredRun],
+    before: Sequence[Forecast],
+    base: Cluster,
+    source: str,
+    constants: ConstantsFile | None,
 ) -> tuple[Cluster, list[Forecast]]:
     """Return the cluster with its factors, and the forecasts with them."""
     answered = {name for each in before for name, slope in each.slopes.items() if slope >= _LEAST_SLOPE}
@@ -162,7 +178,7 @@ def _fit(
         own = _factors(classes, found, before[0].framework, source)
         cluster = replace(base, run_factors=(*base.run_factors, *own))
         again = [replace(run, cluster=replace(run.cluster, run_factors=cluster.run_factors)) for run in rows]
-        forecasts = forecast_runs(again, [factors_on(cluster)] * len(again))
+        forecasts = forecast_runs(again, [factors_on(cluster)] * len(again), constants=constants)
     return cluster, forecasts
 
 

@@ -36,6 +36,7 @@ from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import find_gpu
 from traincast.job.draft import Draft
 from traincast.job.job import Job
+from traincast.job.options import ConstantsFile
 from traincast.job.request import JobRequest
 from traincast.simulation.reproducible import DEFAULT_CLUSTER, decide
 from traincast.simulation.step import Setting
@@ -52,7 +53,10 @@ _ROUNDS = 30
 
 
 def calibrate_trace(
-    paths: Sequence[Path], job: Job | JobRequest | Draft, cluster: str | PathLike[str] | Cluster | None = None
+    paths: Sequence[Path],
+    job: Job | JobRequest | Draft,
+    cluster: str | PathLike[str] | Cluster | None = None,
+    constants: ConstantsFile | None = None,
 ) -> RunCalibration:
     """Fit factors on the classes of work of a job to what a measured run of it computed.
 
@@ -64,6 +68,8 @@ def calibrate_trace(
         What was trained, laid out as it was traced.
     cluster : str, path or Cluster, optional
         Where it ran; by default where the job says. What traces taught of it before is dropped.
+    constants : ConstantsFile, optional
+        Constants of operators that estimates are made with: the factors hold together with them.
 
     Raises
     ------
@@ -78,7 +84,7 @@ def calibrate_trace(
     base = load_cluster(said or DEFAULT_CLUSTER)
     base = replace(base, run_factors=tuple(each for each in base.run_factors if not of_pass(each.cost_class)))
     _, _, decided, _ = decide(job, base)
-    measured, estimates = computations_of(paths), Estimates(decided, Setting(cluster=base))
+    measured, estimates = computations_of(paths), Estimates(decided, Setting(cluster=base, constants=constants))
     _check_layout(measured, decided, paths)
     rows, skipped = measured_passes(measured.rows, estimates)
     if not rows:
@@ -129,7 +135,10 @@ def _own_factors(
 
 
 def calibrate_runs(
-    paths: Sequence[Path], cluster: str | PathLike[str] | Cluster | None = None, job: Draft | None = None
+    paths: Sequence[Path],
+    cluster: str | PathLike[str] | Cluster | None = None,
+    job: Draft | None = None,
+    constants: ConstantsFile | None = None,
 ) -> RunCalibration:
     """Fit the factors of a cluster to the traces of a run of a job, or to the steps of whole runs on it.
 
@@ -142,8 +151,8 @@ def calibrate_runs(
         if job is None:
             text = f"{paths[0]} is a trace: give the job that ran, with its layout, job=..."
             raise ConfigError(text).typed(job="--job")
-        return calibrate_trace(paths, job, cluster)
-    return run_calibration.calibrate_runs(paths, cluster, job)
+        return calibrate_trace(paths, job, cluster, constants)
+    return run_calibration.calibrate_runs(paths, cluster, job, constants)
 
 
 def is_trace(path: Path) -> bool:

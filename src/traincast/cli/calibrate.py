@@ -30,6 +30,12 @@ from traincast.cli.terminal import announced, console, print_json, print_line, p
     metavar="JOB",
     help="The job of training logs and traces.",
 )
+@click.option(
+    "--constants",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Profile of calibrate --gpu that forecasts of runs and traces are made with.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the fitted profile there.")
 @click.option("--table", is_flag=True, help="Keep the measured times, which exactly these groups then take.")
 @click.option("--json", "as_json", is_flag=True, help="Print residuals and constants as JSON and nothing else.")
@@ -38,6 +44,7 @@ def command(
     cluster: str | None,
     gpu: str | None,
     job: Path | None,
+    constants: Path | None,
     out: Path | None,
     table: bool,
     as_json: bool,
@@ -59,11 +66,14 @@ def command(
     runs = gpu is None and (job is not None or api.kind_of_measurements(files[0]) in of_runs)
     if table and (gpu is not None or runs):
         raise click.UsageError(f"--table is for collectives and cannot be combined with {'runs' if runs else '--gpu'}")
+    if constants is not None and not runs:
+        raise click.UsageError("--constants is for training runs, logs and traces: what else is fitted does not use it")
     with announced(quiet=False), progress("fitting", quiet=as_json):
         if runs:
-            fitted = api.calibrate_runs(files, cluster, job)
+            fitted = api.calibrate_runs(files, cluster, job, constants=constants)
             profile, document = fitted.profile(), report.run_calibration_to_dict(fitted)
-            show, use = partial(report.print_run_calibration, console(), fitted), "--cluster"
+            also = f"--constants {constants} and " if constants else ""
+            show, use = partial(report.print_run_calibration, console(), fitted), f"{also}--cluster"
         elif cluster is not None:
             collectives = api.calibrate(files, cluster, table=table)
             profile, document = collectives.profile(), report.calibration_to_dict(collectives)

@@ -24,7 +24,10 @@ NOT_MODELLED, REFUSED, UNKNOWN = "not_modelled", "refused", "unknown"
 _ARITIES = {"switches": "0", "one": "1", "many": "*"}
 _NUMBER = re.compile(r"^-[\d.]")
 _QUOTED = re.compile(r"^(['\"])(.*)\1$", re.DOTALL)
-_PATHS = ("tokenizer-model",)
+_ESCAPED = re.compile(r"\\+([|()*'\"])")
+"""What a shell would read by itself, escaped once or, within quotation marks, more often: ``\\|`` in a layout."""
+_HINTS = ("tokenizer-model", "tokenizer-type")
+"""Flags whose values tell the vocabulary, where they are known; else it is assumed, as where they are not given."""
 _TRUTH = {"true": "1", "yes": "1", "1": "1", "false": "", "no": "", "0": ""}
 
 
@@ -271,9 +274,9 @@ def split_flags(words: Sequence[str], shown: str, table: FlagTable) -> Pasted:
 
 
 def _bare(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words that say something, without quotation marks that were pasted with them."""
+    """Yield the words that say something, without quotation marks and backslashes that were pasted with them."""
     for word in words:
-        bare = _unquoted(word.strip())
+        bare = _unquoted(_ESCAPED.sub(r"\1", _unquoted(word.strip())))
         if bare.strip("-\\"):
             yield bare
 
@@ -307,5 +310,5 @@ def _takes(word: str, has: int, most: int) -> bool:
 
 
 def _matters(known: KnownFlag | None) -> bool:
-    """Say whether the value of a flag is needed; an unknown one is warned of as it is, and a path is only a hint."""
-    return known is not None and known.effect not in (NO_EFFECT, SMALL_EFFECT) and known.name not in _PATHS
+    """Say whether the value of a flag is needed; an unknown one is warned of as it is; a hint may be missing."""
+    return known is not None and known.effect not in (NO_EFFECT, SMALL_EFFECT) and known.name not in _HINTS

@@ -25,6 +25,7 @@ from traincast.dialects.megatron_checks import (
     recompute_fields,
 )
 from traincast.dialects.megatron_hybrid import Hybrid, hybrid_of
+from traincast.dialects.megatron_layers import decoder_of, is_encoder
 from traincast.dialects.megatron_model import described_model
 from traincast.errors import InfeasibleError
 from traincast.job.communication import SHARP_GROUPS
@@ -36,7 +37,12 @@ from traincast.model.model import Model
 _SHOWN = "megatron flags"
 _LAYOUT = "pipeline-model-parallel-layout"
 _ALONE = "standalone-embedding-stage"
+_BACKEND, _DETERMINISTIC = "attention-backend", "fa2"
+"""What Transformer Engine chooses where kernels must be deterministic: cuDNN's backward pass is not with dropout, or on
+Blackwell (transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
+_LOCAL = "megatron-core-local"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
+_LOSS_KERNELS = {"native": "compiled", "te": "fused"}
 
 
 def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
@@ -53,15 +59,19 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     table.check_script(launch.script)
     pasted = split_flags(launch.words, _SHOWN, table)
     judged = judge(pasted.given(), table, strict=strict)
-    text = f"framework is not given: {table.usual['framework']}, for pasted Megatron-LM flags; give --framework"
+    text = f"framework is not given: {_framework(pasted)}, for pasted Megatron-LM flags; give --framework"
     notes = [*judged.notes, *launch_notes(launch), Note("assumed-framework", text)]
     hybrid = hybrid_of(pasted, launch.script, notes)
     if hybrid is not None:
         # Source: arguments.py, validate_args: the letters turn on what they need.
         means = ("is-hybrid-model", *(["multi-latent-attention"] if hybrid.has_latent_attention else []))
         pasted = replace(pasted, flags={**pasted.flags, **dict.fromkeys(means, ())})
-    model = described_model(pasted, hybrid, notes)
+    decoder = decoder_of(pasted, launch.script)
+    model = described_model(pasted, hybrid, notes, decoder, causal=not is_encoder(launch.script))
     fields = _fields(pasted, model, hybrid)
+    if decoder is not None:
+        # The sequence of the job is the decoder's, of which the loss is.
+        fields["seq_length"] = decoder.length
     if launch.gpus is not None:
         fields.setdefault("gpus", launch.gpus)
     notes += check_combinations(pasted, fields, model is not None)
@@ -82,12 +92,21 @@ def _why(note: Note) -> str:
     return note.text.partition(": ")[2]
 
 
+def _framework(pasted: Pasted) -> str:
+    """Return the framework that runs the layers: Megatron Core with Transformer Engine, or with its own."""
+    local = "transformer-impl" in pasted and pasted.text("transformer-impl") == "local"
+    return _LOCAL if local else str(flag_table("megatron").usual["framework"])
+
+
 def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[str, Any]:
     """Return the fields of the job that the flags say."""
-    fields = pasted.fields(flag_table("megatron"))
+    fields = pasted.fields(flag_table("megatron")) | {"framework": _framework(pasted)}
     if "num-experts" in pasted:
         # Source: arguments.py, validate_args: experts are split as the rest unless the flag says otherwise.
         fields.setdefault("etp", fields["tp"])
+    elif model is not None and fields.get("etp") is not None:
+        # Without experts it splits nothing; `check_combinations` says so.
+        del fields["etp"]
     if "num-experts" in pasted or ("num-layers" not in pasted and DISPATCHER in pasted):
         # The flags may leave the model to --model, and still say how its tokens travel.
         fields["moe_dispatcher"] = dispatcher(pasted)
@@ -102,7 +121,43 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
     fields["grad_reduce_bytes"] = gradient_bytes(pasted)
     fields["precision_aware_optimizer"] = pasted.is_on("use-precision-aware-optimizer")
     fields |= _graphs(pasted)
+    fields |= _kernels(pasted) | _kept(pasted, described=model is not None)
     return fields
+
+
+def _kept(pasted: Pasted, *, described: bool) -> dict[str, Any]:
+    """Return whether layers have dropout, and what computes the loss; where the model is open, what is said of them.
+
+    Source: Megatron-LM, megatron/core/transformer/transformer_config.py (hidden_dropout and attention_dropout, 0.1;
+    cross_entropy_fusion_impl, native).
+    """
+    fields: dict[str, Any] = {}
+    loss, rates = "cross-entropy-loss-fusion", ("hidden-dropout", "attention-dropout")
+    if described or any(each in pasted for each in rates):
+        fields["dropout"] = any(pasted.number(each, "share") > 0 if each in pasted else described for each in rates)
+    if pasted.is_on(loss):
+        impl = "cross-entropy-fusion-impl"
+        fields["loss_kernel"] = pasted.choice(impl, _LOSS_KERNELS) if impl in pasted else "compiled"
+    elif described or loss in pasted:
+        fields["loss_kernel"] = "unfused"
+    return fields
+
+
+def _kernels(pasted: Pasted) -> dict[str, Any]:
+    """Return what runs as kernels of its own, and what is computed in every step to be logged."""
+    experts = "num-experts" in pasted and not pasted.is_on("moe-grouped-gemm")
+    unfused = {
+        "rope": pasted.is_on("no-rope-fusion"),
+        "gradient_sums": pasted.is_on("no-gradient-accumulation-fusion"),
+        "experts": experts and not pasted.is_on("use-transformer-engine-op-fuser"),
+    }
+    checks = {"params_norm": pasted.is_on("log-params-norm"), "zeros_in_grad": pasted.is_on("log-num-zeros-in-grad")}
+    said = {"unfused": unfused, "step_checks": checks}
+    found: dict[str, Any] = {name: tuple(each for each, on in given.items() if on) for name, given in said.items()}
+    chosen = pasted.flags.get(_BACKEND, ("auto",)) != ("auto",) or _framework(pasted) == _LOCAL
+    if pasted.is_on("deterministic-mode") and not chosen:
+        found["attention_kernel"] = _DETERMINISTIC
+    return found
 
 
 def _graphs(pasted: Pasted) -> dict[str, Any]:

@@ -8,7 +8,7 @@ megatron/core/ssm/mamba_hybrid_layer_allocation.py); megatron/training/arguments
 excludes).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -72,11 +72,7 @@ def _of_pattern(pasted: Pasted) -> Hybrid:
     text = pasted.text(_PATTERN)
     main, *further = text.split("/")
     stages = main.split("|")
-    strange = sorted({*"".join((*stages, *further))} - {*LAYER_LETTERS})
-    if strange or not any(stages):
-        known = ", ".join(f"{letter} ({name})" for letter, name in LAYER_LETTERS.items())
-        what = f"has {quoted(strange[0])}" if strange else f"is {quoted(text)}"
-        raise pasted.wrong(_PATTERN, f"{what}; a pattern is made of {known}, | between stages, and / before MTP layers")
+    _check_letters(pasted, _PATTERN, stages, further)
     for flag in (*_EXCLUDED, *(_EXCLUDED_BY_STAGES if len(stages) > 1 else ())):
         if flag in pasted:
             raise pasted.wrong(
@@ -84,6 +80,15 @@ def _of_pattern(pasted: Pasted) -> Hybrid:
             )
     found = Hybrid("".join(stages), tuple(map(len, stages)) if len(stages) > 1 else None)
     return _with_mtp(pasted, found, [letters for letters in further if letters])
+
+
+def _check_letters(pasted: Pasted, flag: str, layers: Sequence[str], further: Sequence[str] = ()) -> None:
+    """Refuse a pattern without layers, or with letters that stand for none."""
+    strange = sorted({*"".join((*layers, *further))} - {*LAYER_LETTERS})
+    if strange or not any(layers):
+        known = ", ".join(f"{letter} ({name})" for letter, name in LAYER_LETTERS.items())
+        what = f"has {quoted(strange[0])}" if strange else f"is {quoted(pasted.text(flag))}"
+        raise pasted.wrong(flag, f"{what}; a pattern is made of {known}, | between stages, and / before MTP layers")
 
 
 def _with_mtp(pasted: Pasted, found: Hybrid, further: list[str]) -> Hybrid:
@@ -95,6 +100,7 @@ def _with_mtp(pasted: Pasted, found: Hybrid, further: list[str]) -> Hybrid:
                 "mtp-num-layers", f"needs the blocks of these layers; write them behind / in --{_PATTERN}"
             )
         further = [pasted.text(_MTP_PATTERN)] * count
+        _check_letters(pasted, _MTP_PATTERN, further)
     if len(set(further)) > 1:
         raise pasted.wrong(_PATTERN, f"has different MTP layers, {further[0]} and {further[-1]}; they must be alike")
     return Hybrid(found.letters, found.stages, further[0] if further else "", len(further))

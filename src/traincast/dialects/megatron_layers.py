@@ -8,10 +8,11 @@ megatron/training/arguments.py (moe_freq_type, la_freq_type).
 
 import ast
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from traincast.dialects.flags import Pasted
 from traincast.dialects.megatron_hybrid import Hybrid
+from traincast.errors import ConfigError
 from traincast.model.table import LAYER_LETTERS
 from traincast.units import count_of, quoted
 
@@ -21,6 +22,15 @@ _FULL = "full"
 """Variant of attention that has no window where others have one."""
 
 _LONGEST = 1 << 16
+_OF_ONE_STACK = (
+    "num-experts",
+    "multi-latent-attention",
+    "hybrid-layer-pattern",
+    "mtp-num-layers",
+    _LINEAR,
+    "window-size",
+)
+"""Flags of models that have no encoder."""
 
 _SIZES: dict[str, tuple[str, int | None]] = {
     "mamba_head_dim": ("mamba-head-dim", 64),
@@ -42,7 +52,15 @@ _MAMBA_EXPAND, _MAMBA_KERNEL = 2, 4
 """Inner over hidden size, and tokens that the convolution sees: megatron/core/ssm/mamba_mixer.py."""
 
 
-def layer_fields(pasted: Pasted, hybrid: Hybrid | None) -> dict[str, Any]:
+class Decoder(NamedTuple):
+    """The decoder of a model that has an encoder, too."""
+
+    layers: int
+    length: int
+    """Tokens of a sequence."""
+
+
+def layer_fields(pasted: Pasted, hybrid: Hybrid | None, decoder: Decoder | None) -> dict[str, Any]:
     """Return the fields of a model that say what its layers are.
 
     They are ``layers``, ``mtp_layers``, ``experts`` and ``attention`` (which layers have experts and windows), and
@@ -53,6 +71,8 @@ def layer_fields(pasted: Pasted, hybrid: Hybrid | None) -> dict[str, Any]:
     ConfigError
         If a pattern does not cover the layers, or a block lacks a flag that it needs.
     """
+    if decoder is not None:
+        return _with_encoder(pasted, decoder)
     if hybrid is None:
         layers = pasted.count("num-layers", 1)
         mixers, sparse = _mixers(pasted, layers), _sparse(pasted, layers)
@@ -73,6 +93,56 @@ def layer_fields(pasted: Pasted, hybrid: Hybrid | None) -> dict[str, Any]:
     table |= {"layers": len(blocks), "attention": window, "settings": _settings(pasted, names)}
     table |= {"blocks": [] if plain else blocks, "experts": table["experts"] if plain else {}}
     return {key: value for key, value in table.items() if value or key not in ("blocks", "mtp_blocks", "settings")}
+
+
+def is_encoder(script: str | None) -> bool:
+    """Return whether a training script is that of models whose tokens see all others: BERT."""
+    return _is(script, "pretrain_bert.py")
+
+
+def _is(script: str | None, name: str) -> bool:
+    return (script or "").rpartition("/")[2] == name
+
+
+def decoder_of(pasted: Pasted, script: str | None) -> Decoder | None:
+    """Return the decoder of a model that has an encoder, too; None for a model of one kind of layers.
+
+    Source: Megatron-LM, megatron/training/arguments.py (validate_args; flags of the encoder are those of other models).
+
+    Raises
+    ------
+    ConfigError
+        If it lacks a flag, or has one that such models do not have.
+    """
+    flags = ("decoder-num-layers", "decoder-seq-length")
+    given = [flag for flag in flags if flag in pasted]
+    if not given:
+        if _is(script, "pretrain_t5.py"):
+            text = f"needs --{flags[0]} and --{flags[1]}; without them its decoder is not described"
+            raise ConfigError(text, "pretrain_t5.py")
+        return None
+    for flag in ("num-layers", "seq-length", flags[1]):
+        if flag not in pasted:
+            raise pasted.wrong(flag, f"is missing; --{given[0]} needs it")
+    for flag in _OF_ONE_STACK:
+        if flag in pasted:
+            raise pasted.wrong(
+                flag, f"cannot be combined with --{given[0]}: such layers of a decoder are not described"
+            )
+    if pasted.count("pipeline-model-parallel-size", 1, usual=1) > 1:
+        text = f"cannot be combined with --{given[0]}: stages of a model with an encoder are not described"
+        raise pasted.wrong("pipeline-model-parallel-size", text)
+    layers = pasted.count(flags[0], 1, usual=pasted.count("num-layers", 1))
+    return Decoder(layers, pasted.tokens(flags[1]))
+
+
+def _with_encoder(pasted: Pasted, decoder: Decoder) -> dict[str, Any]:
+    """Return the fields of a model whose decoder looks at what its encoder made in every layer."""
+    encoder = pasted.count("num-layers", 1)
+    blocks = [["encoder_attention", "encoder_mlp"]] * encoder
+    blocks += [["attention", "cross_attention", "mlp"]] * decoder.layers
+    settings = {"encoder_length": pasted.tokens("seq-length")}
+    return {"layers": len(blocks), "blocks": blocks, "settings": settings, "experts": {}}
 
 
 def _mixers(pasted: Pasted, layers: int) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted, flag_table
 from traincast.dialects.megatron_hybrid import Hybrid
-from traincast.dialects.megatron_layers import layer_fields
+from traincast.dialects.megatron_layers import Decoder, layer_fields
 from traincast.model.model import Model
 from traincast.model.table import merged, model_from_table
 
@@ -17,8 +17,10 @@ _DEFAULT_VOCABULARY = 50257
 _NORMS = {"RMSNorm": "rms", "LayerNorm": "layer"}
 
 
-def described_model(pasted: Pasted, hybrid: Hybrid | None, notes: list[Note]) -> Model | None:
-    """Return the model of the flags; None where they do not describe one."""
+def described_model(
+    pasted: Pasted, hybrid: Hybrid | None, notes: list[Note], decoder: Decoder | None = None, *, causal: bool = True
+) -> Model | None:
+    """Return the model of the flags, whose tokens see earlier ones alone where it is causal; None for no model."""
     if "num-layers" not in pasted and hybrid is None:
         return None
     for flag in ("hidden-size", "num-attention-heads"):
@@ -41,12 +43,12 @@ def described_model(pasted: Pasted, hybrid: Hybrid | None, notes: list[Note]) ->
         "norm": pasted.choice("normalization", _NORMS) if "normalization" in pasted else "layer",
         "linear_bias": not pasted.is_on("disable-bias-linear"),
         "learned_positions": _positions(pasted) if positions == "learned_absolute" else 0,
-        "attention": _attention(pasted, hidden, heads) | {"rotary": positions != "none"},
+        "attention": _attention(pasted, hidden, heads) | {"rotary": positions != "none", "causal": causal},
         "source": "pasted Megatron-LM flags",
     }
     if pasted.is_on("enable-mhc-connections"):
         table["residual_streams"] = pasted.count("mhc-num-residual-streams", 1, usual=4)
-    layers = layer_fields(pasted, hybrid)
+    layers = layer_fields(pasted, hybrid, decoder)
     if "num-experts" in pasted:
         table["experts"] = _experts(pasted, ffn)
     else:
@@ -121,6 +123,7 @@ def _experts(pasted: Pasted, ffn: int) -> dict[str, Any]:
         "ffn_hidden": pasted.count("moe-ffn-hidden-size", 1, usual=ffn),
         "latent_hidden": pasted.count("moe-latent-size", 1, usual=0),
         "router_bias": pasted.is_on("moe-router-enable-expert-bias"),
+        "bias_balanced": pasted.is_on("moe-router-enable-expert-bias"),
         "shared_gate": pasted.is_on("moe-shared-expert-gate"),
     }
     experts |= _expert_groups(pasted)

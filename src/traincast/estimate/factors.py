@@ -215,7 +215,8 @@ class FactorTable(Struct, frozen=True, dict=True):
 
     def for_job(self, gpu: Gpu, framework: str, fitted_as: str = "") -> CostFactors:
         """Return the factors of one GPU and one framework, whose published runs may be those of another."""
-        chosen, names = {}, _names_on_levels(gpu, fitted_as or framework)
+        chosen = {name: each.mean[""] for name, each in constant(_classes).items() if "" in each.mean}
+        names = _names_on_levels(gpu, fitted_as or framework)
         for cost_class, scaled in self._scaled.items():
             keys = [(level, name, found) for name, (level, found) in zip(names, scaled, strict=True)]
             keys.append(own_key(framework, cost_class))

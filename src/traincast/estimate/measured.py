@@ -4,7 +4,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
+from msgspec.structs import replace
+
 from traincast.diagnostics import Note
+from traincast.estimate.factors import CostFactors, host_class
 from traincast.estimate.operators.constants import OperatorConstants, constants_of_text, shipped_constants
 from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.cluster import Cluster
@@ -12,10 +15,15 @@ from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.job.options import ConstantsFile
 from traincast.workload.ops import OperatorCall
-from traincast.workload.words import Phase
+from traincast.workload.words import CostClass, Phase
 
 FAR = 2.0
 """A size so many times below or above those that were measured is another operator."""
+LAUNCH_S = 13.5e-6
+"""What an x86 server takes to launch a linear layer of PyTorch, which `Gpu.host_slowdown` is relative to
+(NVIDIA/TransformerEngine#2053)."""
+OF_HOST = (host_class(CostClass.HOST_LAYERS), host_class(CostClass.FIXED))
+"""Classes of work that the speed of the host decides."""
 _SHOWN = 3
 
 
@@ -60,6 +68,23 @@ def measured_constants(file: ConstantsFile | None) -> OperatorConstants | None:
         If it holds no operator constants, or a number of theirs is wrong.
     """
     return None if file is None else shipped_constants().with_rows(tuple(constants_of_text(file.text, file.name)))
+
+
+def with_measured(factors: CostFactors, file: ConstantsFile | None, gpu: Gpu) -> CostFactors:
+    """Return factors with what was measured of a GPU and its host: constants of operators, and the time of a launch.
+
+    Raises
+    ------
+    FormatError
+        If the file holds no operator constants, or a number of theirs is wrong.
+    """
+    constants = measured_constants(file)
+    launch_s = None if constants is None else constants.host_launch_s(gpu)
+    of_class = factors.of_class
+    if launch_s is not None:
+        slower = launch_s / LAUNCH_S / gpu.host_slowdown
+        of_class = {**of_class, **{name: factors.factor(name) * slower for name in OF_HOST}}
+    return replace(factors, of_class=of_class, constants=constants)
 
 
 def constants_notes(file: ConstantsFile | None, gpu: Gpu) -> tuple[Note, ...]:

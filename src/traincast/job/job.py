@@ -80,7 +80,13 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def memory_policy(self) -> MemoryPolicy:
         """What its framework keeps in memory."""
-        return self.framework.memory_policy(self.sharding.zero)
+        kernels = self.kernels
+        return self.framework.memory_policy(
+            self.sharding.zero,
+            dropout=kernels.dropout,
+            loss_kernel=kernels.loss_kernel,
+            fused_sums="gradient_sums" not in kernels.unfused,
+        )
 
     @property
     def layout(self) -> PipelineLayout:
@@ -99,6 +105,11 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     def sharing(self) -> int:
         """Ranks that share one copy of their state; 1 where nothing is sharded."""
         return self.parallel.sharing if self.sharding.zero > 0 else 1
+
+    @property
+    def autocasts(self) -> bool:
+        """Whether weights are fp32 and PyTorch's autocast casts what GEMMs read; FSDP gathers them in 16 bits."""
+        return self.framework.autocast and self.sharding.zero < 3 and self.precision.dtype not in ("fp32", "tf32")
 
     @property
     def reduces_once(self) -> bool:

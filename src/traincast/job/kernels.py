@@ -14,6 +14,21 @@ from traincast.job.request import JobRequest
 GRAPH_IMPLS = ("none", "local", "transformer_engine", "full_iteration")
 """What captures CUDA graphs: nothing, Megatron-LM or Transformer Engine module by module, or the whole step at once."""
 
+UNFUSED = {
+    "rope": "the rotary embedding",
+    "gradient_sums": "sums of weight gradients over microbatches, which GEMMs else make",
+    "experts": "the GEMMs of experts, which are launched one expert after another",
+}
+"""What may run as kernels of its own where a framework fuses it, and what it is (Megatron-LM, megatron/training/
+arguments.py: --no-rope-fusion, --no-gradient-accumulation-fusion, and no --moe-grouped-gemm)."""
+
+STEP_CHECKS = {
+    "params_norm": "the norm of all parameters",
+    "zeros_in_grad": "how many gradients are zero",
+}
+"""What may be computed once a step to be logged, and what it is: the host waits for it (Megatron-LM, megatron/training/
+training.py: --log-params-norm, --log-num-zeros-in-grad)."""
+
 
 class Kernels(Struct, frozen=True, kw_only=True, rename={"attention": "attention_kernel"}):
     """What layers are computed with."""
@@ -25,8 +40,16 @@ class Kernels(Struct, frozen=True, kw_only=True, rename={"attention": "attention
     padded_vocab: int
     """Entries of the vocabulary, with those that make GEMMs of the LM head and of the embedding divide."""
     cuda_graph_scope: tuple[str, ...] = ()
+    unfused: tuple[str, ...] = ()
+    """What runs as kernels of its own though the framework fuses it, of `UNFUSED`."""
+    step_checks: tuple[str, ...] = ()
+    """What is computed once a step to be logged, of `STEP_CHECKS`."""
     te_op_fuser: bool = False
     """Whether the GEMMs of experts, their activation and their casts are few fused kernels (Transformer Engine)."""
+    dropout: bool = False
+    """Whether layers have dropout."""
+    loss_kernel: str = "unfused"
+    """What computes the loss from the logits, of `traincast.job.frameworks.LOSS_KERNELS`."""
 
 
 def decide_attention_kernel(request: JobRequest, decided: Decisions) -> str:
@@ -72,7 +95,11 @@ def decide_kernels(request: JobRequest, framework: Framework, *, attention: str,
         cuda_graphs=graphs,
         padded_vocab=padded_vocab,
         cuda_graph_scope=scope,
-        te_op_fuser=bool(request.te_op_fuser),
+        unfused=request.unfused or (),
+        step_checks=request.step_checks or (),
+        te_op_fuser=framework.te_op_fuser if request.te_op_fuser is None else request.te_op_fuser,
+        dropout=framework.memory.dropout if request.dropout is None else request.dropout,
+        loss_kernel=request.loss_kernel or ("fused" if framework.memory.fused_loss else "unfused"),
     )
 
 

@@ -69,6 +69,8 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     group that keeps its first input alone, all of them recomputed."""
     recompute_modules: tuple[str, ...] | None = None
     """Parts of a layer that are recomputed, with recompute ``selective`` (`traincast.model.recompute`)."""
+    recompute_keeps: tuple[str, ...] | None = None
+    """Outputs of a layer that are kept though it is recomputed, with recompute ``full``: of `RECOMPUTE_KEEPS` there."""
     precision: str | None = None
     attention_kernel: str | None = None
     cuda_graphs: bool | None = None
@@ -95,6 +97,14 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     --use-transformer-engine-op-fuser). In MXFP8, with a gate and without biases, the GEMMs compute the activation and
     cast what they write (Transformer Engine, ops/fused/forward_grouped_mlp.py and backward_grouped_mlp.py). In dense
     MLPs norm and activation do (`traincast.model.blocks.mlp.fuses_casts`), and GEMMs add what adapters would."""
+    unfused: tuple[str, ...] | None = None
+    """What runs as kernels of its own though the framework fuses it, of `traincast.job.kernels.UNFUSED`."""
+    step_checks: tuple[str, ...] | None = None
+    """What is computed once a step to be logged, of `traincast.job.kernels.STEP_CHECKS`."""
+    dropout: bool | None = None
+    """Whether layers have dropout, whose masks wait for the backward pass."""
+    loss_kernel: str | None = None
+    """What computes the loss from the logits: one of `traincast.job.frameworks.LOSS_KERNELS`."""
     fp8_recipe: str | None = None
     """How 8- and 4-bit types are scaled: one of `traincast.job.precision.FP8_RECIPES`."""
     fp8_attention: bool | None = None

@@ -56,10 +56,21 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         dispatch=experts.dispatch,
         ranks_per_node=ranks_per_node,
         fused_elementwise=framework.fused_elementwise,
+        eager_layers=framework.eager_layers and precision.dtype not in ("fp32", "tf32"),
+        autocast=job.autocasts,
         fused_expert_bias=framework.fused_expert_bias or kernels.te_op_fuser,
-        gradient_sum=framework.gradient_sum,
+        gradient_sum=_gradient_sum(job),
+        fused_rope="rope" not in kernels.unfused,
+        fuses_pointwise=framework.fuses_pointwise,
         recasts_norms=framework.recasts_norms,
+        sequence_first=framework.sequence_first,
     )
+
+
+def _gradient_sum(job: Job) -> str:
+    """Return what adds weight gradients to those of the step: a kernel where the job says that GEMMs do not."""
+    usual = job.framework.gradient_sum
+    return "kernel" if usual == "gemm" and "gradient_sums" in job.kernels.unfused else usual
 
 
 def kept_share(share: Share, policy: MemoryPolicy) -> Share:

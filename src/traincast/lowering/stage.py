@@ -13,12 +13,12 @@ from traincast.job.job import Job
 from traincast.job.share import blocks_of_layers, rank_share
 from traincast.lowering.emit import Emitter, Rows
 from traincast.lowering.held import Held, held_by_stages
-from traincast.lowering.launches import Launches, LayerLaunches, layer_launches
+from traincast.lowering.launches import Launches, LayerLaunches, layer_launches, message_launches
 from traincast.lowering.plans import plan_of_job
 from traincast.lowering.work import Pass, Work, work_of
 from traincast.mechanisms.activations import LayerModel
 from traincast.model.blocks.part import Elements
-from traincast.model.numbers import Number, rounded
+from traincast.model.numbers import Number, added, rounded
 from traincast.model.structure import (
     MTP_HEAD,
     Blocks,
@@ -116,6 +116,11 @@ class StageWork(Struct, frozen=True, dict=True):
             known[self.like] = sum((self.of_rank.parts.elements(blocks) * count for blocks, count in held), Elements())
         return known[self.like]
 
+    def tensors(self) -> Number:
+        """Return in how many tensors a rank holds the weights of it."""
+        held = (*self.held.kinds(self.job), *self.held.ends(self.job).items())
+        return added(self.of_rank.parts.tensors(blocks) * count for blocks, count in held)
+
     @cached_property
     def offloaded(self) -> tuple[Number, Number]:
         """The bytes of activations of a microbatch that go to the host, and of how many layers they are."""
@@ -130,7 +135,7 @@ class StageWork(Struct, frozen=True, dict=True):
         for kind, count in self.kinds.items():
             found = self.of_rank.launches(kind)
             total += (found.forward if phase is Phase.FORWARD else found.backward) * count
-        return total
+        return total + message_launches(self.job)
 
     def total(self, blocks: Mapping[Blocks, int], *phases: Phase, share: float = 1.0) -> Pass:
         """Return what some blocks do in some passes: a share of as many as there are; equal stages do equal work."""
@@ -173,8 +178,21 @@ class StageWork(Struct, frozen=True, dict=True):
         if job.recompute.whole_layers:
             share = job.recompute.layers_of(self.layers) / max(1, self.layers)
             again_host = self.host(Phase.FORWARD) * share
-            return "layers recompute", self.total(self.kinds, Phase.FORWARD, share=share), again_host
+            return "layers recompute", self._layers_again(share), again_host
         return "modules recompute", *self._modules_again()
+
+    def _layers_again(self, share: float) -> Pass:
+        """Return the forward pass of a share of the layers, without what makes outputs that are kept."""
+        whole = self.total(self.kinds, Phase.FORWARD, share=share)
+        if not self.job.recompute.keeps:
+            return whole
+        kept = self.nothing()
+        for kind, count in self.kinds.items():
+            modules = self.of_rank.work(kind).modules
+            for name in self.job.recompute.keeps:
+                if name in modules:
+                    kept.add(modules[name], count * share)
+        return whole.less(kept)
 
     def _modules_again(self) -> tuple[Pass, Launches]:
         """Return the recomputed modules, and what the host does for them."""

@@ -72,7 +72,7 @@ class StateExchange(Struct, frozen=True):
         spared = PARAMETER_BYTES - self.job.sharding.param_gather_bytes
         dense_bytes = dense * PARAMETER_BYTES - min(dense, self.weights.matrices) * spared
         # FSDP2 has 8-bit gathers of linear layers alone; with 8-bit parameters of their own experts have them too.
-        expert_bytes = expert * (PARAMETER_BYTES - (spared if self.job.sharding.zero < 3 else 0))
+        expert_bytes = expert * (PARAMETER_BYTES - (spared if self.job.sharding.zero < 3 else min(spared, 0)))
         if self.job.framework.owns_tensors and trained:
             return list(map(self._broadcast, self._over(Operation.BROADCAST, dense_bytes, expert_bytes)))
         return self._over(Operation.ALL_GATHER, dense_bytes, expert_bytes)

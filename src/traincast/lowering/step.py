@@ -9,6 +9,7 @@ from typing import NamedTuple
 from traincast.job.job import Job
 from traincast.lowering.casts import weight_casts
 from traincast.lowering.emit import Emitter, Rows
+from traincast.lowering.launches import step_fixed_s, update_launches
 from traincast.lowering.layers import layers_backward, layers_forward
 from traincast.lowering.offload import brought_in, gradients_out, parameters_in, sent_out, updated_rows
 from traincast.lowering.stage import StageWork
@@ -191,7 +192,7 @@ def start_rows(emit: Emitter, own: Sequence[OfStage]) -> Rows:
     the job after one step may be overlapped with the next one.
     """
     of = own[0]
-    rows = emit.gap("step overhead", emit.job.framework.step_fixed_s, CostClass.FIXED)
+    rows = emit.gap("step overhead", step_fixed_s(emit.job), CostClass.FIXED)
     if gathers_updated(emit.job) and emit.job.sharding.overlap_param_gather:
         share, gathered = 1 / max(1, of.stage.layers), of.state.gathered()
         rows += emit.all(gathered, share=share)
@@ -228,6 +229,7 @@ def end_rows(emit: Emitter, own: Sequence[OfStage], ending: Ending) -> Rows:
     updated = added(state.updated() for state in states)
     weights = sum((each.stage.weights() for each in own), Elements())
     on_gpu = _updated_on_gpu(emit, mechanisms.updated(job, weights, updated), own[0].stage.nothing())
+    on_gpu = emit.hosted(update_launches(job, added(each.stage.tensors() for each in own)), Phase.STEP, on_gpu)
     rows += updated_rows(emit, updated, max(1, sum(each.stage.layers for each in own)), on_gpu)
     for each in mechanisms.outside(job, updated):
         rows += emit.wait(OUTSIDE) if each.hidden else emit.outside(each.name, each.duration_s)

@@ -19,6 +19,7 @@ from traincast.mechanisms.precision import WeightTypes
 from traincast.mechanisms.rank import RankState
 from traincast.mechanisms.recompute import Recomputing
 from traincast.mechanisms.sharding import ShardedParameters
+from traincast.mechanisms.step_checks import StepChecks
 from traincast.model.blocks.part import Elements, Part
 from traincast.model.numbers import Number
 
@@ -30,6 +31,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     ShardedParameters(),
     LocalTraining(),
     HostMemory(),
+    StepChecks(),
     NewtonSchulz(),
     Adam(),
 )

@@ -26,7 +26,8 @@ class Adam(Mechanism):
 
     def update(self, job: Job, update: Update) -> Update:
         """Return the update with the kernel over all that is left; other types than fp32 move other bytes."""
-        kernel, types = Kernel(family="optimizer", shape=(update.parameters,), dtype="bf16"), job.optimizer
+        dtype, types = "fp32" if job.autocasts else "bf16", job.optimizer
+        kernel = Kernel(family="optimizer", shape=(update.parameters,), dtype=dtype)
         if types.precision_aware:
             reduced, gathered = job.framework.grad_reduce_bytes, job.sharding.param_gather_bytes
             moved = types.step_bytes(job.precision.dtype, reduced, gathered)

@@ -5,9 +5,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
-from traincast.estimate.clocks import power_notes
+from traincast.estimate.clocks import power_notes, slowest_of
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, FactorTable, factors_on, host_class, with_factors
-from traincast.estimate.measured import constants_notes, in_pass, measured_constants, unmeasured
+from traincast.estimate.measured import constants_notes, in_pass, unmeasured, with_measured
 from traincast.estimate.offload import offload_notes, ranks_of_host, with_offload
 from traincast.estimate.program import ComputeCost, OperatorSeconds, distinct_calls, estimate_compute
 from traincast.fabric.placement import place_job
@@ -22,6 +22,9 @@ from traincast.simulation.study import Study
 from traincast.workload.ops import OpTable
 from traincast.workload.words import CostClass, Group, Kind, Operation, Phase
 from traincast.workload.workload import Workload
+
+OF_PROCESSOR = (CostClass.HOST_LAYERS, CostClass.FIXED)
+"""What the processor of the host decides: its launches, and what it does once in a step."""
 
 _REDUCED_BY_SWITCHES = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
 """What switches can reduce or multicast (`traincast.estimate.collectives.algorithms.in_switch`)."""
@@ -82,7 +85,7 @@ def factors_of(job: Job, setting: Setting, table: FactorTable | None = None) -> 
     """Return what the estimates of a job are made with: the factors of its cluster, or others, and its constants."""
     known = table or factors_on(setting.cluster)
     found = known.for_job(setting.cluster.gpu, job.framework.name, job.framework.fitted_as)
-    return replace(found, constants=measured_constants(setting.constants))
+    return with_measured(found, setting.constants, setting.cluster.gpu)
 
 
 def placed(job: Job, setting: Setting) -> tuple[Cluster, tuple[Note, ...]]:
@@ -110,7 +113,7 @@ def estimated_work(
     workload = study.workload(
         (built, ranks_per_node), lambda: build_workload(built, plan_in(study, built), ranks_per_node)
     )
-    compute_factor = _compute_factor(job, factors)
+    compute_factor = _compute_factor(job, gpu, factors)
     seconds = study.seconds((gpu, factors, compute_factor), lambda: operator_seconds(job, gpu, factors))
     compute = estimate_compute(workload.ops, seconds)
     if job.offload.any:
@@ -124,20 +127,21 @@ def estimated_work(
 
 
 def _host_factor(ops: OpTable, row: int, factors: CostFactors, slowdown: float) -> float:
-    """Return the factor on the host's work: of its processor where it launches, of its class, and of that in a pass."""
+    """Return the factor on the host's work: of its processor, of its class, and of that in a pass."""
     cost_class = CostClass(int(ops.cost_class_T[row]))
     name = host_class(cost_class)
-    processor = slowdown if cost_class is CostClass.HOST_LAYERS else 1.0
+    processor = slowdown if cost_class in OF_PROCESSOR else 1.0
     return processor * factors.factor(name) * factors.factor(in_pass(name, Phase(int(ops.phase_T[row]))))
 
 
 def operator_seconds(job: Job, gpu: Gpu, factors: CostFactors) -> OperatorSeconds:
     """Return what tells the time of single operator calls in a step of a job."""
-    return OperatorSeconds(gpu, factors, _compute_factor(job, factors))
+    return OperatorSeconds(gpu, factors, _compute_factor(job, gpu, factors))
 
 
-def _compute_factor(job: Job, factors: CostFactors) -> float:
-    return job.framework.compute_factor * factors.factor("compute")
+def _compute_factor(job: Job, gpu: Gpu, factors: CostFactors) -> float:
+    """Return the factor on all computation: a step waits for the slowest of its GPUs."""
+    return job.framework.compute_factor * factors.factor("compute") * slowest_of(gpu, job.parallel.world_size)
 
 
 def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:

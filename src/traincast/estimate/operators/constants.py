@@ -32,6 +32,9 @@ from traincast.workload.ops import FloatArray
 ANY = "*"
 """GPU or dtype of a row that stands for all that have no row of their own."""
 
+HOST_LAUNCH = "host_launch"
+"""Not a kernel: its `FamilyConstants.floor_s` is what the host of a GPU takes to launch a GEMM from Python."""
+
 STEP = 0.01
 """Resolution of a stored logarithm: 1 %."""
 LIMIT = float(np.log(2.0))
@@ -178,6 +181,11 @@ class OperatorConstants(Struct, frozen=True, dict=True):
                     if row is not None:
                         return _as_used(row, 2 * (name == ANY) + (name != gpu.name) + (position > 1))
         raise UnknownNameError("operator with constants", families[0], sorted({row.family for row in self.rows}))
+
+    def host_launch_s(self, gpu: Gpu) -> float | None:
+        """Return what the host of a GPU takes to launch a GEMM; None where that was not measured."""
+        row = self._by_key.get((gpu.name, HOST_LAUNCH, ANY))
+        return None if row is None else row.floor_s
 
     def with_rows(self, rows: tuple[FamilyConstants, ...]) -> "OperatorConstants":
         """Return these constants with some rows in the place of the old ones.

@@ -3,6 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.model.blocks import eager
 from traincast.model.blocks.common import (
     MASK_BYTES,
     MLP_AND_ATTENTION,
@@ -19,6 +20,10 @@ from traincast.model.numbers import Number, ceil_div, choose, larger, rounded, s
 
 _SUM_BYTES = 4
 """Flash attention keeps one fp32 sum per query and head (Dao et al. 2022, arXiv 2205.14135, algorithm 2)."""
+
+_UNFUSED_ROTARY = 5
+"""Passes over queries and keys where the rotary embedding is not fused: halves turned round, two products, their sum,
+and what is not turned put beside (Megatron-LM, megatron/core/models/common/embeddings/rope_utils.py)."""
 
 _RING_CHUNKS = 2
 """Keys and values of two other ranks, one in use and one on its way (Liu et al. 2023, arXiv 2310.01889)."""
@@ -54,13 +59,14 @@ class AttentionBlock(Struct, frozen=True):
             },
             forward=exchanged.enter_forward,
             backward=exchanged.enter_backward,
+            modules=("linear_qkv",),
         )
         proj = output_projection(share, share.heads * dim)
         return (
             *attention_norms(share),
             qkv,
             *head_norms(share, dim),
-            *rotary(share, dim),
+            *rotary(share, dim, ("linear_qkv",)),
             core_attention(share, self.window, dim, dim, kv_width),
             *output_gate(share, gates),
             proj,
@@ -106,6 +112,7 @@ def output_projection(share: Share, inputs: Number) -> Part:
         saved={"attention outputs": share.tokens * inputs * execution.input_bytes} if copied else {},
         forward=exchanged.leave_forward,
         backward=exchanged.leave_backward,
+        modules=("linear_proj",),
     )
 
 
@@ -122,6 +129,7 @@ def head_norms(share: Share, query: int) -> tuple[Part, ...]:
             vectors=(heads if attention.qk_norm_whole else scales) * query,
             kernels=(norm_kernel(share, share.tokens * heads, query),),
             saved={"queries, keys, values": share.tokens * heads * query * share.execution.element_bytes},
+            modules=("linear_qkv",),
         ),
     )
 
@@ -131,8 +139,13 @@ def rotary(share: Share, query: int, modules: tuple[str, ...] = ()) -> tuple[Par
     if share.model.learned_positions or not share.model.attention.rotary:
         return ()
     shape = (share.tokens, _heads_of_own(share), query)
-    kernel = Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype)
-    return (Part(name="self_attention.rotary_pos_emb", counts_as="attention", kernels=(kernel,), modules=modules),)
+    passes = 1 if share.execution.fused_rope else _UNFUSED_ROTARY
+    kernels: tuple[Kernel, ...] = (
+        Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype, count=passes),
+    )
+    if share.execution.eager_layers:
+        kernels = eager.rotary(share, _heads_of_own(share), query)
+    return (Part(name="self_attention.rotary_pos_emb", counts_as="attention", kernels=kernels, modules=modules),)
 
 
 def _heads_of_own(share: Share) -> Number:

@@ -9,6 +9,7 @@ pass).
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.model.blocks import eager
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
@@ -36,12 +37,17 @@ def norm(
     share: Share, name: str, *, counts_as: str = "norms", saved: str = "layernorm inputs", modules: tuple[str, ...] = ()
 ) -> Part:
     """Return a norm over the hidden size, of which every tensor parallel rank has a copy."""
+    if share.execution.eager_layers:
+        kernels, kept = eager.norm(share, name), eager.kept_of_norm(share, name)
+    else:
+        kernels = (norm_kernel(share, share.norm_tokens, share.model.hidden), *_norm_casts(share))
+        kept = share.norm_bytes
     return Part(
         name=name,
         counts_as=counts_as,
         vectors=norm_elements(share.model),
-        kernels=(norm_kernel(share, share.norm_tokens, share.model.hidden), *_norm_casts(share)),
-        saved={saved: share.norm_bytes},
+        kernels=kernels,
+        saved={saved: kept},
         modules=modules,
     )
 
@@ -86,7 +92,8 @@ def residual(share: Share, name: str) -> Part:
         backward_alike=True,
     )
     masks = {"dropout masks": MASK_BYTES * share.norm_tokens * share.model.hidden} if execution.dropout else {}
-    return Part(name=name, counts_as="norms", kernels=(kernel,), saved=masks)
+    kernels = eager.residual(share) if execution.eager_layers else (kernel,)
+    return Part(name=name, counts_as="norms", kernels=kernels, saved=masks)
 
 
 def hyper_connection(share: Share, name: str, weights: int, *, counts_as: str = "hyper_connections") -> Part:
@@ -112,6 +119,8 @@ def hyper_connection(share: Share, name: str, weights: int, *, counts_as: str = 
 
 def gradient_sums(share: Share, elements: Number) -> tuple[Kernel, ...]:
     """Return what adds a gradient of so many elements to that of the step, where the GEMM that makes it does not."""
+    if share.execution.autocast:
+        return eager.gradient_sums(elements)
     how = share.execution.gradient_sum
     if how == "gemm":
         return ()
@@ -153,27 +162,33 @@ def _adapter(share: Share, part: Part, gemm: Gemm, saved: str) -> Part:
         outputs, rows = gemm.n, gemm.m
         first = replace(gemm, n=ceil_div(rank, share.tp), dtype=dtype)
         second = Gemm(m=gemm.m, n=outputs, k=rank, dtype=dtype)
+    layers = eager.linear_layers(share, f"{part.name}.adapter")
     kept = {saved: gemm.m * rank * width}
     if target_of(part) != "linear_proj":
         # The base keeps no input, for its weight is frozen; attention keeps its output for itself.
         kept["adapter inputs"] = gemm.m * gemm.k * width
     exchanges = _of_adapter(share, gemm, by_inputs=by_inputs)
-    read = (("inputs", "1"), ("outputs", "0")) if share.execution.fused_operations else ()
-    sums = Kernel(family="elementwise", shape=(rows, gemm.n), dtype=dtype, options=read)
     return Part(
         name=f"{part.name}.adapter",
         counts_as=part.counts_as,
         gemms=(first, second),
-        kernels=(
-            replace(sums, has_backward=False),
-            replace(sums, shape=(gemm.m, gemm.k), has_forward=False, backward_alike=True),
-        ),
+        kernels=_adapter_sums(share, gemm, rows) if not share.execution.eager_layers else eager.adapter(gemm, layers),
         saved=kept,
         drops=dict.fromkeys(kept, part.modules) if part.modules else {},
         modules=part.modules,
         forward=exchanges,
         backward=exchanges,
         adapter=True,
+    )
+
+
+def _adapter_sums(share: Share, gemm: Gemm, rows: Number) -> tuple[Kernel, ...]:
+    """Return the sum of a GEMM's outputs and its adapter's, and of the gradients of their input."""
+    read = (("inputs", "1"), ("outputs", "0")) if share.execution.fused_operations else ()
+    sums = Kernel(family="elementwise", shape=(rows, gemm.n), dtype=share.execution.core_dtype, options=read)
+    return (
+        replace(sums, has_backward=False),
+        replace(sums, shape=(gemm.m, gemm.k), has_forward=False, backward_alike=True),
     )
 
 

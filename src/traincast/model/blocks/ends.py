@@ -3,6 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.model.blocks import eager
 from traincast.model.blocks.common import (
     around,
     exchange,
@@ -114,7 +115,9 @@ class LmHead(Struct, frozen=True):
             Part(
                 name="loss",
                 counts_as="head",
-                kernels=(Kernel(family="cross_entropy", shape=(share.tokens, share.table_rows), dtype=dtype),),
+                kernels=eager.loss(share)
+                if share.execution.eager_layers
+                else (Kernel(family="cross_entropy", shape=(share.tokens, share.table_rows), dtype=dtype),),
                 forward=(loss,),
             ),
         )

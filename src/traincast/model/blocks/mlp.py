@@ -3,6 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.model.blocks import eager
 from traincast.model.blocks.common import MLP_AND_ATTENTION, adapters, around, norm, residual
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
@@ -34,7 +35,7 @@ class Mlp(Struct, frozen=True):
             drops={"MLP inputs": ("mlp",)},
             forward=exchanged.enter_forward,
             backward=exchanged.enter_backward,
-            modules=("mlp",),
+            modules=("mlp", "linear_fc1"),
         )
         leave = Part(
             name="mlp.linear_fc2",
@@ -43,7 +44,7 @@ class Mlp(Struct, frozen=True):
             vectors=model.hidden if model.linear_bias else 0,
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,
-            modules=("mlp",),
+            modules=("mlp", "linear_fc2"),
         )
         return (
             *mlp_norms(share, "mlp"),
@@ -51,7 +52,9 @@ class Mlp(Struct, frozen=True):
             Part(
                 name="mlp.activation_func",
                 counts_as="mlp",
-                kernels=(_cast_as_written(share, activation(share, share.tokens, width)),),
+                kernels=eager.activation(share, share.tokens, width)
+                if share.execution.eager_layers
+                else (_cast_as_written(share, activation(share, share.tokens, width)),),
                 saved={"MLP activations": inner.before + inner.after},
                 drops={"MLP activations": ("mlp",)},
                 passing_backward=inner.passing,

@@ -60,12 +60,23 @@ class Execution(Struct, frozen=True, kw_only=True):
     """Ranks that reach each other without the network."""
     fused_elementwise: bool = True
     """Whether bias and dropout are fused with their neighbours, and a gate with its activation function."""
+    eager_layers: bool = False
+    """Whether norms, positions, activation functions, sums and the loss are operations of PyTorch, kernel by kernel
+    (`traincast.model.blocks.eager`)."""
+    autocast: bool = False
+    """Whether weights are fp32, and PyTorch's autocast casts what GEMMs read."""
     fused_expert_bias: bool = False
     gradient_sum: str = "gemm"
     """What adds the weight gradients of a microbatch to those of the step: ``gemm``, ``kernel``, ``cast`` or
     ``autograd`` (`traincast.job.frameworks.GRADIENT_SUMS`)."""
+    fuses_pointwise: bool = False
+    """Whether pointwise work is a part of the GEMMs around it."""
+    fused_rope: bool = True
+    """Whether the rotary embedding is one kernel."""
     recasts_norms: bool = False
     """Whether norms read fp32 that is cast for them, and are recomputed in the backward pass."""
+    sequence_first: bool = False
+    """Whether hidden states have the sequences of a microbatch within each token, which scans read one by one."""
     dropout: bool = False
     """Whether dropout masks are kept."""
     activation_copy: bool = False
@@ -195,6 +206,16 @@ class Share(Struct, frozen=True, kw_only=True):
         return not self.execution.adapters.rank
 
     @property
+    def wide(self) -> bool:
+        """Whether the hidden state between layers is fp32 though GEMMs read 16 bits."""
+        return self.execution.autocast and self.execution.eager_layers and self.trains_weights
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Bytes of an element of the hidden state between layers."""
+        return 4 if self.wide else self.execution.element_bytes
+
+    @property
     def input_bytes(self) -> int:
         """Bytes of an element of a GEMM's input as it is kept for the gradient of its weight; 0 for a frozen one."""
         return self.execution.input_bytes if self.trains_weights else 0
@@ -212,4 +233,4 @@ class Share(Struct, frozen=True, kw_only=True):
     @property
     def norm_bytes(self) -> Number:
         """Bytes of the hidden state of a microbatch between blocks, on one rank."""
-        return self.norm_tokens * self.model.hidden * self.execution.element_bytes
+        return self.norm_tokens * self.model.hidden * self.hidden_bytes

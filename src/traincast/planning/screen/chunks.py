@@ -122,6 +122,11 @@ class ArrayStage(StageWork, frozen=True, dict=True):
         found = super().weights()
         return found if self.rows is None else found.changed(self._column)
 
+    def tensors(self) -> Number:
+        """Return in how many tensors these are, likewise."""
+        found = super().tensors()
+        return found if self.rows is None else self._column(found)
+
     def _column(self, value: Number) -> Number:
         return value[self.rows, None] if np.ndim(value) else value
 

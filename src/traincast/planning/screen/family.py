@@ -18,6 +18,7 @@ from traincast.estimate.measured import in_pass
 from traincast.estimate.offload import rate_of
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.host import Host, host_of
+from traincast.job.experts import busiest_by_routing, spreads_tokens, tokens_exchanged
 from traincast.job.fields import axes
 from traincast.job.job import Job
 from traincast.job.parallel import Parallel
@@ -28,7 +29,7 @@ from traincast.lowering.offload import STREAMS
 from traincast.lowering.stage import stages_of
 from traincast.model.blocks.part import Elements
 from traincast.model.blocks.share import Share
-from traincast.model.dispatch import DISPATCHERS
+from traincast.model.dispatch import DISPATCHERS, Dispatch
 from traincast.planning.options import Variant
 from traincast.planning.screen.chunks import Chunk, ChunkTable
 from traincast.planning.screen.costs import CostTable, Operators
@@ -40,7 +41,7 @@ from traincast.planning.screen.state_times import Sharding, StateSeconds, StateT
 from traincast.planning.screen.transfers import Links, Places
 from traincast.planning.space import Degrees, Space
 from traincast.schedules.schedule import usual_schedule
-from traincast.simulation.job_step import factors_of, operator_seconds
+from traincast.simulation.job_step import OF_PROCESSOR, factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import CostClass, Group, Operation, Phase
@@ -129,7 +130,7 @@ class FamilyTables:
     def host_factor(self, cost_class: CostClass, phase: Phase) -> float:
         """Return the factor on what the host does in a pass, with that of its processor on its launches."""
         name = host_class(cost_class)
-        slowdown = self.setting.cluster.gpu.host_slowdown if cost_class is CostClass.HOST_LAYERS else 1.0
+        slowdown = self.setting.cluster.gpu.host_slowdown if cost_class in OF_PROCESSOR else 1.0
         return slowdown * self.factors.factor(name) * self.factors.factor(in_pass(name, phase))
 
     def links_of(self, degrees: Degrees) -> Links:
@@ -223,10 +224,19 @@ class FamilyTables:
             share,
             vocab=vocab,
             sequences=replace(share.sequences, count=columns["micro_batch"], packed_work=columns["packed_work"]),
-            execution=replace(share.execution, gathered_weight_bytes=gathered_bytes),
+            execution=replace(share.execution, gathered_weight_bytes=gathered_bytes, dispatch=self._dispatch(keys)),
             **{name: of for name, of in columns.items() if name in Share.__struct_fields__},
         )
         return CostTable(share, len(keys), self.operators)
+
+    def _dispatch(self, keys: Sequence[ShareKey]) -> Dispatch:
+        """Return how tokens get to their experts: what the busiest ranks take of them differs among shares."""
+        dispatch, request = self.job.experts.dispatch, self.space.request
+        if not spreads_tokens(request):
+            return dispatch
+        tokens = (tokens_exchanged(request, key.tp, key.cp, key.ep, key.etp, key.micro_batch) for key in keys)
+        busiest = [busiest_by_routing(request, key.ep, of) for key, of in zip(keys, tokens, strict=True)]
+        return replace(dispatch, imbalance=np.array(busiest))
 
     @cached_property
     def rates(self) -> ShareRates:

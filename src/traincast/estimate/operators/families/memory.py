@@ -51,7 +51,12 @@ ROUTE_PASSES, ROUTE_KERNELS = 8.0, 10
 """Softmax, top-k, scatter of the mask, counts and their sums, each a small kernel over tokens x experts."""
 
 
-@family("elementwise", "rows", "width", options={"inputs": 2.0, "outputs": 1.0, "kind": ""})
+def _single(call: OperatorCall) -> str:
+    """Return the class of work of what is counted kernel by kernel, apart from what stands for more than it says."""
+    return "pointwise" if ("kind", "eager") in call.options else "memory"
+
+
+@family("elementwise", "rows", "width", options={"inputs": 2.0, "outputs": 1.0, "kind": ""}, cost_class=_single)
 def elementwise(call: OperatorCall, *, inputs: float, outputs: float, kind: str) -> Work:
     """Return the work of an operator on each element: addition, scaling, dropout, mask."""
     rows, width = call.shape
@@ -143,7 +148,12 @@ def softmax(call: OperatorCall) -> Work:
     return _on_rows(call, "softmax", 5.0)
 
 
-@family("optimizer", "parameters", options={"kind": tuple(_MOMENTS), "bytes_per_parameter": None, "kernels": 1.0})
+@family(
+    "optimizer",
+    "parameters",
+    options={"kind": tuple(_MOMENTS), "bytes_per_parameter": None, "kernels": 1.0},
+    cost_class=lambda call: "pointwise" if call.dtype == "fp32" else "memory",
+)
 def optimizer(call: OperatorCall, *, kind: str, bytes_per_parameter: float | None, kernels: float) -> Work:
     """Return the work of a step of the optimizer over a rank's parameters, one launch per bucket of tensors."""
     (parameters,) = call.shape
