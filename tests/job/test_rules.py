@@ -154,7 +154,7 @@ TABLE = [
     ),
     (
         ConfigError,
-        "must be 1 or 2",
+        "must be 1, 2 or 4",
         {"gpus": 2, "zero": 1, "param_gather_bytes": 3, "precision": "fp8"},
         {"gpus": 2, "zero": 1, "param_gather_bytes": 2, "precision": "fp8"},
     ),
