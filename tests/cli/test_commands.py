@@ -93,6 +93,7 @@ COMMANDS = {
         *("--offload-activations", "--cpu-offloading-num-layers", "--offload-modules"),
         *("--overlap-offload", "--overlap-cpu-optimizer-d2h-h2d"),
         *("--recompute-granularity", "--recompute-method", "--recompute-modules", "--precision-aware-optimizer"),
+        *("--recompute-keeps",),
         *("--use-precision-aware-optimizer", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
         *("--exp-avg-sq-dtype",),
         *("--framework", "--year", "--task", "--lora-rank", "--lora-targets", "--packed-length"),
