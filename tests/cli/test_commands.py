@@ -127,7 +127,7 @@ COMMANDS = {
         *("--moe-a2a-overlap", "--overlap-moe-expert-parallel-comm", "--moe-shared-expert-overlap"),
         *("--moe-dispatch-dtype", "--delay-wgrad", "--delay-wgrad-compute", "--moe-routing"),
         *("--fused-permute", "--moe-permute-fusion", "--fused-router", "--moe-router-fusion"),
-        *("--te-op-fuser", "--use-transformer-engine-op-fuser"),
+        *("--te-op-fuser", "--use-transformer-engine-op-fuser", "--unfused", "--step-checks"),
         *("--pipeline-layout", "--pipeline-model-parallel-layout", "--mtp-layers", "--mtp-num-layers"),
         *("--embedding-as-layer", "--account-for-embedding-in-pipeline-split"),
         *("--head-as-layer", "--account-for-loss-in-pipeline-split"),
