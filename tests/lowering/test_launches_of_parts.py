@@ -84,6 +84,33 @@ def test_modules_take_so_many_launches_more():
     assert launches(grouped, job=apart, module=2.5).forward.launches == pytest.approx(1 + 3 * 0.4 + 4 * 1.5)
 
 
+@pytest.mark.parametrize(
+    ("eager", "autocast", "name", "forward", "backward"),
+    [
+        # A GEMM for each projection, with the cast of its weight and of its gradient; a hook of the weight.
+        (True, False, "linear_qkv", 3 * 1, 3 * 2 + 1),
+        (True, False, "linear_fc1", 2 * 1, 2 * 2 + 1),
+        (True, False, "linear_fc2", 1, 2 + 1),
+        (True, True, "linear_qkv", 3 * 2, 3 * 3 + 1),
+        # Compiled layers launch casts with what is around them.
+        (False, True, "linear_qkv", 1, 2 + 1),
+        (False, False, "linear_qkv", 1, 2 + 1),
+    ],
+)
+def test_layers_of_a_library_are_launched_linear_layer_by_linear_layer(eager, autocast, name, forward, backward):
+    job = job_of()
+    own = replace(job.framework, eager_layers=eager, autocast=autocast, gradient_sum="gemm")
+    found = counted(part(f"self_attention.{name}", gemms=(ONE,)), job=replace(job, framework=own))
+    assert found == (forward, backward)
+
+
+def test_sums_of_gradients_are_no_launches_of_their_own_under_autocast():
+    job = job_of()
+    for autocast, more in ((False, 1), (True, 0)):
+        own = replace(job.framework, autocast=autocast, gradient_sum="kernel")
+        assert counted(part(gemms=(ONE,)), job=replace(job, framework=own)) == (1, 3 + more)
+
+
 def test_positions_are_one_kernel_or_passes_over_their_tensors():
     rotary = part(kernels=(replace(NORM, family="rotary", count=5),))
     assert counted(rotary) == (5, 5)
