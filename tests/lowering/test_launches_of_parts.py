@@ -122,7 +122,9 @@ def test_messages_updates_and_checks_of_a_step():
     assert message_launches(job_of(gpus=2, pp=2)) == Launches(10)
     checks = {(): 3, ("params_norm",): 4, ("zeros_in_grad",): 7, ("params_norm", "zeros_in_grad"): 8}
     for said, each in checks.items():
-        assert update_launches(job_of(step_checks=said), 50).launches == pytest.approx(50 * each * 0.12)
+        for gemms in (0, 30):
+            found = update_launches(job_of(step_checks=said), 50, gemms)
+            assert found.launches == pytest.approx((50 * each + gemms) * 0.12)
     # On one GPU the first of nine parts, log2(256) + 1; on 16 five of them.
     job = job_of(gpus=16, global_batch=16)
     for steady, share in ((256, 5 / 9), (16, 1), (4, 1), (1, 1), (0, 1)):
