@@ -84,6 +84,33 @@ def test_modules_take_so_many_launches_more():
     assert launches(grouped, job=apart, module=2.5).forward.launches == pytest.approx(1 + 3 * 0.4 + 4 * 1.5)
 
 
+@pytest.mark.parametrize(
+    ("eager", "autocast", "name", "forward", "backward"),
+    [
+        # A GEMM for each projection, with the cast of its weight and of its gradient; a hook of the weight.
+        (True, False, "linear_qkv", 3 * 1, 3 * 2 + 1),
+        (True, False, "linear_fc1", 2 * 1, 2 * 2 + 1),
+        (True, False, "linear_fc2", 1, 2 + 1),
+        (True, True, "linear_qkv", 3 * 2, 3 * 3 + 1),
+        # Compiled layers launch casts with what is around them.
+        (False, True, "linear_qkv", 1, 2 + 1),
+        (False, False, "linear_qkv", 1, 2 + 1),
+    ],
+)
+def test_layers_of_a_library_are_launched_linear_layer_by_linear_layer(eager, autocast, name, forward, backward):
+    job = job_of()
+    own = replace(job.framework, eager_layers=eager, autocast=autocast, gradient_sum="gemm")
+    found = counted(part(f"self_attention.{name}", gemms=(ONE,)), job=replace(job, framework=own))
+    assert found == (forward, backward)
+
+
+def test_sums_of_gradients_are_no_launches_of_their_own_under_autocast():
+    job = job_of()
+    for autocast, more in ((False, 1), (True, 0)):
+        own = replace(job.framework, autocast=autocast, gradient_sum="kernel")
+        assert counted(part(gemms=(ONE,)), job=replace(job, framework=own)) == (1, 3 + more)
+
+
 def test_positions_are_one_kernel_or_passes_over_their_tensors():
     rotary = part(kernels=(replace(NORM, family="rotary", count=5),))
     assert counted(rotary) == (5, 5)
@@ -95,7 +122,9 @@ def test_messages_updates_and_checks_of_a_step():
     assert message_launches(job_of(gpus=2, pp=2)) == Launches(10)
     checks = {(): 3, ("params_norm",): 4, ("zeros_in_grad",): 7, ("params_norm", "zeros_in_grad"): 8}
     for said, each in checks.items():
-        assert update_launches(job_of(step_checks=said), 50).launches == pytest.approx(50 * each * 0.12)
+        for gemms in (0, 30):
+            found = update_launches(job_of(step_checks=said), 50, gemms)
+            assert found.launches == pytest.approx((50 * each + gemms) * 0.12)
     # On one GPU the first of nine parts, log2(256) + 1; on 16 five of them.
     job = job_of(gpus=16, global_batch=16)
     for steady, share in ((256, 5 / 9), (16, 1), (4, 1), (1, 1), (0, 1)):

@@ -127,6 +127,11 @@ def test_outputs_that_are_kept_are_not_made_again():
     every, left = whole.recomputed()[1].calls, kept.recomputed()[1].calls
     assert {call.family for call in every.keys() - left.keys()} == {"attention"}
     assert left == {call: pytest.approx(every[call]) for call in left}
+    # Where three GEMMs of a layer are alike, and one is kept, two of three layers each are made again.
+    square = replace(TINY, ffn_hidden=512, gated=False)
+    (stage,) = stages_of(job_of(square, **fields, recompute_keeps=("linear_proj",)), 8)
+    again = {call.shape: often for call, often in stage.recomputed()[1].calls.items() if call.family == "gemm"}
+    assert again == {(1024, 1024, 512): pytest.approx(3), (1024, 512, 512): pytest.approx(6)}
 
 
 def test_a_stage_has_tensors_of_layers_and_ends():

@@ -21,6 +21,7 @@ from traincast.lowering.step import (
 )
 from traincast.lowering.work import Exchange
 from traincast.mechanisms import all as mechanisms
+from traincast.model.blocks.part import Gemm
 from traincast.workload.words import Group, Operation
 
 TOKENS, LAYERS = 1024, TINY.layers
@@ -277,6 +278,20 @@ def test_what_an_optimizer_exchanges_precedes_what_it_runs():
     for (name, size_bytes), count in wanted.items():
         assert (name, size_bytes * count, "blocks") in sent
     assert names(rows).index("runs") > names(rows).index(sent[0][0])
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_the_host_launches_an_update_tensor_by_tensor_and_gemm_by_gemm(optimizer):
+    """Three of 0.12 launches for each tensor, and one for each GEMM of Muon; a launch takes a second here."""
+    job = decided(optimizer=optimizer)
+    job = replace(job, framework=replace(job.framework, host_layer_s=11.0, module_launches=1.0))
+    own = staged(job)
+    runs = mechanisms.updated(job, own[0].stage.weights(), 1000).runs
+    gemms = sum(each.count for each in runs if isinstance(each.what, Gemm))
+    assert bool(gemms) is (optimizer == "muon")
+    tensors = 8 * 6 + 1 + 2
+    rows = end_rows(Told(job), own, Ending([]))
+    assert told(rows, "launched") == [(pytest.approx((3 * tensors + gemms) * 0.12),)]
 
 
 def test_one_gpu_sums_no_norm_and_two_do():

@@ -153,6 +153,9 @@ def test_sharded_parameters_are_gathered_by_the_passes_that_find_none():
         assert [any(name.startswith("dp all_gather") for name in each) for each in passes] == [True] * 3
     (passes,) = told(job, "backward_QM")
     assert [any(name.startswith("dp reduce_scatter") for name in each) for each in passes] == [True] * 3
+    # Copies of shares sum their gradients once, with the last pass.
+    (passes,) = told(job_of(gpus=4, zero=3, shard=2, global_batch=12), "backward_QM")
+    assert ["replica all_reduce" in each for each in passes] == [False, False, True]
     titan = job_of(gpus=16, pp=4, vpp=2, zero=3, framework="torchtitan-2025", global_batch=32, schedule="interleaved")
     gathers = [
         [any("all_gather" in name for name in each) for each in of_stage] for of_stage in told(titan, "forward_QM")
