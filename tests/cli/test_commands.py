@@ -134,7 +134,7 @@ COMMANDS = {
     },
     "init": {"file", "--force"},
     "compare": {"a", "b", "--cluster", "--html", "--json", "--ranks"},
-    "calibrate": {"files", "--cluster", "--gpu", "--job", "--out", "--table", "--json"},
+    "calibrate": {"files", "--cluster", "--gpu", "--job", "--constants", "--out", "--table", "--json"},
     "validate": {"files", "--cluster", "--by", "--cv", "--kind", "--job", "--out", "--json", "--recipes"},
     "collective": {"op", "--size", "--gpus", "--nodes", "--cluster", "--algorithm", "--json"},
     "operator": {
