@@ -24,7 +24,6 @@ from traincast.calibration.run_factors import forecast_run
 from traincast.calibration.runs import MeasuredRun, read_runs
 from traincast.calibration.validate import statistics
 from traincast.estimate.factors import factors_on
-from traincast.simulation.confidence import Z
 
 LIMITS = Path(__file__).with_name("boards.toml")
 EVERY = 16
@@ -70,9 +69,11 @@ def sampled() -> Iterator[MeasuredRun]:
 def of_sample(runs: Iterable[MeasuredRun]) -> Boards:
     """Return the score of forecasts of some runs, made now with the shipped factors."""
     known = [(run, forecast_run(run, factors_on(run.cluster))) for run in runs]
-    found = [(run.measured_s, each.step_s, each.deviation) for run, each in known if each.step_s is not None]
-    measured, forecast, deviation = np.array(found, np.float64).T
-    figures = statistics(forecast, measured, spread=Z * deviation)
+    found = [
+        (run.measured_s, each.step_s, each.holds(run.measured_s)) for run, each in known if each.step_s is not None
+    ]
+    measured, forecast, inside = np.array(found, np.float64).T
+    figures = statistics(forecast, measured, inside=inside > 0)
     shares = (figures.median_abs_error, figures.p90_abs_error, figures.interval_coverage)
     return {(SAMPLE, "all"): Score(*(round(100 * (share or 0.0), 2) for share in shares))}
 

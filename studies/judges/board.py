@@ -25,6 +25,7 @@ def board_of(
     forecast: Sequence[float],
     measured: Sequence[float],
     inside: Sequence[bool] = (),
+    /,
     **asked: float,
 ) -> Board:
     """Return the board of some forecasts and what was measured, both in one unit.

@@ -1,8 +1,9 @@
 """Public tables as they were published, brought to the columns that `traincast validate` reads (docs/data-files.md).
 
-What public tables of runs say in other words, or not at all, is data: ``rules.toml`` has rules by the text of columns,
-``recipes.toml`` what settings of recipes mean, and ``remarks.csv`` what is known of single rows. Kernels are NeuSight's
-operators and SimuMax's efficiencies (`published.kernels`). A table that has these columns stays as it is.
+What public tables of runs say in other words, or not at all, is data: ``run_facts.csv.gz`` has what single runs
+switched on and where that stands (`published.facts`), ``rules.toml`` what words mean in any table, ``recipes.toml``
+what settings of recipes mean, and ``remarks.csv`` what is known of single rows. Kernels are NeuSight's operators and
+SimuMax's efficiencies (`published.kernels`). A table that has these columns stays as it is.
 """
 
 import csv
@@ -14,7 +15,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from published.facts import facts_of
 from published.kernels import kernel_reader
+from published.maxtext import maxtext_cells
 from published.network import card_gbit_per_gpu
 from traincast.calibration.columns import ALIASES, read_measurements, under_common_names
 from traincast.calibration.tables import MeasurementTable, Row
@@ -25,13 +28,15 @@ RULES = Path(__file__).parent
 _RUN_COLUMNS = {"model", "gpu", "num_gpus"}
 _MEASURED_COLUMNS = {"measured_metric", "x_iter_time_s", "x_peak_mem_gib"}
 """A table of training runs has all of the first and one of these, as it is or by a rule for all of its rows."""
+_OF_RECIPE = "rs_"
+"""What the columns begin with in which a table says settings of recipes itself (`recipe_settings.csv`)."""
 _PEAKS = ("bf16", "fp16", "fp32", "fp8", "fp4")
 """What ``gpu.peaks`` lists, as far as the datasheet has it."""
 
 
 def read_published(path: Path, recipes: Path | None = None) -> MeasurementTable:
     """Read a public table in the common schema; a `FormatError` if it cannot be read (see `read_measurements`)."""
-    return in_common_schema(read_measurements(path, recipes))
+    return in_common_schema(with_own_recipes(read_measurements(path, recipes)))
 
 
 def in_common_schema(table: MeasurementTable) -> MeasurementTable:
@@ -45,6 +50,20 @@ def in_common_schema(table: MeasurementTable) -> MeasurementTable:
     if not (set(filled) >= _RUN_COLUMNS and _MEASURED_COLUMNS & set(filled)):
         return table
     return replace(table, columns=filled, rows=tuple(common_row(row, table.columns) for row in table.rows))
+
+
+def with_own_recipes(table: MeasurementTable) -> MeasurementTable:
+    """Return a table with the settings of recipes that stand in it under the names that a table of recipes has."""
+    if not any(name.startswith(_OF_RECIPE) for name in table.columns):
+        return table
+    columns = dict.fromkeys(name.removeprefix(_OF_RECIPE) for name in table.columns)
+    rows = (replace(row, cells=_under_recipe_names(row.cells)) for row in table.rows)
+    return replace(table, columns=tuple(columns), rows=tuple(rows))
+
+
+def _under_recipe_names(cells: Mapping[str, str]) -> dict[str, str]:
+    own = {name: text for name, text in cells.items() if not name.startswith(_OF_RECIPE)}
+    return {name.removeprefix(_OF_RECIPE): text for name, text in cells.items() if name not in own} | own
 
 
 def _filled_columns(columns: Sequence[str]) -> tuple[str, ...]:
@@ -140,8 +159,10 @@ def common_row(row: Row, columns: Sequence[str] | None = None) -> Row:
     `columns` are those of its table; by default those that the row fills.
     """
     cells = under_common_names(row.cells)
+    cells |= maxtext_cells(cells)
     for setting in recipe_settings():
         cells |= setting.filled(cells)
+    cells |= facts_of(row.id)
     for rule in published_rules():
         if rule.holds(cells, row.cells if columns is None else columns):
             cells |= rule.filled(cells)

@@ -131,7 +131,7 @@ def test_a_choice_that_crashed_is_counted_and_the_next_one_taken(table):
 
 def test_what_does_not_fit_is_not_chosen(table):
     rows = [
-        {**row, "model": "llama3-70b", "layers": 80, "hidden": 8192, "ffn_hidden": 28672, "heads": 64}
+        {**row, "model": "llama3-40b", "layers": 44, "hidden": 8192, "ffn_hidden": 28672, "heads": 64}
         for row in layouts(9.0, 9.0, 9.0, 9.0)
     ]
     (group,) = rank_layouts(table(*rows)).groups

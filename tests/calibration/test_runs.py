@@ -258,36 +258,36 @@ def test_memory_alone_is_enough():
 
 
 @pytest.mark.parametrize(
-    ("written", "url", "framework"),
+    ("written", "year", "framework"),
     [
-        ("NeMo/Megatron-Core", "NVIDIA/dgxc-benchmarking@v24.11.1:a", "megatron-core-2024"),
-        ("NeMo/Megatron-Core", "NVIDIA/dgxc-benchmarking@v25.05:a", "megatron-core-2025"),
-        ("NeMo 24.x (Megatron-Core)", "", "megatron-core-2024"),
-        ("Megatron-Bridge 25.09", "", "megatron-bridge-2025"),
-        ("Megatron-Bridge 26.04.01", "", "megatron-bridge-2025"),
-        ("Megatron-Bridge 26.06", "", "megatron-bridge-2025"),
-        ("NVIDIA NeMo Framework Release 24.09", "", "megatron-core-2024"),
-        ("Megatron-LM (2021-05)", "", "megatron-2021"),
-        ("Megatron-LM (2022)", "", "megatron-2022"),
-        ("Megatron-LM 2023-06", "", "megatron-2022"),
-        ("Megatron-LM v3.0.2", "", "megatron-2022"),
-        ("Megatron-LM core_v0.3.0", "", "megatron-2022"),
-        ("Megatron-LM core_v0.7.0", "", "megatron-core-2024"),
-        ("megatron_lm, 2024", "", "megatron-core-2024"),
-        ("Megatron-LM", "NVIDIA/Megatron-LM@HEAD:examples/llama/README.md", "megatron-core-2025"),
-        ("Megatron-LM PTD-P (interleaved)", "", "megatron-2021"),
-        ("Megatron-Core r0.8.0", "", "megatron-core-2024"),
-        ("Megatron-Core 0.12", "", "megatron-core-2025"),
-        ("Megatron-DeepSpeed (2022-02)", "", "megatron-deepspeed-2022"),
-        ("DeepSpeed ZeRO-3", "", "deepspeed-2021"),
-        ("Composer/FSDP (llm-foundry)", "", "llm-foundry-2023"),
-        ("PyTorch FSDP + torch.compile (fms-fsdp)", "", "fms-fsdp-2024"),
-        ("XTuner 0.1.x + DeepSpeed", "", "xtuner-2024"),
-        ("Paxml + TransformerEngine", "", "maxtext-2024"),
+        ("NeMo/Megatron-Core", "2024", "megatron-core-2024"),
+        ("NeMo/Megatron-Core", "2025", "megatron-core-2025"),
+        ("NeMo 24.x (Megatron-Core)", None, "megatron-core-2024"),
+        ("Megatron-Bridge 25.09", None, "megatron-bridge-2025"),
+        ("Megatron-Bridge 26.04.01", None, "megatron-bridge-2025"),
+        ("Megatron-Bridge 26.06", None, "megatron-bridge-2025"),
+        ("NVIDIA NeMo Framework Release 24.09", None, "megatron-core-2024"),
+        ("Megatron-LM (2021-05)", None, "megatron-2021"),
+        ("Megatron-LM (2022)", None, "megatron-2022"),
+        ("Megatron-LM 2023-06", None, "megatron-2022"),
+        ("Megatron-LM v3.0.2", None, "megatron-2022"),
+        ("Megatron-LM core_v0.3.0", None, "megatron-2022"),
+        ("Megatron-LM core_v0.7.0", None, "megatron-core-2024"),
+        ("megatron_lm, 2024", None, "megatron-core-2024"),
+        ("Megatron-LM", "2025", "megatron-core-2025"),
+        ("Megatron-LM PTD-P (interleaved)", None, "megatron-2021"),
+        ("Megatron-Core r0.8.0", None, "megatron-core-2024"),
+        ("Megatron-Core 0.12", None, "megatron-core-2025"),
+        ("Megatron-DeepSpeed (2022-02)", None, "megatron-deepspeed-2022"),
+        ("DeepSpeed ZeRO-3", None, "deepspeed-2021"),
+        ("Composer/FSDP (llm-foundry)", None, "llm-foundry-2023"),
+        ("PyTorch FSDP + torch.compile (fms-fsdp)", None, "fms-fsdp-2024"),
+        ("XTuner 0.1.x + DeepSpeed", None, "xtuner-2024"),
+        ("Paxml + TransformerEngine", None, "maxtext-2024"),
     ],
 )
-def test_what_runs_write_and_their_frameworks(written, url, framework):
-    found = framework_of(row(framework=written, source_url_or_repo_path=url, source="x"))
+def test_what_runs_write_and_their_frameworks(written, year, framework):
+    found = framework_of(row(framework=written, software_year=year))
     assert (found.name, found.assumed) == (framework, "")
     assert load_framework(found.name).name == framework
 
@@ -303,7 +303,7 @@ def test_what_runs_write_and_their_frameworks(written, url, framework):
         ("L40S", "our own fork", "megatron-core-2024"),
         ("H100-SXM-80GB", "our own fork", "megatron-core-2024"),
         ("B200-SXM-180GB", "our own fork", "megatron-core-2025"),
-        ("TPU-v5p", "our own fork", "maxtext-2024"),
+        ("TPU-v5p", "our own fork", "maxtext-tpu-2025"),
         ("Ascend-910B", "our own fork", "mindspeed-2024"),
         ("MI300X", "our own fork", "primus-2025"),
         ("MI300X-192GB", "", "primus-2025"),
@@ -312,7 +312,7 @@ def test_what_runs_write_and_their_frameworks(written, url, framework):
 )
 def test_an_unknown_framework_is_as_old_as_its_gpu(gpu, written, framework):
     """Today's framework is a quarter too fast for a run on A100 of 2022."""
-    found = framework_of(row(gpu=gpu, framework=written, source_url_or_repo_path=None, source="x"))
+    found = framework_of(row(gpu=gpu, framework=written))
     assert found.name == framework
     if not gpu.startswith("MI"):
         assert framework in found.assumed
@@ -323,17 +323,14 @@ def test_every_pattern_is_reached_and_every_megatron_framework_of_a_year():
     entries = _table().framework
     assert all(entry.by_year != bool(entry.framework) for entry in entries)
     named = {getattr(entry, key) for entry in entries for key in ("framework", "before_2025")} - {""}
-    by_year = {
-        framework_of(row(framework=f"Megatron-LM {year}", source_url_or_repo_path=None)).name
-        for year in range(2019, 2027)
-    }
+    by_year = {framework_of(row(framework=f"Megatron-LM {year}")).name for year in range(2019, 2027)}
     assert by_year == {framework_of_year(year) for year in range(2019, 2027)}
     assert named | by_year <= set(framework_names())
 
 
 def test_how_many_frameworks_were_assumed_is_said_once():
     rows = [
-        row(id=f"x-{number}", framework=framework, gpu="A100-SXM-80GB", source_url_or_repo_path=None)
+        row(id=f"x-{number}", framework=framework, gpu="A100-SXM-80GB")
         for number, framework in enumerate(["our fork", "our fork", "Megatron-LM (2022)", "another"])
     ]
     runs = [run_of(each) for each in rows]
@@ -343,9 +340,9 @@ def test_how_many_frameworks_were_assumed_is_said_once():
 
 
 def test_the_year_of_a_row():
-    assert year_of(row()) == 2025
-    assert year_of(row(source_url_or_repo_path=None, software_year="2022")) == 2022
-    assert year_of(row(source_url_or_repo_path=None, source="x")) is None
+    assert year_of(row(framework="NVIDIA NeMo Framework Release 24.09", software_year="2022")) == 2024
+    assert year_of(row(software_year="2022")) == 2022
+    assert year_of(row()) is None
 
 
 def test_weak_scaling_pairs_share_all_but_gpus_and_batch():

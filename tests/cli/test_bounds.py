@@ -23,8 +23,8 @@ MOE = "simulate examples/megatron_moe_profile_rank7.txt --pp 4 --ep 4 --dp 4 --m
         ("collective all_reduce --size 1e300TiB", 2, "'1e300TiB' is out of range"),
         (f"simulate {AICB} --slow 0=1e308", 2, "it must be a number from 1e-06 to 1,000,000"),
         (f"{MOE} --expert-imbalance 1e308", 2, "it must be a number from 1 to 1,000,000"),
-        (f"simulate {AICB} --microbatches 20000", 3, "slots to schedule, above the limit of 131072"),
-        (MIXTRAL, 3, "slots to schedule, above the limit of 131072"),
+        (f"simulate {AICB} --microbatches 20000", 3, "slots to schedule, above the limit of 262144"),
+        (MIXTRAL, 3, "slots to schedule, above the limit of 262144"),
     ],
 )
 def test_options(call, words, code, said):

@@ -68,7 +68,7 @@ def test_every_flag_that_is_said_to_be_read_is_read_by_the_code(like):
     code += " ".join([*flag_table(like).fields, *(name for each in launch._BY_NAME.values() for name in each.per_node)])
     code += " ".join(name for each in launch._BY_NAME.values() for name in each.nodes)
     code += " ".join(f"{where}_{axis}_parallelism" for where in ("ici", "dcn") for axis in maxtext_settings._AXES)
-    code += " ".join(flag_table(like).further.get("defaults", ()))
+    code += " ".join(name for each in ("defaults", "saved") for name in flag_table(like).further.get(each, ()))
     read = [flag.name for flag in flag_table(like).flags.values() if flag.effect == READ]
     assert len(read) > 20
     unread = [name for name in read if name.rpartition(".")[2] not in code]

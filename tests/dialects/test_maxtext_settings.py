@@ -81,8 +81,10 @@ def test_experts_are_an_axis_that_shards_the_other_weights_too():
         ("quantization=fp8", "precision", "fp8"),
         ("quantization=te_mxfp8", "precision", "mxfp8"),
         ("dtype=float32", "precision", "fp32"),
-        ("remat_policy=minimal_with_context", "recompute", "selective"),
-        ("remat_policy=save_dot_except_mlp", "recompute_modules", ("core_attn", "mlp")),
+        ("remat_policy=minimal_with_context", "recompute", "full"),
+        ("remat_policy=save_dot_except_mlp", "recompute_keeps", ("linear_qkv", "linear_proj", "linear_fc2")),
+        ("quantization=int8", "fp8_recipe", "aqt_int8"),
+        ("remat_policy=none", "recompute", "none"),
         ("attention=dot_product", "attention_kernel", "unfused"),
     ],
 )

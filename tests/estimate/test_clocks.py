@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from traincast.estimate.clocks import gemm_slowdown, power_limited, power_notes
+from traincast.estimate.clocks import gemm_slowdown, power_limited, power_notes, slowest_of
 from traincast.estimate.factors import FactorTable
 from traincast.estimate.program import OperatorSeconds
 from traincast.hardware.clusters import gpu_named
@@ -31,10 +31,12 @@ def test_more_power_is_never_slower(architecture, one_w, other_w):
 
 
 @given(st.sampled_from(THROTTLED), st.floats(1, 10))
-def test_power_beyond_what_the_full_clock_takes_changes_nothing(name, times):
+def test_power_beyond_what_the_full_clock_takes_soon_changes_nothing(name, times):
     gpu = load_gpu(name)
     full_w = gpu.generation.gemm_pj_per_flop * 1e-12 * gpu.bf16_dense_flops_per_s
-    assert gemm_slowdown(replace(gpu, tdp_w=full_w * times)) == pytest.approx(gpu.generation.timed_clock)
+    found = gemm_slowdown(replace(gpu, tdp_w=full_w * times)) / gpu.generation.timed_clock
+    assert 1 <= found < 1.1
+    assert found == pytest.approx(1, abs=0.13 * times**-8 + 1e-9)
 
 
 @given(st.sampled_from(THROTTLED), st.floats(0.05, 0.5), st.floats(1, 10))
@@ -45,8 +47,8 @@ def test_the_rate_of_a_limited_chip_is_its_power_over_the_energy_of_a_flop(name,
     limit_w = share * pj * 1e-12 * peak
     for gpu in (replace(sheet, tdp_w=limit_w), replace(sheet, tdp_w=limit_w, bf16_dense_flops_per_s=peak * more)):
         reached = power_limited(gpu).bf16_dense_flops_per_s * sheet.generation.timed_clock / gemm_slowdown(gpu)
-        assert reached == pytest.approx(limit_w / (pj * 1e-12))
-        assert gemm_slowdown(replace(gpu, tdp_w=limit_w / 2)) == pytest.approx(2 * gemm_slowdown(gpu))
+        assert reached == pytest.approx(limit_w / (pj * 1e-12), rel=1e-3)
+        assert gemm_slowdown(replace(gpu, tdp_w=limit_w / 2)) == pytest.approx(2 * gemm_slowdown(gpu), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", gpu_names())
@@ -115,9 +117,10 @@ def test_parts_of_one_generation_are_in_the_order_of_power_for_each_flop():
     slowdowns = [gemm_slowdown(load_gpu(name)) for name in order]
     assert slowdowns == sorted(slowdowns)
     assert len(set(slowdowns)) == len(order)
-    # The A100's 400 W are enough; on PCIe 300 W reach 252.9 of its 271.2 TFLOP/s, which is where its energy is from.
-    assert gemm_slowdown(load_gpu("a100")) == 1.0
-    assert 1 / gemm_slowdown(load_gpu("A100-PCIe-80GB")) == pytest.approx(252.9 / 271.2, rel=0.005)
+    # The A100's 400 W are nearly enough; 300 W reach 252.9 of its 271.2 TFLOP/s, which is where its energy is from.
+    assert 1 < gemm_slowdown(load_gpu("a100")) < 1.02
+    pair = gemm_slowdown(load_gpu("a100")) / gemm_slowdown(load_gpu("A100-PCIe-80GB"))
+    assert pair == pytest.approx(252.9 / 271.2, rel=0.005)
     assert gemm_slowdown(load_gpu("mi325x")) / gemm_slowdown(load_gpu("mi300x")) == pytest.approx(
         668.4 / 784.9, rel=0.01
     )
@@ -157,4 +160,24 @@ def test_every_energy_has_a_source():
 def test_a_limit_of_ones_own_counts(tmp_path):
     file = tmp_path / "capped.toml"
     file.write_text('base = "b200"\n[gpu]\ntdp_w = 700\n', encoding="utf-8")
-    assert gemm_slowdown(gpu_named(str(file))) == pytest.approx(gemm_slowdown(load_gpu("b200")) * 1000 / 700)
+    assert gemm_slowdown(gpu_named(str(file))) == pytest.approx(gemm_slowdown(load_gpu("b200")) * 1000 / 700, rel=0.03)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_more_chips_have_a_slower_one(one, other):
+    few, many = sorted((one, other))
+    assert (
+        1 == slowest_of(load_gpu("h100"), 1) <= slowest_of(load_gpu("h100"), few) <= slowest_of(load_gpu("h100"), many)
+    )
+
+
+def test_the_slowest_chip_is_the_largest_of_normal_ones():
+    """Expected maxima of normal values: 1.4236 of 8 and 2.5076 of 100 (tables of order statistics)."""
+    deviation = load_gpu("h100").generation.chip_deviation
+    for count, largest in ((8, 1.4236), (100, 2.5076)):
+        assert (slowest_of(load_gpu("h100"), count) - 1) / deviation == pytest.approx(largest, rel=0.01)
+
+
+def test_chips_at_a_clock_of_their_own_alone_differ():
+    """TPUs have no limit that their voltages meet: a step scales with them without loss."""
+    assert slowest_of(load_gpu("tpu-v5p"), 4096) == 1

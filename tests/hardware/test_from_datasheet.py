@@ -97,7 +97,11 @@ def test_rates_follow_the_datasheet():
 def test_bridged_cards_are_fast_in_pairs_and_slow_in_a_node():
     cluster = load_cluster("h100-pcie")
     assert cluster.gpus_per_node == 8
-    assert rate_inside(2, cluster) > 5 * rate_inside(4, cluster)
+    assert rate_inside(2, cluster) > 4 * rate_inside(4, cluster)
+    assert rate_inside(4, cluster) == 2 * cluster.intra.bandwidth_bytes_per_s  # a ring by each card of a pair
+    of_four = load_cluster("h200-nvl")
+    assert rate_inside(4, of_four) == rate_inside(2, of_four) > 3 * rate_inside(8, of_four)
+    assert rate_inside(8, of_four) == 4 * of_four.intra.bandwidth_bytes_per_s
     plain = load_cluster("v100-pcie")
     assert rate_inside(2, plain) < plain.gpu.host_bytes_per_s
     slower = 15.75 / 63  # PCIe 3 to PCIe 5

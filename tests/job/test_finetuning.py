@@ -36,12 +36,31 @@ def test_what_is_open_is_as_the_framework_does_and_said():
 
 
 def test_experts_have_no_adapters_and_an_assumption_says_so():
-    dense, experts = (job_of(model, task="lora", lora_rank=8) for model in (TINY, TINY_EXPERTS))
+    adapted = {"task": "lora", "lora_rank": 8, "lora_targets": ("linear_qkv", "linear_fc1")}
+    dense, experts = (job_of(model, **adapted) for model in (TINY, TINY_EXPERTS))
     assert [note.code for note in experts.assumptions if note.code == "lora-experts"]
     assert not [note.code for note in dense.assumptions if note.code == "lora-experts"]
     assert not [
         call for call in calls_of(experts, "backward") if call.family == "grouped_gemm" and call.direction == "wgrad"
     ]
+
+
+@pytest.mark.parametrize(
+    ("framework", "fields", "packed"),
+    [
+        ("megatron-core-2025", {"task": "sft"}, 250),
+        ("megatron-bridge-2025", {"task": "lora"}, 250),
+        ("megatron-core-2025", {"task": "lora", "packed_length": 2048}, 2048),
+        ("megatron-core-2025", {"task": "pretrain"}, None),
+        ("megatron-core-2025", {"task": "sft", "seq_length": 8192}, None),
+        ("automodel-2025", {"task": "sft"}, None),
+    ],
+)
+def test_fine_tuning_packs_short_examples_where_its_framework_does(framework, fields, packed):
+    job = llama(framework=framework, precision="bf16", **fields)
+    assert job.batch.packed_length == packed
+    assumed = [note for note in job.assumptions if note.code == "assumed-packed-length"]
+    assert bool(assumed) == (packed == 250)
 
 
 @pytest.mark.parametrize(

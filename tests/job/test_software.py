@@ -118,6 +118,21 @@ def test_natural_routing_gives_the_busiest_rank_more_and_says_so():
     assert resolve_job(request(ep=1, moe_routing="natural")).experts.imbalance == 1
 
 
+def test_trained_routing_is_between_and_says_what_balances():
+    kinds = ("balanced", "trained", "natural")
+    even, trained, natural = (resolve_job(request(moe_routing=name)).experts.imbalance for name in kinds)
+    assert even < trained < natural
+    larger = resolve_job(request(moe_routing="trained", micro_batch=4, global_batch=256)).experts.imbalance
+    assert even < larger < trained
+    (note,) = (each for each in resolve_job(request(moe_routing="trained")).assumptions if "routing" in each.code)
+    assert note.code == "trained-routing"
+    assert "an auxiliary loss balances 128 experts" in note.text
+    of_bias = resolve_job(replace(request(moe_routing="trained"), model=load_model("deepseek-v3")))
+    assert any("biases of the router balance 256 experts" in each.text for each in of_bias.assumptions)
+    with pytest.raises(ConfigError, match="moe_routing is trained; give one of the two"):
+        resolve_job(request(moe_routing="trained", expert_imbalance=1.5))
+
+
 @pytest.mark.parametrize(
     ("model", "more", "overlaps", "code"),
     [

@@ -18,6 +18,7 @@ from math import comb
 from layer import llama3_70b, mixtral_8x7b
 from layer.llama3_70b import EIGHTH, attention, split, tensors, weights
 from layer.rows import Case, Exchange, Kernel, Tensor, Weight, cast, gemm, gradient_sum, grouped, pointwise
+from layer.state import EVERYWHERE
 
 QWEN_RANKS = 8 * (1 - comb(112, 8) / comb(128, 8))
 """Ranks of eight that the 8 of 128 experts of a token are on; it is sent to each of them once."""
@@ -37,7 +38,14 @@ QWEN = Case(
         gemm("attention output", 4096, 2048, 32 * 128),
         gemm("router", 4096, 128, 2048),
         pointwise("softmax and the 8 of 128", "route", 4096, 2048, 128, 8),
-        pointwise("tokens into the order of experts, and back", "permute", 4096, 2048, 8, count=2),
+        pointwise(
+            "tokens into the order of experts, and back",
+            "permute",
+            round(4096 * (QWEN_RANKS + 8) / 9),
+            2048,
+            8,
+            count=2,
+        ),
         grouped("gate and up", 32768, 2 * 768, 2048, 16),
         pointwise("SwiGLU", "swiglu", 32768, 768),
         grouped("down", 32768, 2048, 768, 16),
@@ -82,7 +90,14 @@ def gpt_oss(name, kind, **fields):
             gemm("attention output", 4096, 2880, 64 * 64),
             gemm("router", 4096, 32, 2880),
             pointwise("softmax and the 4 of 32", "route", 4096, 2880, 32, 4),
-            pointwise("tokens into the order of experts, and back", "permute", 4096, 2880, 4, count=2),
+            pointwise(
+                "tokens into the order of experts, and back",
+                "permute",
+                round(4096 * (GPT_OSS_RANKS + 4) / 5),
+                2880,
+                4,
+                count=2,
+            ),
             grouped("gate and up", 16384, 2 * 2880, 2880, 8),
             pointwise("SwiGLU", "swiglu", 16384, 2880),
             pointwise("bias, split, clamp, shift and product", "elementwise", 16384, 2 * 2880, count=5),
@@ -225,7 +240,7 @@ LLAMA = (
     Case(
         "adapters of rank 32 beside all",
         "llama3-70b",
-        llama3_70b.CORE | {"task": "lora"},
+        llama3_70b.CORE | {"task": "lora"} | EVERYWHERE,
         (
             *FROZEN,
             *adapter("queries, keys, values", 8192, 10240, 32),
@@ -302,7 +317,7 @@ MIXTRAL_2024 = Case(
     "in Megatron Core of 2024, which keeps the experts' outputs",
     "mixtral-8x7b",
     mixtral_8x7b.CORE | {"framework": "megatron-core-2024", "gpus": 8, "ep": 8},
-    mixtral_8x7b.kernels(mixtral_8x7b.ALL_HEADS, experts=1),
+    mixtral_8x7b.kernels(mixtral_8x7b.ALL_HEADS, experts=1, once=False),
     # By all-to-all a copy goes to each of its two experts, one on a rank: nothing is left to sort.
     mixtral_8x7b.dispatch(4096, 8),
     (

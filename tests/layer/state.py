@@ -17,6 +17,7 @@ MATRICES = 855_638_016
 LAYER = MATRICES + 16_384
 """With its two RMSNorms."""
 ATTENTION_ALONE = {"lora_targets": ("linear_qkv", "linear_proj")}
+EVERYWHERE = {"lora_targets": ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")}
 ADAPTERS = 16 * (8192 + 10240) + 16 * (8192 + 8192)
 """Two matrices of rank 16 beside queries, keys and values together, and beside the attention output."""
 DENSE, EXPERTS = 41_984_000, 1_409_286_144

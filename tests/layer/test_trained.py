@@ -4,7 +4,7 @@ import pytest
 
 from layer import product
 from layer.cases import case_of
-from layer.state import ADAPTERS, ATTENTION_ALONE, LAYER
+from layer.state import ADAPTERS, ATTENTION_ALONE, EVERYWHERE, LAYER
 
 LLAMA = case_of("llama3-70b", "alone")
 
@@ -48,7 +48,7 @@ def test_full_training_has_no_adapters():
     assert product.updated(LLAMA, task="lora", lora_rank=16, lora_targets=("linear_proj",)) == 16 * (8192 + 8192)
     # Queries, keys and values; the attention output; gate and up; down.
     widths = (8192 + 10240) + (8192 + 8192) + (8192 + 57344) + (28672 + 8192)
-    assert product.updated(LLAMA, task="lora", lora_rank=16) == 16 * widths
+    assert product.updated(LLAMA, task="lora", lora_rank=16, **EVERYWHERE) == 16 * widths
 
 
 @pytest.mark.parametrize(

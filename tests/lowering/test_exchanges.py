@@ -128,7 +128,13 @@ def test_dispatchers_send_copies_or_tokens_or_all_to_all_ranks():
     assert sent("allgather") == {GATHER: whole, SCATTER: whole}
     assert sent("alltoall", "fp8") == {Operation.ALL_TO_ALL: pytest.approx(each * topk * (1 + 4 / 128 + 2))}
     # Inside a domain a token goes once to each rank of its experts, here one each.
-    assert sent("deepep") == sent("hybridep") == sent("alltoall")
+    assert sent("deepep") == sent("alltoall")
+    # With it go the fp32 weights of all experts, and before it a byte for each token and expert to all ranks.
+    experts, weights = TINY_EXPERTS.experts.experts, 4 * TINY_EXPERTS.experts.experts * tokens * layers * topk
+    assert sent("hybridep") == {
+        Operation.ALL_TO_ALL: pytest.approx(2 * each * topk * 2 + weights),
+        GATHER: pytest.approx(8 * tokens * experts * layers),
+    }
 
 
 @pytest.mark.parametrize("name", ["alltoall", "deepep", "allgather"])

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, calls_of, job_of, total_flops
 from model_counts import adapter_parameters
+from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import token_flops
 from traincast.workload.words import Phase
 
@@ -119,7 +120,7 @@ def test_selective_recomputation_is_the_attention_core_or_the_share_of_the_frame
 
 
 def test_adapters_have_weight_gradients_and_frozen_matrices_none():
-    job = job_of(task="lora", lora_rank=16)
+    job = job_of(task="lora", lora_rank=16, lora_targets=LORA_TARGETS)
     weight = {call: count for call, count in calls_of(job, "backward").items() if call.direction == "wgrad"}
     assert weight
     assert all(16 in call.shape[1:3] for call in weight)

@@ -7,6 +7,7 @@ from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of
 from model_counts import adapter_parameters
 from traincast.lowering.stage import stages_of
 from traincast.lowering.state import StateExchange
+from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import parameters
 from traincast.workload.words import Group, Operation
 
@@ -117,7 +118,7 @@ def test_tied_tables_stand_once_on_one_stage_and_are_summed_over_two():
 
 
 def test_adapters_alone_are_trained():
-    job = job_of(task="lora", lora_rank=8, gpus=2)
+    job = job_of(task="lora", lora_rank=8, lora_targets=LORA_TARGETS, gpus=2)
     weights = stages_of(job, 8)[0].weights()
     assert weights.trained_dense == adapter_parameters(job.model, 8)
     assert weights.trained_experts == 0

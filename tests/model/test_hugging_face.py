@@ -107,6 +107,7 @@ CONFIGS = {
         *(61, 7168, 18432, 64, 64, 163840),
         **DEEPSEEK,
         model_type="kimi_k2",
+        topk_method="noaux_tc",
         q_lora_rank=1536,
         n_routed_experts=384,
         n_shared_experts=1,

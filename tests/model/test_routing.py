@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.model.routing import busiest_rank
+from traincast.model.routing import (
+    LEFT_BY_BIAS,
+    LEFT_BY_LOSS,
+    POPULARITY_DEVIATION,
+    busiest_rank,
+    trained_deviation,
+)
 
 
 @st.composite
@@ -61,3 +67,25 @@ def test_traced_runs_at_initialisation_are_as_unequal():
     """Two runs of 8 experts and top-1: 1.43 times the mean with EP 2, 1.79 times with EP 4."""
     assert busiest_rank(8, 1, 2) == pytest.approx(1.43, rel=0.1)
     assert busiest_rank(8, 1, 4) == pytest.approx(1.79, rel=0.1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(layout=layouts(), tokens=st.floats(1, 1e9), has_bias=st.booleans())
+def test_a_balanced_router_lies_between_forced_balance_and_none(layout, tokens, has_bias):
+    experts, topk, ep = layout
+    trained = busiest_rank(experts, topk, ep, trained_deviation(experts, topk, tokens, has_bias=has_bias))
+    assert 1 - 1e-12 <= trained <= busiest_rank(experts, topk, ep) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_more_tokens_in_an_exchange_are_more_balanced_down_to_what_stays(has_bias):
+    found = [trained_deviation(64, 6, tokens, has_bias=has_bias) for tokens in (1, 1e3, 1e5, 1e7, 1e12)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == POPULARITY_DEVIATION
+    assert found[-1] == pytest.approx(LEFT_BY_BIAS if has_bias else LEFT_BY_LOSS, rel=1e-2)
+
+
+@pytest.mark.parametrize(("deviation", "published"), [(LEFT_BY_LOSS, (0.72 + 0.52) / 2), (LEFT_BY_BIAS, 0.04)])
+def test_what_balancing_leaves_is_as_published(deviation, published):
+    """MaxVio of 64 experts, top-6, over whole sets of text (arXiv 2408.15664, table 2)."""
+    assert busiest_rank(64, 6, 64, deviation) - 1 == pytest.approx(published, rel=0.05)

@@ -151,3 +151,24 @@ def test_a_layout_says_itself_as_fields_of_a_job():
     job = resolve_job(replace(request_of(), **layout.request()), H100)
     assert (job.parallel.tp, job.parallel.pp, job.parallel.dp, job.sharding.zero) == (2, 2, 4, 1)
     assert layout.text == "TP2 PP2 DP4, micro batch 1, 1f1b, ZeRO-1"
+
+
+def test_a_run_with_a_budget_of_tokens_is_routed_as_trained():
+    job = Draft(model="qwen3-30b-a3b", fields={"gpus": 16, "global_batch": 32, "seq_length": 4096, "ep": 8, "pp": 1})
+    timed, trained = (api.plan(job, "h100", max_tp=1, top=1, **more) for more in ({}, {"tokens": "1T"}))
+    assert trained.asked.request.moe_routing == "trained"
+    assert trained.best[0].step_s > timed.best[0].step_s
+    said = {each.text for each in trained.assumptions if each.code == "assumed-moe-routing"}
+    assert any("trained" in text for text in said)
+    own = api.plan(job, "h100", max_tp=1, top=1, tokens="1T", moe_routing="balanced")
+    assert own.best[0].step_s == timed.best[0].step_s
+
+
+@pytest.mark.parametrize("routing", ["trained", "natural"])
+def test_the_screen_knows_the_busiest_rank_of_every_share(routing):
+    """A layout of more expert ranks is as much longer on arrays as it is when it is simulated."""
+    job = Draft(model="qwen3-30b-a3b", fields={"gpus": 16, "global_batch": 64, "seq_length": 4096, "pp": 1, "zero": 1})
+    found = api.plan(job, "h100", max_tp=1, top=6, moe_routing=routing)
+    ratio = [each.step_s / each.screened_s for each in found.best]
+    assert len({each.layout.ep for each in found.best}) > 1 or len({each.layout.micro_batch for each in found.best}) > 1
+    assert max(ratio) / min(ratio) < 1.02

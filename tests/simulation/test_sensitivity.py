@@ -13,22 +13,21 @@ from traincast.estimate.factors import CostFactors, Factor, FactorTable, keys_of
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import load_gpu
 from traincast.job.options import SimulateOptions
-from traincast.simulation.confidence import (
-    ASSUMED,
+from traincast.model.counts import parameters
+from traincast.simulation.confidence import interval, sensitivities
+from traincast.simulation.widths import (
     LEVEL,
-    LOOSE,
-    LOOSE_GEMM,
-    LOOSE_MEMORY,
+    LONG,
+    REPEATS,
+    SMALL,
     TOGETHER,
-    TRANSFERS,
-    UNEXPLAINED,
-    UNSEEN_COMPUTE,
-    UNSEEN_FRAMEWORK,
-    Z,
+    UNMEASURED_LINK,
+    basis_of,
     deviation,
-    interval,
-    sensitivities,
+    shipped_widths,
 )
+
+WIDTHS = shipped_widths()
 
 H100 = load_cluster("h100")
 PLAIN = SimulateOptions(**ALONE)
@@ -121,55 +120,86 @@ def _learnt(job, gpu, names, deviation_each=0.01):
     )
 
 
+def of_step(done, table, slopes=None, notes=()):
+    """Return the deviation of a step, or of what answers to factors in another way."""
+    basis = basis_of(done.job, done.gpu, sensitivities(done) if slopes is None else slopes, notes)
+    return deviation(basis, table)
+
+
 def test_deviation_is_the_root_of_the_weighted_variances():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
     slopes = sensitivities(done)
-    transfers = {name: slope for name, slope in slopes.items() if name.startswith("transfer")}
-    host = sum(slope for name, slope in slopes.items() if name.startswith("host"))
-    gemms = sum(slope for name, slope in slopes.items() if name.startswith("gemm "))
-    loose = LOOSE * sum(transfers.values()), LOOSE_MEMORY * slopes["memory"], LOOSE * host, LOOSE_GEMM * gemms
-    variance = UNEXPLAINED**2 + sum(each**2 for each in loose)
-    variance += sum((TRANSFERS["unseen"] * slope) ** 2 for slope in transfers.values())
-    variance += (UNSEEN_COMPUTE**2 + UNSEEN_FRAMEWORK**2) * slopes["compute"] ** 2
+
+    def share(*words):
+        return sum(slope for name, slope in slopes.items() if name.split(" ")[0] in words)
+
+    variance = WIDTHS["step"] ** 2
+    variance += (WIDTHS["transfers"] * share("transfer")) ** 2 + (WIDTHS["GEMMs"] * share("gemm")) ** 2
+    variance += (WIDTHS["launches"] * share("host", "fixed", "handover")) ** 2
+    new = WIDTHS["new chip"] ** 2 + WIDTHS["new architecture"] ** 2 + WIDTHS["new code"] ** 2
+    variance += new * slopes["compute"] ** 2
+    variance += sum((UNMEASURED_LINK * slope) ** 2 for name, slope in slopes.items() if name.startswith("transfer"))
     shares = Counter()
     for name, slope in slopes.items():
         # GEMMs of two types share the factor of their chip.
         shares.update(dict.fromkeys(keys_of(name, done.gpu, job.framework.name), slope))
     variance += sum((share * prior_deviation(key)) ** 2 for key, share in shares.items())
-    assert deviation(done, FactorTable()) == pytest.approx(math.sqrt(variance))
+    assert of_step(done, FactorTable()) == pytest.approx(math.sqrt(variance))
 
 
 def test_fitted_factors_are_known_better_together_than_each():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
-    known = deviation(done, FactorTable(), {}) ** 2
-    nothing = deviation(done, FactorTable(), {"compute": 1.0}) ** 2
+    known = of_step(done, FactorTable(), {}) ** 2
+    nothing = of_step(done, FactorTable(), {"compute": 1.0}) ** 2
     # What holds a chip's own factor at 1.
     chip = prior_deviation(("chip", "", "compute"))
-    assert nothing == pytest.approx(known + UNSEEN_COMPUTE**2 + UNSEEN_FRAMEWORK**2 + 0.2**2 + 0.08**2 + chip**2)
+    new = WIDTHS["new chip"] ** 2 + WIDTHS["new architecture"] ** 2 + WIDTHS["new code"] ** 2
+    assert nothing == pytest.approx(known + new + 0.2**2 + 0.08**2 + chip**2)
     learnt = [(0.02 * (TOGETHER**2 + (1 - TOGETHER**2) * (0.02 / prior) ** 4) ** 0.5) for prior in (0.2, 0.08)]
     wanted = known + sum(each**2 for each in learnt) + chip**2
-    assert deviation(done, _learnt(job, done.gpu, ["compute"], 0.02), {"compute": 1.0}) == pytest.approx(
-        math.sqrt(wanted)
-    )
+    found = of_step(done, _learnt(job, done.gpu, ["compute"], 0.02), {"compute": 1.0})
+    assert found == pytest.approx(math.sqrt(wanted))
 
 
 def test_interval_widens_where_a_choice_was_assumed():
     """Each kind of choice counts once, however many notes say so."""
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
-    known = deviation(done, FactorTable(), {}) ** 2
+    known = of_step(done, FactorTable(), {}) ** 2
     for codes, kinds in (
         (("unknown-framework",), 1),
         (("annotation-axes", "one-microbatch"), 1),
         (("assumed-framework", "assumed-moe-dispatcher"), 2),
         (("padded-vocab",), 0),
     ):
-        found = deviation(done, FactorTable(), {}, [Note(code, "") for code in codes]) ** 2
-        assert found - known == pytest.approx(kinds * ASSUMED**2)
-    unnamed = job_of("llama3-8b", gpus=8, tp=8, **{**MANY, "framework": None})
-    assert deviation(replace(done, job=unnamed), FactorTable(), {}) ** 2 - known == pytest.approx(ASSUMED**2)
+        found = of_step(done, FactorTable(), {}, [Note(code, "") for code in codes]) ** 2
+        assert found - known == pytest.approx(kinds * WIDTHS["choices"] ** 2)
+    unnamed = replace(done, job=job_of("llama3-8b", gpus=8, tp=8, **{**MANY, "framework": None}))
+    assert of_step(unnamed, FactorTable(), {}) ** 2 - known == pytest.approx(WIDTHS["choices"] ** 2)
+
+
+def test_interval_widens_with_the_distance_from_what_was_measured():
+    """By the logarithm of how small a model is, and how long a sequence."""
+    like = {"gpus": 8, "tp": 8, **MANY}
+    usual = of_step(run_job(job_of("llama3-8b", **like), H100, PLAIN), FactorTable(), {}) ** 2
+    assert usual == pytest.approx(WIDTHS["step"] ** 2)
+    small = job_of("llama3.2-1b", **like)
+    below = math.log(SMALL / parameters(small.model).active)
+    found = of_step(run_job(small, H100, PLAIN), FactorTable(), {}) ** 2
+    assert found - usual == pytest.approx((WIDTHS["small"] * below) ** 2)
+    long = job_of("llama3-8b", **{**like, "seq_length": 4 * LONG, "global_batch": 1})
+    found = of_step(run_job(long, H100, PLAIN), FactorTable(), {}) ** 2
+    assert found - usual == pytest.approx((WIDTHS["context"] * math.log(4)) ** 2)
+
+
+def test_runs_on_a_machine_leave_what_repeats_leave():
+    job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
+    done = run_job(job, H100, PLAIN, CostFactors())
+    own = Factor(level="own", name=job.framework.name, cost_class="compute", factor=1.1, deviation=0.02)
+    found = of_step(done, FactorTable.from_factors([own]), {"compute": 0.5, "gemm bf16": 0.4}) ** 2
+    assert found == pytest.approx(REPEATS * WIDTHS["step"] ** 2 + (0.5 * 0.02) ** 2)
 
 
 def on_gpu(done, name):
@@ -183,26 +213,25 @@ def test_interval_is_wider_for_a_framework_and_a_gpu_that_no_run_was_seen_of():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
     table = _learnt(job, done.gpu, sensitivities(done))
-    known = deviation(done, table)
+    known = of_step(done, table)
     other_framework = replace(done, job=replace(job, framework=replace(job.framework, name="my-own-framework")))
+    other_code = replace(done, job=replace(job, framework=replace(job.framework, name="my-own-framework", kin="mine")))
     other_gpu = on_gpu(done, "mi300x")
     same_chip = on_gpu(done, "h200")
     same_architecture = on_gpu(done, "h20")
-    assert deviation(other_framework, table) > known
-    assert deviation(same_chip, table) == known
-    assert deviation(other_gpu, table) > deviation(same_architecture, table) > known
-    assert deviation(done, FactorTable()) > deviation(other_gpu, table)
+    assert of_step(other_code, table) > of_step(other_framework, table) > known
+    assert of_step(same_chip, table) == known
+    assert of_step(other_gpu, table) > of_step(same_architecture, table) > known
+    assert of_step(done, FactorTable()) > of_step(other_gpu, table)
 
 
-def test_interval_surrounds_the_step_by_one_ratio():
+def test_interval_reaches_as_many_deviations_to_each_side_as_errors_did():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN)
-    found = interval(done, shipped_factors())
+    found, spread = interval(done, shipped_factors()), of_step(done, shipped_factors())
     assert found.level == LEVEL
-    assert found.low_s * found.high_s == pytest.approx(done.step_s**2)
-    assert math.log(found.high_s / done.step_s) == pytest.approx(Z * deviation(done, shipped_factors()))
-    # 90 % of a normal distribution.
-    assert math.erf(Z / math.sqrt(2)) == pytest.approx(LEVEL, abs=1e-4)
+    assert math.log(done.step_s / found.low_s) == pytest.approx(WIDTHS["below"] * spread)
+    assert math.log(found.high_s / done.step_s) == pytest.approx(WIDTHS["above"] * spread)
 
 
 def test_a_framework_without_runs_in_the_fit_is_none_that_was_seen():
@@ -212,14 +241,16 @@ def test_a_framework_without_runs_in_the_fit_is_none_that_was_seen():
     unseen = FactorTable.from_factors(
         replace(each, rows=0) if each.level == "framework" else each for each in seen.factors.values()
     )
-    wider = deviation(done, unseen, {"compute": 1.0}) ** 2 - deviation(done, seen, {"compute": 1.0}) ** 2
-    assert wider == pytest.approx(UNSEEN_FRAMEWORK**2)
+    wider = of_step(done, unseen, {"compute": 1.0}) ** 2 - of_step(done, seen, {"compute": 1.0}) ** 2
+    assert wider == pytest.approx(WIDTHS["new code"] ** 2)
 
 
 def test_what_depends_on_more_than_a_factor_is_less_sure():
     job = job_of(TINY_EXPERTS, gpus=8, ep=8, micro_batch=1, moe_dispatcher="alltoall")
     done = run_job(job, H100, PLAIN, CostFactors())
-    assert deviation(done, FactorTable(), {}) == pytest.approx(UNEXPLAINED)
     table = _learnt(done.job, done.gpu, ["gemm bf16", "grouped_gemm bf16", "transfer ep"])
-    sure, *others = (deviation(done, table, {name: 0.5}) for name in ("gemm bf16", "grouped_gemm bf16", "transfer ep"))
-    assert min(others) ** 2 - sure**2 >= 0.9 * (0.5 * LOOSE) ** 2
+    plain, grouped, sent = (
+        of_step(done, table, {name: 0.5}) ** 2 for name in ("gemm bf16", "grouped_gemm bf16", "transfer ep")
+    )
+    assert grouped - plain >= 0.9 * 0.25 * (WIDTHS["grouped GEMMs"] ** 2 - WIDTHS["GEMMs"] ** 2)
+    assert sent - plain >= 0.9 * 0.25 * (WIDTHS["transfers"] ** 2 - WIDTHS["GEMMs"] ** 2)

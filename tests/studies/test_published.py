@@ -4,13 +4,22 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from datafiles import table_path
 from measured_tables import run_row as row
 from measured_tables import run_table as table
+from published.facts import BASES, run_facts
 from published.network import card_gbit_per_gpu
-from published.reading import common_row, published_rules, read_published, remarks
-from traincast.calibration.columns import ALIASES, with_recipes
+from published.reading import (
+    common_row,
+    in_common_schema,
+    published_rules,
+    read_published,
+    remarks,
+    with_own_recipes,
+)
+from traincast.calibration.columns import ALIASES, read_measurements, with_recipes
 from traincast.calibration.kinds.runs import BOARD, fastest_repeats, labels_of, precision_pairs, weak_scaling_pairs
 from traincast.calibration.run_jobs import year_of
 from traincast.calibration.runs import is_fitted, is_full_layout, read_runs
@@ -35,12 +44,12 @@ def run_of(row):
 
 def test_vpp_that_is_empty_is_open_unless_the_source_has_none():
     assert run_of(row(vpp=None)).request.vpp is None
-    bloom = run_of(row(vpp=None, source="bigscience-bloom-prequel", framework="Megatron-DeepSpeed (2022-02)"))
+    bloom = run_of(row(id="paper-mt-nlg-001", vpp=None, framework="Megatron-DeepSpeed"))
     assert bloom.request.vpp == 1
 
 
 def test_the_network_of_a_source():
-    slow = run_of(row(gpu="A100-SXM-80GB", source="internevo", framework="InternEvo"))
+    slow = run_of(row(id="internevo-999", gpu="A100-SXM-80GB", framework="InternEvo"))
     assert slow.cluster.inter.bandwidth_bytes_per_s < 6.25e9
 
 
@@ -57,23 +66,54 @@ def test_a_framework_that_notes_or_commits_tell(framework, notes, name):
 
 
 def test_flops_are_counted_as_their_source_counts_them():
-    assert common_row(row(source="megatron-sc21-table2")).cells["flop_count"] == "full+recompute"
-    assert "flop_count" not in common_row(row(source="somewhere")).cells
+    assert common_row(row(id="megatron-sc21-table2-001")).cells["flop_count"] == "full+recompute"
+    assert "flop_count" not in common_row(row(id="somewhere-001")).cells
 
 
 def test_a_remark_leaves_a_row_out():
     assert run_of(row(id="nemo-automodel-008")).reason.startswith("excluded: ")
 
 
-def test_the_year_of_a_round_of_mlperf():
-    mlperf = row(source_url_or_repo_path=None, source="mlperf-training-v3.1")
+def test_the_year_of_a_round_of_mlperf_and_of_a_tag():
+    mlperf = row(id="mlperf-training-v3.1-001", framework="NVIDIA NeMo", source_url_or_repo_path=None)
     assert year_of(common_row(mlperf)) == 2023
+    tagged = row(framework="NeMo", source_url_or_repo_path="NVIDIA/dgxc-benchmarking@v24.11:llama3/README.md")
+    assert year_of(common_row(tagged)) == 2024
+
+
+def test_facts_of_runs_say_where_they_stand():
+    facts = run_facts()
+    tables = ("measured_training_runs.csv", "tpu_runs.csv", "amd_other.csv")
+    ids = {each.id for name in tables for each in read_table(table_path(name)).rows}
+    wholes = {name.rpartition("-")[0] for name in ids}
+    assert {each.id for each in facts if not each.id.endswith("-*")} <= ids
+    assert {each.id.removesuffix("-*") for each in facts if each.id.endswith("-*")} <= wholes
+    assert all(each.stands.startswith(BASES) and len(each.stands) > 10 for each in facts)
+    assert len({(each.id, each.column) for each in facts}) == len(facts)
+
+
+def test_no_rule_is_for_one_source():
+    assert not [rule.why for rule in published_rules() if {"source", "id"} & {*rule.when, *rule.unless}]
+
+
+def test_what_is_known_of_a_run_does_not_come_from_its_source_or_notes():
+    tables = map(table_path, ("measured_training_runs.csv", "recipe_settings.csv"))
+    raw = read_measurements(*tables)
+    blank = ("source", "source_url_or_repo_path", "notes")
+    told, untold = (read_runs(in_common_schema(each)).rows for each in (raw, without(raw, blank)))
+    assert [each.request for each in told] == [each.request for each in untold]
+
+
+def without(table, names):
+    rows = (replace(each, cells={k: v for k, v in each.cells.items() if k not in names}) for each in table.rows)
+    return replace(table, rows=tuple(rows))
 
 
 def test_every_column_that_a_rule_fills_is_described():
     page = (Path(__file__).parents[2] / "docs" / "data-files.md").read_text(encoding="utf-8")
     named = set(re.findall(r"[a-z0-9_]+", " ".join(re.findall(r"(?m)^\|([^|]*`[^|]*)\|", page))))
     filled = {name for rule in published_rules() for name in rule.set} | set(ALIASES)
+    filled |= {each.column for each in run_facts()}
     assert filled - {"source"} <= named
 
 
@@ -109,22 +149,19 @@ def test_network_cards_as_sources_print_them(text, per_node, gigabytes):
 
 
 @pytest.mark.parametrize(
-    ("printed", "gpu", "notes", "source", "precision"),
+    ("printed", "gpu", "notes", "row_id", "precision"),
     [
         ("bf16", "H100-SXM-80GB", "", "x", "bf16"),
         ("fp8", "H100-SXM-80GB", "", "x", "fp8"),
         ("fp8", "B200-SXM", 'table precision label "MXFP8"', "x", "mxfp8"),
         ("fp8", "H100-SXM-80GB", "recipe precision=FP8-subchannel", "x", "fp8_block"),
         ("fp4", "B200-SXM", "", "x", "nvfp4"),
-        (None, "H100-SXM-80GB", "", "mlperf-training-v4.1", "fp8"),
-        ("fp4", "B200-SXM", "closed; config_DGXB200_8x8x1xtp1pp1cp2_8b.sh; 18 min", "mlperf-training-v5.1", "fp8"),
-        (None, "GB200-NVL72", "config_GB200_640x4x24xtp4pp8cp2_cg_fp4.sh", "mlperf-training-v5.1", "nvfp4"),
-        ("fp4", "GB200-NVL72", "config_GB200_640x4x24xtp4pp8cp2_cg_fp4.sh", "mlperf-training-v5.1", "nvfp4"),
+        (None, "H100-SXM-80GB", "", "mlperf-training-v4.0-001", "fp8"),
         (None, "H100-SXM-80GB", "", "x", None),
     ],
 )
-def test_precision_and_its_flavour(printed, gpu, notes, source, precision):
-    run = run_of(row(precision=printed, gpu=gpu, notes=notes or None, source=source))
+def test_precision_and_its_flavour(printed, gpu, notes, row_id, precision):
+    run = run_of(row(id=row_id, precision=printed, gpu=gpu, notes=notes or None))
     assert run.request.precision == precision
 
 
@@ -145,7 +182,8 @@ def test_remarks_have_a_status_and_a_reason():
 def test_remarks_and_recipes_are_of_rows_that_exist():
     names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv", "recipe_settings.csv")
     rows = {name: {row.id for row in read_table(table_path(name)).rows} for name in names}
-    assert {each["id"] for each in remarks()} <= rows["measured_training_runs.csv"]
+    others = {row.id for name in ("tpu_runs.csv", "amd_other.csv") for row in read_table(table_path(name)).rows}
+    assert {each["id"] for each in remarks()} <= rows["measured_training_runs.csv"] | others
     assert rows["recipe_settings.csv"] <= rows["measured_training_runs.csv"]
     listed = unpacked(table_path("nanotron_spoilt_ids.txt").read_bytes(), "ids").decode().splitlines()
     spoilt = {line for line in listed if line.strip() and not line.startswith("#")}
@@ -165,7 +203,7 @@ def test_rules_fill_in_what_is_empty_and_leave_what_is_said():
     for rule in published_rules():
         assert len(rule.why) > 10
         assert rule.replace or not rule.filled(said)
-    printed = row(precision="fp4", notes="non-overlap; async TP", vpp="3", source="bigscience-x")
+    printed = row(precision="fp4", notes="non-overlap; async TP", vpp="3")
     cells = common_row(printed).cells
     assert (cells["precision"], cells["vpp"], cells["overlap_tp"]) == ("nvfp4", "3", "true")
     assert cells["overlap_grad_reduce"] == "false"
@@ -175,7 +213,9 @@ def test_rules_fill_in_what_is_empty_and_leave_what_is_said():
 def test_every_rule_is_for_some_public_row():
     names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv")
     runs, sweep = (read_table(table_path(name)) for name in names)
-    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep]
+    others = [read_table(table_path(name)) for name in ("tpu_runs.csv", "amd_other.csv")]
+    latest = with_own_recipes(read_table(table_path("mlperf_v6.csv")))
+    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep, *others, latest]
     idle = [
         rule.why
         for rule in published_rules()

@@ -308,6 +308,7 @@ def _anything(rng: random.Random) -> Fields:
         **{"schedule": (*SCHEDULES, "zigzag"), "shard": (2, 3), "sharp": ("dp", "dp_replica"), "gpus": (6, 24, 48)},
         **{"precision": (*RECIPES, "int8"), "fp8_recipe": ("none", "delayed", "blockwise", "nvfp4")},
         **{"recompute_modules": (["mla_up_proj"], ["moe"], ["sofa"]), "recompute_layers": (1, 400)},
+        **{"recompute_keeps": (["linear_qkv"], ["sofa"])},
         **{"cuda_graph_scope": (["mamba"], ["attn", "full_iteration"]), "offload_parameters": (True,)},
         **{"moe_dispatcher": ("hybridep", "deepep"), "moe_a2a_overlap": (True,), "attention_kernel": ("fa3", "cudnn")},
         **{"lora_rank": (8,), "packed_length": (100, 512), "seq_length": (1, 100_000), "global_batch": (7, 96)},

@@ -23,7 +23,7 @@ from traincast.planning.answer import Asked, Plan
 from traincast.planning.changes import open_request
 from traincast.planning.options import LIMITED, TERA, PlanKeywords, plan_options, price_on
 from traincast.planning.plan import plan as best_layouts
-from traincast.planning.request import requested
+from traincast.planning.request import as_trained, requested
 from traincast.planning.several import Plans, Refusal, nothing_runs
 from traincast.simulation.reproducible import DEFAULT_CLUSTER, choose
 
@@ -83,13 +83,14 @@ def plan(
     if chosen.cluster_assumed:
         notes = (Note("cluster-default", f"no cluster was given; taken as {DEFAULT_CLUSTER}"), *notes)
     _check_prices(options.get("gpu_hour_price"), [chosen.setting.cluster.name])
+    request, routed = as_trained(request, options.get("tokens"))
     made, assumed = plan_options(chosen.setting.cluster.name, options)
     had = resolve_job(request, chosen.setting.cluster) if start else None
     found = best_layouts(request if had is None else open_request(had, request), chosen.setting, made, had)
     return replace(
         found,
         asked=_as_given(found.asked, draft, given),
-        assumptions=(*notes, *assumed, *found.assumptions),
+        assumptions=(*notes, *routed, *assumed, *found.assumptions),
         warnings=(*(draft.warnings if isinstance(draft, Draft) else ()), *found.warnings),
     )
 

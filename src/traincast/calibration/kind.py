@@ -21,6 +21,7 @@ from traincast.registry import Registry
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 Labels = tuple[str | int | float | None, ...]
 ClusterLike = str | PathLike[str] | Cluster
 
@@ -74,8 +75,8 @@ class Predictions(Struct, frozen=True, kw_only=True):
     rows: int
     """Rows in the file."""
     notes: tuple[Note, ...] = ()
-    spread: FloatArray | None = None
-    """Half the width of each prediction's interval, in logarithms."""
+    inside: BoolArray | None = None
+    """Whether each measurement lies inside its prediction's interval."""
     ratios: tuple[Ratios, ...] = ()
     kept: object = None
     """What the kind needs to leave groups out without predicting every row again (`Request.kept`)."""

@@ -18,18 +18,18 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct, field
+from msgspec import Struct
 
 from traincast.calibration.kind import FloatArray
 from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run
 from traincast.errors import TraincastError
 from traincast.estimate.factors import Factor, FactorTable, Key, is_found, keys_of, prior_deviation, prior_mean
-from traincast.hardware.gpu import load_gpu
 from traincast.job.options import ConstantsFile
-from traincast.simulation.confidence import deviation, sensitivities
+from traincast.simulation.confidence import basis_of_step
 from traincast.simulation.job_step import factors_of as factors_of_job
 from traincast.simulation.job_step import run_job
 from traincast.simulation.step import Setting
+from traincast.simulation.widths import Basis, bounds
 
 NOISE = 0.05
 """Deviation of a measured step from a perfect model: repeats with equal columns differ by 1 % in the median and
@@ -50,33 +50,41 @@ class Forecast(Struct, frozen=True, kw_only=True):
     """What is forecast of a run; `step_s` None where it cannot be, for the reason given."""
 
     step_s: float | None
-    deviation: float = 0.0
-    """Standard deviation of the logarithm of the step."""
-    slopes: Mapping[str, float] = field(default_factory=dict)
-    """Sensitivities, by the class of the factor."""
-    gpu: str = ""
-    framework: str = ""
+    bounds: tuple[float, float] = (1.0, 1.0)
+    """By what factors the ends of the interval are below and above the step."""
+    basis: Basis | None = None
+    """What the interval rests on."""
     reason: str = ""
+
+    def holds(self, measured_s: float | None) -> bool:
+        """Say whether a measured step lies inside the interval."""
+        if self.step_s is None or measured_s is None:
+            return False
+        return self.bounds[0] <= measured_s / self.step_s <= self.bounds[1]
+
+    @property
+    def framework(self) -> str:
+        """Framework whose published runs its factors are fitted to."""
+        return "" if self.basis is None else self.basis.fitted_as
+
+    @property
+    def slopes(self) -> Mapping[str, float]:
+        """Sensitivities, by the class of the factor."""
+        return {} if self.basis is None else self.basis.slopes
 
 
 def forecast_run(
-    run: MeasuredRun, factors: FactorTable, constants: ConstantsFile | None = None, engine: str = "auto"
+    run: MeasuredRun, factors: FactorTable, engine: str = "auto", constants: ConstantsFile | None = None
 ) -> Forecast:
     """Forecast one run, by constants of operators before the shipped ones where there are some."""
     try:
         job = job_of_run(run)
-        gpu, setting = run.cluster.gpu, Setting(cluster=run.cluster, engine=engine, constants=constants)
+        setting = Setting(cluster=run.cluster, engine=engine, constants=constants)
         done = run_job(job, setting, factors_of_job(job, setting, factors))
     except TraincastError as error:
         return Forecast(step_s=None, reason=str(error))
-    slopes = sensitivities(done)
-    return Forecast(
-        step_s=done.step_s,
-        deviation=deviation(done, factors, slopes, run.notes),
-        slopes=slopes,
-        gpu=gpu.name,
-        framework=job.framework.fitted_as or job.framework.name,
-    )
+    basis = basis_of_step(done, run.notes)
+    return Forecast(step_s=done.step_s, bounds=bounds(basis, factors), basis=basis)
 
 
 def forecast_runs(
@@ -119,7 +127,8 @@ def _leave_stops_to_parent() -> None:
 
 def _forecast(work: tuple[MeasuredRun, FactorTable, ConstantsFile | None]) -> Forecast:
     # For many runs the compiled engine pays from the first on.
-    return forecast_run(*work, engine="kernel" if find_spec("numba") else "auto")
+    run, factors, constants = work
+    return forecast_run(run, factors, "kernel" if find_spec("numba") else "auto", constants)
 
 
 class Sample(NamedTuple):
@@ -208,13 +217,12 @@ def without_each(
 
 
 def _by_key(forecast: Forecast) -> dict[Key, float]:
-    if forecast.step_s is None:
-        return {}
-    gpu = load_gpu(forecast.gpu)
-    found: dict[Key, float] = {}
-    for name, slope in forecast.slopes.items():
+    basis, found = forecast.basis, dict[Key, float]()
+    if basis is None:
+        return found
+    for name, slope in basis.slopes.items():
         # What several classes share makes all of them longer at once.
-        for key in keys_of(name, gpu, forecast.framework):
+        for key in keys_of(name, basis.gpu, basis.fitted_as):
             found[key] = found.get(key, 0.0) + slope
     return found
 

@@ -229,9 +229,10 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     before_2025: str = ""
     by_year: bool = False
     gpu: str = ""
+    task: str = ""
 
     def fits(self, row: Row) -> bool:
-        texts = {"framework": self.pattern, "gpu": self.gpu}
+        texts = {"framework": self.pattern, "gpu": self.gpu, "x_task": self.task}
         return all(re.search(text, row.cells.get(name, ""), re.IGNORECASE) for name, text in texts.items())
 
 
@@ -284,19 +285,12 @@ def _of_year(row: Row, shown: str = "") -> _Told:
     return _Told(name, f"{shown}: {name}, the software of {year} that most runs on {gpu.architecture} GPUs use")
 
 
-def release_of(row: Row) -> tuple[int, int] | None:
-    """Return the release of a row's software as (year, month), None where it names none."""
-    url = row.cells.get("source_url_or_repo_path", "")
-    framework = row.cells.get("framework", "")
-    tag = re.search(r"@v(2\d)\.(\d\d)", url) or re.search(r"\b(2\d)\.(\d\d)(?:\.\d+)?\b", framework)
-    return (int(tag[1]), int(tag[2])) if tag else None
-
-
 def year_of(row: Row) -> int | None:
-    """Return the year of a row's software as far as its release, tag or name says it, or a column of its own."""
-    if (release := release_of(row)) is not None:
-        return 2000 + release[0]
-    written = re.search(r"(?<!\d)20[12]\d(?!\d)", row.cells.get("framework", ""))
+    """Return the year of a row's software as far as its release or name says it, or a column of its own."""
+    framework = row.cells.get("framework", "")
+    if (release := re.search(r"\b2(\d)\.\d\d(?:\.\d+)?\b", framework)) is not None:
+        return 2020 + int(release[1])
+    written = re.search(r"(?<!\d)20[12]\d(?!\d)", framework)
     if written:
         return int(written[0])
     return row.count("software_year") if "software_year" in row.cells else None
@@ -306,8 +300,6 @@ def _megatron_year(row: Row) -> int | None:
     year, framework = year_of(row), row.cells.get("framework", "").lower()
     if year is not None:
         return year
-    if "@HEAD" in row.cells.get("source_url_or_repo_path", ""):
-        return _USUAL_YEAR
     if "megatron" not in framework:
         return None
     return next((year for pattern, year in _table().releases.items() if re.search(pattern, framework)), None)

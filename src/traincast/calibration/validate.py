@@ -9,7 +9,16 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.calibration.columns import read_measurements
-from traincast.calibration.kind import KINDS, ClusterLike, FloatArray, MeasurementKind, Predictions, Request, kind_of
+from traincast.calibration.kind import (
+    KINDS,
+    BoolArray,
+    ClusterLike,
+    FloatArray,
+    MeasurementKind,
+    Predictions,
+    Request,
+    kind_of,
+)
 from traincast.calibration.tables import MeasurementTable, Skipped
 from traincast.calibration.worst import WorstGroup, WorstRow, worst_groups, worst_rows
 from traincast.diagnostics import Note
@@ -240,7 +249,7 @@ def _groupings(kind: MeasurementKind, by: Sequence[str], leave_out: str | None) 
 
 
 def _total(found: Predictions) -> Statistics:
-    return statistics(found.predicted, found.measured, found.rows, found.spread)
+    return statistics(found.predicted, found.measured, found.rows, found.inside)
 
 
 def _groups(found: Predictions, chosen: Sequence[str]) -> list[GroupFigures]:
@@ -252,15 +261,15 @@ def _groups(found: Predictions, chosen: Sequence[str]) -> list[GroupFigures]:
         for position, name in enumerate(grouping.names):
             rows = grouping.index == position
             if rows.any():
-                spread = None if found.spread is None else found.spread[rows]
-                figures = statistics(found.predicted[rows], found.measured[rows], spread=spread)
+                inside = None if found.inside is None else found.inside[rows]
+                figures = statistics(found.predicted[rows], found.measured[rows], inside=inside)
                 groups.append(GroupFigures(by, name, figures))
     ratios = [GroupFigures("ratio", each.name, statistics(each.predicted, each.measured)) for each in found.ratios]
     return [*groups, *ratios]
 
 
 def statistics(
-    predicted: FloatArray, measured: FloatArray, rows: int | None = None, spread: FloatArray | None = None
+    predicted: FloatArray, measured: FloatArray, rows: int | None = None, inside: BoolArray | None = None
 ) -> Statistics:
     """Return the error figures over the rows that have a prediction.
 
@@ -272,8 +281,8 @@ def statistics(
         Positive measurements, one per prediction.
     rows : int, optional
         Rows there are, with those that are in neither array; the length of the arrays by default.
-    spread : array of float, optional
-        Half the width of each prediction's interval, in logarithms.
+    inside : array of bool, optional
+        Whether each measurement lies inside its prediction's interval.
     """
     known = ~np.isnan(predicted)
     evaluated, total = int(known.sum()), len(predicted) if rows is None else rows
@@ -283,7 +292,7 @@ def statistics(
     predicted, measured = predicted[known], measured[known]
     errors = predicted / measured - 1.0
     median, p90, p95 = np.quantile(np.abs(errors), (0.5, 0.9, 0.95))
-    inside = None if spread is None else np.mean(np.abs(np.log(measured / predicted)) <= spread[known])
+    share = None if inside is None else np.mean(inside[known])
     return Statistics(
         rows=total,
         evaluated=evaluated,
@@ -294,7 +303,7 @@ def statistics(
         p95_abs_error=float(p95),
         bias=float(np.median(errors)),
         spearman=spearman(predicted, measured),
-        interval_coverage=None if inside is None else float(inside),
+        interval_coverage=None if share is None else float(share),
     )
 
 

@@ -49,6 +49,8 @@ _AXES = {
     "pipeline": "pp",
 }
 """Axis to what it splits: weights lie over fsdp, expert and context axes (the rules of ``embed`` in base.yml)."""
+_KEPT = ("device", "offload")
+"""Where a tensor may be said to be that is not recomputed."""
 _OPEN = {"ici_fsdp_parallelism": -1, "dcn_data_parallelism": -1}
 """Axes that are what is left unless they are set."""
 
@@ -237,12 +239,31 @@ def _computing(settings: Pasted, table: FlagTable) -> dict[str, Any]:
     known = table.further
     if "quantization" in settings:
         found["precision"] = settings.choice("quantization", known["quantizations"])
-    policy = settings.text("remat_policy") if "remat_policy" in settings else "full"
+    if "quantization" in settings and (recipe := known["recipes"].get(settings.text("quantization"))):
+        found["fp8_recipe"] = recipe
     if "remat_policy" in settings:
-        found["recompute"] = settings.choice("remat_policy", known["remat"])
-    if policy.startswith("save_dot") and "except_mlp" in policy:
-        found["recompute_modules"] = ("core_attn", "mlp") if "context" not in policy else ("mlp",)
+        found |= _recomputed(settings, table)
     return found
+
+
+def _recomputed(settings: Pasted, table: FlagTable) -> dict[str, Any]:
+    """Return what a policy recomputes: layers whole but for what makes the tensors that it saves."""
+    tensors, policy = settings.choice("remat_policy", table.further["remat"]).split(), settings.text("remat_policy")
+    if policy == "none":
+        return {"recompute": "none"}
+    if policy == "custom":
+        tensors = [name for name in table.further["saved"] if settings.words(name) in _KEPT]
+    kept = dict.fromkeys(each for name in tensors for each in table.further["saved"][name].split())
+    return {"recompute": "full"} | ({"recompute_keeps": tuple(kept)} if kept else {})
+
+
+def _offloads(settings: Pasted, table: FlagTable) -> bool:
+    """Say whether a policy keeps what layers save in the memory of the host."""
+    policy = settings.text("remat_policy") if "remat_policy" in settings else ""
+    tensors = ("decoder_layer_input", *table.further["saved"])
+    return policy.endswith("_offloaded") or (
+        policy == "custom" and any(settings.words(name) == "offload" for name in tensors)
+    )
 
 
 def _finish(settings: Pasted, mesh: _Mesh, given: Mapping[str, Any], model: Model | None) -> dict[str, Any]:
@@ -270,6 +291,8 @@ def _finish(settings: Pasted, mesh: _Mesh, given: Mapping[str, Any], model: Mode
             f"{f' x {pieces} microbatches' if pieces > 1 else ''}; give another batch or other axes"
         )
     found |= {"micro_batch": total // (dp * pieces), "global_batch": total * steps}
+    if model is not None and _offloads(settings, flag_table("maxtext")):
+        found["offload_activations"] = model.layers
     if pp > 1 and "vpp" not in given:
         repeats = settings.count("num_pipeline_repeats", 1, -1)
         if repeats < 0 and model is not None:
@@ -291,18 +314,16 @@ def _model(settings: Pasted, table: FlagTable) -> tuple[Model | str | None, str 
     described = Pasted(
         {name: (str(text),) for name, text in said.items() if name in table.further["defaults"]}, _SHOWN, ""
     )
-    scale = described.count("global_parameter_scale", 1)
-    if scale != 1:
-        return None, f"global_parameter_scale {scale} is not read; give the sizes themselves"
+    widths, hidden, layers = _scales(described.count("global_parameter_scale", 1))
     attention = {
-        "heads": described.count("base_num_query_heads", 1),
-        "kv_heads": described.count("base_num_kv_heads", 1),
+        "heads": widths * described.count("base_num_query_heads", 1),
+        "kv_heads": widths * described.count("base_num_kv_heads", 1),
         "head_dim": described.count("head_dim", 1),
     }
     sizes = {
-        "layers": described.count("base_num_decoder_layers", 1),
-        "hidden": described.count("base_emb_dim", 1),
-        "ffn_hidden": described.count("base_mlp_dim", 1),
+        "layers": layers * described.count("base_num_decoder_layers", 1),
+        "hidden": hidden * described.count("base_emb_dim", 1),
+        "ffn_hidden": widths * described.count("base_mlp_dim", 1),
         "vocab": described.count("vocab_size", 1),
         "mtp_layers": described.count("mtp_num_layers"),
     }
@@ -310,3 +331,15 @@ def _model(settings: Pasted, table: FlagTable) -> tuple[Model | str | None, str 
     gated = len(settings.flags.get("mlp_activations", ("silu", "linear"))) > 1
     table_of_model = {**sizes, "attention": attention, "gated": gated, "tied_embeddings": tied, "name": "maxtext"}
     return model_over_base(table_of_model, _SHOWN), None
+
+
+def _scales(scale: int) -> tuple[int, int, int]:
+    """Return what a scale of all parameters makes of heads and MLP, of the hidden size, and of the layers.
+
+    It is a power of two, which doubles them in turn. Source: MaxText, configs/types.py (get_individual_scales).
+    """
+    doublings = scale.bit_length() - 1
+    if scale != 2**doublings:
+        raise ConfigError(f"is {scale}; it must be a power of two", "global_parameter_scale")
+    rounds, rest = divmod(doublings, 3)
+    return 2 ** (rounds + (rest > 0)), 2 ** (rounds + (rest > 1)), 2**rounds

@@ -42,6 +42,7 @@ _BACKEND, _DETERMINISTIC = "attention-backend", "fa2"
 Blackwell (transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
 _LOCAL = "megatron-core-local"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
+_LOSS_KERNELS = {"native": "compiled", "te": "fused"}
 
 
 def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
@@ -120,7 +121,25 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
     fields["grad_reduce_bytes"] = gradient_bytes(pasted)
     fields["precision_aware_optimizer"] = pasted.is_on("use-precision-aware-optimizer")
     fields |= _graphs(pasted)
-    fields |= _kernels(pasted)
+    fields |= _kernels(pasted) | _kept(pasted, described=model is not None)
+    return fields
+
+
+def _kept(pasted: Pasted, *, described: bool) -> dict[str, Any]:
+    """Return whether layers have dropout, and what computes the loss; where the model is open, what is said of them.
+
+    Source: Megatron-LM, megatron/core/transformer/transformer_config.py (hidden_dropout and attention_dropout, 0.1;
+    cross_entropy_fusion_impl, native).
+    """
+    fields: dict[str, Any] = {}
+    loss, rates = "cross-entropy-loss-fusion", ("hidden-dropout", "attention-dropout")
+    if described or any(each in pasted for each in rates):
+        fields["dropout"] = any(pasted.number(each, "share") > 0 if each in pasted else described for each in rates)
+    if pasted.is_on(loss):
+        impl = "cross-entropy-fusion-impl"
+        fields["loss_kernel"] = pasted.choice(impl, _LOSS_KERNELS) if impl in pasted else "compiled"
+    elif described or loss in pasted:
+        fields["loss_kernel"] = "unfused"
     return fields
 
 

@@ -123,6 +123,7 @@ def _experts(pasted: Pasted, ffn: int) -> dict[str, Any]:
         "ffn_hidden": pasted.count("moe-ffn-hidden-size", 1, usual=ffn),
         "latent_hidden": pasted.count("moe-latent-size", 1, usual=0),
         "router_bias": pasted.is_on("moe-router-enable-expert-bias"),
+        "bias_balanced": pasted.is_on("moe-router-enable-expert-bias"),
         "shared_gate": pasted.is_on("moe-shared-expert-gate"),
     }
     experts |= _expert_groups(pasted)

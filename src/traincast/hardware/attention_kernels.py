@@ -1,8 +1,9 @@
 """Which GPU runs which attention kernel, and which one a framework takes instead.
 
 What each generation runs is a column of `data/gpus/generations.csv`. A vendor that is not NVIDIA has its own kernels
-under their own names; what stands there for it is the generation that its fused kernel is like: Pallas (TPU), NKI
-(Trainium), FusedSDPA (Gaudi) and CANN (Ascend).
+under their own names: composable kernels are AMD's (ROCm/composable_kernel, ROCm/aiter), splash attention is that of
+TPU (jax, jax/experimental/pallas/ops/tpu/splash_attention; tokamax); for others stands the generation that their fused
+kernel is like: NKI (Trainium), FusedSDPA (Gaudi) and CANN (Ascend).
 
 Sources: README of Dao-AILab/flash-attention (1.x: Turing to Hopper; 2: Ampere to Hopper, later Blackwell, and CDNA 2 to
 4 through ROCm; 3: Hopper, whose asynchronous matrix instructions it is written in); NVIDIA cuDNN, scaled dot product
@@ -13,7 +14,7 @@ CDNA 2 to 4); Transformer Engine, attention backends (flash attention goes befor
 from traincast.errors import InfeasibleError
 from traincast.hardware.gpu import Gpu, generations
 
-ATTENTION_KERNELS = ("unfused", "fa1", "fa2", "fa3", "cudnn", "triton")
+ATTENTION_KERNELS = ("unfused", "fa1", "fa2", "fa3", "cudnn", "triton", "splash", "ck")
 """Generations of attention kernels; ``unfused`` writes the score matrix to memory."""
 
 TITLES = {
@@ -22,10 +23,12 @@ TITLES = {
     "fa3": "flash attention 3",
     "cudnn": "cuDNN's fused attention",
     "triton": "Triton's flash attention",
+    "splash": "splash attention",
+    "ck": "composable-kernel attention",
 }
 """Fused kernels as messages name them."""
 
-_NEXT_BEST = ("fa2", "fa1")
+_NEXT_BEST = ("ck", "splash", "fa2", "fa1")
 """What frameworks fall back to where a kernel does not run, in this order; then none."""
 
 _OF_MOST = ("fa1", "fa2", "triton")

@@ -11,7 +11,7 @@ from traincast.errors import ConfigError
 from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.gpu import Gpu, filled
 
-INTRA_KINDS = ("mesh", "nvswitch", "pcie", "torus")
+INTRA_KINDS = ("mesh", "nvswitch", "pcie", "torus", "torus_2d")
 """What the links inside a node can be said to be made of; an estimate differs by it."""
 
 INTER_KINDS = ("ethernet", "infiniband")
@@ -55,7 +55,8 @@ class Link(Struct, frozen=True, kw_only=True):
     kind: str | None = None
     """What the level is made of, inside a node one of `INTRA_KINDS` or None: a switch that reduces nothing.
     Only ``"nvswitch"`` can reduce in the switch, over ``"pcie"`` NCCL has no LL128 protocol, and in a
-    ``"mesh"`` (a link per pair) or a ``"torus"`` (three dimensions) a group has only the links between its ranks."""
+    ``"mesh"`` (a link per pair), a ``"torus"`` (three dimensions) or a ``"torus_2d"`` a group has only the links
+    between its ranks."""
 
 
 class MeasuredTable(Struct, frozen=True, kw_only=True):

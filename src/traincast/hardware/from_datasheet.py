@@ -20,8 +20,11 @@ NIC_SHARE = 0.95
 NODE_SHARE = 0.875
 """What a node gets of all its cards together: 350 of 400 GB/s on 8 x 400 Gb/s (preset h100)."""
 
-LIKE = {"mesh": "mi300x", "torus": "tpu-v5p", "pcie": "rtx-pro-6000"}
+LIKE = {"mesh": "mi300x", "torus": "tpu-v5p", "torus_2d": "tpu-v6e", "pcie": "rtx-pro-6000"}
 """Kind of the links inside a node to the preset whose latencies, and share of the datasheet's rate, are taken."""
+
+TORUS = ("torus", "torus_2d")
+"""Kinds of links of pods, of which jobs get slices."""
 
 _LIKE_OTHERS = "h100"
 _PCIE_CARDS = 8
@@ -88,7 +91,9 @@ def with_domain(cluster: Cluster, domain: int, gpus_per_node: int | None, gpus: 
     # Source: NVIDIA-NeMo/Megatron-Bridge and mlcommons submissions on NVL72: multiples of 64 GPUs.
     if domain == 72 and gpus is not None and gpus > 72 and gpus % 64 == 0:
         return replace(cluster, gpus_used_per_node=64)
-    if gpus_per_node is None or domain > 8 or gpus_per_node == cluster.gpus_per_node:
+    # Of a pod jobs get a slice with links of its own, and between slices the data centre's network.
+    sliced = cluster.intra.kind in TORUS
+    if gpus_per_node is None or (domain > 8 and not sliced) or gpus_per_node == cluster.gpus_per_node:
         return cluster
     node = cluster.inter.node_bandwidth_bytes_per_s
     scaled = None if node is None else node * gpus_per_node / cluster.gpus_per_node

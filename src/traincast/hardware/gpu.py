@@ -43,11 +43,20 @@ class Generation(Struct, frozen=True, kw_only=True):
     transposed copies."""
     scaled_blocks: tuple[str, ...] = ()
     """Precisions with a scale for each small block that its matrix units take: ``mxfp8``, ``nvfp4``, ``mxfp4``."""
+    matrix_width: int | None = None
+    """Rows and columns of a matrix unit that holds a block of one matrix while the other passes (systolic array), to
+    which heads and widths are filled up; None: it takes small blocks."""
     gemm_pj_per_flop: float | None = None
     """Energy of a FLOP of long bf16 GEMMs in pJ, all that a GPU draws counted; in 8 and 4 bits as much less as their
     peak is higher. None: its power limit is taken as enough for the full clock."""
     timed_clock: float = 1.0
     """Share of the full clock that the timings ran at which its kernels' constants were fitted to."""
+    chip_deviation: float = 0.0
+    """Standard deviation of the speed of its chips at their power limit; 0 where all run at the same clock.
+
+    Source: Sinha et al. 2022, Not All GPUs Are Created Equal (SC22, arXiv 2208.11035): SGEMM differs by 8 % on average
+    among the GPUs of a cluster, NVIDIA's and AMD's, outliers aside, which of normal ones are 5.4 deviations.
+    """
     source: str = ""
 
 

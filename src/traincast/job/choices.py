@@ -7,7 +7,7 @@ from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.hardware.dtypes import FOUR_BIT, PRECISIONS
 from traincast.job.communication import SHARP_GROUPS
 from traincast.job.fields import Field
-from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, RECOMPUTE_METHODS
+from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, LOSS_KERNELS, RECOMPUTE_METHODS
 from traincast.job.kernels import GRAPH_IMPLS, STEP_CHECKS, UNFUSED
 from traincast.job.offload import OFFLOAD_MODULES
 from traincast.job.optimizer import MAIN_GRADIENT_TYPES, MAIN_PARAMETER_TYPES, MOMENT_TYPES, OPTIMIZERS, TP_MODES
@@ -15,7 +15,7 @@ from traincast.job.precision import FP8_RECIPES
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import TASKS
 from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS
-from traincast.model.recompute import RECOMPUTE, RECOMPUTE_MODULES
+from traincast.model.recompute import RECOMPUTE, RECOMPUTE_KEEPS, RECOMPUTE_MODULES
 from traincast.model.routing import ROUTINGS
 
 NODE_USES = ("auto", "all")
@@ -27,12 +27,14 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "recomputation": tuple(RECOMPUTE),
         "recompute methods": tuple(RECOMPUTE_METHODS),
         "recompute modules": tuple(RECOMPUTE_MODULES),
+        "recompute keeps": tuple(RECOMPUTE_KEEPS),
         "attention kernels": tuple(ATTENTION_KERNELS),
         "kinds of CP": tuple(CP_KINDS),
         "CUDA graph implementations": GRAPH_IMPLS,
         "CUDA graph scopes": tuple(GRAPH_SCOPES),
         "unfused kernels": tuple(UNFUSED),
         "checks of a step": tuple(STEP_CHECKS),
+        "loss kernels": LOSS_KERNELS,
         "dispatchers": tuple(DISPATCHERS),
         "dispatch types": tuple(DISPATCH_DTYPES),
         "routings": tuple(ROUTINGS),

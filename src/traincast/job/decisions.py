@@ -69,6 +69,8 @@ def choose_framework(request: JobRequest, cluster: Cluster | None = None) -> Dec
     """Start with the framework that is named, or that of the year."""
     named = framework_of_year(request.year) if request.framework is None else request.framework
     framework = named if isinstance(named, Framework) else load_framework(named)
+    if framework.on_google and cluster is not None and cluster.gpu.vendor == "Google":
+        framework = load_framework(framework.on_google)
     decided = Decisions(framework, list(request.model.notes), cluster)
     if request.framework is None:
         when = (

@@ -8,7 +8,7 @@ from traincast.job.fields import needing
 from traincast.job.parallel import Parallel
 from traincast.job.request import JobRequest
 from traincast.model.dispatch import DISPATCHERS, Dispatch, dispatcher_of
-from traincast.model.routing import POPULARITY_DEVIATION, busiest_rank
+from traincast.model.routing import POPULARITY_DEVIATION, busiest_rank, trained_deviation
 from traincast.schedules.schedule import Pairing, schedules_that_pair
 
 
@@ -122,7 +122,7 @@ def decide_experts(request: JobRequest, decided: Decisions, parallel: Parallel, 
         a2a_overlap=bool(matters and overlaps),
         delay_wgrad=bool(matters and overlaps and delays),
         shared_expert_overlap=matters and _shared_experts_overlap(request, decided, others=bool(overlaps)),
-        imbalance=_decide_imbalance(request, decided, parallel.ep),
+        imbalance=_decide_imbalance(request, decided, parallel),
         paged_stash=bool(request.moe_paged_stash),
         fused_router=framework.fused_router if request.fused_router is None else request.fused_router,
         fused_permute=framework.fused_permute if request.fused_permute is None else request.fused_permute,
@@ -143,30 +143,27 @@ def _shared_experts_overlap(request: JobRequest, decided: Decisions, *, others: 
     return bool(overlaps and experts is not None and experts.shared_ffn_hidden and not others)
 
 
-def _decide_imbalance(request: JobRequest, decided: Decisions, ep: int) -> float:
+def _decide_imbalance(request: JobRequest, decided: Decisions, parallel: Parallel) -> float:
     """Decide what the busiest expert rank gets of the tokens over the mean.
 
     Raises
     ------
     ConfigError
-        If both a factor and natural routing are asked for.
+        If both a factor and a kind of routing that is not balanced are asked for.
     """
-    given, experts = request.expert_imbalance, request.model.experts
+    given, experts, routing, ep = request.expert_imbalance, request.model.experts, request.moe_routing, parallel.ep
     if experts is None or ep == 1:
         return given
-    natural = busiest_rank(experts.experts, experts.topk, ep)
-    if request.moe_routing == "natural":
-        if given != 1:
-            raise ConfigError(f"is {given:g}, and moe_routing is natural; give one of the two", "expert_imbalance")
-        text = (
-            f"moe_routing natural: the busiest of ep {ep} expert ranks gets {natural:.2f} x the mean tokens, another "
-            f"one in each layer, as {experts.experts} experts at initialisation have log-normal popularities "
-            f"(deviation {POPULARITY_DEVIATION:g})"
-        )
-        brief = f"moe_routing natural: the busiest of ep {ep} expert ranks gets {natural:.2f} x the mean tokens"
-        decided.note("natural-routing", text, brief=brief)
-        return natural
-    if given == 1 and request.moe_routing is None:
+    if spreads_tokens(request) and given != 1:
+        raise ConfigError(f"is {given:g}, and moe_routing is {routing}; give one of the two", "expert_imbalance")
+    tokens = tokens_exchanged(request, parallel.tp, parallel.cp, ep, parallel.expert_tp, request.micro_batch or 1)
+    if spreads_tokens(request):
+        busiest = busiest_by_routing(request, ep, tokens)
+        brief = f"moe_routing {routing}: the busiest of ep {ep} expert ranks gets {busiest:.2f} x the mean tokens"
+        decided.note(f"{routing}-routing", f"{brief}, {_why(request, tokens)}", brief=brief)
+        return busiest
+    if given == 1 and routing is None:
+        natural = busiest_rank(experts.experts, experts.topk, ep)
         text = (
             "moe_routing is not given: balanced, every expert gets equally many tokens, as in benchmarks; if it were "
             f"natural, as at initialisation, the busiest of ep {ep} expert ranks would get {natural:.2f} x the mean"
@@ -174,6 +171,48 @@ def _decide_imbalance(request: JobRequest, decided: Decisions, ep: int) -> float
         brief = f"moe_routing is not given: balanced (natural: the busiest rank gets {natural:.2f} x the mean)"
         decided.note("assumed-moe-routing", text, brief=brief)
     return given
+
+
+def spreads_tokens(request: JobRequest) -> bool:
+    """Say whether a request asks for a kind of routing that gives some expert ranks more tokens than others."""
+    return request.model.experts is not None and request.moe_routing in ("trained", "natural")
+
+
+def busiest_by_routing(request: JobRequest, ep: int, tokens: float) -> float:
+    """Return the tokens of the busiest of `ep` expert ranks over the mean, of an exchange of so many tokens."""
+    experts = request.model.experts
+    if experts is None:
+        return 1.0
+    deviation = _deviation(request, tokens) if request.moe_routing == "trained" else POPULARITY_DEVIATION
+    return busiest_rank(experts.experts, experts.topk, ep, deviation)
+
+
+def tokens_exchanged(request: JobRequest, tp: int, cp: int, ep: int, etp: int, micro_batch: int) -> float:
+    """Return the tokens that the expert ranks of one group exchange for a microbatch."""
+    return micro_batch * request.seq_length / (cp * tp) * ep * etp
+
+
+def _deviation(request: JobRequest, tokens: float) -> float:
+    experts = request.model.experts
+    if experts is None:
+        return 0.0
+    return trained_deviation(experts.experts, experts.topk, tokens, has_bias=experts.bias_balanced)
+
+
+def _why(request: JobRequest, tokens: float) -> str:
+    experts = request.model.experts
+    count = "" if experts is None else f"{experts.experts} experts"
+    if request.moe_routing == "natural":
+        return (
+            f"another one in each layer, as {count} at initialisation have log-normal popularities "
+            f"(deviation {POPULARITY_DEVIATION:g})"
+        )
+    by_bias = experts is not None and experts.bias_balanced
+    what = "biases of the router balance" if by_bias else "an auxiliary loss balances"
+    return (
+        f"as {what} {count} over the whole, and the {tokens:,.0f} tokens of an exchange are of some documents "
+        f"(log-normal popularities, deviation {_deviation(request, tokens):.2g})"
+    )
 
 
 def _dispatcher(request: JobRequest) -> str | None:

@@ -47,6 +47,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     recompute_group: int = 1
     recomputed_modules: tuple[str, ...] = ()
     """Parts of each layer that are recomputed, with recompute ``selective``."""
+    recompute_keeps: tuple[str, ...] = ()
+    """Outputs of layers that are recomputed whole which do not run again."""
     optimizer_types: OptimizerTypes = PLAIN
     offload_optimizer: float = 0.0
     offload_parameters: bool = False
@@ -76,6 +78,9 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     te_op_fuser: bool = False
     unfused: tuple[str, ...] = ()
     step_checks: tuple[str, ...] = ()
+    dropout: bool = False
+    loss_kernel: str | None = None
+    """None in results that did not tell it yet."""
     fp8_recipe: str = "none"
     fp8_transposes: bool = False
     fp8_attention: bool = False
@@ -96,6 +101,7 @@ def facts_of(job: Job, stages: tuple[str, ...]) -> JobFacts:
         "pipeline_layout": str(job.layout),
         "stages": stages,
         "recomputed_modules": job.recompute.recomputed_modules,
+        "recompute_keeps": job.recompute.keeps if job.recompute.whole_layers else (),
         "optimizer_types": job.optimizer,
         "mtp_layers": job.model.mtp_layers,
         "grad_reduce_bytes": framework.grad_reduce_bytes,

@@ -51,6 +51,15 @@ GRADIENT_SUMS = ("gemm", "kernel", "cast", "autograd")
 that reads what the GEMM wrote in 16 bits, such a kernel after a cast to fp32, or PyTorch's autograd, which adds
 them in their own type (all but the first of a step, which is counted as the others are)."""
 
+LOSS_KERNELS = ("unfused", "compiled", "fused")
+"""What computes the loss from the logits: operators of PyTorch, its compiler's kernels, or one kernel with the gradient
+(Megatron-LM, --cross-entropy-fusion-impl native and te)."""
+
+COMPILED_LOGIT_BYTES = 10
+"""Bytes per logit while compiled kernels compute the loss: 16-bit logits, their fp32 copy, and a buffer as large that
+the compiler makes of its sums (Megatron-LM of August 2026, megatron/core/fusions/fused_cross_entropy.py, which says why
+and no longer does)."""
+
 OFFLOADED = ("optimizer", "activations")
 """What the memory of the host can keep instead of the GPU's, each by itself (`traincast.job.offload`)."""
 
@@ -75,6 +84,8 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     """Whether layers keep dropout masks."""
     logit_bytes: int = 6
     """Bytes per logit while the loss is computed."""
+    fused_logit_bytes: int = 4
+    """The same where one kernel computes the loss and its gradient."""
     saved_logit_bytes: int = 4
     """Those of them that wait for the backward pass."""
     fused_loss: bool = False
@@ -85,6 +96,10 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     """Whether the output projection keeps a transposed copy of the attention's output."""
     expert_output_copy: bool = False
     """Whether the experts' outputs are kept, for the gradient of the router weights that multiply them."""
+    waiting_gathers: int = 0
+    """Inputs of a layer that tensor parallel ranks gather and that are not free before the GPU is through with them:
+    as many of every layer as the host launches ahead of it. Those that wait are of all layers of the forward passes
+    that follow each other, which are all but the last in flight in a pipeline."""
     gradient_placeholders: bool = False
     """Whether weight gradients leave an unused tensor of each shape of weight (`Framework.gradient_placeholders`)."""
     stage_output_copy: bool = False
@@ -135,6 +150,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     module_launches: float = 1.0
     """Time of a module with a GEMM or attention in it over that of a plain kernel, as the host launches them: a linear
     layer of Transformer Engine keeps its own books in Python."""
+    steady_gpus: int = 0
+    """GPUs of a job whose step has `step_fixed_s`; ranks wait for the slowest of them, so that on fewer it is shorter
+    with the logarithm of their number (`traincast.lowering.launches.step_fixed_s`). 0: it is the same for all jobs."""
     eager_layers: bool = False
     """Whether norms, positions, activation functions, sums and the loss are operations of PyTorch, each a kernel."""
     autocast: bool = False
@@ -142,15 +160,25 @@ class Framework(Struct, frozen=True, kw_only=True):
     host_peer_s: float = 0.0
     """Host time that a tensor parallel collective takes for each rank of its group where the messages of a pipeline
     cross nodes."""
+    kin: str = "megatron"
+    """Whose code it shares: what runs of one framework teach holds for its kin more than for others."""
+    on_google: str = ""
+    """Framework that it is on TPUs, where that is another one: the same program in the hands of another compiler."""
     fitted_as: str = ""
     """Framework whose published runs its factors are fitted to, where that is another one."""
     grad_reduce_bytes: int = 4
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
+    gathers_main_weights: bool = False
+    """Whether sharded weights are gathered in fp32 and cast after, where the job does not say their bytes."""
     gradient_sum: str = "gemm"
     """One of `GRADIENT_SUMS`."""
+    fuses_pointwise: bool = False
+    """Whether its compiler makes pointwise work a part of the GEMMs around it, and not a way through memory."""
     recasts_norms: bool = False
     """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are recomputed in
     the backward pass rather than keep it."""
+    sequence_first: bool = False
+    """Whether hidden states are laid out by token, then by sequence of the microbatch; else by sequence first."""
     state_by_tensor: bool = False
     """Whether gradients and parameters are exchanged over the replicas tensor by tensor, and not in large buffers."""
     owns_tensors: bool = False
@@ -182,6 +210,10 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Whether routing is a few fused kernels where the job does not say."""
     fused_permute: bool = False
     """Whether tokens are permuted by fused kernels where the job does not say."""
+    te_op_fuser: bool = False
+    """Whether Transformer Engine fuses operations where the job does not say."""
+    fp8_attention: bool = False
+    """Whether attention is computed in 8 bits where linear layers are and the job does not say."""
     fused_expert_bias: bool = False
     """Whether experts with biases have them fused with their activation."""
     moe_cuda_graph_scope: tuple[str, ...] = ()
@@ -204,6 +236,11 @@ class Framework(Struct, frozen=True, kw_only=True):
     """The vocabulary is padded to a multiple of this times tp; 1: only so that tp divides it."""
     selective_share: float = 0.0
     """Share of each layer's work that ``selective`` recomputes, where it is more than the attention core."""
+    recompute_keeps: tuple[str, ...] = ()
+    """Outputs of layers that are recomputed whole which it does not make again, as nothing of the backward pass needs
+    them (`traincast.model.recompute.RECOMPUTE_KEEPS`)."""
+    selective_operators: bool = False
+    """Whether that is of the operators of every layer: attention and every other GEMM keep their outputs."""
     recomputes_modules: bool = False
     """Whether it can recompute single modules of a layer, so that doing so is proposed where memory lacks."""
     recomputes_some_layers: bool = True
@@ -216,6 +253,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Rank of adapters where the job does not say. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
     lora_targets: tuple[str, ...] = ("linear_qkv", "linear_proj", "in_proj", "out_proj")
     """Linear layers with adapters where the job does not say: projections of attention. Source: as above."""
+    finetuning_length: int = 0
+    """Tokens of the examples that fine-tuning packs into a sequence where the job does not say; 0: packs none."""
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     """What it keeps in memory; the table ``[memory]`` of a file."""
     sources: tuple[tuple[str, str], ...] = ()
@@ -225,15 +264,25 @@ class Framework(Struct, frozen=True, kw_only=True):
         """Refuse zeros where a number divides."""
         check_given(self, ("layers_per_chunk", "vocab_multiple"), least=1)
 
-    def memory_policy(self, zero: int) -> MemoryPolicy:
-        """Return what it keeps in memory with a stage of ZeRO; 3 is FSDP, which reduces into shards."""
+    def memory_policy(
+        self, zero: int, *, dropout: bool | None = None, loss_kernel: str = "", fused_sums: bool = True
+    ) -> MemoryPolicy:
+        """Return what it keeps in memory with a stage of ZeRO; 3 is FSDP, which reduces into shards.
+
+        A job may say of dropout and of the loss what is not as usual, and that GEMMs do not add up gradients.
+        """
+        fused = loss_kernel == "fused" if loss_kernel else self.memory.fused_loss
+        logit_bytes = COMPILED_LOGIT_BYTES if loss_kernel == "compiled" else self.memory.logit_bytes
         narrow = self.grad_reduce_bytes == 2 and zero <= self.memory.main_gradients_up_to_zero
         return replace(
             self.memory,
             gradient_bytes=self.memory.gradient_bytes or self.grad_reduce_bytes,
             main_gradient_bytes=4 if narrow else 0,
+            dropout=self.memory.dropout if dropout is None else dropout,
+            fused_loss=fused,
+            logit_bytes=self.memory.fused_logit_bytes if fused else logit_bytes,
             activation_copy=not self.fused_elementwise,
-            gradient_placeholders=self.gradient_placeholders and zero < 3,
+            gradient_placeholders=self.gradient_placeholders and zero < 3 and fused_sums,
         )
 
 

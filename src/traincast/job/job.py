@@ -80,7 +80,13 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def memory_policy(self) -> MemoryPolicy:
         """What its framework keeps in memory."""
-        return self.framework.memory_policy(self.sharding.zero)
+        kernels = self.kernels
+        return self.framework.memory_policy(
+            self.sharding.zero,
+            dropout=kernels.dropout,
+            loss_kernel=kernels.loss_kernel,
+            fused_sums="gradient_sums" not in kernels.unfused,
+        )
 
     @property
     def layout(self) -> PipelineLayout:

@@ -46,6 +46,10 @@ class Kernels(Struct, frozen=True, kw_only=True, rename={"attention": "attention
     """What is computed once a step to be logged, of `STEP_CHECKS`."""
     te_op_fuser: bool = False
     """Whether the GEMMs of experts, their activation and their casts are few fused kernels (Transformer Engine)."""
+    dropout: bool = False
+    """Whether layers have dropout."""
+    loss_kernel: str = "unfused"
+    """What computes the loss from the logits, of `traincast.job.frameworks.LOSS_KERNELS`."""
 
 
 def decide_attention_kernel(request: JobRequest, decided: Decisions) -> str:
@@ -93,7 +97,9 @@ def decide_kernels(request: JobRequest, framework: Framework, *, attention: str,
         cuda_graph_scope=scope,
         unfused=request.unfused or (),
         step_checks=request.step_checks or (),
-        te_op_fuser=bool(request.te_op_fuser),
+        te_op_fuser=framework.te_op_fuser if request.te_op_fuser is None else request.te_op_fuser,
+        dropout=framework.memory.dropout if request.dropout is None else request.dropout,
+        loss_kernel=request.loss_kernel or ("fused" if framework.memory.fused_loss else "unfused"),
     )
 
 

@@ -89,13 +89,11 @@ def decide_offload(
     Raises
     ------
     ConfigError
-        If the share is none.
+        If two fields contradict each other.
     InfeasibleError
         If parameters are to be offloaded that are not sharded.
     """
     share, layers = request.offload_optimizer or 0.0, request.offload_activations or 0
-    if not 0 <= share <= 1:
-        raise ConfigError(f"is {share:g}; it is a share of the optimizer's states, from 0 to 1", "offload_optimizer")
     if request.offload_parameters and zero < 3:
         raise InfeasibleError(
             f"offload_parameters needs sharded parameters (zero 3), not zero {zero}: give zero=3, or offload the "

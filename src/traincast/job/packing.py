@@ -24,6 +24,9 @@ from traincast.units import LARGEST_WHOLE, count_of, format_share, parse_tokens,
 
 _INLINE = re.compile(r"[0-9][0-9.]*[kKmM]?([\s,:].*)?", re.DOTALL)
 """Lengths that are said, not the path of a file."""
+PACKS_UP_TO = 4096
+"""Longest sequence that is taken to be packed of short examples where a job does not say it: recipes that do so have
+2,048 or 4,096 tokens, and who asks for more has examples that need them (MLPerf's, GovReport, fill 8,192)."""
 _MOST_BYTES = 2**24
 """Largest file of lengths: four million of them; of more there is a histogram."""
 
@@ -62,6 +65,20 @@ def decide_packing(
         more = format_share(packing.slowest - 1)
         decided.note("packs-differ", f"packs differ: {who} {more} more attention than the mean")
     return replace(batch, packed_length=packing.length, packing=packing)
+
+
+def decide_packed_length(request: JobRequest, decided: Decisions) -> int | None:
+    """Return the tokens of what is packed into a sequence; of fine-tuning that says nothing, as the framework does."""
+    usual = decided.framework.finetuning_length
+    open_ = request.packed_length is None and request.packed_lengths is None
+    if not open_ or request.task == "pretrain" or not usual or not usual < request.seq_length <= PACKS_UP_TO:
+        return request.packed_length
+    decided.note(
+        "assumed-packed-length",
+        f"packed_length is not given: examples of {usual} tokens are packed into each sequence of "
+        f"{request.seq_length}, as {decided.framework.name} fine-tunes by default",
+    )
+    return usual
 
 
 def packing_of(

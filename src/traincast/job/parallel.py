@@ -11,7 +11,7 @@ MAX_WORLD_SIZE = 2**20
 _MAX_STAGES = 2**10
 """Longest pipeline; every stage is simulated by itself."""
 
-MAX_SLOTS = 2**17
+MAX_SLOTS = 2**18
 """Largest product of stages, virtual stages and microbatches that a schedule is planned for."""
 
 

@@ -27,6 +27,8 @@ class Precision(Struct, frozen=True, kw_only=True, rename={"dtype": "precision"}
     """Whether the core of attention runs in 8 bits, too."""
     bf16_first_last: bool = False
     """Whether the first and last layers stay in 16 bits."""
+    last_wide_layers: int = 1
+    """How many of the last ones do."""
 
     @property
     def in_eight_bits(self) -> bool:
@@ -39,7 +41,8 @@ class Precision(Struct, frozen=True, kw_only=True, rename={"dtype": "precision"}
         Source: Megatron-LM, megatron/core/transformer/transformer_config.py (first_last_layers_bf16: by default one
         layer at the start and one at the end).
         """
-        return self.bf16_first_last and layer in (0, layers - 1) and self.in_eight_bits
+        at_an_end = layer == 0 or layer >= layers - self.last_wide_layers
+        return self.bf16_first_last and at_an_end and self.in_eight_bits
 
 
 def decide_dtype(request: JobRequest, decided: Decisions) -> str:
@@ -57,12 +60,22 @@ def decide_dtype(request: JobRequest, decided: Decisions) -> str:
 
 def decide_precision(request: JobRequest, decided: Decisions, dtype: str) -> Precision:
     """Decide what goes with the type of the GEMMs: the recipe, and what stays in 16 bits; refuse recipes of others."""
+    last = request.model.last_wide_layers if PEAK_OF_DTYPE[dtype] == FOUR_BIT else 0
+    ends = bool(request.bf16_first_last)
+    if last and request.bf16_first_last is None:
+        ends = True
+        decided.note(
+            "assumed-wide-layers",
+            f"bf16_first_last is not given: the first and the last {last} of {request.model.layers} layers stay in 16 "
+            f"bits, as {request.model.name} is trained in 4",
+        )
     return Precision(
         dtype=dtype,
         fp8_recipe=_recipe(request, decided.framework, dtype),
         fp8_transposes=decided.gpu is not None and decided.gpu.generation.fp8_transposes,
-        fp8_attention=bool(request.fp8_attention),
-        bf16_first_last=bool(request.bf16_first_last),
+        fp8_attention=decided.framework.fp8_attention if request.fp8_attention is None else request.fp8_attention,
+        bf16_first_last=ends,
+        last_wide_layers=max(1, last),
     )
 
 

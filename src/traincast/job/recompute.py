@@ -5,7 +5,8 @@ from msgspec import Struct
 from traincast.errors import ConfigError
 from traincast.job.decisions import Decisions
 from traincast.job.request import JobRequest
-from traincast.model.recompute import DEFAULT_MODULES, modules_of
+from traincast.model.blocks.common import MLP_AND_ATTENTION
+from traincast.model.recompute import DEFAULT_MODULES, RECOMPUTE_KEEPS, modules_of
 
 
 class Recomputation(
@@ -17,6 +18,8 @@ class Recomputation(
         "layers": "recompute_layers",
         "group": "recompute_group",
         "modules": "recompute_modules",
+        "keeps": "recompute_keeps",
+        "operators_as": "recompute_operators_as",
     },
 ):
     """What is recomputed."""
@@ -29,6 +32,17 @@ class Recomputation(
     """Layers that are recomputed together, with ``full``: of their inputs only the first is kept."""
     modules: tuple[str, ...] = DEFAULT_MODULES
     """What ``selective`` recomputes; without meaning with ``none`` and ``full``."""
+    keeps: tuple[str, ...] = ()
+    """Outputs that layers keep though they are recomputed whole: of `traincast.model.recompute.RECOMPUTE_KEEPS`; of no
+    meaning with ``none`` and ``selective``."""
+
+    operators_as: int | None = None
+    """Layers that take as long to recompute whole as operators of every layer that are recomputed instead of them."""
+
+    @property
+    def by_operators(self) -> bool:
+        """Whether every layer keeps the outputs of some operators, and recomputes the others."""
+        return self.whole_layers and self.group == 1 and self.layers is not None and self.layers == self.operators_as
 
     @property
     def recomputed_modules(self) -> tuple[str, ...]:
@@ -59,6 +73,9 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
     """
     recompute = request.recompute
     fields = (("recompute_layers", "full"), ("recompute_method", "full"), ("recompute_modules", "selective"))
+    if recompute is None and request.recompute_keeps is not None:
+        recompute = "full"
+        decided.note("assumed-recompute", "recompute is not given: full, as recompute_keeps is given")
     for name, needed in fields:
         if recompute is None and getattr(request, name) is not None:
             recompute = needed
@@ -78,6 +95,8 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
             f"selective of {decided.framework.name} recomputes {share:g} of each layer: taken as {layers} of "
             f"{most_layers} layers in full",
         )
+        if decided.framework.selective_operators:
+            return Recomputation(granularity="full", layers=layers, operators_as=layers)
         recompute = "full"
     if layers is not None and layers > most_layers:
         decided.note(
@@ -85,11 +104,23 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
             f"recompute_layers {layers}: a virtual stage has at most {most_layers}, all of which are recomputed",
         )
         layers = most_layers
+    keeps = _keeps(request, decided)
     if request.recompute_method == "uniform":
-        return Recomputation(granularity=recompute, layers=None, group=layers or 1)
+        return Recomputation(granularity=recompute, layers=None, group=layers or 1, keeps=keeps)
     if recompute != "selective" or modules is None:
-        return Recomputation(granularity=recompute, layers=layers)
-    return Recomputation(granularity=recompute, layers=layers, modules=_modules(request, modules, decided))
+        return Recomputation(granularity=recompute, layers=layers, keeps=keeps)
+    found = _modules(request, modules, decided)
+    return Recomputation(granularity=recompute, layers=layers, modules=found, keeps=keeps)
+
+
+def _keeps(request: JobRequest, decided: Decisions) -> tuple[str, ...]:
+    """Return what recomputed layers keep: what is asked for, and what the framework leaves out as nothing needs it.
+
+    Where the output of a block has a norm of its own, that needs what the last GEMM made.
+    """
+    unneeded = () if request.model.norms_per_layer > MLP_AND_ATTENTION else decided.framework.recompute_keeps
+    named = {*(request.recompute_keeps or ()), *unneeded}
+    return tuple(name for name in RECOMPUTE_KEEPS if name in named)
 
 
 def _modules(request: JobRequest, modules: tuple[str, ...], decided: Decisions) -> tuple[str, ...]:

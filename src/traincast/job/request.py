@@ -69,6 +69,8 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     group that keeps its first input alone, all of them recomputed."""
     recompute_modules: tuple[str, ...] | None = None
     """Parts of a layer that are recomputed, with recompute ``selective`` (`traincast.model.recompute`)."""
+    recompute_keeps: tuple[str, ...] | None = None
+    """Outputs of a layer that are kept though it is recomputed, with recompute ``full``: of `RECOMPUTE_KEEPS` there."""
     precision: str | None = None
     attention_kernel: str | None = None
     cuda_graphs: bool | None = None
@@ -99,6 +101,10 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """What runs as kernels of its own though the framework fuses it, of `traincast.job.kernels.UNFUSED`."""
     step_checks: tuple[str, ...] | None = None
     """What is computed once a step to be logged, of `traincast.job.kernels.STEP_CHECKS`."""
+    dropout: bool | None = None
+    """Whether layers have dropout, whose masks wait for the backward pass."""
+    loss_kernel: str | None = None
+    """What computes the loss from the logits: one of `traincast.job.frameworks.LOSS_KERNELS`."""
     fp8_recipe: str | None = None
     """How 8- and 4-bit types are scaled: one of `traincast.job.precision.FP8_RECIPES`."""
     fp8_attention: bool | None = None

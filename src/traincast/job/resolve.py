@@ -17,7 +17,7 @@ from traincast.job.job import Job
 from traincast.job.kernels import decide_attention_kernel, decide_kernels, decide_padded_vocab
 from traincast.job.offload import decide_offload
 from traincast.job.optimizer import decide_gradient_type, decide_optimizer
-from traincast.job.packing import decide_packing
+from traincast.job.packing import decide_packed_length, decide_packing
 from traincast.job.parallel import Parallel
 from traincast.job.precision import decide_dtype, decide_precision
 from traincast.job.recompute import decide_recompute
@@ -115,7 +115,7 @@ def _layout(request: JobRequest, decided: Decisions) -> tuple[Parallel, pipeline
         seq_length=request.seq_length,
         micro_batch=micro_batch,
         global_batch=request.global_batch,
-        packed_length=request.packed_length,
+        packed_length=decide_packed_length(request, decided),
     )
     return parallel, stages, batch
 

@@ -133,16 +133,19 @@ def decide_data_overlaps(
 
 
 def decide_param_gather(request: JobRequest, decided: Decisions, zero: int, precision: str) -> int:
-    """Return the bytes of a weight's element as it is gathered: 2, or 1 where GEMMs in 8 bits are asked to get it."""
+    """Return the bytes of a weight's element as it is gathered: 1 where GEMMs in 8 bits are to get it, else 2 or 4.
+
+    Without sharded parameters those are gathered that the optimizer wrote, in 16 bits.
+    """
     said = request.param_gather_bytes
     if said is None or zero == 0:
         if said is not None:
             decided.note("param-gather-unused", "param_gather_bytes has no effect with zero 0: nothing is gathered")
-        return 2
+        return 4 if zero == 3 and decided.framework.gathers_main_weights else 2
     if said == 1 and precision not in EIGHT_BIT:
         raise ConfigError(
             f"is 1, but GEMMs run in {precision}; 8-bit weights need {', '.join(EIGHT_BIT)}", "param_gather_bytes"
         )
-    if said not in (1, 2):
-        raise ConfigError(f"is {said}; it must be 1 or 2", "param_gather_bytes")
+    if said not in (1, 2, 4):
+        raise ConfigError(f"is {said}; it must be 1, 2 or 4", "param_gather_bytes")
     return said

@@ -61,7 +61,9 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         fused_expert_bias=framework.fused_expert_bias or kernels.te_op_fuser,
         gradient_sum=_gradient_sum(job),
         fused_rope="rope" not in kernels.unfused,
+        fuses_pointwise=framework.fuses_pointwise,
         recasts_norms=framework.recasts_norms,
+        sequence_first=framework.sequence_first,
     )
 
 

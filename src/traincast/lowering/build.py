@@ -62,7 +62,7 @@ def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Wor
 def _overlap_notes(emit: Emitter) -> tuple[Note, ...]:
     """Say where an overlap that was asked for cannot be had."""
     job, ranks = emit.job, emit.share.execution.ranks_per_node
-    if not job.communication.overlap_tp or emit.can_overlap(Group.TP) or job.parallel.tp == 1:
+    if not job.communication.overlap_tp or emit.can_overlap(Group.TP):
         return ()
     text = (
         f"overlap_tp needs tensor parallel groups inside one NVLink domain, as its kernels write to the memory of "

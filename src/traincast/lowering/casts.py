@@ -11,7 +11,7 @@ from traincast.model.blocks import eager
 from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, ceil_div, choose
-from traincast.model.recipes import Recipe
+from traincast.model.recipes import RECIPES, Recipe, recipes_of
 
 Kernels = tuple[Kernel, ...]
 
@@ -28,7 +28,10 @@ class Casts(Struct, frozen=True):
 def casts_of(gemm: Gemm, share: Share, *, trained: bool) -> Casts:
     """Return the casts of a GEMM's input and of its output's gradient; where it reads 16 bits those of its weight."""
     recipe = share.execution.scaling
-    if recipe is None or gemm.dtype != recipe.dtype:
+    if recipe is not None and gemm.dtype != recipe.dtype:
+        # One that reads another type than most has the usual recipe of that.
+        recipe = next((RECIPES[name] for name in recipes_of(gemm.dtype)), None)
+    if recipe is None:
         of_weight = eager.weight_casts(share, gemm) if trained else ()
         return Casts(of_weight[:1], of_weight[1:])
     tensors = 1 if recipe.grouped or share.execution.fused_expert_casts else gemm.groups

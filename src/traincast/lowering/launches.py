@@ -97,11 +97,6 @@ _CHECKS = {"params_norm": 1, "zeros_in_grad": 4}
 """More of them for what is logged: a copy in fp32; the zeros, their number, and two sums (Megatron-LM,
 megatron/training/utils.py, calc_params_l2_norm; megatron/core/optimizer/clip_grads.py, count_zeros_fp32)."""
 
-_STEADY_GPUS = 256
-"""GPUs of a job whose step has the framework's `step_fixed_s` besides its work. Ranks wait for the slowest of them, and
-what is left grows with the logarithm of their number: of published steps below a second those on 8 GPUs or fewer were
-forecast 20 to 35 ms too long with the same for all, those on more than 64 from 3 to 26 ms too short."""
-
 _ROUTER = "mlp.router"
 _NORM_MODULES = {"self_attention.qk_layernorm": 2}
 """Parts with norms that are modules of their own, and how many; others are in the linear layer that follows."""
@@ -147,8 +142,10 @@ def update_launches(job: Job, tensors: Number) -> Launches:
 
 def step_fixed_s(job: Job) -> float:
     """Return the time of a step besides its work, on an x86 server."""
-    ranks = (1 + log2(min(job.parallel.world_size, _STEADY_GPUS))) / (1 + log2(_STEADY_GPUS))
-    return job.framework.step_fixed_s * ranks
+    whole, steady = job.framework.step_fixed_s, job.framework.steady_gpus
+    if not steady:
+        return whole
+    return whole * (1 + log2(min(job.parallel.world_size, steady))) / (1 + log2(steady))
 
 
 def launch_s(framework: Framework) -> float:

@@ -178,8 +178,21 @@ class StageWork(Struct, frozen=True, dict=True):
         if job.recompute.whole_layers:
             share = job.recompute.layers_of(self.layers) / max(1, self.layers)
             again_host = self.host(Phase.FORWARD) * share
-            return "layers recompute", self.total(self.kinds, Phase.FORWARD, share=share), again_host
+            return "layers recompute", self._layers_again(share), again_host
         return "modules recompute", *self._modules_again()
+
+    def _layers_again(self, share: float) -> Pass:
+        """Return the forward pass of a share of the layers, without what makes outputs that are kept."""
+        whole = self.total(self.kinds, Phase.FORWARD, share=share)
+        if not self.job.recompute.keeps:
+            return whole
+        kept = self.nothing()
+        for kind, count in self.kinds.items():
+            modules = self.of_rank.work(kind).modules
+            for name in self.job.recompute.keeps:
+                if name in modules:
+                    kept.add(modules[name], count * share)
+        return whole.less(kept)
 
     def _modules_again(self) -> tuple[Pass, Launches]:
         """Return the recomputed modules, and what the host does for them."""

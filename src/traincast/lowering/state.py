@@ -72,7 +72,7 @@ class StateExchange(Struct, frozen=True):
         spared = PARAMETER_BYTES - self.job.sharding.param_gather_bytes
         dense_bytes = dense * PARAMETER_BYTES - min(dense, self.weights.matrices) * spared
         # FSDP2 has 8-bit gathers of linear layers alone; with 8-bit parameters of their own experts have them too.
-        expert_bytes = expert * (PARAMETER_BYTES - (spared if self.job.sharding.zero < 3 else 0))
+        expert_bytes = expert * (PARAMETER_BYTES - (spared if self.job.sharding.zero < 3 else min(spared, 0)))
         if self.job.framework.owns_tensors and trained:
             return list(map(self._broadcast, self._over(Operation.BROADCAST, dense_bytes, expert_bytes)))
         return self._over(Operation.ALL_GATHER, dense_bytes, expert_bytes)
@@ -154,8 +154,7 @@ class StateExchange(Struct, frozen=True):
         dense, expert = self._elements(trained=trained)
         if self.job.sharding.zero == 0:
             return int(dense + expert)
-        parallel = self.job.parallel
-        return int(ceil_div(dense, max(1, min(self.job.sharing, parallel.replicas))) + ceil_div(expert, parallel.edp))
+        return int(ceil_div(dense, self.job.sharing) + ceil_div(expert, self.job.parallel.edp))
 
 
 class Residency(Struct, frozen=True):

@@ -19,6 +19,8 @@ from traincast.model.numbers import Number, anywhere
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group, Operation, Phase
 
+_POINTWISE = ("activation", "elementwise", "rotary")
+"""Families of kernels that a compiler can make a part of what precedes or follows them; norms reduce first."""
 _ROUNDING = 1e-9
 """Share of a number of calls that is none, but what adding up left."""
 
@@ -64,6 +66,15 @@ class Pass(Struct):
         for each in exchanges:
             group, operation = Group[each.group.upper()], Operation[each.operation.upper()]
             self.meet(Exchange(group, operation, each.size_bytes, each.goes), each.count)
+
+    def less(self, other: Self) -> Self:
+        """Return it without the calls and exchanges of a part of it."""
+        found = type(self)()
+        found.add(self)
+        found.add(other, -1.0)
+        found.calls = {call: often for call, often in found.calls.items() if often > _ROUNDING}
+        found.exchanges = {each: often for each, often in found.exchanges.items() if often > _ROUNDING}
+        return found
 
     def without(self, *some: Self) -> "Pass":
         """Return its calls without those of some others."""
@@ -122,11 +133,12 @@ def _add(work: Work, part: Part, share: Share, *, trained: bool) -> None:
 
 def runs_of(part: Part, share: Share, *, trained: bool) -> Iterator[tuple[Phase, Gemm | Kernel, str, Number]]:
     """Yield what a part runs: the pass, the GEMM or kernel, the direction of the call, and how often."""
+    kernels = [each for each in part.kernels if not (share.execution.fuses_pointwise and each.family in _POINTWISE)]
     casts = [casts_of(gemm, share, trained=trained) for gemm in part.gemms]
     for gemm, cast in zip(part.gemms, casts, strict=True):
         yield from ((Phase.FORWARD, each, "forward", 1) for each in cast.forward)
         yield Phase.FORWARD, gemm, "forward", 1
-    for kernel in part.kernels:
+    for kernel in kernels:
         if kernel.has_forward:
             yield Phase.FORWARD, kernel, "forward", kernel.count
     for gemm, cast in zip(part.gemms, casts, strict=True):
@@ -137,7 +149,7 @@ def runs_of(part: Part, share: Share, *, trained: bool) -> Iterator[tuple[Phase,
             made = replace(gemm, dtype=cast.weight_gradients or gemm.dtype, sums_gradients=not added)
             yield Phase.WEIGHT_GRADIENT, made, "wgrad", 1
             yield from ((Phase.WEIGHT_GRADIENT, each, "forward", 1) for each in added)
-    for kernel in part.kernels:
+    for kernel in kernels:
         if kernel.has_backward:
             yield Phase.BACKWARD, kernel, "forward" if kernel.backward_alike else "backward", kernel.count
 

@@ -86,10 +86,14 @@ class LayerModel:
         recomputed: Number = 0.0
         forward: Number = 0.0
         backward: Number = 0.0
+        core: Number = 0.0
+        outputs: Number = 0.0
         for block in blocks:
             parts, again = self.parts.of_block(block), 0.0
             for part in parts:
                 _add(tensors, part.saved.items())
+                core = core + (sum(part.saved.values()) if part.counts_as == "attention_core" else 0.0)
+                outputs = outputs + sum(self.share.execution.element_bytes * each.m * each.n for each in part.gemms)
             for name, size, to_host in spared(self.job, parts):
                 _add(away if to_host else dropped, ((name, size),))
                 again = again if to_host else again + size
@@ -105,6 +109,8 @@ class LayerModel:
             input_bytes=self.share.residual_bytes,
             forward=gathered + forward,
             backward=gathered + backward,
+            core=core,
+            outputs=outputs,
         )
 
 

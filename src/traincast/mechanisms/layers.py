@@ -41,6 +41,10 @@ class LayerBytes(Struct, frozen=True, dict=True):
     """Gathered inputs while the layer runs."""
     backward: Number
     """Gathered inputs and gradients of the widest part."""
+    core: Number = 0.0
+    """What attention's core saves, its outputs among them."""
+    outputs: Number = 0.0
+    """What all GEMMs write."""
 
     @property
     def all_bytes(self) -> Number:

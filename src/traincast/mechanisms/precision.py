@@ -6,6 +6,7 @@ from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.mechanisms.finetuning import freezes_in_eight_bits
 from traincast.mechanisms.mechanism import PARAMETERS, Lasting, Mechanism
 from traincast.mechanisms.rank import RankState
+from traincast.mechanisms.sharding import LAYERS_GATHERED
 from traincast.model.numbers import larger
 
 
@@ -13,14 +14,17 @@ class WeightTypes(Mechanism):
     """Weights as GEMMs read them, where a rank keeps them whole, and copies in 8 bits.
 
     8-bit GEMMs read copies of 16-bit weights, one for each of the two GEMMs that use them. Parameters that are gathered
-    in 8 bits are kept so, and are one of the two copies; embedding and head stay in 16 bits.
+    in 8 bits are kept so, and are one of the two copies; embedding and head stay in 16 bits. Of sharded parameters the
+    layers that are gathered have copies, which are freed with them.
     """
 
     def lasting(self, rank: RankState) -> Iterator[Lasting]:
         """Return parameters that are whole, and the copies."""
         job, frozen, eight_bits = rank.job, freezes_in_eight_bits(rank.job), 0.0
         copied = job.memory_policy.weight_copies and not frozen
-        copies = ELEMENT_TYPES[job.precision.dtype].copies_bytes * rank.layers if copied else 0.0
+        gathered = rank.shards_parameters and not job.keeps_parameters_whole
+        weights = LAYERS_GATHERED * rank.held.largest_layer if gathered else rank.layers
+        copies = ELEMENT_TYPES[job.precision.dtype].copies_bytes * weights if copied else 0.0
         if not rank.shards_parameters:
             if job.sharding.param_gather_bytes == 1 and not frozen:
                 eight_bits = rank.layers

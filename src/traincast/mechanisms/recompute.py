@@ -7,10 +7,11 @@ themselves drop some tensors of each layer (`traincast.model.recompute`).
 from collections.abc import Iterator, Sequence
 
 from traincast.job.job import Job
-from traincast.mechanisms.layers import Kept, Spared, StageLayers, most
+from traincast.mechanisms.layers import Kept, LayerBytes, Spared, StageLayers, most
 from traincast.mechanisms.mechanism import Mechanism
 from traincast.model.blocks.part import Part
-from traincast.model.recompute import DISCARDING_MODULES, available_modules, known_modules
+from traincast.model.numbers import Number, larger
+from traincast.model.recompute import DISCARDING_MODULES, RECOMPUTE_KEEPS, available_modules, known_modules
 
 
 class Recomputing(Mechanism):
@@ -30,9 +31,13 @@ class Recomputing(Mechanism):
         """Return the layers with the first ones in groups that are recomputed; an MTP layer is one of its own."""
         if not job.recompute.whole_layers:
             return stage
+        if job.recompute.by_operators:
+            layers = tuple(_of_operators(stage.layers))
+            return StageLayers(layers=layers, extra=tuple(_of_operators(stage.extra)))
         again = job.recompute.layers_of(len(stage.layers))
-        groups = _grouped(stage.layers[:again], job.recompute.group)
-        return StageLayers(layers=(*groups, *stage.layers[again:]), extra=tuple(_grouped(stage.extra, 1)))
+        keeps = job.recompute.keeps
+        groups = _grouped(stage.layers[:again], job.recompute.group, keeps)
+        return StageLayers(layers=(*groups, *stage.layers[again:]), extra=tuple(_grouped(stage.extra, 1, keeps)))
 
     def remedies(self, job: Job) -> Iterator[tuple[str, Job]]:
         """Return recomputation of scores, of one more module or all cheap ones, and of whole layers."""
@@ -44,7 +49,29 @@ class Recomputing(Mechanism):
             yield "recompute full", job.with_values(recompute="full", recompute_layers=None, recompute_group=1)
 
 
-def _grouped(layers: Sequence[Kept], count: int) -> Iterator[Kept]:
+def _of_operators(layers: Sequence[Kept]) -> Iterator[Kept]:
+    """Yield layers that keep their input, the outputs of attention and of every other GEMM; equal ones are one object.
+
+    Source: torchtitan, distributed/activation_checkpoint.py (_save_list; of aten.mm every second is recomputed).
+    """
+    found: dict[int, Kept] = {}
+    for kept in layers:
+        if id(kept) not in found:
+            (layer,) = kept.layers
+            saved = {
+                "layer inputs": layer.input_bytes,
+                "attention outputs": layer.core,
+                "outputs of GEMMs": layer.outputs / 2,
+            }
+            again = larger(0.0, layer.all_bytes - sum(saved.values()))
+            backward = layer.backward + again
+            found[id(kept)] = Kept(
+                layers=kept.layers, saved=saved, forward=layer.forward, backward=backward, recomputed=True
+            )
+        yield found[id(kept)]
+
+
+def _grouped(layers: Sequence[Kept], count: int, keeps: Sequence[str]) -> Iterator[Kept]:
     """Yield layers that are recomputed so many together from their first input; equal groups are one object.
 
     The backward pass of a group has gradients of one layer, and all that the group saves.
@@ -56,14 +83,21 @@ def _grouped(layers: Sequence[Kept], count: int) -> Iterator[Kept]:
         if key not in found:
             members = [layer for each in group for layer in each.layers]
             start = members[0].input_bytes
+            outputs = sum(_outputs(each, keeps) for each in members)
             found[key] = Kept(
                 layers=tuple(members),
-                saved={"layer inputs": start},
+                saved={"layer inputs": start} | ({"kept outputs": outputs} if keeps else {}),
                 forward=most(layer.forward for layer in members),
                 backward=most(layer.backward for layer in members) + (sum(each.all_bytes for each in members) - start),
                 recomputed=True,
             )
         yield found[key]
+
+
+def _outputs(layer: LayerBytes, keeps: Sequence[str]) -> Number:
+    """Return the bytes of the outputs that a layer keeps; of one that nothing needs there is none to keep."""
+    sizes = ((name, RECOMPUTE_KEEPS[name]) for name in keeps if name != "linear_fc2")
+    return sum(layer.tensors.get(tensor, 0.0) if tensor else layer.input_bytes for _, tensor in sizes)
 
 
 def _more_modules(job: Job) -> Iterator[tuple[str, Job]]:

@@ -236,19 +236,20 @@ def hardware_flops_per_token(
     task: str = "pretrain",
     recompute_share: float = 1.0,
     modules: Sequence[str] = DEFAULT_MODULES,
+    keeps: Sequence[str] = (),
 ) -> float:
     """Return the FLOPs per token with those of recomputation.
 
-    Full recomputation adds the forward pass of the layers (not of the head), selective recomputation that of
-    its modules, by default of the attention core; `recompute_share` of the layers recompute, 0 to 1. Source:
-    Korthikanti et al. 2022, arXiv 2205.05198, appendix A.
+    Full recomputation adds the forward pass of the layers (not of the head, nor of what makes the outputs in `keeps`),
+    selective recomputation that of its modules, by default of the attention core; `recompute_share` of the layers
+    recompute, 0 to 1. Source: Korthikanti et al. 2022, arXiv 2205.05198, appendix A.
 
     Raises
     ------
     ConfigError
         If the task or the kind of recomputation is unknown, or the share is none.
     """
-    return flops_per_token(model, seq_length, recompute, task, recompute_share, modules)[1]
+    return flops_per_token(model, seq_length, recompute, task, recompute_share, modules, keeps)[1]
 
 
 def flops_per_token(
@@ -258,6 +259,7 @@ def flops_per_token(
     task: str = "pretrain",
     recompute_share: float = 1.0,
     modules: Sequence[str] = DEFAULT_MODULES,
+    keeps: Sequence[str] = (),
 ) -> tuple[float, float]:
     """Return `model_flops_per_token` and `hardware_flops_per_token` (with its parameters and errors)."""
     if recompute not in RECOMPUTE:
@@ -271,7 +273,8 @@ def flops_per_token(
     if recompute == "selective":
         again = sum(_module_flops(computing, seq_length, module) for module in modules)
     elif recompute == "full":
-        again = _module_flops(computing, seq_length, None)
+        kept = sum(_module_flops(computing, seq_length, name) for name in keeps)
+        again = _module_flops(computing, seq_length, None) - kept
     needed = (2 if task == "lora" else 3) * flops.matrices + 3 * flops.core
     return needed, needed + recompute_share * again
 

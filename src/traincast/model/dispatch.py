@@ -9,6 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from traincast.model.numbers import Number
+
 DISPATCH_DTYPES = ("bf16", "fp8")
 """Types that tokens can be sent out in; what experts made of them comes back in 16 bits."""
 
@@ -24,6 +26,9 @@ class Dispatcher(Struct, frozen=True):
     its experts, and there to each of their ranks."""
     sms: int
     """Streaming multiprocessors that its kernels hold while they run."""
+    dense_routing: bool = False
+    """Whether every rank gathers which experts all tokens go to, a byte for each token and expert, and tokens go out
+    with fp32 weights of all experts in reach of NVLink, not of their own alone."""
     sorts_chunks: bool = False
     """Whether what arrives lies rank by rank and is put in the order of the experts by kernels of its own."""
 
@@ -35,7 +40,9 @@ DISPATCHERS: dict[str, Dispatcher] = {
     # DeepSeek-V3 gives 20 to it (arXiv 2412.19437, section 3.2.2), as does moe_deepep_num_sms.
     "deepep": Dispatcher("once", sms=20),
     # moe_hybridep_num_sms.
-    "hybridep": Dispatcher("once", sms=24),
+    # Its maps and weights: deepseek-ai/DeepEP, hybrid-ep branch, csrc/hybrid_ep/executor/executor.cu (dispatched_probs)
+    # and extension/allgather.cu.
+    "hybridep": Dispatcher("once", sms=24, dense_routing=True),
 }
 """Kinds by name."""
 
@@ -47,7 +54,7 @@ class Dispatch(Struct, frozen=True, kw_only=True):
     """One of `DISPATCHERS`."""
     dtype: str = "bf16"
     """Type in which they are sent out, one of `DISPATCH_DTYPES`; they come back in 16 bits."""
-    imbalance: float = 1.0
+    imbalance: Number = 1.0
     """Tokens of the busiest expert rank over the mean."""
 
     @property

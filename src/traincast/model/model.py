@@ -18,6 +18,7 @@ NORMS = ("rms", "layer")
 _NUMBERS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("", ("layers", "hidden", "vocab", "residual_streams"), 1),
     ("", ("ffn_hidden", "learned_positions", "max_positions", "mtp_layers", "norms_per_layer", "other_params"), 0),
+    ("", ("last_wide_layers",), 0),
     ("attention", ("heads", "kv_heads", "head_dim", "window_period"), 1),
     ("attention", ("window", "window_layers"), 0),
     ("latent", ("q_rank", "kv_rank", "rope_head_dim", "nope_head_dim", "v_head_dim"), 1),
@@ -101,6 +102,9 @@ class Experts(Struct, frozen=True, kw_only=True):
     """Groups that the experts of a token are in (node-limited routing)."""
     router_bias: bool = False
     """Whether the router has a bias for each expert: of its GEMM (gpt-oss), or of the choice alone (DeepSeek-V3)."""
+    bias_balanced: bool = False
+    """Whether training balances the experts by biases of the choice that no gradient changes (Wang et al. 2024,
+    arXiv 2408.15664), and not by an auxiliary loss."""
     router_scales: bool = False
     """Whether the router scales each channel of its input, and the weight of each expert (Gemma 4)."""
     shared_gate: bool = False
@@ -157,6 +161,12 @@ class Model(Struct, frozen=True, kw_only=True):
     """Longest sequence the model is made for, where that is known."""
     mtp_layers: int = 0
     """Extra layers that predict further tokens (DeepSeek-V3)."""
+    mtp_in_sixteen_bits: bool = False
+    """Whether MTP layers stay in 16 bits where others read fewer (Nemotron 3)."""
+    mixed_four_bits: bool = False
+    """Whether some linear layers stay wider where GEMMs run in 4 bits (`traincast.model.structure.MixedFourBits`)."""
+    last_wide_layers: int = 0
+    """Layers at the end that stay in 16 bits where GEMMs run in 4."""
     norms_per_layer: int = 2
     """Norms over the hidden size: 1 where attention and MLP run side by side on one input (PaLM),
     4 where their outputs are normalised, too (Gemma 2)."""

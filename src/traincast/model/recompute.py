@@ -20,12 +20,17 @@ it. The others are plain checkpoints, which keep their input. A checkpoint withi
 ``moe_act`` runs the activation function twice again. Layernorms are kernels of their own before experts and latent
 attention; the others are fused with the GEMM that they precede.
 
+Of layers that are recomputed whole, some outputs may be kept all the same (`RECOMPUTE_KEEPS`): what makes them does not
+run again. So do policies of JAX that name what they save (AI-Hypercomputer/maxtext, layers/decoders.py,
+get_remat_policy).
+
 Source: Megatron-LM, megatron/core/transformer: transformer_config.py (recompute_modules and its checks),
 transformer_layer.py, attention.py, multi_latent_attention.py, moe/moe_layer.py, moe/experts.py;
 megatron/core/models/gpt/gpt_layer_specs.py (which layernorms are fused).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.part import BLOCKS
@@ -43,6 +48,21 @@ RECOMPUTE_MODULES = ("core_attn", "mla_up_proj", "layernorm", "mlp", "moe", "moe
 
 DISCARDING_MODULES = ("mla_up_proj", "layernorm", "moe_act")
 """Those that discard their output: cheap to recompute, and without any exchange but gathers of latent vectors."""
+
+RECOMPUTE_KEEPS: Mapping[str, str] = MappingProxyType(
+    {
+        "linear_qkv": "queries, keys, values",
+        "core_attn": "attention outputs",
+        "linear_proj": "",
+        "linear_fc1": "MLP activations",
+        "linear_fc2": "",
+        "expert_fc1": "expert FC1 outputs",
+        "expert_fc2": "expert inputs",
+    }
+)
+"""Outputs that a layer may keep though it is recomputed whole, under the modules that make them: queries, keys and
+values as attention reads them, its output, that of its projection, of both GEMMs of a dense MLP (and of shared
+experts), and of experts; and the saved tensor that is as large as each, where it is not the hidden state."""
 
 DEFAULT_MODULES = ("core_attn",)
 """What ``selective`` recomputes where no module is named."""

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.errors import ConfigError
+from traincast.hardware.dtypes import FOUR_BIT, PEAK_OF_DTYPE
 from traincast.model.blocks.ends import Embedding, EmbeddingCopy, LmHead, MtpProjection, OtherParameters
 from traincast.model.blocks.part import BLOCKS, Block, BlockKind, Elements, Part
 from traincast.model.blocks.share import Share
@@ -50,6 +51,34 @@ class InSixteenBits(Struct, frozen=True):
         return self.block.parts(replace(share, execution=share.execution.in_sixteen_bits()))
 
 
+class MixedFourBits(Struct, frozen=True):
+    """A block of which, where GEMMs run in 4 bits, some stay wider.
+
+    Projections of attention and to and from latent tokens stay in 16 bits, those behind mixers with a state run in
+    MXFP8. Source: NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/perf_recipes/nemotronh/te_quant.cfg.
+    """
+
+    block: Block
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return the parts of the block, some of them with GEMMs of another type."""
+        parts = self.block.parts(share)
+        if PEAK_OF_DTYPE[share.execution.precision] != FOUR_BIT:
+            return parts
+        wide = dict.fromkeys(_SIXTEEN_BITS, share.execution.core_dtype) | dict.fromkeys(_EIGHT_BITS, "mxfp8")
+        return tuple(_with_dtype(part, wide.get(part.name.rpartition(".")[2])) for part in parts)
+
+
+_SIXTEEN_BITS = ("linear_qkv", "linear_proj", "fc1_latent_proj", "fc2_latent_proj")
+_EIGHT_BITS = ("out_proj",)
+
+
+def _with_dtype(part: Part, dtype: str | None) -> Part:
+    if dtype is None:
+        return part
+    return replace(part, gemms=tuple(replace(gemm, dtype=dtype) for gemm in part.gemms))
+
+
 def in_sixteen_bits(blocks: Blocks) -> Blocks:
     """Return blocks that stay in 16 bits, whatever the type of other layers' GEMMs."""
     return tuple(map(InSixteenBits, blocks))
@@ -70,10 +99,11 @@ def blocks_of_layers(model: Model) -> tuple[Blocks, ...]:
 
 def _made(model: Model, layer: int, kinds: Iterable[tuple[BlockKind, str]]) -> Blocks:
     """Return the blocks of some kinds and variants for the layer at that index."""
-    return tuple(
+    made = (
         Shaped(kind.make(model.shaped(variant), layer), variant) if variant else kind.make(model, layer)
         for kind, variant in kinds
     )
+    return tuple(map(MixedFourBits, made)) if model.mixed_four_bits else tuple(made)
 
 
 def _kinds(names: tuple[str, ...]) -> tuple[tuple[BlockKind, str], ...]:
@@ -129,9 +159,9 @@ def mtp_body(model: Model) -> Blocks:
 
 def mtp_blocks(model: Model) -> Blocks:
     """Return the blocks of an MTP layer itself: those that the model names, else those of the last layer."""
-    if model.mtp_blocks:
-        return _made(model, model.layers - 1, _kinds(model.mtp_blocks))
-    return layer_blocks(model, model.layers - 1)
+    last = model.layers - 1
+    blocks = _made(model, last, _kinds(model.mtp_blocks)) if model.mtp_blocks else layer_blocks(model, last)
+    return in_sixteen_bits(blocks) if model.mtp_in_sixteen_bits else blocks
 
 
 def layer_kinds(model: Model, layers: Iterable[int]) -> dict[Blocks, int]:

@@ -23,7 +23,7 @@ _NESTED: dict[type, dict[str, type[Attention] | type[Experts] | type[Latent]]] =
 }
 _ZERO_IS_ALLOWED = {
     *("ffn_hidden", "window", "window_layers", "shared_ffn_hidden", "latent_hidden", "first_dense_layers"),
-    *("learned_positions", "mtp_layers", "norms_per_layer", "other_params"),
+    *("learned_positions", "mtp_layers", "last_wide_layers", "norms_per_layer", "other_params"),
 }
 
 _OF_THE_WHOLE = ("blocks", "mtp_blocks", "mtp_layers", "variants", "notes")

@@ -216,13 +216,16 @@ class _Search(Struct, frozen=True):
             probability=faster,
             peak_bytes=best.peak_bytes,
             free_bytes=self.usable_bytes - best.peak_bytes,
-            chance_of_oom=chance_of_oom(best.peak_bytes, self.usable_bytes),
+            chance_of_oom=self._chance(best),
             risks=tuple(self._risks(best, faster)),
         )
 
+    def _chance(self, best: Finalist) -> float:
+        return chance_of_oom(best.peak_bytes, self.usable_bytes, self.screen.space.framework.name)
+
     def _risks(self, best: Finalist, faster: float) -> Iterator[str]:
         """Yield what speaks against a change: memory, doubt, groups between nodes, what is assumed for it."""
-        more, chance = best.peak_bytes - self.has.peak_bytes, chance_of_oom(best.peak_bytes, self.usable_bytes)
+        more, chance = best.peak_bytes - self.has.peak_bytes, self._chance(best)
         if more > 0 and chance > _LITTLE_CHANCE:
             yield f"{format_size(more)} more memory, runs out of it with {format_share(chance)}"
         if faster < _SURE:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traincast.estimate.factors import FactorTable, factors_on
+from traincast.estimate.factors import factors_on
 from traincast.planning.finalists import Finalist
-from traincast.simulation.confidence import deviation, sensitivities
+from traincast.simulation.confidence import basis_of_step, deviation_alone, sensitivities
 from traincast.workload.ops import FloatArray
 
 DRAWS = 4096
@@ -28,7 +28,8 @@ def drawn_steps(finalists: Sequence[Finalist]) -> FloatArray:
     slopes = [sensitivities(each.done) for each in finalists]
     names = sorted(set().union(*slopes))
     table = factors_on(finalists[0].done.step.setting.cluster)
-    deviation_C = np.array([_alone(finalists[0], table, name) for name in names])
+    basis = basis_of_step(finalists[0].done)
+    deviation_C = np.array([deviation_alone(basis, table, name) for name in names])
     slope_NC = np.array([[each.get(name, 0.0) for name in names] for each in slopes])
     draws = np.random.default_rng(_SEED)
     shared = draws.standard_normal((len(names), DRAWS)) * deviation_C[:, None]
@@ -36,12 +37,6 @@ def drawn_steps(finalists: Sequence[Finalist]) -> FloatArray:
     step_N = np.array([each.step_s for each in finalists])
     found: FloatArray = step_N[:, None] * np.exp(slope_NC @ shared + own)
     return found
-
-
-def _alone(finalist: Finalist, table: FactorTable, name: str) -> float:
-    """Return the deviation of the logarithm of the time of one class of work."""
-    both, rest = (deviation(finalist.done, table, each) for each in ({name: 1.0}, {}))
-    return math.sqrt(max(0.0, both**2 - rest**2))
 
 
 def probabilities(steps_ND: FloatArray) -> tuple[float, ...]:

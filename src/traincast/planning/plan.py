@@ -54,8 +54,9 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     if setting.engine == "auto":
         setting = replace(setting, engine="several")
     usable = usable_bytes(setting.cluster.gpu.memory_bytes)
-    limit = usable * (1 - options.headroom) if options.headroom is not None else safe_bytes(usable)
     space = _space(request, setting, options)
+    safe = safe_bytes(usable, space.framework.name)
+    limit = safe if options.headroom is None else usable * (1 - options.headroom)
     screen = Screen(space, setting, limit)
     screened = screen.run()
     if not screened.layouts:
@@ -141,12 +142,12 @@ def framework_of(request: JobRequest) -> Framework:
     return named if isinstance(named, Framework) else load_framework(named)
 
 
-def safe_bytes(usable: float) -> float:
+def safe_bytes(usable: float, framework: str) -> float:
     """Return the memory that a layout may need for running out of it to be very unlikely."""
     low, high = 0.0, usable
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if chance_of_oom(middle, usable) <= WARNED_ABOVE else (low, middle)
+        low, high = (middle, high) if chance_of_oom(middle, usable, framework) <= WARNED_ABOVE else (low, middle)
     return low
 
 

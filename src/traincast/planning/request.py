@@ -29,3 +29,19 @@ def requested(job: JobRequest | Draft) -> tuple[JobRequest, tuple[Note, ...], st
         text = f"seq_length is not given: {length}, as far as {model.name} is made for and no longer than is usual"
         notes = (*notes, Note("assumed-seq-length", text))
     return job.request(), notes, job.cluster
+
+
+def as_trained(job: JobRequest, tokens: float | str | None) -> tuple[JobRequest, tuple[Note, ...]]:
+    """Return a job whose experts are routed as after the first thousand steps, where it is one step of a whole run.
+
+    What the job says itself stays; without `tokens` it is a step that is timed, as benchmarks do.
+    """
+    open_ = job.moe_routing is None and job.expert_imbalance == 1
+    if tokens is None or job.model.experts is None or not open_:
+        return job, ()
+    text = (
+        "moe_routing is not given: trained, as a run of so many tokens spends nearly all of its steps with a router "
+        "that is balanced but not forced; balanced is what benchmarks time"
+    )
+    note = Note("assumed-moe-routing", text, brief="moe_routing is not given: trained, as in a run of many tokens")
+    return replace(job, moe_routing="trained"), (note,)

@@ -83,7 +83,7 @@ def forecast_step(
     found = replace(
         result,
         interval=later(lambda: interval(done, table)),
-        memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in memory.stages),
+        memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes), job.framework.name) for each in memory.stages),
         assumptions=later(lambda: (*_in_bytes(result.assumptions, memory), *_own_factors(job, setting.cluster))),
         warnings=later(lambda: result.warnings + warnings + above_peak(rates)),
         tokens_per_s_per_gpu=rates.tokens_per_s,
@@ -170,7 +170,7 @@ def _own_factors(job: Job, cluster: Cluster) -> Iterator[Note]:
         yield Note("run-factors-unused", text)
 
 
-def _memory(stage: StageMemory, usable: float) -> MemoryResult:
+def _memory(stage: StageMemory, usable: float, framework: str) -> MemoryResult:
     return MemoryResult(
         parameters=stage.parameters,
         gradients=stage.gradients,
@@ -180,7 +180,7 @@ def _memory(stage: StageMemory, usable: float) -> MemoryResult:
         peak=stage.peak,
         host=stage.host or None,
         usable=usable,
-        chance_of_oom=chance_of_oom(stage.peak, usable),
+        chance_of_oom=chance_of_oom(stage.peak, usable, framework),
     )
 
 
@@ -244,7 +244,7 @@ def rates_of(done: JobStep) -> StepRates:
     recompute, share = _recomputed(job)
     tokens = job.batch.tokens_per_step / done.step_s / world
     needed, done_in_all = flops_per_token(
-        job.model, attended, recompute, job.finetuning.task, share, job.recompute.modules
+        job.model, attended, recompute, job.finetuning.task, share, job.recompute.modules, job.recompute.keeps
     )
     dtype, half = _peak_dtype(job.precision.dtype, done.gpu), _half(done.gpu)
     return StepRates(

@@ -5,7 +5,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
-from traincast.estimate.clocks import power_notes
+from traincast.estimate.clocks import power_notes, slowest_of
 from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, FactorTable, factors_on, host_class, with_factors
 from traincast.estimate.measured import constants_notes, in_pass, unmeasured, with_measured
 from traincast.estimate.offload import offload_notes, ranks_of_host, with_offload
@@ -113,7 +113,7 @@ def estimated_work(
     workload = study.workload(
         (built, ranks_per_node), lambda: build_workload(built, plan_in(study, built), ranks_per_node)
     )
-    compute_factor = _compute_factor(job, factors)
+    compute_factor = _compute_factor(job, gpu, factors)
     seconds = study.seconds((gpu, factors, compute_factor), lambda: operator_seconds(job, gpu, factors))
     compute = estimate_compute(workload.ops, seconds)
     if job.offload.any:
@@ -136,11 +136,12 @@ def _host_factor(ops: OpTable, row: int, factors: CostFactors, slowdown: float) 
 
 def operator_seconds(job: Job, gpu: Gpu, factors: CostFactors) -> OperatorSeconds:
     """Return what tells the time of single operator calls in a step of a job."""
-    return OperatorSeconds(gpu, factors, _compute_factor(job, factors))
+    return OperatorSeconds(gpu, factors, _compute_factor(job, gpu, factors))
 
 
-def _compute_factor(job: Job, factors: CostFactors) -> float:
-    return job.framework.compute_factor * factors.factor("compute")
+def _compute_factor(job: Job, gpu: Gpu, factors: CostFactors) -> float:
+    """Return the factor on all computation: a step waits for the slowest of its GPUs."""
+    return job.framework.compute_factor * factors.factor("compute") * slowest_of(gpu, job.parallel.world_size)
 
 
 def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:

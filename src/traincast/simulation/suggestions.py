@@ -28,9 +28,9 @@ from traincast.job.job import Job
 from traincast.job.options import LayoutOptions
 from traincast.progress import parts
 from traincast.schedules.schedule import usual_schedule
-from traincast.simulation.confidence import TRANSFERS, Z
 from traincast.simulation.edits import edited
 from traincast.simulation.result import Result
+from traincast.simulation.widths import UNMEASURED_LINK, Z, shipped_widths
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind, Operation, Provenance
 
@@ -195,7 +195,7 @@ def _long_stage(result: Result) -> Iterator[_Candidate]:
 def spread_of_files(result: Result, cluster: Cluster) -> Spread:
     """Return the uncertainty of the times of a file's step: none for measured ones, that of links for estimates."""
     seen = any(key[0] == "chip" and key[1] == chip_of(cluster.gpu) for key in factors_on(cluster).factors)
-    deviation = TRANSFERS["seen" if seen else "unseen"]
+    deviation = shipped_widths()["transfers"] if seen else UNMEASURED_LINK
     program = result.program
     estimated: set[str] = set()
     if program is not None:

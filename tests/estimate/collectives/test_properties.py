@@ -12,6 +12,7 @@ from traincast.estimate.collectives.links import (
     curve,
     evaluate,
     fitted,
+    halves_rate,
     latency_s,
     one_link,
     rate_inside,
@@ -357,3 +358,9 @@ def test_the_emptiest_node_of_a_mesh_holds_a_ring_back():
     ]
     assert times[1] == pytest.approx(2**33 * 9 / 10 / one_link(mesh), rel=0.01)
     assert times[0] < times[2] < times[1]
+
+
+def test_a_flat_torus_closes_as_a_whole_pod_alone():
+    pod = load_cluster("tpu-v6e")
+    assert [round(rate_inside(n, pod) / one_link(pod)) for n in (2, 8, 64, 256)] == [1, 2, 2, 4]
+    assert halves_rate(256, pod) == pytest.approx(2 * 16 * one_link(pod))

@@ -14,6 +14,7 @@ from traincast.job.job import Job
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.mechanisms.activations import LayerModel
+from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
 from traincast.schedules.plan import SchedulePlan
@@ -169,7 +170,10 @@ def test_tied_embeddings_are_kept_once_on_one_stage_and_twice_on_two():
 
 
 def test_lora_trains_little_and_keeps_the_frozen_weights():
-    full, lora = job_of(gpus=8, tp=1, pp=1, zero=0), job_of(gpus=8, tp=1, pp=1, zero=0, task="lora", lora_rank=16)
+    full, lora = (
+        job_of(gpus=8, tp=1, pp=1, zero=0),
+        job_of(gpus=8, tp=1, pp=1, zero=0, task="lora", lora_rank=16, lora_targets=LORA_TARGETS),
+    )
     (all_of_it,), (adapters,) = memory_of(full), memory_of(lora)
     assert adapters.parameters == all_of_it.parameters + 2 * adapter_parameters(lora.model, 16)
     assert 0 < adapters.optimizer < 0.02 * all_of_it.optimizer
@@ -325,9 +329,18 @@ def test_chances_follow_from_the_measured_error():
     usable = usable_bytes(80e9)
     assert chance_of_oom(usable, usable) == 0.5
     assert chance_of_oom(0.0, usable) == 0.0
-    above, below = (chance_of_oom(usable * math.exp(way * memory_deviation()), usable) for way in (1, -1))
-    assert above == pytest.approx(0.8413, abs=1e-4)
-    assert above + below == pytest.approx(1)
+    for framework in ("", "megatron-core-2026", "nanotron-2024"):
+        deviation = memory_deviation(framework)
+        above, below = (chance_of_oom(usable * math.exp(way * deviation), usable, framework) for way in (1, -1))
+        assert above == pytest.approx(0.8413, abs=1e-4)
+        assert above + below == pytest.approx(1)
+
+
+def test_a_framework_that_nobody_measured_is_less_sure_than_one_that_was():
+    usable = usable_bytes(80e9)
+    for share in (0.8, 0.9):
+        known = chance_of_oom(share * usable, usable, "megatron-core-2026")
+        assert known < chance_of_oom(share * usable, usable) == chance_of_oom(share * usable, usable, "our own")
 
 
 @settings(max_examples=30, deadline=None)
@@ -336,7 +349,7 @@ def test_jobs_are_refused_warned_of_or_run_by_their_chance(share):
     job = job_of("llama3-70b", 64, tp=4, pp=2, vpp=1, zero=0, micro_batch=2)
     need = peak_of(job)
     verdict = fits(JobMemory(job), 80e9 * share * need / usable_bytes(80e9))
-    assert verdict.chance_of_oom == pytest.approx(chance_of_oom(need, share * need))
+    assert verdict.chance_of_oom == pytest.approx(chance_of_oom(need, share * need, job.framework.name))
     assert verdict.fits == (share >= 1)
     assert verdict.refused <= verdict.doubtful
     assert verdict.refused == (verdict.chance_of_oom > 0.9)
@@ -394,7 +407,68 @@ def test_the_loss_is_the_frameworks_whatever_is_sharded():
     megatron = load_framework("megatron-core-2025")
     assert {megatron.memory_policy(zero).logit_bytes for zero in range(4)} == {4}
     assert {load_framework("megatron-core-2024").memory_policy(zero).logit_bytes for zero in range(4)} == {6}
-    assert load_framework("torchtitan-2025").memory_policy(0).logit_bytes == 14
+    assert load_framework("torchtitan-2025").memory_policy(0).logit_bytes == 12
+    assert load_framework("fms-fsdp-2024").memory_policy(0).logit_bytes == 14
+
+
+@pytest.mark.parametrize(("kernel", "logit_bytes"), [("fused", 4), ("unfused", 6), ("compiled", 10)])
+def test_what_computes_the_loss_decides_how_much_of_the_logits_is_there(kernel, logit_bytes):
+    """4 bytes of a logit wait for the backward pass; what else is there at a time passes in the forward pass."""
+    job = job_of(gpus=8, tp=1, pp=1, vocab_multiple=2**19, loss_kernel=kernel)
+    (stage,) = memory_of(job)
+    logits = job.kernels.padded_vocab * 4096
+    assert term(stage, "logits") == 4 * logits
+    assert term(stage, "passing activations") == max((logit_bytes - 4) * logits, term(stage, "passing activations"))
+    if kernel != "fused":
+        assert term(stage, "passing activations") == (logit_bytes - 4) * logits
+
+
+def test_dropout_keeps_two_masks_of_every_layer():
+    without, masks = job_of(gpus=8, tp=2, pp=1), job_of(gpus=8, tp=2, pp=1, dropout=True)
+    (plain,), (dropped,) = memory_of(without), memory_of(masks)
+    assert term(plain, "dropout masks") == 0
+    assert term(dropped, "dropout masks") == 2 * masks.model.layers * masks.model.hidden * 4096 / 2
+    assert dropped.activations - plain.activations == term(dropped, "dropout masks")
+
+
+def test_gradients_that_a_kernel_adds_up_leave_no_tensor_behind():
+    job = job_of(tp=2, pp=2, vpp=1)
+    assert min(placeholders(job)) > 0
+    assert placeholders(job.with_values(unfused=("gradient_sums",))) == [0, 0]
+
+
+def test_gemms_have_workspaces_and_those_of_experts_more():
+    dense, experts = (memory_of(job_of(model, gpus=8, tp=1, pp=1))[0] for model in ("llama3-8b", "mixtral-8x7b"))
+    assert [term(each, "GEMM workspaces") / 2**20 for each in (dense, experts)] == [96, 192]
+
+
+def test_gathered_inputs_wait_for_the_gpu_in_all_forward_passes_that_follow_each_other():
+    """Both inputs that a block gathers, whole: of one microbatch, and in a pipeline of all in flight but the last."""
+    whole = 2 * 4096 * load_model("llama3-8b").hidden
+    for pp, passes in ((1, 1), (2, 1), (4, 3)):
+        job = job_of(framework="nanotron-2024", gpus=4 * pp, tp=4, pp=pp, micro_batch=1, global_batch=32)
+        policy = replace(job.framework.memory, waiting_gathers=0)
+        alone = replace(job, framework=replace(job.framework, memory=policy))
+        more = memory_of(job)[0].activations - memory_of(alone)[0].activations
+        assert more == pytest.approx(2 * whole * job.pipeline.layers_Q[0] * passes)
+    (stage,) = memory_of(job_of(framework="nanotron-2024", gpus=1, tp=1, pp=1, global_batch=1))
+    assert term(stage, "gathered inputs") == 0
+
+
+def test_operators_that_are_recomputed_leave_every_other_product_of_a_layer():
+    """torchtitan: of a token each layer keeps its input, attention's output, and half of what its GEMMs write."""
+    job = job_of(framework="torchtitan-2025", gpus=8, tp=1, pp=1, micro_batch=1, global_batch=8, recompute="selective")
+    model, (stage,) = job.model, memory_of(job)
+    attention = model.attention
+    queries, pairs = attention.heads * attention.head_dim, 2 * attention.kv_heads * attention.head_dim
+    written = queries + pairs + model.hidden + 2 * model.ffn_hidden + model.hidden
+    tokens = 4096 * model.layers
+    assert term(stage, "layer inputs") == 2 * tokens * model.hidden
+    assert term(stage, "outputs of GEMMs") == pytest.approx(2 * tokens * written / 2)
+    assert term(stage, "attention outputs") == pytest.approx(tokens * (2 * queries + 4 * attention.heads))
+    (whole,) = memory_of(job.with_values(recompute_layers=None))
+    assert term(whole, "outputs of GEMMs") == 0
+    assert whole.activations < stage.activations < memory_of(job.with_values(recompute="none"))[0].activations
 
 
 def placeholders(job: Job) -> list[float]:

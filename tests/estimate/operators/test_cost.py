@@ -189,8 +189,8 @@ def test_the_same_chip_lends_its_constants():
     assert estimate_operator(call, load_gpu("h800")).time_s == estimate_operator(call, H100).time_s
     assert estimate_operator(call, load_gpu("h800")).confidence == "medium"
     assert estimate_operator(call, H100).confidence == "high"
-    assert estimate_operator(call, load_gpu("mi300x")).confidence == "low"
-    assert "all GPUs" in estimate_operator(call, load_gpu("mi300x")).source
+    assert estimate_operator(call, load_gpu("mi355x")).confidence == "low"
+    assert "all GPUs" in estimate_operator(call, load_gpu("mi355x")).source
 
 
 def row(gpu, family, dtype, compute):

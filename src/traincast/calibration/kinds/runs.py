@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.calibration.kind import (
     KINDS,
@@ -40,9 +41,9 @@ from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.factors import FactorTable, factors_on, shipped_factors
 from traincast.estimate.memory import JobMemory, StageMemory, fits
 from traincast.estimate.memory.fits import REFUSED_ABOVE
+from traincast.job.job import Job
 from traincast.job.parallel import DEGREES
 from traincast.schedules.schedule import planned
-from traincast.simulation.confidence import Z
 from traincast.units import format_share
 
 BOARD = "board"
@@ -54,6 +55,8 @@ GROUPINGS = (BOARD, FIT, "moe", "precision", "gpu", "chip", "framework", "source
 LEAVES_OUT = ("family", "source", "chip", "source+chip", "framework", "model")
 """What can be left out of the fit; of two, rows that share both."""
 MEMORY_GROUPINGS = ("source", "gpu", "model", "framework")
+HOST_AHEAD = "host_ahead"
+"""Column of what is known of a run's launches: ``false`` where the GPUs mostly waited for the host or the network."""
 ONE_DEVIATION = 0.68
 """Share of a normal distribution within one standard deviation."""
 _OUTCOMES = {"ok": "ran", "crashed": "crashed"}
@@ -106,7 +109,7 @@ def step_predictions(
         skipped=(*skipped, *reasons),
         rows=table.size,
         notes=assumed_frameworks(rows),
-        spread=Z * np.array([each.deviation for each in forecasts], np.float64),
+        inside=np.array([each.holds(run.measured_s) for run, each in zip(rows, forecasts, strict=True)], np.bool_),
         ratios=tuple(_ratios(rows, predicted)),
         kept=forecasts,
     )
@@ -235,6 +238,8 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
         job = job_of_run(run)
     except InfeasibleError as error:
         return RunMemory(None, run.memory_kind, False, True, str(error))
+    if run.cells.get(HOST_AHEAD) == "false":
+        job = without_waiting(job)
     parallel = job.parallel
     plan = planned(job.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
     memory = JobMemory(job, plan)
@@ -242,6 +247,12 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
     printed = stages[0] if run.first_stage_memory else max(stages, key=lambda stage: stage.peak)
     verdict = fits(memory, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)
     return RunMemory(printed, run.memory_kind, verdict.fits, verdict.refused, "" if verdict.fits else verdict.text)
+
+
+def without_waiting(job: Job) -> Job:
+    """Return a job whose host is not ahead of its GPUs, so that nothing waits for them."""
+    policy = replace(job.framework.memory, waiting_gathers=0)
+    return replace(job, framework=replace(job.framework, memory=policy))
 
 
 def predict_memory(table: MeasurementTable, request: Request) -> Predictions:

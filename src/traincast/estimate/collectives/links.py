@@ -32,12 +32,13 @@ from traincast.hardware.cluster import Cluster
 from traincast.shipped import constant, shipped_toml
 from traincast.workload.ops import FloatArray
 
-STRAIGHT = ("mesh", "torus")
+STRAIGHT = ("mesh", "torus", "torus_2d")
 """Kinds of links that lead from rank to rank without a switch."""
-_TORUS_LINKS = 6
-"""Links of a chip in a torus of three dimensions."""
-_CLOSED = 4
-"""Chips in a row from which on its ends are joined.
+_DIMENSIONS = {"torus": 3, "torus_2d": 2}
+"""Of a torus; a chip has two links in each."""
+_CLOSED = {"torus": 4, "torus_2d": 16}
+"""Chips in a row from which on its ends are joined; of two dimensions the whole pod of 16 x 16 (Google Cloud
+documentation, TPU v5e and v6e).
 
 Source: Jouppi et al., TPU v4: An optically reconfigurable supercomputer for machine learning,
 ISCA 2023: blocks of 4 x 4 x 4 chips, whose faces are joined by optical switches.
@@ -225,17 +226,28 @@ def rate_inside(members: int, cluster: Cluster) -> float:
     """
     link = cluster.intra
     if link.kind in STRAIGHT:
-        links = members - 1 if link.kind == "mesh" else sum(map(_links, _extents(members)))
+        kind = link.kind or ""
+        links = members - 1 if kind == "mesh" else sum(_links(each, kind) for each in _extents(members, kind))
         return min(link.bandwidth_bytes_per_s, max(links, 1) * one_link(cluster))
-    if members <= 2:
+    island = _bridged(cluster)
+    if members <= max(island, 2):
         return link.pair_bandwidth_bytes_per_s or link.bandwidth_bytes_per_s
-    return link.bandwidth_bytes_per_s * float((2 / members) ** (link.crowding or 0.0))
+    return island * link.bandwidth_bytes_per_s * float((2 / members) ** (link.crowding or 0.0))
+
+
+def _bridged(cluster: Cluster) -> int:
+    """Return how many cards over PCIe have a bridge; 1 where none do.
+
+    Rings over several such islands are as many as their cards, and each crosses between islands by another one, at the
+    rate of its own slot (NCCL, src/graph/search.cc: channels that differ in the GPUs that they leave by).
+    """
+    return (cluster.gpu.domain or 1) if cluster.intra.kind == "pcie" else 1
 
 
 def one_link(cluster: Cluster) -> float:
     """Return the rate of one link of a mesh or a torus, in bytes per second: that of two ranks alone."""
     link = cluster.intra
-    all_links = max(cluster.gpus_per_node - 1, 1) if link.kind == "mesh" else _TORUS_LINKS
+    all_links = 2 * _DIMENSIONS.get(link.kind or "", 0) or max(cluster.gpus_per_node - 1, 1)
     return link.pair_bandwidth_bytes_per_s or link.bandwidth_bytes_per_s / all_links
 
 
@@ -244,23 +256,26 @@ def halves_rate(members: int, cluster: Cluster) -> float | None:
 
     In a torus those are the links that a cut through the longest dimension meets.
     """
-    limit = cluster.intra.halves_bandwidth_bytes_per_s
-    if cluster.intra.kind != "torus" or members < 2:
+    limit, kind = cluster.intra.halves_bandwidth_bytes_per_s, cluster.intra.kind or ""
+    if kind not in _DIMENSIONS or members < 2:
         return limit
-    longest, second, third = _extents(members)
-    cut = _links(longest) * second * third * one_link(cluster)
+    longest, second, third = _extents(members, kind)
+    cut = _links(longest, kind) * second * third * one_link(cluster)
     return cut if limit is None else min(limit, cut)
 
 
-def _extents(members: int) -> tuple[int, int, int]:
-    """Return the smallest box, as near to a cube as can be, that holds so many chips; the longest side first."""
-    depth = next(side for side in range(1, members + 1) if side**3 >= members)
+def _extents(members: int, kind: str) -> tuple[int, int, int]:
+    """Return the smallest box, as near to a cube as can be, that holds so many chips; the longest side first.
+
+    Of a torus of two dimensions it is flat.
+    """
+    depth = 1 if _DIMENSIONS[kind] == 2 else next(side for side in range(1, members + 1) if side**3 >= members)
     layer = ceil(members / depth)
     width = isqrt(layer - 1) + 1
     sides = sorted((depth, width, ceil(layer / width)), reverse=True)
     return sides[0], sides[1], sides[2]
 
 
-def _links(extent: int) -> int:
+def _links(extent: int, kind: str) -> int:
     """Return the links by which every chip of a row goes on in it: the ends of an open row have one."""
-    return min(extent - 1, 1) if extent < _CLOSED else 2
+    return min(extent - 1, 1) if extent < _CLOSED[kind] else 2

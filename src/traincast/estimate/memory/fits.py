@@ -1,11 +1,11 @@
 """Whether a job fits into the memory of its GPUs, how sure that is, and what would free memory.
 
-The logarithm of measured over predicted memory is taken as normal around 0 with the deviation that published runs
-show (`data/memory/error.toml`). All stages of a job share the model's error, so that the stage that needs most decides.
+The logarithm of measured over predicted memory is taken as normal around 0 with the deviation that recorded peaks of
+the framework show, or those of all others where nobody measured it (`data/memory/error.toml`). All stages of a job
+share the model's error, so that the stage that needs most decides.
 """
 
 import math
-from typing import Any
 
 from msgspec import Struct
 
@@ -49,6 +49,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """What is missing on that stage; 0 where the job fits."""
     largest: tuple[tuple[str, float], ...]
     """Its largest terms, the largest first."""
+    deviation: float
+    """How far two of three runs of its framework are from the memory model, as a share."""
     remedies: tuple[tuple[str, float], ...]
     """Changes, with the bytes that each saves on the worst stage, the best first; empty where the job fits surely."""
 
@@ -77,7 +79,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
         return (
             f"the job {judged}: {need} (most of it: {parts}); chance of running out of memory "
             f"{shown_chance(self.chance_of_oom)}, as two of three measured runs are within "
-            f"{format_share(memory_deviation(), 0)} of the memory model{self._freed}"
+            f"{format_share(self.deviation, 0)} of the memory model{self._freed}"
         )
 
     @property
@@ -95,21 +97,43 @@ def usable_bytes(hbm_bytes: float) -> float:
     return VISIBLE * _GIB_PER_GB * hbm_bytes
 
 
-def memory_deviation() -> float:
-    """Return the standard deviation of the logarithm of measured over predicted memory."""
-    return float(constant(_error)["error"]["deviation"])
+class Deviation(Struct, frozen=True, forbid_unknown_fields=True):
+    """How far the memory model is off for some frameworks, as ``data/memory/error.toml`` has it."""
+
+    deviation: float
+    """Standard deviation of the logarithm of measured over predicted memory."""
+    source: str
+    frameworks: tuple[str, ...] = ()
 
 
-def _error() -> dict[str, dict[str, Any]]:
-    return shipped_toml("memory/error.toml", dict[str, dict[str, Any]])
+class _Deviations(Struct, frozen=True, forbid_unknown_fields=True):
+    measured: tuple[Deviation, ...]
+    unmeasured: Deviation
 
 
-def chance_of_oom(peak_bytes: float, usable_bytes: float) -> float:
-    """Return the chance that a GPU runs out of memory; 0.5 where it is predicted to need what programs can use."""
+def memory_deviation(framework: str = "") -> float:
+    """Return the standard deviation of the logarithm of measured over predicted memory of a framework, by its name."""
+    found = constant(_deviations)
+    return next((each for each in found.measured if framework in each.frameworks), found.unmeasured).deviation
+
+
+def _deviations() -> _Deviations:
+    return shipped_toml("memory/error.toml", _Deviations)
+
+
+def chance_of_oom(peak_bytes: float, usable_bytes: float, framework: str = "") -> float:
+    """Return the chance that a GPU runs out of memory; 0.5 where it is predicted to need what programs can use.
+
+    By default the framework is one that nobody measured.
+    """
+    return chance_with(memory_deviation(framework), peak_bytes, usable_bytes)
+
+
+def chance_with(deviation: float, peak_bytes: float, usable_bytes: float) -> float:
+    """Return the chance that a GPU runs out of memory with a deviation of the memory model."""
     if peak_bytes <= 0:
         return 0.0
-    deviations = math.log(peak_bytes / usable_bytes) / memory_deviation()
-    return 0.5 * math.erfc(-deviations / math.sqrt(2))
+    return 0.5 * math.erfc(-math.log(peak_bytes / usable_bytes) / deviation / math.sqrt(2))
 
 
 def fits(memory: JobMemory, hbm_bytes: float, gpus_per_node: int = 8, host_bytes: float = 0.0) -> Verdict:
@@ -120,13 +144,15 @@ def fits(memory: JobMemory, hbm_bytes: float, gpus_per_node: int = 8, host_bytes
     host's memory, to which it may offload where nothing else is enough.
     """
     peak, usable = memory.peak, usable_bytes(hbm_bytes)
-    chance, shortfall = chance_of_oom(peak, usable), max(0.0, peak - usable)
+    deviation = memory_deviation(memory.job.framework.name)
+    chance, shortfall = chance_with(deviation, peak, usable), max(0.0, peak - usable)
     found = memory.remedies(gpus_per_node) if chance > WARNED_ABOVE else ()
     if chance > WARNED_ABOVE and not any(size >= shortfall for _, size in found):
         found = tuple(sorted((*found, *memory.offloads(host_bytes)), key=lambda remedy: -remedy[1]))
     return Verdict(
         fits=peak <= usable,
         chance_of_oom=chance,
+        deviation=deviation,
         stage=memory.worst,
         peak_bytes=peak,
         usable_bytes=usable,

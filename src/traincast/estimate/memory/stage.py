@@ -14,15 +14,27 @@ from traincast.mechanisms.activations import LayerModel
 from traincast.mechanisms.layers import kinds, most
 from traincast.mechanisms.mechanism import GRADIENTS, OPTIMIZER, PARAMETERS
 from traincast.mechanisms.rank import RankState
-from traincast.model.numbers import Number, larger
+from traincast.model.numbers import Number, choose, larger
 from traincast.schedules.plan import SchedulePlan
 
 CONTEXT_BYTES = 0.5 * 2**30
 """CUDA context with PyTorch's kernels, which no allocator counts. Assumed (0.4 to 0.6 GiB is usual); not measured."""
 
-COMMUNICATOR_BYTES = 0.3 * 2**30
-"""Of one NCCL communicator: 16 channels (assumed) with a send and a receive buffer of each protocol, 4 MiB simple,
-4.7 MiB LL128 (120 x 640 x 8 steps x 8 bytes) and 0.5 MiB LL. Source of the sizes: NCCL, src/include/device.h."""
+COMMUNICATOR_BYTES = 0.43 * 2**30
+"""Of one NCCL communicator: 16 channels (assumed), which receive from one rank in a ring and from two in a tree, with a
+buffer of each protocol for each, 4 MiB simple, 4.7 MiB LL128 (120 x 640 x 8 steps x 8 bytes) and 0.5 MiB LL. Sources:
+NCCL, src/include/device.h (sizes); src/init.cc (rings and trees are connected when a communicator is made)."""
+
+WORKSPACE_BYTES = 32 * 2**20
+"""Of one workspace of cuBLAS, which PyTorch's allocator counts. Sources: PyTorch, aten/src/ATen/cuda/
+CublasHandlePool.cpp (parseChosenWorkspaceSize: 8 on the A100, 32 MiB on Hopper and later, for each handle and stream);
+Transformer Engine, pytorch/cpp_extensions/gemm.py (get_cublas_workspace_size_bytes: 4, and 32 MiB from Hopper on)."""
+
+WORKSPACES = 3
+"""Of a job: of the threads that run forward and backward passes one each, and one of Transformer Engine."""
+
+EXPERT_WORKSPACES = 3
+"""More of them where experts' GEMMs run on four streams (Transformer Engine, multi_stream_cublas.py)."""
 
 SLACK = 0.04
 """Reserved over allocated memory, less 1: the median (3.8 %, range 2.8 to 7.9 %) of the 34 Megatron runs of SimuMax
@@ -188,11 +200,22 @@ def _chunk(model: LayerModel, virtual_stage: int) -> _Chunk:
     backward = most(each.backward for each in passing) + stage.moving
     if virtual_stage == len(job.pipeline.layers_Q) - 1:
         forward, backward = _with_logits(model, forward, backward)
+    waits = _waiting(model, len(stage.layers))
+    if isinstance(waits, np.ndarray) or waits:
+        # The last pass in flight is followed by a backward pass, which the host waits for in a pipeline.
+        alone = waits if job.parallel.pp > 1 else 0.0
+        parts, forward, backward = [*parts, {"gathered inputs": waits}], forward - alone, backward - alone
     saved = _sum_of(parts)
     total = sum(saved.values())
     # Weight gradients read the GEMMs' inputs; what only the inputs' gradients need (layernorm inputs, inputs of
     # activation functions, scores) is about half.
     return ChunkBytes(saved=total, for_weights=total / 2, forward=forward, backward=backward, host=stage.away), saved
+
+
+def _waiting(model: LayerModel, layers: int) -> Number:
+    """Return the gathered inputs of a microbatch that wait for the GPU."""
+    share, each = model.share, model.policy.waiting_gathers * layers
+    return each * share.activation_bytes * choose(share.splits_sequence, 1, 0) if each else 0.0
 
 
 def _with_logits(model: LayerModel, forward: Number, backward: Number) -> tuple[Number, Number]:
@@ -214,7 +237,13 @@ def _other(model: LayerModel, plan: SchedulePlan) -> dict[str, float]:
         "nccl buffers": communicator_bytes(parallel.tp, parallel.cp, parallel.dp, parallel.ep, parallel.pp),
         "pipeline messages": 4 * model.share.residual_bytes if len(plan.slots) > 1 else 0.0,
         "communication buckets": model.policy.buffer_bytes,
+        "GEMM workspaces": workspace_bytes(model.job),
     }
+
+
+def workspace_bytes(job: Job) -> float:
+    """Return the workspaces of GEMMs on one rank."""
+    return (WORKSPACES + (EXPERT_WORKSPACES if job.model.experts is not None else 0)) * WORKSPACE_BYTES
 
 
 def communicator_bytes(*degrees: Number) -> Number:
@@ -222,5 +251,5 @@ def communicator_bytes(*degrees: Number) -> Number:
     groups: Number = 0
     for degree in degrees:
         groups = groups + (degree > 1)
-    # The norm of all gradients is summed in a group of its own.
-    return (groups + (groups > 1)) * COMMUNICATOR_BYTES
+    # The norm of all gradients is summed in a group of its own, and all ranks wait for each other in one.
+    return (groups + 2 * (groups > 1)) * COMMUNICATOR_BYTES

@@ -213,7 +213,7 @@ def machine_for(gpu: Gpu, dtype: str, work: Work) -> Machine:
         return Machine(0.0, gpu.memory_bytes_per_s, gpu.sms)
     if work.tiling is not None and asked in PEAK_OF_DTYPE:
         _check_products(asked, gpu)
-    return Machine(gpu.peak_flops_per_s(asked), gpu.memory_bytes_per_s, gpu.sms)
+    return Machine(gpu.peak_flops_per_s(asked), gpu.memory_bytes_per_s, gpu.sms, gpu.generation.matrix_width)
 
 
 def _check_products(dtype: str, gpu: Gpu) -> None:

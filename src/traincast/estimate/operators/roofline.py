@@ -54,6 +54,8 @@ class WorkColumns(NamedTuple):
     kernels_N: FloatArray
     aligned_N: FloatArray
     coordinates_ND: FloatArray
+    depths_N22: FloatArray
+    """Of attention sizes of heads, each with how often it counts in n."""
     whole_n: bool
     """A block computes whole rows of the result (attention)."""
     tiled: bool
@@ -72,6 +74,8 @@ class Machine(NamedTuple):
     peak_flops_per_s: float
     bandwidth_bytes_per_s: float
     sms: int | None
+    matrix_width: int | None = None
+    """Rows and columns of its matrix unit, to which both sides of a matrix that it holds are filled up."""
 
 
 class Parts(Struct, frozen=True):
@@ -90,6 +94,7 @@ class Parts(Struct, frozen=True):
     """Waves of blocks that are paid."""
 
 
+_NO_DEPTHS = ((0.0, 0), (0.0, 0))
 _NO_TILES = Tiling(batch=1, m=1, n=1, k=1)
 
 
@@ -111,6 +116,7 @@ def columns_of(works: Sequence[Work]) -> WorkColumns:
         kernels_N=kernels_N,
         aligned_N=aligned_N,
         coordinates_ND=np.array([work.coordinates for work in works], np.float64),
+        depths_N22=np.array([each.depths or _NO_DEPTHS for each in tilings], np.float64),
         whole_n=any(each.whole_n for each in tilings),
         tiled=works[0].tiling is not None,
     )
@@ -152,6 +158,7 @@ def _best(
     columns: WorkColumns, machine: Machine, constants: FamilyConstants, memory_N: FloatArray, latency_N: FloatArray
 ) -> Parts:
     """Return the parts with the tile and split of least time for each call."""
+    columns = _filled_up(columns, machine.matrix_width)
     tile_m_C1, tile_n_C1, split_C1, position_C = constant(_choices, whole_n=columns.whole_n)
     sms, wave = machine.sms or 1, constants.wave if machine.sms else 0.0
     if columns.whole_n:
@@ -184,6 +191,19 @@ def _best(
         blocks_N=blocks_CN[best_N, each],
         waves_N=waves_CN[best_N, each],
     )
+
+
+def _filled_up(columns: WorkColumns, width: int | None) -> WorkColumns:
+    """Return the work with sides of matrices filled up to those of a matrix unit; of attention those of heads."""
+    if width is None:
+        return columns
+
+    def filled(size: FloatArray) -> FloatArray:
+        return np.ceil(size / width) * width
+
+    if columns.whole_n:
+        return columns._replace(n_N=(filled(columns.depths_N22[..., 0]) * columns.depths_N22[..., 1]).sum(axis=1))
+    return columns._replace(n_N=filled(columns.n_N), k_N=filled(columns.k_N))
 
 
 def _choices(*, whole_n: bool) -> tuple[FloatArray, FloatArray, FloatArray, IntArray]:

@@ -59,13 +59,14 @@ class AttentionBlock(Struct, frozen=True):
             },
             forward=exchanged.enter_forward,
             backward=exchanged.enter_backward,
+            modules=("linear_qkv",),
         )
         proj = output_projection(share, share.heads * dim)
         return (
             *attention_norms(share),
             qkv,
             *head_norms(share, dim),
-            *rotary(share, dim),
+            *rotary(share, dim, ("linear_qkv",)),
             core_attention(share, self.window, dim, dim, kv_width),
             *output_gate(share, gates),
             proj,
@@ -111,6 +112,7 @@ def output_projection(share: Share, inputs: Number) -> Part:
         saved={"attention outputs": share.tokens * inputs * execution.input_bytes} if copied else {},
         forward=exchanged.leave_forward,
         backward=exchanged.leave_backward,
+        modules=("linear_proj",),
     )
 
 
@@ -127,6 +129,7 @@ def head_norms(share: Share, query: int) -> tuple[Part, ...]:
             vectors=(heads if attention.qk_norm_whole else scales) * query,
             kernels=(norm_kernel(share, share.tokens * heads, query),),
             saved={"queries, keys, values": share.tokens * heads * query * share.execution.element_bytes},
+            modules=("linear_qkv",),
         ),
     )
 

@@ -18,7 +18,7 @@ from traincast.model.blocks.mlp import activation, activations, gemms, mlp_norms
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Experts, Model
-from traincast.model.numbers import Number, ceil_div, rounded
+from traincast.model.numbers import Number, ceil_div, choose, rounded, smaller
 
 _UNFUSED_PASSES = 5
 """Passes over both halves of an expert's input where bias and gated activation are kernels of their own: bias, split,
@@ -60,10 +60,10 @@ class MoeMlp(Struct, frozen=True):
         capacity = self.experts.capacity_factor
         return rounded(self.own_tokens(share) * (self.experts.topk * (min(capacity, 1.0) if capacity else 1.0)))
 
-    def spread(self, share: Share) -> float:
+    def spread(self, share: Share) -> Number:
         """Return the tokens that the busiest expert rank takes over the mean: no more than its capacity."""
         spread, capacity = share.execution.dispatch.imbalance, self.experts.capacity_factor
-        return spread if capacity is None else min(spread, max(capacity, 1.0))
+        return spread if capacity is None else smaller(spread, max(capacity, 1.0))
 
     def _router(self, share: Share) -> Part:
         """Return the router, which every rank has whole."""
@@ -121,9 +121,14 @@ class MoeMlp(Struct, frozen=True):
         experts, width, execution = self.experts, self.token_width(share), share.execution
         own, copies, dispatcher = self.own_tokens(share), self.copies(share), execution.dispatch.kind
         gathered = rounded(copies * self.spread(share)) * width * execution.element_bytes * share.etp * (share.etp > 1)
+        sent = width * execution.dispatch.sent_bytes(execution.element_bytes)
+        if dispatcher.dense_routing:
+            # With their gradients on the way back of the backward pass, which has as many bytes.
+            places = smaller(share.ep, ceil_div(execution.ranks_per_node, share.etp))
+            sent = sent + _SCORE_BYTES * places * ceil_div(experts.experts, share.ep)
         there_and_back = (
-            *self._over_ep(share, "out", execution.dispatch.sent_bytes(execution.element_bytes)),
-            *self._over_ep(share, "back", execution.element_bytes),
+            *self._over_ep(share, "out", sent),
+            *self._over_ep(share, "back", width * execution.element_bytes),
         )
         # Without sequence parallelism every rank needs the tokens of all again after the experts, and their gradients
         # before.
@@ -135,6 +140,11 @@ class MoeMlp(Struct, frozen=True):
         )
         dtype = execution.core_dtype
         kernels = [Kernel(family="permute", shape=(own, width, experts.topk), dtype=dtype, count=2)]
+        if dispatcher.sends == "once":
+            # What is copied for each expert is what arrived, a token once at each rank of its experts. Source:
+            # deepseek-ai/DeepEP and its hybrid-ep branch, dispatch_with_permute (moe_permute of received tokens).
+            rows = rounded(own * (_ranks_reached(share, experts) + experts.topk) / (1 + experts.topk))
+            kernels = [Kernel(family="permute", shape=(rows, width, experts.topk), dtype=dtype, count=2)]
         if dispatcher.sorts_chunks:
             # What arrives for several experts of a rank is put into their order, and back.
             several = (share.ep > 1) & (ceil_div(experts.experts, share.ep) > 1)
@@ -144,15 +154,22 @@ class MoeMlp(Struct, frozen=True):
             name="mlp.token_dispatcher",
             counts_as="experts",
             kernels=tuple(kernels),
-            forward=exchanges,
+            forward=(*self._routing_map(share), *exchanges),
             backward=exchanges,
             modules=("moe",),
         )
 
-    def _over_ep(self, share: Share, goes: str, element_bytes: float) -> tuple[Exchange, ...]:
+    def _routing_map(self, share: Share) -> tuple[Exchange, ...]:
+        """Return the exchange of which experts all tokens go to, a byte for each, where ranks have to know it."""
+        if not share.execution.dispatch.kind.dense_routing:
+            return ()
+        size = self.own_tokens(share) * share.ep * self.experts.experts * (share.ep > 1)
+        return (Exchange(group="ep", operation="all_gather", size_bytes=size),)
+
+    def _over_ep(self, share: Share, goes: str, token_bytes: Number) -> tuple[Exchange, ...]:
         """Return the exchange of a rank's tokens over ep, out or back: it takes as long as the busiest rank."""
         experts, dispatcher = self.experts, share.execution.dispatch.kind
-        token_bytes, there = self.token_width(share) * element_bytes, share.ep > 1
+        there = share.ep > 1
         if dispatcher.sends == "all":
             # The gathered tensor, and all of it summed up over the ranks.
             size = rounded(self.own_tokens(share) * share.ep * token_bytes * there)
@@ -184,6 +201,8 @@ class MoeMlp(Struct, frozen=True):
         fused = execution.fused_experts and model.gated and not model.linear_bias
         kernels = () if fused else (activation(share, busiest, width), *((bias,) if unfused else ()))
         casts: tuple[tuple[str, ...], ...] = (("gradients",), ("inputs",)) if fused else ((), ())
+        # A kernel of a gated activation multiplies by the router's weights, too; else that keeps what it multiplies.
+        weighted = 0 if model.gated or execution.expert_output_copy else execution.element_bytes * kept * width
         outputs = {"expert outputs": execution.element_bytes * kept * hidden} if execution.expert_output_copy else {}
         return (
             Part(
@@ -194,7 +213,7 @@ class MoeMlp(Struct, frozen=True):
                 vectors=groups * up * width if model.linear_bias else 0,
                 saved={"expert inputs": share.input_bytes * kept * hidden},
                 drops={"expert inputs": ("moe",)},
-                modules=("moe",),
+                modules=("moe", "expert_fc1"),
                 expert=True,
             ),
             Part(
@@ -202,7 +221,7 @@ class MoeMlp(Struct, frozen=True):
                 counts_as="experts",
                 place="experts",
                 kernels=kernels,
-                saved={"expert FC1 outputs": inner.before, "expert activations": inner.after},
+                saved={"expert FC1 outputs": inner.before, "expert activations": inner.after + weighted},
                 drops={"expert FC1 outputs": ("moe",), "expert activations": ("moe", "moe_act")},
                 modules=("moe", "moe_act"),
                 passing_backward=inner.passing + 2 * execution.element_bytes * kept * hidden,
@@ -215,17 +234,17 @@ class MoeMlp(Struct, frozen=True):
                 vectors=groups * hidden if model.linear_bias else 0,
                 saved=outputs,
                 drops={"expert outputs": ("moe",)},
-                modules=("moe",),
+                modules=("moe", "expert_fc2"),
                 expert=True,
             ),
         )
 
-    def _room(self, share: Share) -> float:
+    def _room(self, share: Share) -> Number:
         """Return the copies that the busiest expert rank keeps over the mean: no more than its capacity."""
         spread, capacity = share.execution.dispatch.imbalance, self.experts.capacity_factor
         if capacity is None:
             return spread
-        return min(spread, capacity) if spread > 1 else capacity
+        return choose(spread > 1, smaller(spread, capacity), capacity)
 
     def _shared(self, share: Share) -> tuple[Part, ...]:
         """Return the shared experts, which are split and exchanged as a dense MLP is."""
@@ -243,7 +262,7 @@ class MoeMlp(Struct, frozen=True):
                 vectors=up_matrices(share) * width if model.linear_bias else 0,
                 forward=exchanged.enter_forward,
                 backward=exchanged.enter_backward,
-                modules=("moe", "shared_experts"),
+                modules=("moe", "shared_experts", "linear_fc1"),
             ),
             Part(
                 name="mlp.shared_experts.activation_func",
@@ -262,7 +281,7 @@ class MoeMlp(Struct, frozen=True):
                 vectors=(model.hidden if model.linear_bias else 0) + (model.hidden if self.experts.shared_gate else 0),
                 forward=exchanged.leave_forward,
                 backward=exchanged.leave_backward,
-                modules=("moe", "shared_experts"),
+                modules=("moe", "shared_experts", "linear_fc2"),
             ),
         )
 
@@ -322,6 +341,14 @@ def _choices(held: Sequence[int], chosen: int) -> Counter[int]:
     for own in held:
         ways += Counter({(count + 1, total + own): number for (count, total), number in ways.items() if count < chosen})
     return Counter({total: number for (count, total), number in ways.items() if count == chosen})
+
+
+def _ranks_reached(share: Share, experts: Experts) -> Number:
+    """Return on how many ranks the experts of a token are."""
+    ep_L = np.asarray(share.ep)
+    degrees, degree_L = np.unique(ep_L.ravel(), return_inverse=True)
+    ranks = np.array([ranks_of_token(experts, int(ep)) for ep in degrees], dtype=np.float64)
+    return ranks[degree_L].reshape(ep_L.shape) if ep_L.ndim else float(ranks[0])
 
 
 def _places_reached(share: Share, experts: Experts) -> Number:

@@ -35,7 +35,7 @@ class LatentAttention(Struct, frozen=True):
             *attention_norms(share, ("layernorm",)),
             *projections,
             *head_norms(share, query),
-            *rotary(share, query, ("mla_up_proj",)),
+            *rotary(share, query, ("mla_up_proj", "linear_qkv")),
             *self.core(share),
             proj,
             residual(share, "self_attn_bda"),
@@ -103,7 +103,7 @@ class LatentAttention(Struct, frozen=True):
             gemms=(Gemm(m=share.tokens, n=outputs, k=inputs, dtype=execution.precision, split="outputs"),),
             forward=exchanged.enter_forward,
             backward=exchanged.enter_backward,
-            modules=("mla_up_proj",),
+            modules=("mla_up_proj", "linear_qkv"),
         )
         if not rank:
             return part

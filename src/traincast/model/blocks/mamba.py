@@ -4,8 +4,9 @@ Source: Dao and Gu 2024, arXiv 2405.21060, sections 6 and 7; Megatron-LM, megatr
 """
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
+from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, norm_kernel, residual
 from traincast.model.blocks.part import Exchange, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
@@ -46,7 +47,7 @@ class Mamba(Struct, frozen=True):
             name="mixer.conv1d",
             counts_as="mamba",
             vectors=mixed * (self.kernel + 1),
-            kernels=(pointwise(share, mixed, "silu"),),
+            kernels=(*transposed(share, width), pointwise(share, mixed, "silu"), *again(share, mixed)),
             forward=swapped(share, tokens * width * element),
             backward=swapped(share, tokens * width * element),
         )
@@ -64,7 +65,11 @@ class Mamba(Struct, frozen=True):
             name="mixer.norm",
             counts_as="mamba",
             vectors=self.norms * inner,
-            kernels=(pointwise(share, inner, "swiglu"),),
+            kernels=(
+                *gated(share, inner),
+                *transposed(share, inner),
+                *(norm_kernel(share, tokens, inner),) * self.norms,
+            ),
         )
         leave = exit_projection(share, "mixer.out_proj", "mamba", inner)
         adapted = adapters(share, (entry, leave), "mixer outputs")
@@ -88,6 +93,39 @@ def pointwise(share: Share, width: Number, kind: str) -> Kernel:
         dtype=share.execution.core_dtype,
         options=(("kind", kind),),
     )
+
+
+def again(share: Share, width: Number) -> tuple[Kernel, ...]:
+    """Return the convolution of the backward pass, which keeps none of its outputs.
+
+    Source: state-spaces/mamba, mamba_ssm/ops/triton/ssd_combined.py (MambaSplitConv1dScanCombinedFn).
+    """
+    return (replace(_moved(share, width, 1, 1), has_forward=False, backward_alike=True),)
+
+
+def gated(share: Share, width: Number) -> tuple[Kernel, ...]:
+    """Return what the gate adds: the scan reads it and writes its outputs with it, too; a kernel has its gradient.
+
+    That one reads the outputs, the gate and their gradient, and writes the gradients of both. Source: as `again`,
+    ssd_chunk_scan.py (_chunk_scan_fwd_kernel, _chunk_scan_bwd_dz_kernel).
+    """
+    forward, backward = _moved(share, width, 1, 1), _moved(share, width, 3, 2)
+    return replace(forward, has_backward=False), replace(backward, has_forward=False, backward_alike=True)
+
+
+def transposed(share: Share, width: Number) -> tuple[Kernel, ...]:
+    """Return the copy of what has the sequences of a microbatch within each of its tokens, in each pass.
+
+    Source: Megatron-LM, megatron/core/ssm/mamba_mixer.py (_ssm_training: l b d -> b l d and back, contiguous).
+    """
+    if not share.execution.sequence_first:
+        return ()
+    return (replace(_moved(share, width, 1, 1), count=1 * (share.sequences.count > 1), backward_alike=True),)
+
+
+def _moved(share: Share, width: Number, inputs: int, outputs: int) -> Kernel:
+    options = (("inputs", str(inputs)), ("outputs", str(outputs)))
+    return Kernel(family="elementwise", shape=(share.tokens, width), dtype=share.execution.core_dtype, options=options)
 
 
 def swapped(share: Share, size_bytes: Number) -> tuple[Exchange, ...]:

@@ -35,7 +35,7 @@ class Mlp(Struct, frozen=True):
             drops={"MLP inputs": ("mlp",)},
             forward=exchanged.enter_forward,
             backward=exchanged.enter_backward,
-            modules=("mlp",),
+            modules=("mlp", "linear_fc1"),
         )
         leave = Part(
             name="mlp.linear_fc2",
@@ -44,7 +44,7 @@ class Mlp(Struct, frozen=True):
             vectors=model.hidden if model.linear_bias else 0,
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,
-            modules=("mlp",),
+            modules=("mlp", "linear_fc2"),
         )
         return (
             *mlp_norms(share, "mlp"),

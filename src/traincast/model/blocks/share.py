@@ -69,10 +69,14 @@ class Execution(Struct, frozen=True, kw_only=True):
     gradient_sum: str = "gemm"
     """What adds the weight gradients of a microbatch to those of the step: ``gemm``, ``kernel``, ``cast`` or
     ``autograd`` (`traincast.job.frameworks.GRADIENT_SUMS`)."""
+    fuses_pointwise: bool = False
+    """Whether pointwise work is a part of the GEMMs around it."""
     fused_rope: bool = True
     """Whether the rotary embedding is one kernel."""
     recasts_norms: bool = False
     """Whether norms read fp32 that is cast for them, and are recomputed in the backward pass."""
+    sequence_first: bool = False
+    """Whether hidden states have the sequences of a microbatch within each token, which scans read one by one."""
     dropout: bool = False
     """Whether dropout masks are kept."""
     activation_copy: bool = False

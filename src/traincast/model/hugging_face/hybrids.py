@@ -27,6 +27,7 @@ def _nemotron_h(config: Config, _: ConfigFamily) -> Table:
             * config.whole("moe_shared_expert_intermediate_size", default=0),
             "latent_hidden": config.whole("moe_latent_size", default=0),
             "router_bias": True,
+            "bias_balanced": True,
             **limited_routing(config),
         }
     return table

@@ -241,6 +241,7 @@ def _routed_experts(config: Config, _: ConfigFamily) -> Table:
             "ffn_hidden": width,
             "shared_ffn_hidden": config.whole("n_shared_experts", default=0) * width,
             "first_dense_layers": config.whole("first_k_dense_replace", default=0),
+            "bias_balanced": config.has("topk_method") and config.word("topk_method") == "noaux_tc",
             **limited_routing(config),
         },
         "mtp_layers": config.whole("num_nextn_predict_layers", default=0),

@@ -18,6 +18,7 @@ from traincast.estimate.measured import in_pass
 from traincast.estimate.offload import rate_of
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.host import Host, host_of
+from traincast.job.experts import busiest_by_routing, spreads_tokens, tokens_exchanged
 from traincast.job.fields import axes
 from traincast.job.job import Job
 from traincast.job.parallel import Parallel
@@ -28,7 +29,7 @@ from traincast.lowering.offload import STREAMS
 from traincast.lowering.stage import stages_of
 from traincast.model.blocks.part import Elements
 from traincast.model.blocks.share import Share
-from traincast.model.dispatch import DISPATCHERS
+from traincast.model.dispatch import DISPATCHERS, Dispatch
 from traincast.planning.options import Variant
 from traincast.planning.screen.chunks import Chunk, ChunkTable
 from traincast.planning.screen.costs import CostTable, Operators
@@ -223,10 +224,19 @@ class FamilyTables:
             share,
             vocab=vocab,
             sequences=replace(share.sequences, count=columns["micro_batch"], packed_work=columns["packed_work"]),
-            execution=replace(share.execution, gathered_weight_bytes=gathered_bytes),
+            execution=replace(share.execution, gathered_weight_bytes=gathered_bytes, dispatch=self._dispatch(keys)),
             **{name: of for name, of in columns.items() if name in Share.__struct_fields__},
         )
         return CostTable(share, len(keys), self.operators)
+
+    def _dispatch(self, keys: Sequence[ShareKey]) -> Dispatch:
+        """Return how tokens get to their experts: what the busiest ranks take of them differs among shares."""
+        dispatch, request = self.job.experts.dispatch, self.space.request
+        if not spreads_tokens(request):
+            return dispatch
+        tokens = (tokens_exchanged(request, key.tp, key.cp, key.ep, key.etp, key.micro_batch) for key in keys)
+        busiest = [busiest_by_routing(request, key.ep, of) for key, of in zip(keys, tokens, strict=True)]
+        return replace(dispatch, imbalance=np.array(busiest))
 
     @cached_property
     def rates(self) -> ShareRates:

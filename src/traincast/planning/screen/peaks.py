@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from traincast.estimate.memory.stage import CONTEXT_BYTES, SLACK, communicator_bytes
+from traincast.estimate.memory.stage import CONTEXT_BYTES, SLACK, communicator_bytes, workspace_bytes
 from traincast.estimate.memory.states import rank_parameters, states
 from traincast.mechanisms.rank import RankParameters, RankState
 from traincast.model.numbers import Number, added
@@ -34,7 +34,8 @@ class StageBytes:
         degrees = [block.of_degrees(each) for each in ("tp", "cp", "dp", "ep")]
         self.outside_K = CONTEXT_BYTES + communicator_bytes(*degrees, job.parallel.pp)
         sent: Number = self._column(block.filled.costs.share.residual_bytes) if job.parallel.pp > 1 else 0.0
-        self.other_K = job.memory_policy.buffer_bytes + 4 * sent + np.zeros(len(block.members))
+        kept = job.memory_policy.buffer_bytes + workspace_bytes(job)
+        self.other_K = kept + 4 * sent + np.zeros(len(block.members))
         self.activations = [each * (1.0 + SLACK) for each in _activations(block)]
         self.host = _on_host(block)
         """Activations in the memory of the host, of each kind of stage, [S] of [K, R]; None: there are none."""

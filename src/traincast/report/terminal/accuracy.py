@@ -18,7 +18,7 @@ from traincast.calibration.worst import WorstGroup, WorstRow
 from traincast.estimate.operators.constants import FamilyConstants
 from traincast.hardware.cluster import RunFactor
 from traincast.report.terminal import layout as ui
-from traincast.simulation.confidence import Z
+from traincast.simulation.widths import Z
 from traincast.units import GIGA, format_rate, format_share, format_size, format_time
 
 _SHOWN_WORST = 5

@@ -41,6 +41,8 @@ class Tiling(Struct, frozen=True, kw_only=True):
     k: float
     whole_n: bool = False
     """A block computes whole rows of the result, as attention kernels do."""
+    depths: tuple[tuple[float, int], ...] = ()
+    """Of attention the sizes of heads that make up `n`, each with the GEMMs of a score that it is a side of."""
 
 
 class Work(Struct, frozen=True, kw_only=True):

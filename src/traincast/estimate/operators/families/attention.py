@@ -5,7 +5,7 @@ and keys, heads of queries and of keys/values (fewer: GQA), and the sizes of a q
 value head (different in MLA). `causal`: the queries are the last of the keys' sequence and see
 no later key. `window`: keys seen at most.
 
-``attention`` takes the option ``kernel``: ``fa1 fa2 fa3 cudnn triton fallback``, the generation of the
+``attention`` takes the option ``kernel``: ``fa1 fa2 fa3 cudnn triton splash ck fallback``, the generation of the
 kernel (default: the best measured on the GPU). Forward makes 2 GEMMs per score (Q K', P V),
 backward 5 (Q K' again, dO V', P' dO, dS K, dS' Q), as in FlashAttention-2 (arXiv 2307.08691,
 section 2); scores that a mask hides are neither counted nor, but for the diagonal's blocks, computed.
@@ -23,10 +23,13 @@ from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.hardware.gpu import Gpu
 from traincast.workload.ops import OperatorCall
 
-KERNELS = ("auto", "fa1", "fa2", "fa3", "cudnn", "triton", "fallback")
+KERNELS = ("auto", "fa1", "fa2", "fa3", "cudnn", "triton", "splash", "ck", "fallback")
 """Generations of fused attention kernels; ``fallback``: what runs where none of them takes the head size."""
 DIAGONAL = 64
 """Half a block of keys: what a causal mask cuts from the diagonal's blocks is computed and thrown away."""
+_DIAGONAL_OF = {"splash": 512}
+"""The same of kernels with larger blocks: splash attention computes blocks of 512 to 2,048 queries and keys, recipes
+set 1,024 and more (AI-Hypercomputer/maxtext, configs/base.yml: sa_block_q, sa_block_kv)."""
 ALIGNED = 8
 """Heads of another size cannot be loaded 16 bytes at a time."""
 MISALIGNED_SHARE = 1 / 3.4
@@ -89,6 +92,12 @@ def _of_128(width: float, fixed: float, of_128: float) -> float:
     return (width / (width + fixed)) / (of_128 / (of_128 + fixed))
 
 
+def _diagonal(kernel: str, keys: float, computed: float) -> float:
+    """Return the keys that a query meets beyond those it sees, in the blocks that a mask cuts."""
+    block = _DIAGONAL_OF.get(kernel)
+    return DIAGONAL if block is None else min(block, keys - computed)
+
+
 @family(
     "attention",
     *_SIZES,
@@ -120,7 +129,14 @@ def attention(call: OperatorCall, *, kernel: str) -> Work:
         constants=(base,) if kernel == "auto" else (f"{base}_{kernel}", base),
         flops=2.0 * batch * heads * queries * width * seen,
         bytes_moved=batch * elements * max(element_bytes(call.dtype), 1.0),
-        tiling=Tiling(batch=batch * heads, m=queries, n=width, k=computed + (DIAGONAL if masked else 0), whole_n=True),
+        tiling=Tiling(
+            batch=batch * heads,
+            m=queries,
+            n=width,
+            k=computed + _diagonal(kernel, keys, computed) * masked,
+            whole_n=True,
+            depths=((qk_dim, 3 if backward else 1), (v_dim, 2 if backward else 1)),
+        ),
         efficiency=efficiency,
         coordinates=(queries, batch * heads, qk_dim),
         terms=(("keys per query", seen),),

@@ -16,11 +16,17 @@ element of the state takes an exponential and four multiply-adds, and a channel 
 writes its output; the backward pass does it again, with two gradients for each (Gu and Dao 2023, arXiv 2312.00752,
 section 3.3.2; state-spaces/mamba, csrc/selective_scan/selective_scan_fwd_kernel.cuh and selective_scan_bwd_kernel.cuh).
 
-In bytes a token of the first two moves its inputs and outputs once, the fp32 scores of its chunk twice (written, read),
-and the fp32 states of its chunk four times: written by one kernel, read and written by the one that passes them on, and
-read. The delta rule keeps the products of keys and values with the inverse, too. The backward pass has each product's
-two gradients, and the forward products again, as its kernels keep none of them (state-spaces/mamba,
-mamba_ssm/ops/triton/ssd_combined.py; fla-org/flash-linear-attention, fla/ops/gated_delta_rule/chunk.py).
+In bytes the kernels of Mamba-2 move what Triton's do (state-spaces/mamba e9594ce, mamba_ssm/ops/triton:
+ssd_chunk_state.py, ssd_state_passing.py, ssd_bmm.py, ssd_chunk_scan.py). Forward: the kernel of the chunks' states and
+the scan read the inputs, and the scan writes the outputs; states are written and read in fp32, passed on, and written
+and read in 16 bits; scores are written and read in fp32. Backward these states are made again, then their gradients
+likewise, and six kernels read inputs or gradients of outputs. The delta rule moves its inputs and outputs once, scores
+twice and states four times, thrice that in the backward pass, and keeps the products of keys and values with the
+inverse, too (fla-org/flash-linear-attention, fla/ops/gated_delta_rule/chunk.py).
+
+Their GEMMs are small tiles between exponentials and reductions: matrix units wait for what the multiprocessors do
+besides, so that their rate is taken as a multiple of that of general fp32 arithmetic (`TILE_RATE`), and what memory
+moves comes on top, as kernels are bound by one or the other.
 """
 
 from traincast.estimate.operators.families import BOTH_WAYS, FP32_BYTES, Size, Work, family, result_bytes
@@ -31,11 +37,12 @@ CHUNK = {"state_space": 128, "delta_rule": 64}
 KERNELS = {"forward": 5, "backward": 11}
 """Kernels of a pass: cumulative decays, chunk states, passing them on, scores, scan; backward those again and the
 gradients of each."""
-SUSTAINED = 0.6
-"""Rate of these kernels, written in Triton, over that of pointwise ones: with 1 the seven published runs of Nemotron-H
-56B on H100 are forecast 8 to 13 % short, with 0.6 within 4 % (docs/published-runs.md)."""
+TILE_RATE = {"forward": 3.5, "backward": 2.3}
+"""FLOP of these GEMMs in the time of one of fp32 arithmetic, at 85 % of the memory's rate: passes of four shapes on an
+H100 SXM are met within 10 %, where the matrix units do 15 in that time (studies/data/state_space_kernels_h100.csv.gz;
+docs/published-runs.md)."""
 BACKWARD = 3.0
-"""Work of the backward pass over that of the forward pass: two gradients, and the forward products again."""
+"""Work of a backward pass over that of the forward pass: two gradients, and the forward products again."""
 _PASSES_OF_STATES = 4
 _CHANNEL_TENSORS = {"forward": 4, "backward": 7}
 """Tensors as wide as the channels that a pass of the selective scan reads or writes."""
@@ -48,29 +55,30 @@ capability 9.0 do 16 in a clock, and 128 multiply-adds (CUDA C++ Programming Gui
 def state_space(call: OperatorCall) -> Work:
     """Return the work of Mamba-2's scan."""
     tokens, heads, head_dim, state, groups = call.shape
-    inner, chunk = heads * head_dim, CHUNK["state_space"]
-    return _scan(
-        call,
-        flops=tokens * 2.0 * (chunk * state * groups + chunk * inner + 2 * state * inner),
-        elements=tokens * (2 * inner + 2 * groups * state + heads),
-        scores=tokens * chunk * groups,
-        states=tokens * inner * state / chunk,
-    )
+    inner, narrow, chunk = heads * head_dim, groups * state, CHUNK["state_space"]
+    wide, fp32, element = inner * state / chunk, FP32_BYTES, result_bytes(call.dtype)
+    if call.direction == "forward":
+        products = chunk * narrow + chunk * inner + 2 * state * inner
+        moved = (
+            element * (3 * inner + 4 * narrow) + 2 * (fp32 + element) * wide + fp32 * (2 * chunk * groups + 4 * heads)
+        )
+    else:
+        products = 3 * chunk * narrow + 3 * chunk * inner + 5 * state * inner
+        moved = element * (11 * inner + 10 * narrow) + (6 * fp32 + 5 * element) * wide
+        moved += fp32 * (6 * chunk * groups + 12 * heads)
+    return _scan(call, flops=tokens * 2.0 * products, moved=tokens * moved)
 
 
 @family("delta_rule", "tokens", "heads", "key_dim", "value_dim", directions=BOTH_WAYS)
 def delta_rule(call: OperatorCall) -> Work:
     """Return the work of a scan by the gated delta rule."""
     tokens, heads, key, value = call.shape
-    chunk = CHUNK["delta_rule"]
-    return _scan(
-        call,
-        flops=tokens * heads * 2.0 * (3 * chunk * key + 2 * chunk * value + 3 * key * value),
-        # Queries, keys, values, outputs, and twice what the inverse makes of keys and values.
-        elements=tokens * heads * (4 * key + 4 * value + 2),
-        scores=tokens * chunk * heads,
-        states=tokens * heads * key * value / chunk,
-    )
+    chunk, passes = CHUNK["delta_rule"], BACKWARD if call.direction == "backward" else 1.0
+    # Queries, keys, values, outputs, and twice what the inverse makes of keys and values.
+    moved = result_bytes(call.dtype) * (4 * key + 4 * value + 2)
+    moved += FP32_BYTES * (2 * chunk + _PASSES_OF_STATES * key * value / chunk)
+    products = 3 * chunk * key + 2 * chunk * value + 3 * key * value
+    return _scan(call, flops=passes * tokens * heads * 2.0 * products, moved=passes * tokens * heads * moved)
 
 
 @family("selective_scan", "tokens", "channels", "state", directions=BOTH_WAYS)
@@ -89,12 +97,12 @@ def selective_scan(call: OperatorCall) -> Work:
     )
 
 
-def _scan(call: OperatorCall, *, flops: float, elements: float, scores: float, states: float) -> Work:
-    moved = result_bytes(call.dtype) * elements + FP32_BYTES * (2 * scores + _PASSES_OF_STATES * states)
-    passes = BACKWARD if call.direction == "backward" else 1.0
+def _scan(call: OperatorCall, *, flops: float, moved: float) -> Work:
     return Work(
-        constants=(call.family, "elementwise"),
-        flops=passes * flops,
-        bytes_moved=passes * moved / SUSTAINED,
+        constants=(call.family, "state_space"),
+        flops=flops,
+        bytes_moved=moved,
+        compute_dtype="fp32",
+        efficiency=TILE_RATE[call.direction],
         kernels=KERNELS[call.direction],
     )

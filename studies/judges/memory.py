@@ -1,0 +1,189 @@
+"""Whether jobs fit: recorded peaks of memory, layouts that crashed, and golden runs of Megatron-LM.
+
+    python -m judges.memory
+
+What is fitted to recorded peaks are deviations alone (`traincast.estimate.memory.fits`): chances of a source's layouts
+follow from those of all other sources. Golden runs print what PyTorch's allocator has given out at most on the rank
+that logs: the last one, with the last stage (Megatron-LM, megatron/training/global_vars.py, _set_tensorboard_writer).
+"""
+
+import csv
+import gzip
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from datafiles import table_path
+from judges.board import Board, board_of
+from published.reading import read_published
+from traincast.calibration.kinds.runs import HOST_AHEAD, ONE_DEVIATION, without_waiting
+from traincast.calibration.runs import MeasuredRun, job_of_run, read_runs
+from traincast.dialects import draft_like
+from traincast.errors import TraincastError
+from traincast.estimate.memory import JobMemory, StageMemory, usable_bytes
+from traincast.estimate.memory.fits import chance_with
+from traincast.hardware.clusters import load_cluster
+from traincast.job.draft import Draft
+from traincast.job.resolve import resolve_job
+
+CLUSTERS = {"A100": "a100", "H100": "h100", "GB200": "gb200"}
+GOLDEN, SWEEP = "golden runs of Megatron-LM", "nanotron"
+FLOOR = 0.1
+"""Least deviation of a framework: runs that print their memory say all of their settings, jobs leave some open. Of 679
+published runs of Megatron Core, all of which ran, one in ten is forecast to need a little more than it had."""
+TENTHS, LEAST_ROWS = 10, 20
+LEFT_OUT = "memory, source left out"
+
+
+class Peak(NamedTuple):
+    """What is known of the memory of one run."""
+
+    source: str
+    framework: str
+    usable_bytes: float
+    """What programs can use of its GPU."""
+    needs_bytes: float
+    """What the stage needs that needs most."""
+    forecast_bytes: float = 0.0
+    """The peak of the rank that prints it, in the meaning in which it is printed."""
+    measured_bytes: float = 0.0
+    """The peak that it prints; 0 where it prints none."""
+    ran: bool = True
+
+
+@cache
+def peaks() -> tuple[Peak, ...]:
+    """Return the memory of every run that prints it, and of every layout of the sweep."""
+    found = []
+    for name, recipes in (("measured_training_runs.csv", "recipe_settings.csv"), ("nanotron_ultrascale_h100.csv", "")):
+        table = read_published(table_path(name), table_path(recipes) if recipes else None)
+        for run in read_runs(table).rows:
+            if run.peak_bytes is not None or run.outcome != "ok":
+                found += _peak_of_run(run)
+    path = table_path("megatron_golden.csv")
+    for row in csv.DictReader(gzip.decompress(path.read_bytes()).decode().splitlines()):
+        found += _golden_peak(row)
+    return tuple(found)
+
+
+def _peak_of_run(run: MeasuredRun) -> list[Peak]:
+    """Return the memory of a run; none where its layout cannot be described, which says nothing of memory."""
+    try:
+        job = job_of_run(run)
+    except TraincastError:
+        return []
+    memory = JobMemory(job if run.cells.get(HOST_AHEAD) != "false" else without_waiting(job))
+    stages = memory.stages
+    printed = stages[0] if run.first_stage_memory else stages[memory.worst]
+    needs = memory.peak if run.peak_bytes is None else JobMemory(job).peak
+    return [
+        Peak(
+            source=run.groups.source,
+            framework=job.framework.name,
+            usable_bytes=usable_bytes(run.cluster.gpu.memory_bytes),
+            needs_bytes=needs,
+            forecast_bytes=_meant(printed, run.memory_kind),
+            measured_bytes=run.peak_bytes or 0.0,
+            ran=run.outcome == "ok",
+        )
+    ]
+
+
+def _meant(stage: StageMemory, meaning: str) -> float:
+    return {"allocated": stage.allocated, "reserved": stage.reserved}.get(meaning, stage.peak)
+
+
+def _golden_peak(row: Mapping[str, str]) -> list[Peak]:
+    """Return the memory of a golden run; none where its flags make no job, or nobody knows how many GPUs it had."""
+    if not (row["peak_mem_bytes"] and row["num_gpus"]) or row["model_kind"] == "multimodal":
+        return []
+    cluster = load_cluster(CLUSTERS[row["gpu"] or "A100"])
+    try:
+        draft = draft_like("megatron", row["flags"].split()).under(Draft(fields={"gpus": int(row["num_gpus"])}))
+        memory = JobMemory(resolve_job(draft.request(), cluster))
+    except TraincastError:
+        return []
+    return [
+        Peak(
+            source=GOLDEN,
+            framework=memory.job.framework.name,
+            usable_bytes=usable_bytes(cluster.gpu.memory_bytes),
+            needs_bytes=memory.peak,
+            forecast_bytes=memory.stages[-1].allocated,
+            measured_bytes=float(row["peak_mem_bytes"]),
+        )
+    ]
+
+
+def deviation_of(rows: Iterable[Peak]) -> float:
+    """Return within how much two of three recorded peaks lie: the logarithm of measured over forecast."""
+    logs = [abs(np.log(each.measured_bytes / each.forecast_bytes)) for each in rows if each.measured_bytes]
+    return float(np.quantile(logs, ONE_DEVIATION))
+
+
+def deviations() -> dict[str, float]:
+    """Return the deviation of each source."""
+    sources = sorted({each.source for each in peaks() if each.measured_bytes})
+    return {name: deviation_of(each for each in peaks() if each.source == name) for name in sources}
+
+
+def unmeasured(found: Mapping[str, float]) -> float:
+    """Return the deviation of a framework of none of these sources, each counted once and no less than `FLOOR`."""
+    return float(np.sqrt(np.mean([max(FLOOR, each) ** 2 for each in found.values()])))
+
+
+def gap(chances: Sequence[float], crashed: Sequence[bool]) -> float:
+    """Return how far chances are from the share that crashed, at most of all tenths with enough rows."""
+    chance, out = np.array(chances), np.array(crashed, np.float64)
+    tenth = np.minimum((TENTHS * chance).astype(np.int64), TENTHS - 1)
+    filled = [tenth == each for each in range(TENTHS) if (tenth == each).sum() >= LEAST_ROWS]
+    return max((abs(float((chance[each] - out[each]).mean())) for each in filled), default=0.0)
+
+
+def boards() -> list[Board]:
+    """Return the boards of chances, recorded peaks and golden runs."""
+    known = deviations()
+    others = unmeasured({name: each for name, each in known.items() if name != SWEEP})
+    sweep = [each for each in peaks() if each.source == SWEEP]
+    recorded = [each for each in peaks() if each.source != GOLDEN and each.measured_bytes]
+    golden = [each for each in peaks() if each.source == GOLDEN]
+    found = [
+        _chances(LEFT_OUT, sweep, others, gap=10.0),
+        _chances("memory, nothing left out", sweep, max(FLOOR, known[SWEEP])),
+        _recorded("recorded peaks", recorded, median=5.0, p90=15.0),
+        *(
+            _recorded(f"recorded peaks, {name}", [each for each in recorded if each.framework == name])
+            for name in sorted({each.framework for each in recorded})
+        ),
+        _recorded("golden runs", golden, median=8.0),
+    ]
+    called = sum(each.needs_bytes > each.usable_bytes for each in golden) / len(golden)
+    called_out = {"called": round(100 * called, 2)}
+    return [*found, Board(LEFT_OUT, "golden runs called out of memory", len(golden), called_out, {"called": 0.0})]
+
+
+def _chances(subject: str, rows: Sequence[Peak], deviation: float, **asked: float) -> Board:
+    chances = [chance_with(deviation, each.needs_bytes, each.usable_bytes) for each in rows]
+    figures = {"gap": round(100 * gap(chances, [not each.ran for each in rows]), 2)}
+    return Board(subject, "chance of running out", len(rows), figures, asked)
+
+
+def _recorded(name: str, rows: Sequence[Peak], **asked: float) -> Board:
+    forecast, measured = [each.forecast_bytes for each in rows], [each.measured_bytes for each in rows]
+    return board_of(LEFT_OUT, name, forecast, measured)._replace(asked=asked)
+
+
+def main() -> None:
+    """Print the boards, and the deviations that `src/traincast/data/memory/error.toml` has."""
+    for board in boards():
+        print(f"{board.subject:26} {board.name:46} {board.rows:5} {dict(board.figures)} asked {dict(board.asked)}")
+    found = deviations()
+    for name, each in found.items():
+        print(f"deviation of {name}: {each:.4f}")
+    print(f"deviation of a framework that nobody measured: {unmeasured(found):.4f}")
+
+
+if __name__ == "__main__":
+    main()

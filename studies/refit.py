@@ -1,0 +1,145 @@
+"""Fits of factors and energies without some runs, each solved from one simulation of every run.
+
+A run's forecast answers to the logarithm of each factor by its sensitivity, and to the energy of a FLOP of its
+generation through the clock that the power limit leaves (`traincast.estimate.clocks`): GEMMs take as much longer as the
+clock is lower. Both are fitted together, and again without each group: nothing that was fitted to training runs has
+seen the group that it forecasts.
+
+Letters: I runs, K factors, E energies and clocks of generations.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from traincast.calibration.kind import FloatArray
+from traincast.calibration.run_factors import Forecast, Sample, factors_of, sample_of, solve
+from traincast.calibration.runs import MeasuredRun, is_fitted
+from traincast.estimate.clocks import slowdown_of
+from traincast.estimate.factors import FactorTable, is_throttled, prior_deviation, prior_mean, shipped_factors
+from traincast.hardware.gpu import Gpu, load_gpu
+
+ENERGY, CLOCK = "gemm_pj_per_flop", "timed_clock"
+ENERGY_DEVIATION, CLOCK_DEVIATION = 0.25, 0.15
+"""How far energies and clocks may be from what is expected of them before a run is seen, as deviations of logarithms:
+random numbers and zeros take 1.03 and 0.56 pJ a FLOP on one H100 (studies/data/h100_sustained.csv)."""
+EXPECTED = {
+    ("hopper", ENERGY): 0.76,
+    ("blackwell", ENERGY): 0.48,
+    ("cdna4", ENERGY): 0.65,
+    ("blackwell", CLOCK): 1.0,
+}
+"""Energies in pJ and clocks that are expected where no training run was seen, by generation.
+
+The geometric mean of random numbers and zeros on an H100; the same share of the limit at the peak for a B200; and that
+of an MI300X for an MI355X (data/gpus/generations.csv). Energies of other generations were measured without training
+runs and stay."""
+_ROUNDS = 12
+_STEP = 0.7
+"""Share of a step towards the solution that is taken: the clock bends where the limit sets in."""
+_SMALL = 1e-4
+
+
+class Physics(NamedTuple):
+    """Values of `EXPECTED`, as logarithms in its order, [E]."""
+
+    log_E: FloatArray
+
+    @property
+    def values(self) -> dict[tuple[str, str], float]:
+        """By generation and column of `data/gpus/generations.csv`."""
+        return dict(zip(EXPECTED, np.exp(self.log_E).tolist(), strict=True))
+
+    def slowdown(self, gpu: Gpu) -> float:
+        """Return how much longer GEMMs take in a step than timed alone."""
+        known = self.values
+        energy = known.get((gpu.architecture or "", ENERGY), gpu.generation.gemm_pj_per_flop)
+        clock = known.get((gpu.architecture or "", CLOCK), gpu.generation.timed_clock)
+        return slowdown_of(gpu, energy, clock)
+
+
+def shipped_physics() -> Physics:
+    """Return the values that come with traincast."""
+    generations = {gpu.architecture: gpu.generation for gpu in map(load_gpu, ("H100", "B200", "MI355X"))}
+    return Physics(np.log([getattr(generations[name], column) for name, column in EXPECTED]))
+
+
+class Fitted(NamedTuple):
+    """What a fit found without some runs, and what it forecasts of all."""
+
+    table: FactorTable
+    physics: Physics
+    log_ratio_I: FloatArray
+    """Logarithm of forecast over measured, linear in what was found."""
+
+
+class Runs(NamedTuple):
+    """Runs with forecasts by shipped constants, and what a fit needs of them."""
+
+    rows: Sequence[MeasuredRun]
+    forecasts: Sequence[Forecast]
+    sample: Sample
+    throttled_I: FloatArray
+    """Share of each step that the power limit throttles."""
+    gpus: tuple[Gpu, ...]
+
+    def log_slowdown_I(self, physics: Physics) -> FloatArray:
+        """Return the logarithm of the slowdown of every run's GPU."""
+        known = {gpu.name: float(np.log(physics.slowdown(gpu))) for gpu in set(self.gpus)}
+        return np.array([known[gpu.name] for gpu in self.gpus])
+
+
+def runs_of(rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast]) -> Runs:
+    """Return runs as fits need them; each row has a step, and a forecast made with the shipped factors."""
+    sample = sample_of(rows, forecasts, shipped_factors())
+    shares = [sum(slope for name, slope in each.slopes.items() if is_throttled(name)) for each in forecasts]
+    return Runs(
+        rows, forecasts, sample, np.array(shares), tuple(each.basis.gpu for each in forecasts if each.basis is not None)
+    )
+
+
+def fitted_to(runs: Runs, seen_I: npt.NDArray[np.bool_]) -> Fitted:
+    """Return what a fit to some of the runs finds."""
+    sample, expected = runs.sample, np.log(list(EXPECTED.values()))
+    prior_K, mean_K = np.array(list(map(prior_deviation, sample.keys))), np.log(list(map(prior_mean, sample.keys)))
+    deviation_E = np.array([ENERGY_DEVIATION if column == ENERGY else CLOCK_DEVIATION for _, column in EXPECTED])
+    physics, before_I = Physics(expected), runs.log_slowdown_I(shipped_physics())
+    for _ in range(_ROUNDS):
+        longer_I = runs.throttled_I * (runs.log_slowdown_I(physics) - before_I)
+        found = solve(
+            np.hstack([sample.slope_IK, _slopes(runs, physics)])[seen_I],
+            (sample.residual_I - longer_I)[seen_I],
+            sample.weight_I[seen_I],
+            np.append(prior_K, deviation_E),
+            np.append(sample.current_K, physics.log_E),
+            np.append(mean_K, expected),
+        )
+        step_E = found.log_factor_K[len(sample.keys) :] - physics.log_E
+        physics = Physics(physics.log_E + _STEP * step_E)
+        if np.abs(step_E).max() < 1e-3:
+            break
+    residual_I = sample.residual_I - runs.throttled_I * (runs.log_slowdown_I(physics) - before_I)
+    table = factors_of(sample._replace(residual_I=residual_I).without(~seen_I))
+    found_K = np.array([np.log(table.factors[key].factor) if key in table.factors else 0.0 for key in sample.keys])
+    log_ratio_I = sample.slope_IK @ (found_K - sample.current_K) - residual_I
+    return Fitted(table, physics, log_ratio_I)
+
+
+def _slopes(runs: Runs, physics: Physics) -> FloatArray:
+    """Return the change of the logarithm of each forecast with that of each energy and clock, [I, E]."""
+    now_I, found = runs.log_slowdown_I(physics), []
+    for place in range(len(EXPECTED)):
+        moved = physics.log_E.copy()
+        moved[place] += _SMALL
+        found.append(runs.throttled_I * (runs.log_slowdown_I(Physics(moved)) - now_I) / _SMALL)
+    return np.array(found).T
+
+
+def without_each(runs: Runs, group_of: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.bool_], Fitted]]:
+    """Yield for each group which runs are of it, [I], and the fit that has not seen them."""
+    names, fitted_I = np.array(group_of), np.array(list(map(is_fitted, runs.rows)))
+    for name in sorted(set(group_of)):
+        mine_I = names == name
+        yield mine_I, fitted_to(runs, fitted_I & ~mine_I)

@@ -1,0 +1,42 @@
+"""Matrix units that hold whole blocks: sides of matrices are filled up to theirs."""
+
+import pytest
+
+from traincast.estimate.operators.cost import estimate_operator
+from traincast.hardware.gpu import generations, load_gpu
+from traincast.workload.ops import OperatorCall
+
+V5P, V6E = load_gpu("TPU-v5p"), load_gpu("TPU-v6e")
+
+
+def attention_s(gpu, dim, direction="forward"):
+    shape = (1, 8192, 8192, 32, 8, dim, dim)
+    options = (("kernel", "splash"),)
+    return estimate_operator(
+        OperatorCall(family="attention", shape=shape, dtype="bf16", causal=True, direction=direction, options=options),
+        gpu,
+    ).time_s
+
+
+def gemm_s(gpu, m, n, k):
+    return estimate_operator(OperatorCall(family="gemm", shape=(m, n, k), dtype="bf16"), gpu).time_s
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_narrow_heads_take_the_time_of_those_that_fill_the_unit(direction):
+    assert attention_s(V5P, 64, direction) == pytest.approx(attention_s(V5P, 128, direction), rel=0.02)
+    assert attention_s(V6E, 64, direction) == pytest.approx(attention_s(V6E, 256, direction), rel=0.02)
+    assert attention_s(V5P, 256, direction) > 1.9 * attention_s(V5P, 128, direction)
+
+
+def test_widths_are_filled_up():
+    assert gemm_s(V6E, 65536, 2880, 4096) == pytest.approx(gemm_s(V6E, 65536, 3072, 4096), rel=0.02)
+    assert gemm_s(V5P, 65536, 2944, 4096) < gemm_s(V5P, 65536, 3072, 4096)
+
+
+def test_generations_say_the_width():
+    assert {name: each.matrix_width for name, each in generations().items() if each.matrix_width} == {
+        "tpu": 128,
+        "tpu6": 256,
+        "tpu7": 256,
+    }
