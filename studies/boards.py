@@ -1,124 +1,152 @@
-"""Hold the boards of the accuracy page, and a sample of forecasts made now, against the limits of `boards.toml`.
+"""Forecast whatever was measured, and hold the errors against the limits of `boards.toml`.
 
-    python studies/boards.py [--write]
+    python studies/boards.py [--only WORD] [--write]
 
-Prints every board with its limit. Ends with 1 where one is worse by more than `TOLERANCE`. ``--write`` makes what
-stands on the page, and what the sample gives now, the limits: to be used where a board got better, or where the
-changelog says why it got worse. The page itself is held to what commands print by
-``python studies/accuracy.py --check``.
+Every judge (`judges/`) forecasts its measurements now: with factors, energies, widths or deviations refitted without
+what it judges, where they were fitted to its like. Prints every board, in brackets what is asked of it. Ends with 1
+where one is worse than its limit by more than `TOLERANCE`, or has gone. ``--write`` makes what was found now the limits
+and the table of docs/ACCURACY.md: to be used where a board got better, or where the changelog says why it got worse.
 """
 
 import argparse
+import os
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from datafiles import table_path
-from headline import ELSEWHERE, FAMILY, PAGE, held_out
-from published.reading import read_published
-from traincast.calibration.run_factors import forecast_run
-from traincast.calibration.runs import MeasuredRun, read_runs
-from traincast.calibration.validate import statistics
-from traincast.estimate.factors import factors_on
+from judges.board import Board
 
 LIMITS = Path(__file__).with_name("boards.toml")
-EVERY = 16
-"""One run in so many is in the sample: few enough for a test, and from every source that has more."""
-SAMPLE = "sample"
+PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
+JUDGES = ("runs", "memory", "golden", "blanked", "chips", "scaling", "own_machine")
+"""The slowest first: they run next to one another."""
+FIGURES = ("median", "p90", "worst", "bias", "inside", "within", "accepted", "rightly told", "gap")
+LARGER = frozenset({"inside", "within", "accepted", "rightly told"})
+"""Figures that are worse when smaller; of others the size counts."""
+TOLERANCE = {"median": 0.5, "p90": 1.5, "worst": 3.0, "bias": 1.0, "inside": 2.0, "within": 2.0, "gap": 2.0}
+"""Points by which a figure may get worse unnoticed: what rounding and a row more or less of a small board make."""
+_OTHER = 0.5
+_BEGIN, _END = "<!-- boards -->\n", "<!-- end of boards -->\n"
 
 
-class Score(NamedTuple):
-    """Figures of a board in per cent: two that are worse when larger, and one that is worse when smaller."""
+class Limit(NamedTuple):
+    """Figures of a board that it may not get worse than, in per cent."""
 
-    median: float
-    p90: float
-    inside: float
-
-    def worse_than(self, limit: "Score") -> bool:
-        """Say whether a figure is worse than its limit by more than `TOLERANCE`."""
-        longer = (self.median - limit.median, self.p90 - limit.p90, limit.inside - self.inside)
-        return any(by > allowed for by, allowed in zip(longer, TOLERANCE, strict=True))
+    rows: int
+    figures: Mapping[str, float]
 
 
-TOLERANCE = Score(0.3, 1.0, 2.0)
-"""Points by which a board may get worse unnoticed: what rounding and a run more or less of a small board make."""
-Boards = dict[tuple[str, str], Score]
-"""Scores by what is left out of the fit and by the name of the board."""
+Limits = Mapping[tuple[str, str], Limit]
+"""By subject and name of the board."""
 
 
-def of_page(page: str) -> Boards:
-    """Return the scores of the boards that a page shows."""
-    return {
-        (by, name): Score(*(float(text.removesuffix(" %")) for text in (each.median, each.p90, each.inside)))
-        for by in (FAMILY, ELSEWHERE)
-        for name, each in held_out(page, by).rows.items()
-    }
+def judged(names: Iterable[str] = JUDGES) -> list[Board]:
+    """Return the boards of judges, in their order, each forecast now."""
+    names = list(names)
+    if len(names) < 2:
+        return [board for name in names for board in _boards(name)]
+    with ProcessPoolExecutor(min(len(names), os.cpu_count() or 1)) as pool:
+        return [board for boards in pool.map(_boards, names) for board in boards]
 
 
-def sampled() -> Iterator[MeasuredRun]:
-    """Yield one published run in `EVERY` of those with a step."""
-    tables = map(table_path, ("measured_training_runs.csv", "recipe_settings.csv"))
-    runs = read_runs(read_published(*tables)).rows
-    yield from [run for run in runs if run.measured_s is not None][::EVERY]
+def _boards(judge: str) -> list[Board]:
+    found: list[Board] = import_module(f"judges.{judge}").boards()
+    return [board for board in found if board.rows]
 
 
-def of_sample(runs: Iterable[MeasuredRun]) -> Boards:
-    """Return the score of forecasts of some runs, made now with the shipped factors."""
-    known = [(run, forecast_run(run, factors_on(run.cluster))) for run in runs]
-    found = [
-        (run.measured_s, each.step_s, each.holds(run.measured_s)) for run, each in known if each.step_s is not None
-    ]
-    measured, forecast, inside = np.array(found, np.float64).T
-    figures = statistics(forecast, measured, inside=inside > 0)
-    shares = (figures.median_abs_error, figures.p90_abs_error, figures.interval_coverage)
-    return {(SAMPLE, "all"): Score(*(round(100 * (share or 0.0), 2) for share in shares))}
-
-
-def limits(path: Path = LIMITS) -> Boards:
+def limits(path: Path = LIMITS) -> Limits:
     """Return the limits of all boards."""
-    rows = tomllib.loads(path.read_text(encoding="utf-8"))["board"]
-    return {(row["left_out"], row["name"]): Score(row["median"], row["p90"], row["inside"]) for row in rows}
+    rows = tomllib.loads(path.read_text(encoding="utf-8")).get("board", [])
+    return {(row["subject"], row["name"]): Limit(row["rows"], row["figures"]) for row in rows}
 
 
-def as_toml(boards: Boards) -> str:
+def as_toml(boards: Iterable[Board]) -> str:
     """Return boards as the file of limits."""
     head = "# What boards may not get worse than, in per cent: written by `python studies/boards.py --write`.\n"
-    rows = (
-        f'\n[[board]]\nleft_out = "{by}"\nname = "{name}"\nmedian = {score.median}\np90 = {score.p90}\n'
-        f"inside = {score.inside}\n"
-        for (by, name), score in boards.items()
-    )
-    return head + "".join(rows)
+
+    def entry(board: Board) -> str:
+        figures = ", ".join(f'"{name}" = {value}' for name, value in board.figures.items())
+        return (
+            f'\n[[board]]\nsubject = "{board.subject}"\nname = "{board.name}"\nrows = {board.rows}\n'
+            f"figures = {{ {figures} }}\n"
+        )
+
+    return head + "".join(map(entry, boards))
 
 
-def worse(boards: Boards, allowed: Boards) -> list[str]:
-    """Return a line for each board that is worse than its limit, or that has gone."""
-    lost = [f"{by}, {name}: is not shown any more" for by, name in allowed if (by, name) not in boards]
-    return lost + [
-        f"{by}, {name}: {score} is worse than {allowed[by, name]}"
-        for (by, name), score in boards.items()
-        if (by, name) in allowed and score.worse_than(allowed[by, name])
+def worse(boards: Iterable[Board], allowed: Limits) -> Iterator[str]:
+    """Yield a line for each figure that is worse than its limit, and for each board that has gone."""
+    found = {(board.subject, board.name): board for board in boards}
+    for key, limit in allowed.items():
+        if key not in found:
+            yield f"{': '.join(key)}: is not shown any more"
+            continue
+        for name, value in limit.figures.items():
+            now = found[key].figures.get(name)
+            if now is None or is_worse(name, now, value, TOLERANCE.get(name, _OTHER)):
+                yield f"{': '.join(key)}: {name} is {now}, the limit {value}"
+
+
+def is_worse(name: str, value: float, limit: float, tolerance: float = 0.0) -> bool:
+    """Say whether a figure is worse than a limit by more than a tolerance."""
+    return limit - value > tolerance if name in LARGER else abs(value) - abs(limit) > tolerance
+
+
+def missed(board: Board) -> list[str]:
+    """Return the figures of a board that are worse than what is asked."""
+    return [name for name, value in board.asked.items() if is_worse(name, board.figures.get(name, 100.0), value)]
+
+
+def as_table(boards: Sequence[Board]) -> str:
+    """Return boards as the table of the accuracy page; behind a figure stands what is asked of it."""
+    shown = [name for name in FIGURES if any(name in board.figures for board in boards)]
+    lines = [
+        "| what, and what no fit has seen | kind | rows | " + " | ".join(shown) + " |",
+        "|---|---|---" + "|---" * len(shown) + "|",
     ]
+    for board in boards:
+        cells = [_cell(board, name) for name in shown]
+        lines.append(f"| {board.subject} | {board.name} | {board.rows:,} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(board: Board, name: str) -> str:
+    if name not in board.figures:
+        return ""
+    text = f"{board.figures[name]:.1f}"
+    return text if name not in board.asked else f"{text} ({board.asked[name]:g})"
+
+
+def with_table(page: str, boards: Sequence[Board]) -> str:
+    """Return the accuracy page with its table of boards replaced."""
+    before, rest = page.split(_BEGIN)
+    after = rest.split(_END)[1]
+    return f"{before}{_BEGIN}\n{as_table(boards)}\n{_END}{after}"
 
 
 def main() -> int:
-    """Print the boards, or write them as limits; return the exit code."""
+    """Print the boards, or write them as limits and into the page; return the exit code."""
     parser = argparse.ArgumentParser(description="hold boards of accuracy against their limits")
-    parser.add_argument("--write", action="store_true", help="make what is shown now the limits")
+    parser.add_argument("--only", default="", metavar="WORD", help="only judges whose name holds this")
+    parser.add_argument("--write", action="store_true", help="make what is found now the limits and the page's table")
     given = parser.parse_args()
-    boards = of_page(PAGE.read_text(encoding="utf-8")) | of_sample(sampled())
+    names = [name for name in JUDGES if given.only in name]
+    boards = judged(names)
+    for board in boards:
+        figures = "  ".join(f"{name} {_cell(board, name)}" for name in FIGURES if name in board.figures)
+        short = f"  <- {', '.join(missed(board))}" if missed(board) else ""
+        print(f"{board.subject}: {board.name}, {board.rows} rows: {figures}{short}")
     if given.write:
         LIMITS.write_text(as_toml(boards), encoding="utf-8")
+        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), boards), encoding="utf-8")
         return 0
-    allowed = limits()
-    for (by, name), score in boards.items():
-        limit = allowed.get((by, name))
-        print(f"{by:12} {name:16} {score.median:6.1f} {score.p90:6.1f} {score.inside:6.1f}  limit {limit}")
-    found = worse(boards, allowed)
+    subjects = {board.subject for board in boards}
+    allowed = {key: limit for key, limit in limits().items() if not given.only or key[0] in subjects}
+    found = list(worse(boards, allowed))
     print(*found, sep="\n")
     return int(bool(found))
 

@@ -1,45 +1,82 @@
 """Boards of accuracy and coverages of intervals do not get worse unnoticed."""
 
+import numpy as np
 import pytest
 
 import boards
-from boards import Score
+from datafiles import table_path
+from judges.board import Board, board_of
+from published.reading import read_published
+from traincast.calibration.run_factors import forecast_run
+from traincast.calibration.runs import read_runs
+from traincast.estimate.factors import factors_on
+
+EVERY = 16
+"""One run in so many is in the sample: few enough for a test, and from every source that has more."""
 
 
-def test_no_board_of_the_page_is_worse_than_its_limit():
-    shown = boards.of_page(boards.PAGE.read_text(encoding="utf-8"))
-    allowed = {key: limit for key, limit in boards.limits().items() if key[0] != boards.SAMPLE}
-    assert boards.worse(shown, allowed) == []
-    assert set(shown) == set(allowed)
+def shown_on_page():
+    return boards.PAGE.read_text(encoding="utf-8").split("<!-- boards -->\n")[1].split("<!-- end of boards -->")[0]
+
+
+def test_the_page_shows_every_board_with_its_limits():
+    page = shown_on_page()
+    for (subject, name), limit in boards.limits().items():
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| {subject} | {name} | {limit.rows:,} |")]
+        cells = {cell.strip().partition(" ")[0] for cell in line.split("|")}
+        assert {f"{value:.1f}" for value in limit.figures.values()} <= cells, line
 
 
 @pytest.mark.slow
 def test_forecasts_of_a_sample_of_runs_are_as_close_as_they_were():
-    """Of all kinds of runs; what shows here first shows on the boards when they are printed again."""
-    found = boards.of_sample(boards.sampled())
-    allowed = {key: limit for key, limit in boards.limits().items() if key[0] == boards.SAMPLE}
-    assert set(found) == set(allowed)
-    assert boards.worse(found, allowed) == []
+    """Of all kinds of runs, with the shipped factors; what shows here first shows when boards are judged again."""
+    tables = map(table_path, ("measured_training_runs.csv", "recipe_settings.csv"))
+    runs = [run for run in read_runs(read_published(*tables)).rows if run.measured_s is not None][::EVERY]
+    found = [(run.measured_s, forecast_run(run, factors_on(run.cluster))) for run in runs]
+    errors = [abs(each.step_s / measured_s - 1) for measured_s, each in found if each.step_s is not None]
+    assert len(errors) > 60
+    median, p90 = np.quantile(errors, (0.5, 0.9))
+    assert median < 0.06
+    assert p90 < 0.25
+    assert np.mean([each.holds(measured_s) for measured_s, each in found if each.step_s is not None]) > 0.85
 
 
 @pytest.mark.parametrize(
-    ("score", "noticed"),
+    ("figures", "noticed"),
     [
-        (Score(5.3, 15.0, 90.0), False),
-        (Score(5.4, 15.0, 90.0), True),
-        (Score(1.0, 16.1, 90.0), True),
-        (Score(1.0, 1.0, 87.0), True),
-        (Score(1.0, 1.0, 99.0), False),
+        ({"median": 5.4, "p90": 15.0, "inside": 90.0, "bias": 3.0}, False),
+        ({"median": 5.6, "p90": 15.0, "inside": 90.0, "bias": 3.0}, True),
+        ({"median": 1.0, "p90": 16.6, "inside": 90.0, "bias": 3.0}, True),
+        ({"median": 1.0, "p90": 1.0, "inside": 87.0, "bias": 3.0}, True),
+        ({"median": 1.0, "p90": 1.0, "inside": 99.0, "bias": -4.5}, True),
+        ({"median": 1.0, "p90": 1.0, "bias": 3.0}, True),
+        ({"median": 1.0, "p90": 1.0, "inside": 99.0, "bias": -3.5}, False),
     ],
 )
-def test_each_figure_that_gets_worse_is_noticed(score, noticed):
-    limit = {("family", "MoE"): Score(5.0, 15.0, 90.0)}
-    assert bool(boards.worse({("family", "MoE"): score}, limit)) == noticed
+def test_each_figure_that_gets_worse_is_noticed(figures, noticed):
+    limit = {("runs", "MoE"): boards.Limit(9, {"median": 5.0, "p90": 15.0, "inside": 90.0, "bias": 3.0})}
+    assert bool(list(boards.worse([Board("runs", "MoE", 9, figures, {})], limit))) == noticed
 
 
 def test_a_board_that_is_not_shown_any_more_is_noticed(tmp_path):
-    known = {("family", "MoE"): Score(5.0, 15.0, 90.0), ("sample", "all"): Score(4.0, 9.5, 91.25)}
+    known = [Board("runs", "MoE", 7, {"median": 5.0}, {}), Board("peaks", "all", 9, {"gap": 4.0, "p90": 9.5}, {})]
     path = tmp_path / "boards.toml"
     path.write_text(boards.as_toml(known))
-    assert boards.limits(path) == known
-    assert boards.worse({}, known) == ["family, MoE: is not shown any more", "sample, all: is not shown any more"]
+    allowed = boards.limits(path)
+    assert list(boards.worse(known, allowed)) == []
+    assert list(boards.worse([], allowed)) == ["runs: MoE: is not shown any more", "peaks: all: is not shown any more"]
+
+
+def test_what_is_asked_and_missed_is_told():
+    board = Board(
+        "runs", "MoE", 7, {"median": 6.0, "inside": 86.0, "p90": 15.0}, {"median": 5, "inside": 85, "p90": 17}
+    )
+    assert boards.missed(board) == ["median"]
+    assert "| 6.0 (5) | 15.0 (17) | 86.0 (85) |" in boards.as_table([board])
+
+
+def test_a_board_counts_errors_as_shares_of_what_was_measured():
+    board = board_of("runs", "all", [1.1, 0.8, 2.0], [1.0, 1.0, 2.0], [True, False, True], median=5.0, inside=90.0)
+    assert board.rows == 3
+    assert board.figures == {"median": 10.0, "p90": 18.0, "bias": 0.0, "inside": 66.67}
+    assert board.asked == {"median": 5.0, "inside": 90.0}
