@@ -18,6 +18,7 @@ import numpy as np
 
 from datafiles import DATA, table_path
 from published.reading import read_published
+from refit import fitted_to, runs_of
 from traincast.calibration.kinds.runs import BOARD, labels_of
 from traincast.calibration.run_factors import (
     Forecast,
@@ -65,6 +66,10 @@ def main() -> None:
         FILE.parent.mkdir(exist_ok=True)
         FILE.write_text(write_factors(table.factors.values()), encoding="utf-8")
         print(f"wrote {len(table.factors)} factors to {FILE}")
+    again = forecast_runs(rows, [table] * len(rows))
+    physics = fitted_to(runs_of(rows, again, table, weight_I), np.ones(len(rows), np.bool_)).physics
+    for (generation, column), value in physics.values.items():
+        print(f"{column} of {generation}: {value:.3f} with them (data/gpus/generations.csv)")
 
 
 def fit_factors(

@@ -91,13 +91,16 @@ class Runs(NamedTuple):
         return np.array([known[gpu.name] for gpu in self.gpus])
 
 
-def runs_of(rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast]) -> Runs:
-    """Return runs as fits need them; each row has a step, and a forecast made with the shipped factors."""
-    sample = sample_of(rows, forecasts, shipped_factors())
+def runs_of(
+    rows: Sequence[MeasuredRun],
+    forecasts: Sequence[Forecast],
+    table: FactorTable | None = None,
+    weight_I: FloatArray | None = None,
+) -> Runs:
+    """Return runs as fits need them, with forecasts made by a table, by default as shipped; those without count 0."""
+    sample = sample_of(rows, forecasts, table or shipped_factors(), weight_I)
     shares = [sum(slope for name, slope in each.slopes.items() if is_throttled(name)) for each in forecasts]
-    return Runs(
-        rows, forecasts, sample, np.array(shares), tuple(each.basis.gpu for each in forecasts if each.basis is not None)
-    )
+    return Runs(rows, forecasts, sample, np.array(shares), tuple(row.cluster.gpu for row in rows))
 
 
 def fitted_to(runs: Runs, seen_I: npt.NDArray[np.bool_]) -> Fitted:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from traincast.dialects.flags import flag_table
+from traincast.units import is_number
 
 _SETTING = re.compile(r"\b([a-z][a-z0-9_]*)=([\w.,'-]+)")
 _SLICES = re.compile(r"(?<![\w.])(\d+)x v\d")
@@ -23,7 +24,8 @@ def maxtext_cells(cells: Mapping[str, str]) -> dict[str, str]:
     said = {name: value.strip(",'") for name, value in _SETTING.findall(cells.get("notes", ""))}
     policy = cells.get("recompute") or said.get("remat_policy", "")
     found = {**_recomputed(policy, said), **_axes(cells, said), **_types(cells, said)}
-    replaced = {"recompute"} if policy in flag_table("maxtext").further["remat"] else set()
+    known = cells.get("recompute") in (None, *flag_table("maxtext").further["remat"])
+    replaced = {"precision", *(["recompute"] if known else [])}
     return {name: value for name, value in found.items() if value and (name not in cells or name in replaced)}
 
 
@@ -47,11 +49,14 @@ def _recomputed(policy: str, said: Mapping[str, str]) -> dict[str, str]:
 def _axes(cells: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
     """Return degrees, the chips of a slice, and those that share the parameters where some have copies."""
     devices = _CHIPLETS if "v7x" in cells["gpu"] else 1
-    tp, cp = (_axis(said, f"ici_{name}_parallelism") for name in ("tensor", "context"))
+    tp, cp, ep = (_axis(said, f"ici_{name}_parallelism") for name in ("tensor", "context", "expert"))
     slices = _SLICES.search(cells.get("notes", ""))
-    copies = _axis(said, "ici_data_parallelism") * (int(slices[1]) if slices else 1)
+    spans = any(said.get(f"dcn_{name}_parallelism", "1") != "1" for name in ("fsdp", "fsdp_transpose"))
+    copies = _axis(said, "ici_data_parallelism") * (int(slices[1]) if slices and not spans else 1)
     chips = int(cells.get("num_gpus") or 0)
     found = {"tp": str(max(1, tp // devices)), "pp": "1", "cp": str(max(1, cp // devices))}
+    if ep > devices:
+        found["ep"] = str(ep // devices)
     if slices and chips:
         found["gpus_per_node"] = str(chips // int(slices[1]))
     if copies > 1 and chips % copies == 0:
@@ -69,9 +74,12 @@ def _types(cells: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
 
     Chips without units for fp8 take integers (quantization int8).
     """
+    capacity = said.get("capacity_factor", "")
     integers = cells.get("precision") in ("fp8", "int8") and re.search(r"v5|v6", cells["gpu"])
     return {
+        "precision": "fp8" if cells.get("precision") == "int8" else "",
         "fp8_recipe": "aqt_int8" if integers else "",
         "param_gather_bytes": "2" if said.get("weight_dtype") == "bfloat16" else "",
+        "capacity_factor": capacity if is_number(capacity) and float(capacity) > 0 else "",
         "moe_routing": "balanced" if said.get("use_random_routing", "").lower() == "true" else "",
     }

@@ -102,6 +102,8 @@ def test_bridged_cards_are_fast_in_pairs_and_slow_in_a_node():
     of_four = load_cluster("h200-nvl")
     assert rate_inside(4, of_four) == rate_inside(2, of_four) > 3 * rate_inside(8, of_four)
     assert rate_inside(8, of_four) == 4 * of_four.intra.bandwidth_bytes_per_s
+    apart = replace(of_four, intra=replace(of_four.intra, pair_bandwidth_bytes_per_s=None))
+    assert rate_inside(8, apart) == of_four.intra.bandwidth_bytes_per_s
     plain = load_cluster("v100-pcie")
     assert rate_inside(2, plain) < plain.gpu.host_bytes_per_s
     slower = 15.75 / 63  # PCIe 3 to PCIe 5

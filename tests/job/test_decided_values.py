@@ -12,6 +12,7 @@ from traincast.job.recompute import Recomputation
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.job.sharding import Sharding
+from traincast.job.share import rank_share
 from traincast.model.routing import busiest_rank
 
 EP = {"model": TINY_EXPERTS, "gpus": 8, "ep": 8}
@@ -316,6 +317,28 @@ def test_types_are_scaled_as_said_or_as_usual_for_them(usual, precision, said, r
 def test_keys_and_values_are_exchanged_as_said_or_as_usual(said, cp, kind):
     own = framework(cp_kind="ring")
     assert job_of(gpus=cp, cp=cp, cp_kind=said, framework=own).communication.cp_kind == kind
+
+
+@pytest.mark.parametrize(
+    ("precision", "fuser", "fused_experts"),
+    [
+        ("mxfp8", True, True),
+        ("mxfp8", False, False),
+        ("fp8", True, False),
+        ("bf16", True, False),
+        ("bf16", False, False),
+    ],
+)
+def test_a_rank_works_with_what_was_decided(precision, fuser, fused_experts):
+    job = job_of(cluster="b200", precision=precision, te_op_fuser=fuser)
+    found = rank_share(job, 4).execution
+    assert (found.precision, found.ranks_per_node) == (precision, 4)
+    assert found.recipe == {"bf16": "", "fp8": "delayed", "mxfp8": "mxfp8"}[precision]
+    assert (found.fused_operations, found.fused_expert_casts, found.fused_experts) == (fuser, fuser, fused_experts)
+    for usual in (False, True):
+        own = replace(job, framework=replace(job.framework, fused_expert_bias=usual))
+        assert rank_share(own).execution.fused_expert_bias is (usual or fuser)
+    assert rank_share(job).execution.ranks_per_node == 8
 
 
 def test_sequences_without_a_mask_need_no_halves():

@@ -99,6 +99,7 @@ def test_a_result_tells_every_field_once():
         "recompute_modules",
         "last_wide_layers",  # told by the assumptions
         "packing",  # told by packed_length, and by the assumptions
+        "recompute_operators_as",  # likewise by the assumptions
         *Parallel.__struct_fields__,
         *OptimizerTypes.__struct_fields__,
     }

@@ -84,7 +84,11 @@ EP = {"model": TINY_EXPERTS, "gpus": 8, "ep": 8}
         (
             "schedule-unused",
             [{"schedule": "interleaved"}, {"schedule": "dualpipe"}],
-            [{"schedule": "1f1b"}, {"gpus": 2, "pp": 2, "schedule": "1f1b"}],
+            [
+                {"gpus": 2, "pp": 2, "vpp": 2, "schedule": "interleaved"},
+                {"schedule": "1f1b"},
+                {"gpus": 2, "pp": 2, "schedule": "1f1b"},
+            ],
         ),
         (
             "sequence-parallel-unused",
@@ -273,6 +277,12 @@ def test_experts_are_split_as_other_layers_where_ranks_allow_it(tp, ep, gpus, ex
     notes = [note.text for note in job.assumptions if note.code == "assumed-etp"]
     why = "as tp" if etp == tp else "experts are not split"
     assert notes == ([f"etp is not given: {etp} ({why}), as megatron-core-2025 does"] if tp > 1 else [])
+
+
+def test_context_parallel_ranks_hold_experts_too():
+    """Of 2 x 2 x 2 ranks each expert is on two, split over both of a tensor parallel group or whole on one."""
+    job = job_of(TINY_EXPERTS, gpus=8, tp=2, cp=2, ep=2, framework=framework(expert_tp=True))
+    assert (job.parallel.expert_tp, job.parallel.edp) == (2, 2)
 
 
 def test_a_model_of_all_kinds_has_modules_of_each():

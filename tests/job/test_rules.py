@@ -92,6 +92,7 @@ TABLE = [
         {**EP, "moe_dispatcher": "deepep", "deduplicated_dispatch": False},
         {**EP, "moe_dispatcher": "alltoall", "deduplicated_dispatch": False},
     ),
+    (ConfigError, "mtp_layers: is -1", {"mtp_layers": -1}, {"mtp_layers": 0}),
     # Batches and sequences.
     (
         InfeasibleError,
@@ -153,7 +154,7 @@ TABLE = [
     ),
     (
         ConfigError,
-        "must be 1 or 2",
+        "must be 1, 2 or 4",
         {"gpus": 2, "zero": 1, "param_gather_bytes": 3, "precision": "fp8"},
         {"gpus": 2, "zero": 1, "param_gather_bytes": 2, "precision": "fp8"},
     ),
@@ -279,20 +280,26 @@ TABLE = [
     ),
     (
         ConfigError,
-        "names 3 virtual stages",
+        "names 3 virtual stages; pp is 2, vpp open",
         {**PAIRS, "vpp": None, "stage_layers": (3, 3, 2)},
         {**PAIRS, "vpp": None, "stage_layers": (3, 2, 2, 1)},
     ),
     (
         ConfigError,
-        "names 4 virtual stages",
+        "names 4 virtual stages; pp is 2, vpp 1",
         {**PAIRS, "vpp": 1, "stage_layers": (3, 2, 2, 1)},
         {**PAIRS, "vpp": 2, "stage_layers": (3, 2, 2, 1)},
     ),
     (ConfigError, "sums to 7 layers", {**PAIRS, "stage_layers": (4, 3)}, {**PAIRS, "stage_layers": (8, 0)}),
     (
+        InfeasibleError,
+        "places 7 layers, but tiny has 8",
+        {**PAIRS, "vpp": None, "pipeline_layout": "Et*4|t*3L"},
+        {**PAIRS, "vpp": None, "pipeline_layout": "Et*4|t*4L"},
+    ),
+    (
         ConfigError,
-        "sums to 8 layers|must be|least",
+        "must be from 0|must be a whole number from 0|at least 0",
         {**PAIRS, "stage_layers": (9, -1)},
         {**PAIRS, "stage_layers": (8, 0)},
     ),
@@ -347,7 +354,7 @@ TABLE = [
     ),
     (
         InfeasibleError,
-        "no matrix units for fp8; use bf16",
+        r"A100-SXM-80GB \(ampere\) has no matrix units for fp8; use bf16",
         {"cluster": "A100-SXM-80GB", "precision": "fp8"},
         {"cluster": "h100", "precision": "fp8"},
     ),
@@ -358,7 +365,12 @@ TABLE = [
         {"cluster": "b200", "precision": "mxfp8"},
     ),
     (InfeasibleError, "no matrix units for mxfp8; use bf16", {"cluster": "A100-SXM-80GB", "precision": "mxfp8"}, {}),
-    (InfeasibleError, "4-bit type .* use fp8", {"precision": "fp4"}, {"cluster": "b200", "precision": "fp4"}),
+    (
+        InfeasibleError,
+        r"\(hopper\) has no matrix units for a 4-bit type .* use fp8",
+        {"precision": "fp4"},
+        {"cluster": "b200", "precision": "fp4"},
+    ),
     (InfeasibleError, "4-bit type .* use bf16", {"cluster": "A100-SXM-80GB", "precision": "fp4"}, {}),
     (
         InfeasibleError,

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from job_parts import TINY, TINY_EXPERTS, job_of
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.job.degrees import divisors
+from traincast.job.frameworks import load_framework
 from traincast.job.layers import Split, even_split, split_layers
 from traincast.job.parallel import MAX_SLOTS, MAX_WORLD_SIZE, Parallel
 from traincast.job.pipeline import Pipeline
@@ -158,7 +159,45 @@ def test_a_pipeline_is_interleaved_as_far_as_layers_and_microbatches_allow(field
     assert job_of(**{"vpp": None} | fields).parallel.vpp == vpp
 
 
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"schedule": "zb_v"}, "2, as schedule zb_v has it"),
+        ({"schedule": "gpipe"}, "1, as megatron-core-2025 does not interleave by itself"),
+        ({"schedule": "1f1b"}, "1, as megatron-core-2025 does not interleave by itself"),
+        ({"framework": "megatron-2021"}, "1, as megatron-2021 does not interleave by itself"),
+        ({"global_batch": 7}, "1, as 7 microbatches are not a multiple of pp 2"),
+        ({"first_stage_layers": 4}, "1, as the first or last stage has its own number of layers"),
+        ({"model": replace(TINY, layers=3)}, "1, as the layers do not divide into smaller pieces over pp 2"),
+        ({}, "2 (8 layers / 4 virtual stages = 2 each; megatron-core-2025 interleaves down to 2 layers)"),
+    ],
+)
+def test_why_a_pipeline_is_interleaved_or_not_is_told(fields, why):
+    notes = [
+        n.text for n in job_of(**{"gpus": 2, "pp": 2, "vpp": None} | fields).assumptions if n.code == "assumed-vpp"
+    ]
+    assert notes == [f"vpp is not given: {why}"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "fields", "layers_Q"),
+    [
+        (False, {}, (2, 2, 2, 0)),
+        (True, {}, (1, 2, 2, 1)),
+        # Who says of one end whether it counts, says it of both.
+        (True, {"embedding_as_layer": False}, (2, 2, 2, 0)),
+        (True, {"head_as_layer": False}, (2, 2, 2, 0)),
+        (False, {"embedding_as_layer": True, "head_as_layer": True}, (1, 2, 2, 1)),
+    ],
+)
+def test_ends_count_as_layers_where_the_framework_or_the_job_says_so(counts, fields, layers_Q):
+    own = replace(load_framework("megatron-core-2025"), counts_embedding=counts, uneven_split="short_last")
+    job = job_of(replace(TINY, layers=6), gpus=4, pp=4, framework=own, **fields)
+    assert job.pipeline.layers_Q == layers_Q
+
+
 def test_schedules_follow_the_virtual_stages():
+    assert job_of(gpus=2, pp=2, vpp=None, stage_layers=(5, 3)).pipeline.schedule == "1f1b"
     assert job_of(gpus=2, pp=2, vpp=1).pipeline.schedule == "1f1b"
     assert job_of(gpus=2, pp=2, vpp=2).pipeline.schedule == "interleaved"
     assert job_of(gpus=2, pp=2, vpp=None, stage_layers=(2, 2, 2, 2)).parallel.vpp == 2
@@ -200,6 +239,10 @@ def test_a_layout_has_the_ends_where_they_are(layers_Q, mtp, stage, written):
     assert layout.layers_Q == layers_Q
     assert layout.mtp_layers == mtp
     assert layout.mtp_stage == (None if not mtp else len(layers_Q) - 1 if stage is None else stage)
+
+
+def test_a_layout_has_no_mtp_layers_unless_they_are_said():
+    assert layout_of((2, 1)).stages == ("Ett", "tL")
 
 
 def fits(text, *, layers=8, mtp_layers=0, pp=2, vpp=None):
@@ -295,7 +338,7 @@ def test_degrees_multiply_to_ranks():
         ({"dp": MAX_WORLD_SIZE + 1}, {"dp": MAX_WORLD_SIZE}, "above the limit of 1048576"),
         ({"pp": 1025}, {"pp": 1024}, "a pipeline of 1025 stages is above the limit"),
         ({"pp": 2, "vpp": 2, "microbatches": MAX_SLOTS // 4 + 1}, {"pp": 2, "vpp": 2, "microbatches": MAX_SLOTS // 4},
-         "131076 slots to schedule"),
+         "slots to schedule, above the limit"),
     ],
 )  # fmt: skip
 def test_degrees_end_where_they_must(refused, taken, message):

@@ -49,13 +49,12 @@ def mlp(tokens, ffn):
     )
 
 
-def experts(*, own, count, routed, tokens, ffn=2048, shared=2048, ranks=1):
-    """Router, experts of a rank, and its part of the shared expert; a token arrives at so many ranks."""
-    rows = round(own * (ranks + 8) / 9)
+def experts(*, own, count, routed, tokens, ffn=2048, shared=2048):
+    """Router, experts of a rank, and its part of the shared expert."""
     return (
         gemm("router", own, 256, 7168),
         pointwise("sigmoid and the 8 of 256", "route", own, 7168, 256, 8),
-        pointwise("tokens into the order of experts, and back", "permute", rows, 7168, 8, count=2),
+        pointwise("tokens into the order of experts, and back", "permute", own, 7168, 8, count=2),
         grouped("gate and up of experts", routed, 2 * ffn, 7168, count),
         pointwise("SwiGLU of experts", "swiglu", routed, ffn),
         grouped("down of experts", routed, 7168, ffn, count),
@@ -178,8 +177,6 @@ SHARE_OF_TWO = sum(
 """Chance that none of a token's experts is on a rank that has two of the eight groups."""
 RANKS_OF_4 = 4 * (1 - SHARE_OF_TWO)
 """Ranks of four that a token reaches inside a node, where it is sent to each of them once."""
-RANKS = {256: 1, 64: RANKS_OF_4, 32: NODES, 4: 32 * (1 - comb(124, 8) / comb(128, 8))}
-"""Ranks that a token reaches, by the experts that each has; with 4 of them half of the 64 ranks have chosen groups."""
 
 
 def dense(name, fields, core, *, exchanges=(), tokens=4096, rows=4096, heads=128, ffn=18432):
@@ -221,15 +218,7 @@ def moe(
         CORE | fields,
         (
             *latent_attention(core, tokens=tokens, rows=rows, heads=heads),
-            *experts(
-                own=own,
-                count=count,
-                routed=routed,
-                tokens=tokens,
-                ffn=ffn,
-                shared=shared,
-                ranks=1 if sorts else RANKS[count],
-            ),
+            *experts(own=own, count=count, routed=routed, tokens=tokens, ffn=ffn, shared=shared),
             *((pointwise("rows of ranks into the order of experts", "permute", routed, 7168, 1, count=2),) * sorts),
         ),
         exchanges,

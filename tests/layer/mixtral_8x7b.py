@@ -18,11 +18,8 @@ def attention(*sizes, kind="causal attention"):
     return Kernel("attention core", kind, sizes)
 
 
-def kernels(
-    core, *, tokens=4096, rows=4096, own=4096, heads=32, kv_heads=8, experts=8, routed=8192, ffn=14336, once=True
-):
+def kernels(core, *, tokens=4096, rows=4096, own=4096, heads=32, kv_heads=8, experts=8, routed=8192, ffn=14336):
     """The kernels of a rank: `own` tokens are routed, `routed` rows reach its experts, each `ffn` wide."""
-    moved = round(own * ((RANKS.get(8 // experts, 1) if once else 1) + 2) / 3)
     up, down = ((routed, 2 * ffn, 4096), (routed, 4096, ffn))
     return (
         pointwise("RMSNorms", "norm", rows, 4096, count=2),
@@ -32,7 +29,7 @@ def kernels(
         gemm("attention output", tokens, 4096, heads * 128),
         gemm("router", own, 8, 4096),
         pointwise("softmax and the 2 of 8", "route", own, 4096, 8, 2),
-        pointwise("tokens into the order of experts, and back", "permute", moved, 4096, 2, count=2),
+        pointwise("tokens into the order of experts, and back", "permute", own, 4096, 2, count=2),
         gemm("gate and up of its expert", *up) if experts == 1 else grouped("gate and up", *up, experts),
         pointwise("SwiGLU", "swiglu", routed, ffn),
         gemm("down of its expert", *down) if experts == 1 else grouped("down", *down, experts),

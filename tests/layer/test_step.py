@@ -25,7 +25,7 @@ BACKWARD = ["head", "launch host 2360", "layers", "weight gradients", "wait host
 # 10 ms on 256 GPUs: two of nine parts of it, and three.
 START = ["host 2222"]
 START_OF_FOUR = ["host 3333"]
-# Three operations of 0.12 launches for each tensor: six of each layer, and the table, the head and the last norm.
+# Three operations of 0.12 launches for each tensor, six of each layer, the table, the head and the last norm.
 END = ["world all_reduce 1", "launch host 216", "optimizer", "wait host"]
 FIRST_END, LAST_END = (["launch host 187.2", *END[2:]], ["launch host 201.6", *END[2:]])
 

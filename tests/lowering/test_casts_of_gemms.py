@@ -77,11 +77,20 @@ def test_frozen_weights_need_one_copy_as_nothing_reads_the_other(recipe):
     assert found.weight_gradients == ""
 
 
-def test_gemms_of_another_type_are_not_cast():
-    for each in (replace(gemm(), dtype="bf16"), gemm("mxfp8")):
-        found = casts_of(each, share(), trained=True)
-        assert (found.forward, found.backward, found.weight_gradients) == ((), (), "")
+<<<<<<< HEAD
+def test_gemms_of_sixteen_bits_are_not_cast_and_those_of_another_type_by_its_own_recipe():
+    found = casts_of(replace(gemm(), dtype="bf16"), share(), trained=True)
+    assert (found.forward, found.backward, found.weight_gradients) == ((), (), "")
+    assert {each.dtype for each in casts_of(gemm("mxfp8"), share(), trained=True).forward} == {"mxfp8"}
     assert casts_of(gemm(), share(precision="bf16"), trained=True).forward == ()
+=======
+def test_gemms_that_read_16_bits_are_not_cast_and_those_of_another_type_as_is_usual_for_it():
+    for each, found in ((replace(gemm(), dtype="bf16"), share()), (gemm(), share(precision="bf16"))):
+        casts = casts_of(each, found, trained=True)
+        assert (casts.forward, casts.backward, casts.weight_gradients) == ((), (), "")
+    other = casts_of(gemm("mxfp8"), share(), trained=True)
+    assert (told(other.forward), told(other.backward)) == ([("cast", 1, INPUTS, 2, 1)], [("cast", 1, GRADIENTS, 2, 1)])
+>>>>>>> tests
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ STATE = Exchange(Group.DP, Operation.ALL_GATHER, 500)
 
 def test_the_host_launches_while_what_it_launches_runs_and_each_wait_costs_two_launches():
     job = job_of()
-    job = replace(job, framework=replace(job.framework, host_layer_s=11e-6))
+    job = replace(job, framework=replace(job.framework, host_layer_s=11e-6, module_launches=1.0))
     emit = Told(job)
     hosted = emit.hosted(Launches(10, waits=3), Phase.FORWARD, PASS)
     assert hosted == [

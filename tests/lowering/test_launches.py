@@ -149,9 +149,11 @@ def test_messages_between_stages_are_launched():
 def test_an_update_takes_time_for_each_tensor_and_each_check():
     job = job_of("llama3-8b", gpus=1)
     logged = job_of("llama3-8b", gpus=1, step_checks=("params_norm", "zeros_in_grad"))
-    usual = update_launches(job, 100).launches
-    assert update_launches(job, 200).launches == pytest.approx(2 * usual)
-    assert update_launches(logged, 100).launches == pytest.approx(usual * (3 + 1 + 4) / 3)
+    usual = update_launches(job, 100, 0).launches
+    assert update_launches(job, 200, 0).launches == pytest.approx(2 * usual)
+    assert update_launches(logged, 100, 0).launches == pytest.approx(usual * (3 + 1 + 4) / 3)
+    # Three GEMMs of each step of Muon and matrix.
+    assert update_launches(job, 100, 300).launches == pytest.approx(2 * usual)
 
 
 def test_the_fixed_part_of_a_step_grows_with_the_logarithm_of_the_ranks():

@@ -8,11 +8,20 @@ from msgspec.structs import replace
 from job_parts import TINY_EXPERTS, job_of
 from traincast.job.frameworks import load_framework
 from traincast.job.share import rank_share
-from traincast.lowering.launches import Launches, launch_s, layer_launches
+from traincast.lowering.launches import (
+    Launches,
+    launch_s,
+    layer_launches,
+    message_launches,
+    step_fixed_s,
+    update_launches,
+)
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 
-ROUTE, PERMUTE, PREPARE, NODES = 25, 6, 15, 4 * 5
+PLAIN = 0.7
+"""A launch of what has no module's Python around it."""
+ROUTE, PERMUTE, PREPARE, NODES = 25 * PLAIN, 6 * PLAIN, 15 * PLAIN, 4 * 5
 """Kernels of a router and of a permutation, and of a dispatcher before it sends; calls of a layer's four nodes."""
 ONE = Gemm(m=64, n=32, k=16, dtype="bf16")
 NORM = Kernel(family="norm", shape=(64, 16), dtype="bf16")
@@ -32,14 +41,16 @@ def part(name="mlp.linear_fc1", **fields):
     return Part(name=name, counts_as="mlp", **fields)
 
 
-def launches(*parts, job=None, block=None):
+def launches(*parts, job=None, block=None, module=1.0):
+    """Return the launches of parts, with those of a module in multiples of a kernel's."""
     job = job or job_of()
+    job = replace(job, framework=replace(job.framework, module_launches=module))
     return layer_launches(block or (parts,), Rank(rank_share(job)), job)
 
 
-def counted(*parts, job=None):
+def counted(*parts, job=None, module=1.0):
     """Return the launches of both passes."""
-    found = launches(*parts, job=job)
+    found = launches(*parts, job=job, module=module)
     return found.forward.launches, found.backward.launches
 
 
@@ -47,30 +58,67 @@ def moe(**fields):
     return job_of(TINY_EXPERTS, **{"gpus": 8, "ep": 8, "recompute": "none"} | fields)
 
 
-def test_a_gemm_is_one_launch_and_its_gradients_two():
-    assert counted(part(gemms=(ONE,))) == (1, 2)
-    assert counted(part(gemms=(ONE, ONE))) == (2, 4)
+def test_a_gemm_is_one_launch_and_its_gradients_two_with_a_hook_of_its_weight():
+    assert counted(part(gemms=(ONE,))) == (1, 2 + 1)
+    assert counted(part(gemms=(ONE, ONE))) == (2, 4 + 2)
+    # All small parameters of a part are one tensor.
+    assert counted(part(gemms=(ONE,), vectors=7)) == (1, 2 + 2)
+    assert counted(part(vectors=1)) == (0, 1)
     frozen = job_of(task="lora", lora_rank=8)
     assert counted(part(gemms=(ONE,)), job=frozen) == (1, 1)
-    assert counted(part(gemms=(ONE,), adapter=True), job=frozen) == (1, 2)
+    assert counted(part(gemms=(ONE,), vectors=7), job=frozen) == (1, 1)
+    assert counted(part(gemms=(ONE,), adapter=True), job=frozen) == (1, 2 + 1)
 
 
-@pytest.mark.parametrize(("groups", "share"), [(1, 1), (2, 1.6), (16, 10)])
-def test_further_experts_of_a_grouped_gemm_take_six_tenths_of_a_launch(groups, share):
-    """1 + 0.6 (g - 1) for one GEMM each, in the backward pass for two."""
+def test_modules_take_so_many_launches_more():
+    """Linear layers and attention in either pass; PyTorch's own linear layers of routers and adapters do not."""
+    attention = replace(NORM, family="attention")
+    assert counted(part(gemms=(ONE, ONE)), module=2.5) == (2 + 2 * 1.5, 6 + 2 * 1.5)
+    assert counted(part(kernels=(attention, NORM)), module=2.5) == (2 + 1.5, 2 + 1.5)
+    assert counted(part("mlp.router", gemms=(ONE,)), module=2.5) == (1, 3)
+    assert counted(part(gemms=(ONE,), adapter=True), module=2.5) == (1, 3)
+    assert counted(part("self_attention.qk_layernorm", kernels=(NORM,)), module=2.5) == (1 + 2 * 1.5, 1 + 2 * 1.5)
+    grouped = part(gemms=(replace(ONE, groups=4),), place="experts", expert=True)
+    assert launches(grouped, module=2.5).forward.launches == pytest.approx(1 + 3 * 0.4 + 1.5)
+    apart = job_of(TINY_EXPERTS, unfused=("experts",))
+    assert launches(grouped, job=apart, module=2.5).forward.launches == pytest.approx(1 + 3 * 0.4 + 4 * 1.5)
+
+
+def test_positions_are_one_kernel_or_passes_over_their_tensors():
+    rotary = part(kernels=(replace(NORM, family="rotary", count=5),))
+    assert counted(rotary) == (5, 5)
+    assert counted(rotary, job=job_of(unfused=("rope",))) == (pytest.approx(7), pytest.approx(7))
+
+
+def test_messages_updates_and_checks_of_a_step():
+    assert message_launches(job_of()) == Launches()
+    assert message_launches(job_of(gpus=2, pp=2)) == Launches(10)
+    checks = {(): 3, ("params_norm",): 4, ("zeros_in_grad",): 7, ("params_norm", "zeros_in_grad"): 8}
+    for said, each in checks.items():
+        assert update_launches(job_of(step_checks=said), 50).launches == pytest.approx(50 * each * 0.12)
+    # On one GPU the first of nine parts, log2(256) + 1; on 16 five of them.
+    job = job_of(gpus=16, global_batch=16)
+    for steady, share in ((256, 5 / 9), (16, 1), (4, 1), (1, 1), (0, 1)):
+        own = replace(job, framework=replace(job.framework, step_fixed_s=0.9, steady_gpus=steady))
+        assert step_fixed_s(own) == pytest.approx(0.9 * share)
+
+
+@pytest.mark.parametrize(("groups", "share"), [(1, 1), (2, 1.4), (16, 7)])
+def test_further_experts_of_a_grouped_gemm_take_four_tenths_of_a_launch(groups, share):
+    """1 + 0.4 (g - 1) for one GEMM each, in the backward pass for two, and the hook of the weights."""
     forward, backward = counted(part(gemms=(replace(ONE, groups=groups),)))
-    assert (forward, backward) == (pytest.approx(share), pytest.approx(2 * share))
+    assert (forward, backward) == (pytest.approx(share), pytest.approx(2 * share + 1))
 
 
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize(("recipe", "kernels"), [("current", 1), ("rowwise", 2)])
 def test_casts_are_launched_with_their_gemm_for_each_expert(groups, recipe, kernels):
-    """An input in the forward pass; a gradient in the backward pass, on top of two GEMMs."""
+    """An input in the forward pass; a gradient in the backward pass, on top of two GEMMs and a hook."""
     job = job_of(precision="fp8", fp8_recipe=recipe)
-    many = (1 + 0.6 * (groups - 1)) / groups
+    many = (1 + 0.4 * (groups - 1)) / groups
     forward, backward = counted(part(gemms=(replace(ONE, groups=groups, dtype="fp8"),)), job=job)
     assert forward == pytest.approx(many * groups * (1 + kernels))
-    assert backward == pytest.approx(many * groups * (2 + kernels))
+    assert backward == pytest.approx(many * groups * (2 + kernels) + 1)
 
 
 @pytest.mark.parametrize(("how", "more"), [("gemm", 0), ("kernel", 1), ("cast", 1), ("autograd", 1)])
@@ -79,7 +127,7 @@ def test_sums_of_gradients_are_launches_of_their_own_where_weights_are_trained(h
         job = job_of(**fields)
         return replace(job, framework=replace(job.framework, gradient_sum=how))
 
-    assert counted(part(gemms=(ONE,)), job=decided()) == (1, 2 + more)
+    assert counted(part(gemms=(ONE,)), job=decided()) == (1, 3 + more)
     assert counted(part(gemms=(ONE,)), job=decided(task="lora", lora_rank=8)) == (1, 1)
 
 
@@ -98,7 +146,7 @@ def test_sums_of_gradients_are_launches_of_their_own_where_weights_are_trained(h
     ],
 )
 def test_a_kernel_is_as_many_launches_as_its_family_has(kernel, forward, backward):
-    assert counted(part(kernels=(kernel,))) == (forward, backward)
+    assert counted(part(kernels=(kernel,))) == (pytest.approx(forward), pytest.approx(backward))
 
 
 def test_fused_routers_and_permutations_are_fewer():
@@ -106,7 +154,7 @@ def test_fused_routers_and_permutations_are_fewer():
     plain = moe()
     for router, permute in ((False, False), (True, False), (False, True)):
         job = replace(plain, experts=replace(plain.experts, fused_router=router, fused_permute=permute))
-        wanted = (8 if router else ROUTE) + 2 * (3 if permute else PERMUTE)
+        wanted = pytest.approx(PLAIN * ((8 if router else 25) + 2 * (3 if permute else 6)))
         assert counted(part(kernels=kernels), job=job) == (wanted, wanted)
 
 
@@ -140,7 +188,9 @@ def test_a_tensor_parallel_exchange_takes_its_peers_too_where_a_pipeline_leaves_
 
 
 def test_a_launch_is_a_dense_layer_s_time_over_its_kernels():
-    framework = replace(load_framework("megatron-core-2025"), host_layer_s=330e-6)
+    framework = replace(load_framework("megatron-core-2025"), host_layer_s=330e-6, module_launches=1.0)
+    assert launch_s(replace(framework, module_launches=3.0)) == pytest.approx(330e-6 / (6 + 5 * 3))
+    assert launch_s(replace(framework, eager_layers=True)) == pytest.approx(330e-6 / 48)
     for kernel, fused, kernels in (
         ("fa2", True, 11),
         ("fa2", False, 13),
@@ -170,7 +220,10 @@ BEFORE, EXCHANGED = 1 + 1 + 1, 1 + 2
 def test_what_a_dispatcher_and_experts_launch_follows_the_wait_for_counts_of_tokens():
     found = launches(*EXPERTS, job=moe())
     assert found.forward == Launches(BEFORE + EXCHANGED + PREPARE, after_wait=EXCHANGED, waits=1)
-    assert found.backward == Launches(1 + 2 + 1 + 4 + 2)
+    # Two for each of four GEMMs, and a hook.
+    assert found.backward == Launches(1 + 3 + 1 + 6 + 3)
+    gathered = launches(*EXPERTS, job=moe(moe_dispatcher="allgather"))
+    assert gathered.forward.launches == pytest.approx(BEFORE + EXCHANGED + 5 * PLAIN)
     stashed = launches(*EXPERTS, job=moe(moe_paged_stash=True))
     assert stashed.forward == Launches(BEFORE + EXCHANGED + PREPARE)
     dense = launches(*EXPERTS, job=job_of())
@@ -196,7 +249,7 @@ def test_a_graph_is_one_launch_for_neighbours_that_it_holds():
     # Norm and router are neighbours; the shared experts stand apart.
     router = launches(*EXPERTS, job=graphs("moe_router"))
     assert router.forward == Launches(2 + EXCHANGED + PREPARE, after_wait=EXCHANGED, waits=1)
-    assert router.backward == Launches(2 + 1 + 4)
+    assert router.backward == Launches(2 + 1 + 6)
     prepared = launches(*EXPERTS, job=graphs("moe_router", "moe_preprocess"))
     assert prepared.forward == router.forward + Launches(-PREPARE)
     # A graph of all of it waits for nothing.

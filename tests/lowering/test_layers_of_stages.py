@@ -60,7 +60,7 @@ def emitter(*, paired=False, overlap_shared=False, delay=False):
     """An emitter of a job that hides exchanges with experts if it pairs passes or overlaps shared experts."""
     job = job_of(TINY_EXPERTS, gpus=8, ep=8)
     experts = replace(job.experts, a2a_overlap=paired, shared_expert_overlap=overlap_shared, delay_wgrad=delay)
-    job = replace(job, experts=experts, framework=replace(job.framework, host_layer_s=11.0))
+    job = replace(job, experts=experts, framework=replace(job.framework, host_layer_s=11.0, module_launches=1.0))
     assert bool(job.experts.hides_exchanges) is (paired or overlap_shared)
     return Told(job)
 

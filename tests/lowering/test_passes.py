@@ -62,6 +62,27 @@ def test_what_others_run_is_left_out_and_so_is_what_rounding_leaves():
     assert Pass({call("d"): 0.0}).without().calls == {}
 
 
+def test_a_pass_without_a_part_of_it_has_neither_its_calls_nor_its_exchanges():
+    whole = Pass({call("a"): 3.0, call("b"): 1.0}, {sent(4): 2.0, sent(8): 1.0})
+    part_of_it = Pass({call("a"): 1.0, call("b"): 1.0 - 1e-12}, {sent(4): 1.0, sent(8): 1.0})
+    left = whole.less(part_of_it)
+    assert left.calls == {call("a"): 2.0}
+    assert left.exchanges == {sent(4): 1.0}
+    assert whole.less(Pass()) == whole
+    assert whole.less(whole) == Pass()
+    assert whole.calls == {call("a"): 3.0, call("b"): 1.0}
+
+
+def test_a_compiler_makes_pointwise_work_a_part_of_gemms():
+    kernels = tuple(replace(NORM, family=family) for family in ("norm", "activation", "elementwise", "rotary"))
+    job = job_of()
+    for fuses, left in ((False, ["norm", "activation", "elementwise", "rotary"]), (True, ["norm"])):
+        own = replace(job, framework=replace(job.framework, fuses_pointwise=fuses))
+        found = list(runs_of(part(kernels=kernels), rank_share(own), trained=True))
+        for phase in (FORWARD, BACKWARD):
+            assert [what.family for each, what, *_ in found if each is phase] == left
+
+
 def test_tokens_go_out_and_come_back_and_all_else_does_neither():
     exchanges = {sent(8, "out"): 1.0, sent(0, "out"): 1.0, sent(4): 3.0, sent(8, "back"): 2.0, sent(0): 1.0}
     out, back, others = Pass({}, exchanges).with_experts()

@@ -16,6 +16,10 @@ TIED = replace(TINY, tied_embeddings=True)
 """Two MTP layers, which read the embedding's table; a head that is the embedding's table."""
 
 
+PLAIN = replace(load_framework("megatron-core-2025"), module_launches=1.0)
+"""A framework whose modules take a launch for each of their kernels."""
+
+
 def held(**fields):
     job = job_of(**fields)
     return job, held_by_stages(job, plan_of_job(job))
@@ -107,7 +111,7 @@ def test_a_stage_counts_its_layers_by_kind_with_mtp_layers_as_the_last():
 def test_whole_layers_are_recomputed_as_so_many_of_a_stage():
     """Three of eight layers run again, with three eighths of what the host launches for all."""
     for layers, share in ((3, 3 / 8), (None, 1.0)):
-        (stage,) = stages_of(job_of(recompute="full", recompute_layers=layers), 8)
+        (stage,) = stages_of(job_of(framework=PLAIN, recompute="full", recompute_layers=layers), 8)
         name, again, launched = stage.recomputed()
         forward = stage.in_pass(Phase.FORWARD)
         assert name == "layers recompute"
@@ -116,18 +120,33 @@ def test_whole_layers_are_recomputed_as_so_many_of_a_stage():
         assert launched.launches == pytest.approx(11 * 8 * share)
 
 
+def test_outputs_that_are_kept_are_not_made_again():
+    """Three of eight layers without their attention, which all others of their calls precede or follow."""
+    fields = {"recompute": "full", "recompute_layers": 3}
+    (whole,), (kept,) = (stages_of(job_of(**fields, recompute_keeps=keeps), 8) for keeps in (None, ("core_attn",)))
+    every, left = whole.recomputed()[1].calls, kept.recomputed()[1].calls
+    assert {call.family for call in every.keys() - left.keys()} == {"attention"}
+    assert left == {call: pytest.approx(every[call]) for call in left}
+
+
+def test_a_stage_has_tensors_of_layers_and_ends():
+    """Four weights and two norms of a layer; a table, and a norm with the LM head."""
+    whole, halves = (stages_of(job_of(gpus=pp, pp=pp), 8) for pp in (1, 2))
+    assert [each.tensors() for each in whole] == [8 * 6 + 1 + 2]
+    assert [each.tensors() for each in halves] == [4 * 6 + 1, 4 * 6 + 2]
+
+
 def test_stages_of_one_layer_or_none_recompute_what_they_have():
     first, last = stages_of(job_of(gpus=2, pp=2, stage_layers=(1, 7), vpp=None, recompute="full"), 8)
     assert first.recomputed()[1].calls == first.in_pass(Phase.FORWARD).calls
-    assert first.recomputed()[2].launches == 11
     *_, none = stages_of(job_of(gpus=2, pp=2, stage_layers=(8, 0), vpp=None, recompute="full"), 8)
-    assert (none.recomputed()[1].calls, none.recomputed()[2].launches) == ({}, 0)
-    assert last.recomputed()[2].launches == 77
+    assert none.recomputed()[1].calls == {}
+    assert last.recomputed()[1].calls == last.in_pass(Phase.FORWARD).calls
 
 
 def test_modules_are_recomputed_in_every_layer_that_has_them():
     """Two dense layers and six with experts; the activation function of each kind is a kernel of its own."""
-    job = job_of(TINY_ALL, recompute="selective", recompute_modules=("core_attn", "mlp"))
+    job = job_of(TINY_ALL, framework=PLAIN, recompute="selective", recompute_modules=("core_attn", "mlp"))
     (stage,) = stages_of(job, 8)
     name, again, launched = stage.recomputed()
     assert name == "modules recompute"
@@ -156,12 +175,15 @@ def test_what_runs_between_exchanges_with_experts_is_that_of_all_layers():
 
 
 def test_the_host_launches_for_every_layer_and_less_for_a_share():
-    job = job_of()
+    job = job_of(framework=PLAIN)
     (stage,) = stages_of(job, 8)
-    framework = load_framework("megatron-core-2025")
     assert stage.host(Phase.FORWARD).launches == 11 * 8
-    assert stage.host(Phase.BACKWARD).launches == 15 * 8
-    assert stage.host(Phase.FORWARD).seconds(framework) == pytest.approx(8 * framework.host_layer_s)
+    # Four GEMMs more, and a hook of each of four weights and two norms.
+    assert stage.host(Phase.BACKWARD).launches == (15 + 6) * 8
+    assert stage.host(Phase.FORWARD).seconds(PLAIN) == pytest.approx(8 * PLAIN.host_layer_s)
+    first, _ = stages_of(job_of(framework=PLAIN, gpus=2, pp=2), 8)
+    # And a message between stages.
+    assert first.host(Phase.FORWARD).launches == 11 * 4 + 10
     whole, half = (stage.total(stage.kinds, Phase.FORWARD, share=share) for share in (1.0, 0.5))
     assert half.calls == {call: often / 2 for call, often in whole.calls.items()}
     both = stage.total(stage.kinds, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)

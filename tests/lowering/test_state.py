@@ -47,6 +47,16 @@ def test_parameters_are_gathered_in_16_bits_or_those_of_gemms_in_8(fields, dense
 
 
 @pytest.mark.parametrize(
+    ("zero", "dense_bytes", "expert_bytes"), [(1, 2 * 601 + 2 * 601, 4 * 231), (3, 2 * 1001 + 2 * 701, 4 * 331)]
+)
+def test_parameters_in_fp32_are_gathered_so_where_gemms_read_them(zero, dense_bytes, expert_bytes):
+    each = state(zero=zero)
+    each = replace(each, job=each.job.with_values(param_gather_bytes=4))
+    wanted = [(Group.DP, GATHER, dense_bytes, 1), (Group.EDP, GATHER, expert_bytes, 1)]
+    assert found(each.gathered()) == wanted
+
+
+@pytest.mark.parametrize(
     ("zero", "framework", "operation"),
     [
         (0, {}, REDUCE),

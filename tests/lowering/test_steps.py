@@ -58,7 +58,7 @@ class State:
 def decided(**fields):
     """A job whose host takes no time, and of whose FSDP a quarter shows."""
     job = job_of(**fields)
-    quiet = {"host_layer_s": 0.0, "step_fixed_s": 0.5, "unhidden_fsdp": 0.25, "grad_reduce_bytes": 4}
+    quiet = {"host_layer_s": 0.0, "step_fixed_s": 0.5, "steady_gpus": 0, "unhidden_fsdp": 0.25, "grad_reduce_bytes": 4}
     return replace(job, framework=replace(job.framework, **quiet))
 
 

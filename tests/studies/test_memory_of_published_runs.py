@@ -41,7 +41,7 @@ def test_the_deviations_that_chances_follow_from_are_those_of_recorded_peaks():
     found = memory.deviations()
     assert memory_deviation("megatron-core-2026") == max(memory.FLOOR, round(found[memory.GOLDEN], 3))
     assert memory_deviation("nanotron-2024") == pytest.approx(found[memory.SWEEP], abs=0.005)
-    assert memory_deviation("torchtitan-2025") == pytest.approx(found["torchtitan-benchmarks"], abs=0.005)
+    assert memory_deviation("torchtitan-2025") == max(memory.FLOOR, round(found["torchtitan-benchmarks"], 3))
     assert memory_deviation() == pytest.approx(memory.unmeasured(found), abs=0.005)
 
 
@@ -51,7 +51,7 @@ def test_the_judge_of_memory_is_met():
     figures = {(each.subject, each.name): each.figures for each in memory.boards()}
     assert figures[memory.LEFT_OUT, "golden runs"]["median"] <= 8
     assert figures[memory.LEFT_OUT, "golden runs called out of memory"]["called"] == 0
-    assert figures[memory.LEFT_OUT, "chance of running out"]["gap"] <= 12
+    assert figures[memory.LEFT_OUT, "chance of running out"]["gap"] <= 10
     assert figures[memory.LEFT_OUT, "recorded peaks"]["median"] <= 7
 
 

@@ -110,6 +110,9 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
     if "num-experts" in pasted or ("num-layers" not in pasted and DISPATCHER in pasted):
         # The flags may leave the model to --model, and still say how its tokens travel.
         fields["moe_dispatcher"] = dispatcher(pasted)
+    if "num-experts" in pasted and pasted.is_on("moe-router-force-load-balancing"):
+        # Source: megatron/core/transformer/moe/router.py: random choices, as many of each expert.
+        fields["moe_routing"] = "balanced"
     if model is None and "mtp-num-layers" in pasted:
         fields["mtp_layers"] = pasted.count("mtp-num-layers")
     if hybrid is not None and hybrid.stages is not None:

@@ -75,7 +75,7 @@ def _given_layers(request: JobRequest, pp: int) -> tuple[int, ...] | None:
         return None
     if len(given) % pp or (request.vpp is not None and len(given) != pp * request.vpp):
         raise ConfigError(f"names {len(given)} virtual stages; pp is {pp}, vpp {request.vpp or 'open'}", "stage_layers")
-    if min(given) < 0 or sum(given) != request.model.layers:
+    if sum(given) != request.model.layers:
         raise ConfigError(
             f"sums to {sum(given)} layers; {request.model.name} has {request.model.layers}", "stage_layers"
         )

@@ -134,10 +134,13 @@ def message_launches(job: Job) -> Launches:
     return Launches(_MESSAGE) if job.parallel.pp > 1 else Launches()
 
 
-def update_launches(job: Job, tensors: Number) -> Launches:
-    """Return what the host does to update so many tensors of parameters, and to log what the job asks for."""
+def update_launches(job: Job, tensors: Number, gemms: Number) -> Launches:
+    """Return what the host does to update so many tensors of parameters, and to log what the job asks for.
+
+    `gemms` are those of the update itself: three for each matrix and step of Muon.
+    """
     each = _UPDATE + sum(_CHECKS[name] for name in job.kernels.step_checks)
-    return Launches(tensors * each * _OF_LOOP)
+    return Launches((tensors * each + gemms) * _OF_LOOP)
 
 
 def step_fixed_s(job: Job) -> float:

@@ -17,7 +17,7 @@ from traincast.lowering.state import State
 from traincast.lowering.work import Exchange, Pass
 from traincast.mechanisms import all as mechanisms
 from traincast.mechanisms.mechanism import Update
-from traincast.model.blocks.part import Elements, Kernel
+from traincast.model.blocks.part import Elements, Gemm, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, ceil_div, choose, rounded
 from traincast.model.structure import FIRST_BLOCKS, MTP_PROJECTION
@@ -228,8 +228,10 @@ def end_rows(emit: Emitter, own: Sequence[OfStage], ending: Ending) -> Rows:
         rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, NORM_BYTES))
     updated = added(state.updated() for state in states)
     weights = sum((each.stage.weights() for each in own), Elements())
-    on_gpu = _updated_on_gpu(emit, mechanisms.updated(job, weights, updated), own[0].stage.nothing())
-    on_gpu = emit.hosted(update_launches(job, added(each.stage.tensors() for each in own)), Phase.STEP, on_gpu)
+    update = mechanisms.updated(job, weights, updated)
+    gemms = added(each.count for each in update.runs if isinstance(each.what, Gemm))
+    host = update_launches(job, added(each.stage.tensors() for each in own), gemms)
+    on_gpu = emit.hosted(host, Phase.STEP, _updated_on_gpu(emit, update, own[0].stage.nothing()))
     rows += updated_rows(emit, updated, max(1, sum(each.stage.layers for each in own)), on_gpu)
     for each in mechanisms.outside(job, updated):
         rows += emit.wait(OUTSIDE) if each.hidden else emit.outside(each.name, each.duration_s)

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from msgspec.structs import replace
 
 from model_counts import adapter_parameters
 from traincast.estimate.memory import JobMemory, chance_of_oom, fits, stage_memory, usable_bytes
-from traincast.estimate.memory.activations import ChunkBytes, peak_in_flight
+from traincast.estimate.memory.activations import ChunkBytes, freed_first, peak_in_flight
 from traincast.estimate.memory.fits import memory_deviation
 from traincast.job.frameworks import load_framework
 from traincast.job.job import Job
@@ -469,6 +470,17 @@ def test_operators_that_are_recomputed_leave_every_other_product_of_a_layer():
     (whole,) = memory_of(job.with_values(recompute_layers=None))
     assert term(whole, "outputs of GEMMs") == 0
     assert whole.activations < stage.activations < memory_of(job.with_values(recompute="none"))[0].activations
+
+
+def test_passes_that_run_alongside_each_other_free_layers_as_they_save_them():
+    """With one stage a pair of a forward and a backward pass keeps as much as one microbatch."""
+    layout = {"gpus": 8, "tp": 1, "pp": 1, "ep": 8, "global_batch": 64, "cuda_graphs": False}
+    paired, apart = (job_of("mixtral-8x7b", moe_a2a_overlap=overlap, **layout) for overlap in (True, False))
+    kept, alone = (JobMemory(job).stages[0] for job in (paired, apart))
+    assert JobMemory(paired).plan.slots != JobMemory(apart).plan.slots
+    assert kept.activations == pytest.approx(alone.activations)
+    order = freed_first(np.array([0, 0, 1, 0, 1, 0, 0]))
+    assert order.tolist() == [0, 1, 3, 2, 5, 4, 6]
 
 
 def placeholders(job: Job) -> list[float]:

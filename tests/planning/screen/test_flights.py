@@ -45,7 +45,7 @@ def test_the_peak_is_that_of_the_whole_order(schedule, stages, virtual):
                 for each, kind in enumerate(kind_Q)
             }
             for stage in range(stages):
-                peak, moments = peak_in_flight(plan, stage, chunk_of), moments_P[stage]
+                peak, moments = peak_in_flight(plan, stage, chunk_of, together=bool(pairs)), moments_P[stage]
                 passing = np.stack([np.zeros(3), backward, forward])[moments.forward_E + 1, moments.kind_E]
                 most = (moments.count_EA @ saved + passing).max()
                 assert most == pytest.approx(peak.saved_bytes + peak.passing_bytes), microbatches

@@ -236,12 +236,14 @@ def rate_inside(members: int, cluster: Cluster) -> float:
 
 
 def _bridged(cluster: Cluster) -> int:
-    """Return how many cards over PCIe have a bridge; 1 where none do.
+    """Return how many cards over PCIe have a bridge; 1 where none do, as where nothing says that two are faster.
 
     Rings over several such islands are as many as their cards, and each crosses between islands by another one, at the
     rate of its own slot (NCCL, src/graph/search.cc: channels that differ in the GPUs that they leave by).
     """
-    return (cluster.gpu.domain or 1) if cluster.intra.kind == "pcie" else 1
+    link = cluster.intra
+    faster = (link.pair_bandwidth_bytes_per_s or 0.0) > link.bandwidth_bytes_per_s
+    return (cluster.gpu.domain or 1) if link.kind == "pcie" and faster else 1
 
 
 def one_link(cluster: Cluster) -> float:

@@ -1,6 +1,7 @@
 """Activations in flight on one rank: what the order of a schedule has saved at a time."""
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from traincast.schedules.plan import SchedulePlan
@@ -32,8 +33,10 @@ class Peak(Struct, frozen=True):
     """Microbatches of virtual stages that are saved at that moment."""
 
 
-def peak_in_flight(plan: SchedulePlan, stage: int, chunk_of: dict[int, ChunkBytes]) -> Peak:
+def peak_in_flight(plan: SchedulePlan, stage: int, chunk_of: dict[int, ChunkBytes], *, together: bool = False) -> Peak:
     """Return the largest sum of activations over the slots of a stage, from the bytes of each virtual stage.
+
+    `together` says that pairs of passes run layer by layer alongside each other (`freed_first`).
 
     Notes
     -----
@@ -41,12 +44,13 @@ def peak_in_flight(plan: SchedulePlan, stage: int, chunk_of: dict[int, ChunkByte
     first stage as 1F1B. Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3.
     """
     slots = plan.columns_P[stage]
-    kind = slots.kind_S
+    order = freed_first(slots.paired_S) if together else np.arange(len(slots.kind_S))
+    kind = slots.kind_S[order]
     width = max(chunk_of) + 1
     column = np.zeros((4, width))
     for virtual_stage, chunk in chunk_of.items():
         column[:, virtual_stage] = chunk.saved, chunk.for_weights, chunk.forward, chunk.backward
-    saved, for_weights, forward, backward = column[:, slots.virtual_stage_S]
+    saved, for_weights, forward, backward = column[:, slots.virtual_stage_S[order]]
     is_forward, is_input, is_weight = kind == SlotKind.F, kind == SlotKind.B, kind == SlotKind.W
     freed = np.where(is_input, saved - for_weights, np.where(is_weight, for_weights, saved))
     change = np.where(is_forward, saved, -freed)
@@ -58,3 +62,14 @@ def peak_in_flight(plan: SchedulePlan, stage: int, chunk_of: dict[int, ChunkByte
     frees = ~(is_forward | is_weight)
     in_flight = int(is_forward[: top + 1].sum() - frees[:top].sum())
     return Peak(float(during[top]), float(passing[top]), in_flight)
+
+
+def freed_first(paired_S: npt.NDArray[np.integer]) -> npt.NDArray[np.intp]:
+    """Return the order of slots in which of each pair the second, a backward pass, comes first.
+
+    A forward and a backward pass that run layer by layer alongside each other never have all of both saved: as the one
+    saves a layer the other frees one. Source: Megatron-LM, megatron/core/pipeline_parallel/combined_1f1b.py.
+    """
+    order, first = np.arange(len(paired_S)), np.flatnonzero(paired_S)
+    order[first], order[first + 1] = first + 1, first
+    return order

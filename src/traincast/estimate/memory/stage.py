@@ -145,17 +145,22 @@ def activations_of_stages(model: LayerModel, plan: SchedulePlan) -> tuple[StageA
     first_Q = first_alike(model.job, held_by_stages(model.job, plan))
     chunk_of = {virtual_stage: _chunk(model, virtual_stage) for virtual_stage in dict.fromkeys(first_Q)}
     return tuple(
-        _activations(plan, stage, {each: chunk_of[first_Q[each]] for _, each in held_by(plan, stage)})
+        _activations(
+            plan,
+            stage,
+            {each: chunk_of[first_Q[each]] for _, each in held_by(plan, stage)},
+            together=model.job.experts.pairs_passes,
+        )
         for stage in range(len(plan.slots))
     )
 
 
-def _activations(plan: SchedulePlan, stage: int, found: Mapping[int, _Chunk]) -> StageActivations:
+def _activations(plan: SchedulePlan, stage: int, found: Mapping[int, _Chunk], *, together: bool) -> StageActivations:
     """Return the activations of a stage, from what its virtual stages keep."""
     if not found:
         return StageActivations({}, 0.0)
     chunks = {each: chunk for each, (chunk, _) in found.items()}
-    peak, parts = peak_in_flight(plan, stage, chunks), _sum_of(saved for _, saved in found.values())
+    peak, parts = peak_in_flight(plan, stage, chunks, together=together), _sum_of(saved for _, saved in found.values())
     flights = f" x {peak.in_flight} in flight" if peak.in_flight > 1 else ""
     whole = sum(parts.values())
     scale = peak.saved_bytes / whole if whole else 0.0
@@ -165,7 +170,7 @@ def _activations(plan: SchedulePlan, stage: int, found: Mapping[int, _Chunk]) ->
         waiting = {
             each: ChunkBytes(saved=chunk.host, for_weights=0, forward=0, backward=0) for each, chunk in chunks.items()
         }
-        host = peak_in_flight(plan, stage, waiting).saved_bytes
+        host = peak_in_flight(plan, stage, waiting, together=together).saved_bytes
     return StageActivations(saved | {"passing activations": peak.passing_bytes}, host)
 
 

@@ -140,11 +140,6 @@ class MoeMlp(Struct, frozen=True):
         )
         dtype = execution.core_dtype
         kernels = [Kernel(family="permute", shape=(own, width, experts.topk), dtype=dtype, count=2)]
-        if dispatcher.sends == "once":
-            # What is copied for each expert is what arrived, a token once at each rank of its experts. Source:
-            # deepseek-ai/DeepEP and its hybrid-ep branch, dispatch_with_permute (moe_permute of received tokens).
-            rows = rounded(own * (_ranks_reached(share, experts) + experts.topk) / (1 + experts.topk))
-            kernels = [Kernel(family="permute", shape=(rows, width, experts.topk), dtype=dtype, count=2)]
         if dispatcher.sorts_chunks:
             # What arrives for several experts of a rank is put into their order, and back.
             several = (share.ep > 1) & (ceil_div(experts.experts, share.ep) > 1)
@@ -341,14 +336,6 @@ def _choices(held: Sequence[int], chosen: int) -> Counter[int]:
     for own in held:
         ways += Counter({(count + 1, total + own): number for (count, total), number in ways.items() if count < chosen})
     return Counter({total: number for (count, total), number in ways.items() if count == chosen})
-
-
-def _ranks_reached(share: Share, experts: Experts) -> Number:
-    """Return on how many ranks the experts of a token are."""
-    ep_L = np.asarray(share.ep)
-    degrees, degree_L = np.unique(ep_L.ravel(), return_inverse=True)
-    ranks = np.array([ranks_of_token(experts, int(ep)) for ep in degrees], dtype=np.float64)
-    return ranks[degree_L].reshape(ep_L.shape) if ep_L.ndim else float(ranks[0])
 
 
 def _places_reached(share: Share, experts: Experts) -> Number:

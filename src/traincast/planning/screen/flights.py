@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.estimate.memory.activations import freed_first
 from traincast.schedules.plan import SchedulePlan, with_pairs
 from traincast.schedules.schedule import SCHEDULES
 from traincast.schedules.slots import SlotKind
@@ -93,7 +94,7 @@ def _decisive(
     stage_P: tuple[int, ...],
     pairs: bool,
 ) -> tuple[Moments, ...]:
-    slots = _slots(plan_for_memory(schedule, stages, virtual, microbatches, pairs))
+    slots = _slots(plan_for_memory(schedule, stages, virtual, microbatches, pairs), pairs)
     rows = _moments(slots, np.asarray(kind_Q))
     kind_L = np.asarray(stage_P)[slots.stage_L]
     return tuple(_largest(rows[kind_L == each]) for each in range(max(stage_P) + 1))
@@ -107,10 +108,11 @@ class _Slots(Struct, frozen=True):
     virtual_L: IntArray
 
 
-def _slots(plan: SchedulePlan) -> _Slots:
+def _slots(plan: SchedulePlan, pairs: bool) -> _Slots:
     stage = np.repeat(np.arange(len(plan.slots)), [len(order) for order in plan.slots])
-    kinds, passing, *_ = zip(*chain.from_iterable(plan.slots), strict=True)
-    return _Slots(stage, np.array(kinds, dtype=np.int64), np.array(passing, dtype=np.int64))
+    kinds, passing, _, _, paired = zip(*chain.from_iterable(plan.slots), strict=True)
+    order = freed_first(np.array(paired, dtype=np.int64)) if pairs else slice(None)
+    return _Slots(stage, np.array(kinds, dtype=np.int64)[order], np.array(passing, dtype=np.int64)[order])
 
 
 def _moments(slots: _Slots, kind_Q: IntArray) -> IntArray:
