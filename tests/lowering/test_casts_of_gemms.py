@@ -77,20 +77,21 @@ def test_frozen_weights_need_one_copy_as_nothing_reads_the_other(recipe):
     assert found.weight_gradients == ""
 
 
-<<<<<<< HEAD
-def test_gemms_of_sixteen_bits_are_not_cast_and_those_of_another_type_by_its_own_recipe():
-    found = casts_of(replace(gemm(), dtype="bf16"), share(), trained=True)
-    assert (found.forward, found.backward, found.weight_gradients) == ((), (), "")
-    assert {each.dtype for each in casts_of(gemm("mxfp8"), share(), trained=True).forward} == {"mxfp8"}
-    assert casts_of(gemm(), share(precision="bf16"), trained=True).forward == ()
-=======
 def test_gemms_that_read_16_bits_are_not_cast_and_those_of_another_type_as_is_usual_for_it():
     for each, found in ((replace(gemm(), dtype="bf16"), share()), (gemm(), share(precision="bf16"))):
         casts = casts_of(each, found, trained=True)
         assert (casts.forward, casts.backward, casts.weight_gradients) == ((), (), "")
     other = casts_of(gemm("mxfp8"), share(), trained=True)
     assert (told(other.forward), told(other.backward)) == ([("cast", 1, INPUTS, 2, 1)], [("cast", 1, GRADIENTS, 2, 1)])
->>>>>>> tests
+
+
+def test_autocast_casts_trained_weights_in_the_forward_pass_and_their_gradients_in_the_backward_pass():
+    cast = share(precision="bf16", autocast=True)
+    found = casts_of(replace(gemm(), dtype="bf16", groups=3), cast, trained=True)
+    assert [(each.shape, each.has_forward) for each in found.forward] == [((3 * N, K), True)]
+    assert [(each.shape, each.has_forward) for each in found.backward] == [((3 * N, K), False)]
+    frozen = casts_of(replace(gemm(), dtype="bf16"), cast, trained=False)
+    assert (frozen.forward, frozen.backward) == ((), ())
 
 
 @pytest.mark.parametrize(
