@@ -85,15 +85,6 @@ def test_gemms_that_read_16_bits_are_not_cast_and_those_of_another_type_as_is_us
     assert (told(other.forward), told(other.backward)) == ([("cast", 1, INPUTS, 2, 1)], [("cast", 1, GRADIENTS, 2, 1)])
 
 
-def test_autocast_casts_trained_weights_in_the_forward_pass_and_their_gradients_in_the_backward_pass():
-    cast = share(precision="bf16", autocast=True)
-    found = casts_of(replace(gemm(), dtype="bf16", groups=3), cast, trained=True)
-    assert [(each.shape, each.has_forward) for each in found.forward] == [((3 * N, K), True)]
-    assert [(each.shape, each.has_forward) for each in found.backward] == [((3 * N, K), False)]
-    frozen = casts_of(replace(gemm(), dtype="bf16"), cast, trained=False)
-    assert (frozen.forward, frozen.backward) == ((), ())
-
-
 @pytest.mark.parametrize(
     ("recipe", "fused", "tensors"), [("current", False, 4), ("current", True, 1), ("delayed", False, 1)]
 )
