@@ -171,7 +171,7 @@ def test_the_update_is_as_long_as_the_slowest_of_what_runs_at_once():
         plain_s = step_of(job.with_values(offload_optimizer=0.0))
         optimizer = plain_s.compute.ops.name_T.index("optimizer")
         spared_s = plain_s.compute.ops.duration_s_T[optimizer]
-        assert done.step_s == pytest.approx(plain_s.step_s - spared_s + wanted)
+        assert done.step_s == pytest.approx(plain_s.step_s - spared_s + wanted, rel=1e-4)
 
 
 def test_the_host_is_shared_by_those_that_use_it():

@@ -134,7 +134,7 @@ def message_launches(job: Job) -> Launches:
     return Launches(_MESSAGE) if job.parallel.pp > 1 else Launches()
 
 
-def update_launches(job: Job, tensors: Number, gemms: Number) -> Launches:
+def update_launches(job: Job, tensors: Number, gemms: Number = 0) -> Launches:
     """Return what the host does to update so many tensors of parameters, and to log what the job asks for.
 
     `gemms` are those of the update itself: three for each matrix and step of Muon.
