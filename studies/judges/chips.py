@@ -4,7 +4,7 @@ The factors are fitted to these runs and to one run of every other configuration
 is forecast with what all others say.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 
@@ -23,12 +23,14 @@ from traincast.calibration.run_factors import (
     representatives,
     sample_of,
 )
-from traincast.calibration.runs import MeasuredRun, is_fitted, read_runs
+from traincast.calibration.runs import HARD, MeasuredRun, is_fitted, read_runs
 from traincast.estimate.factors import FactorTable, is_found, shipped_factors
 from traincast.hardware.gpu import load_gpu
 
 TABLES = ("tpu_runs.csv", "amd_other.csv")
 """Tables of these chips alone; others are among all runs."""
+JUDGED = "mlperf_v6.csv"
+"""A table whose runs on these chips are on the boards and in no fit."""
 ASKED = {"TPU": {"median": 10.0, "p90": 22.0}, "AMD": {"median": 7.0, "p90": 20.0}}
 _MAKERS = {"Google": "TPU", "AMD": "AMD"}
 _SUBJECT = "runs on TPU and AMD, source left out"
@@ -66,7 +68,13 @@ def maker_of(run: MeasuredRun) -> str:
 def chip_runs() -> Iterable[MeasuredRun]:
     """Return the published runs on these chips that have a step."""
     named = (runs_of(name) for name in TABLES)
-    return filter(_is_measured, chain(filter(maker_of, _published()), *named))
+    return filter(_is_measured, chain(filter(maker_of, (*_published(), *_judged_alone())), *named))
+
+
+def _judged_alone() -> Iterator[MeasuredRun]:
+    """Yield the runs of the table that nothing is fitted to, marked so."""
+    for run in runs_of(JUDGED):
+        yield replace(run, cells={**run.cells, HARD: "judged alone"})
 
 
 def _is_measured(run: MeasuredRun) -> bool:
