@@ -23,7 +23,13 @@ from traincast.job.options import ConstantsFile
 @overload
 def calibrate(files: Files, cluster: StrPath | Cluster, *, table: bool = False) -> Calibration: ...
 @overload
-def calibrate(files: Files, cluster: StrPath | Cluster | None = None, *, job: StrPath | Draft) -> RunCalibration: ...
+def calibrate(
+    files: Files,
+    cluster: StrPath | Cluster | None = None,
+    *,
+    job: StrPath | Draft,
+    constants: StrPath | None = None,
+) -> RunCalibration: ...
 @overload
 def calibrate(files: Files, *, gpu: StrPath | Gpu) -> OperatorCalibration: ...
 
@@ -34,6 +40,7 @@ def calibrate(
     *,
     gpu: StrPath | Gpu | None = None,
     job: StrPath | Draft | None = None,
+    constants: StrPath | None = None,
     table: bool = False,
 ) -> Calibration | RunCalibration | OperatorCalibration:
     """Fit the constants of a cluster to measured collectives; of a job to its runs; of a GPU to measured kernels.
@@ -48,6 +55,8 @@ def calibrate(
         Fit the operators of this GPU instead, as `calibrate_operators`.
     job : path or Draft, optional
         Fit to training logs or traces of this job instead, as `calibrate_runs`, which also takes CSV files of runs.
+    constants : path, optional
+        With `job`: constants of operators that its forecasts are made with, as `calibrate_runs`.
     table : bool
         Keep the measured times of collectives in the profile, too; just these groups then take them.
 
@@ -68,10 +77,12 @@ def calibrate(
         raise ConfigError("applies to measured operators and cannot be combined with cluster or job", "gpu")
     if table and (gpu is not None or job is not None):
         raise ConfigError("is for collectives and cannot be combined with gpu or job", "table")
+    if constants is not None and job is None:
+        raise ConfigError("are what runs of a job are forecast with; give job, or call calibrate_runs", "constants")
     if gpu is not None:
         return calibrate_operators(files, gpu)
     if job is not None:
-        return calibrate_runs(files, cluster, job)
+        return calibrate_runs(files, cluster, job, constants=constants)
     if cluster is None:
         raise ConfigError(
             "is missing; give cluster (collectives), job (training logs, traces) or gpu (kernels)", "cluster"

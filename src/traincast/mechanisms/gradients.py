@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from traincast.job.job import Job
 from traincast.mechanisms.mechanism import GRADIENTS, Lasting, Mechanism
 from traincast.mechanisms.rank import RankState, Where
 from traincast.model.blocks.part import Matrix
@@ -21,7 +22,8 @@ class KeptGradients(Mechanism):
     def lasting(self, rank: RankState) -> Iterator[Lasting]:
         """Return them."""
         job, policy = rank.job, rank.job.memory_policy
-        yield Lasting(GRADIENTS, self._waiting(rank) + policy.passing_gradient_bytes * rank.held.total.trained)
+        kept = self._waiting(rank) + policy.passing_gradient_bytes * rank.held.total.trained
+        yield Lasting(GRADIENTS, kept, Where.UPDATE if made_as_activations_go(job) else Where.GPU)
         if job.optimizer.copies_gradients(job.precision.dtype):
             made = policy.main_gradient_bytes * rank.trained_share * rank.updated_here
             yield Lasting("fp32 gradients of the step", made, Where.UPDATE)
@@ -33,6 +35,16 @@ class KeptGradients(Mechanism):
         shared = job.sharding.zero >= 2 and not job.reduces_once
         kept = job.memory_policy.gradient_bytes * (rank.trained_share if shared else rank.held.total.trained)
         return kept * rank.updated_here if job.offloads_gradients else kept
+
+
+def made_as_activations_go(job: Job) -> bool:
+    """Say whether the gradients of a step come one by one as the activations of its only microbatch go.
+
+    PyTorch's optimizers free gradients when they are told that there are none, and autograd makes them anew: the first
+    microbatch has none but those that it makes. Source: pytorch/pytorch, torch/optim/optimizer.py (zero_grad,
+    set_to_none).
+    """
+    return job.autocasts and job.parallel.world_size == 1 and job.parallel.microbatches == 1
 
 
 def one_of_each(matrices: Iterable[Matrix]) -> Number:

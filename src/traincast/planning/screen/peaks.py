@@ -7,9 +7,12 @@ virtual stages, E moments.
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.estimate.memory.stage import CONTEXT_BYTES, SLACK, communicator_bytes, workspace_bytes
 from traincast.estimate.memory.states import rank_parameters, states
+from traincast.job.job import Job
+from traincast.mechanisms.gradients import made_as_activations_go
 from traincast.mechanisms.rank import RankParameters, RankState
 from traincast.model.numbers import Number, added
 from traincast.planning.screen.costs import at
@@ -79,8 +82,20 @@ class Peaks:
         self, ways: Ways, kind: StageKind, *, reshard: bool
     ) -> tuple[FloatArray, FloatArray | None, FloatArray]:
         """Return what a kind of stage keeps, what it has when its step ends, and what the host keeps, each [J]."""
-        held, block = self.held, self.held.block
+        block = self.held.block
         job = block.job.with_values(zero=ways.zero, reshard_after_forward=reshard)
+        several = self._lasting_of(job, ways, kind)
+        single = replace(job, parallel=replace(job.parallel, microbatches=1))
+        if not made_as_activations_go(single):
+            return several
+        one_J = block.microbatches_K[ways.share_J] == 1
+        whole, ended, host = self._lasting_of(single, ways, kind)
+        ends = (several[0] if several[1] is None else several[1], whole if ended is None else ended)
+        return np.where(one_J, whole, several[0]), np.where(one_J, ends[1], ends[0]), host
+
+    def _lasting_of(self, job: Job, ways: Ways, kind: StageKind) -> tuple[FloatArray, FloatArray | None, FloatArray]:
+        """Return the same of a job with so many microbatches."""
+        held, block = self.held, self.held.block
         at_J, shard_J = ways.share_J, ways.shard_J
         ranks_K = block.of_degrees("etp") * block.of_degrees("ep")
         edp_K = block.of_degrees("tp") * block.of_degrees("cp") * block.of_degrees("dp") // ranks_K
