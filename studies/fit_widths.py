@@ -35,6 +35,9 @@ LEFT_OUT = ("source", "chip", "framework")
 SIDES = ("below", "above")
 _FREEDOM = 6
 """Degrees of freedom of the Student distribution."""
+NOISE = 0.03
+"""Least width of a step: repeats of equal runs differ by 1 % in the median and by 7 to 10 % at the 90th percentile
+(docs/published-runs.md, noise)."""
 _ROUNDS = 400
 _SOURCES = 0.7
 """Power of a source's weight by which it is divided: at 0 sources count as their families do, at 1 all alike."""
@@ -105,6 +108,7 @@ def fit_widths(forecasts: Sequence[LeftOut], seen: BoolArray | None = None) -> d
     terms_JT = np.vstack([each.terms_JT for each in forecasts])[use_J]
     weight_J = np.tile(_weights(forecasts[0].rows), len(forecasts))[use_J]
     square_T = np.full(terms_JT.shape[1], 0.02)
+    least_T = np.array([NOISE**2 if name == "step" else 0.0 for name in names_of_terms()])
     for _ in range(_ROUNDS):
         variance_J = known_J + terms_JT @ square_T
         far_J = error_J**2 / variance_J
@@ -112,7 +116,7 @@ def fit_widths(forecasts: Sequence[LeftOut], seen: BoolArray | None = None) -> d
         asked_T = (robust_J * far_J / variance_J) @ terms_JT
         given_T = (weight_J / variance_J) @ terms_JT
         # Keeps widths positive, and makes the errors more likely in every round.
-        square_T = square_T * np.sqrt(np.maximum(asked_T, 1e-30) / np.maximum(given_T, 1e-30))
+        square_T = np.maximum(least_T, square_T * np.sqrt(np.maximum(asked_T, 1e-30) / np.maximum(given_T, 1e-30)))
     z_J = error_J / np.sqrt(known_J + terms_JT @ square_T)
     outside = (1 - LEVEL) / 2
     found = dict(zip(names_of_terms(), np.sqrt(square_T).tolist(), strict=True))
