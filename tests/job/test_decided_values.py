@@ -71,6 +71,17 @@ def test_recomputation_is_of_layers_groups_or_modules(fields, granularity, layer
     assert (found.granularity, found.layers, found.group) == (granularity, layers, group)
 
 
+@pytest.mark.parametrize(("norms", "unneeded"), [(1, ("linear_fc2",)), (2, ("linear_fc2",)), (4, ())])
+def test_the_last_gemm_runs_again_only_where_a_norm_of_the_output_needs_it(norms, unneeded):
+    """XLA removes what nothing needs; two norms are of the inputs of attention and MLP, four of their outputs too."""
+    given = {"model": replace(TINY, norms_per_layer=norms), "recompute": "full"}
+    removes = framework(recompute_keeps=("linear_fc2",))
+    assert job_of(**given, framework=removes).recompute.keeps == unneeded
+    asked = job_of(**given, framework=removes, recompute_keeps=("core_attn",)).recompute
+    assert asked.keeps == ("core_attn", *unneeded)
+    assert job_of(**given).recompute.keeps == ()
+
+
 @pytest.mark.parametrize(
     ("fields", "optimizer", "gradients", "parameters", "activations", "kept"),
     [
