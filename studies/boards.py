@@ -24,7 +24,7 @@ LIMITS = Path(__file__).with_name("boards.toml")
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
 JUDGES = ("runs", "memory", "golden", "blanked", "chips", "scaling", "own_machine")
 """The slowest first: they run next to one another."""
-FIGURES = ("median", "p90", "worst", "bias", "inside", "within", "accepted", "rightly told", "gap")
+FIGURES = ("median", "p90", "worst", "bias", "inside", "within", "accepted", "rightly told", "gap", "called", "refused")
 LARGER = frozenset({"inside", "within", "accepted", "rightly told"})
 """Figures that are worse when smaller; of others the size counts."""
 TOLERANCE = {"median": 0.5, "p90": 1.5, "worst": 3.0, "bias": 1.0, "inside": 2.0, "within": 2.0, "gap": 2.0}

@@ -24,7 +24,7 @@ from traincast.hardware.gpu import Gpu, load_gpu
 ENERGY, CLOCK = "gemm_pj_per_flop", "timed_clock"
 ENERGY_DEVIATION, CLOCK_DEVIATION = 0.25, 0.15
 """How far energies and clocks may be from what is expected of them before a run is seen, as deviations of logarithms:
-random numbers and zeros take 1.03 and 0.56 pJ a FLOP on one H100 (studies/data/h100_sustained.csv)."""
+random numbers and zeros take 1.03 and 0.56 pJ a FLOP on one H100 (studies/data, h100_sustained.csv.gz)."""
 EXPECTED = {
     ("hopper", ENERGY): 0.76,
     ("blackwell", ENERGY): 0.48,

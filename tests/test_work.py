@@ -124,7 +124,7 @@ def test_the_largest_collective_is_placed():
 
 @pytest.mark.parametrize("degrees", [{"pp": 2, "microbatches": 262144}, {"pp": 16, "microbatches": 20000}])
 def test_a_plan_of_too_many_slots_is_not_made(degrees):
-    with pytest.raises(InfeasibleError, match=r"slots to schedule, above the limit of 131072"):
+    with pytest.raises(InfeasibleError, match=r"slots to schedule, above the limit of 262144"):
         Parallel(**degrees)
     assert Parallel(pp=2, microbatches=MAX_SLOTS // 2).world_size == 2
 

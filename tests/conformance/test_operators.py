@@ -121,7 +121,7 @@ def test_a_cost_is_above_the_peaks_and_the_same_in_columns(name):
     calls = [call for call in variants(name) if not others & set(call.options)]
     for call in calls:
         cost = estimate_operator(call, H100)
-        dtype = work_of(call).compute_dtype or call.dtype
+        dtype = work_of(call).bound_dtype or work_of(call).compute_dtype or call.dtype
         assert cost.time_s >= cost.bytes_moved / H100.hbm_bytes_per_s
         assert cost.time_s >= cost.flops / H100.peak_flops_per_s(dtype) or work_of(call).parts
     times_s = [estimate_operator(call, H100).time_s for call in calls]

@@ -117,8 +117,10 @@ def test_what_passes_in_the_forward_pass(case, forward):
         ("megatron-core-2024", 6, 128_256),
         # nanotron: logits in 16 bits, in fp32, and a shifted fp32 copy.
         ("nanotron-2024", 10, 128_256),
-        # PyTorch: logits in 16 bits, and in fp32 the log-softmax, its gradient and the logits' gradient.
-        ("torchtitan-2025", 14, 128_256),
+        # torchtitan, train.py: in fp32 the log-softmax, its gradient and the logits' gradient; the 16-bit logits are
+        # gone before the backward pass (del pred). Where they are not, PyTorch's cross-entropy takes 14.
+        ("torchtitan-2025", 12, 128_256),
+        ("transformers-2024", 14, 128_256),
     ],
 )
 def test_logits(framework, logit_bytes, padded):
@@ -164,20 +166,24 @@ def test_a_layer_that_predicts_a_further_token_keeps_a_layer_and_a_head():
 
 
 def test_outside_the_allocator():
-    """CUDA context, and a communicator for each kind of group, with one more for the gradients' norm."""
+    """CUDA context, and a communicator for each kind of group; of two or more one of all ranks, one for the norm.
+
+    Of 16 channels each receives in a ring and from two in a tree, with a buffer of each protocol (NCCL, device.h).
+    """
+    communicator = 16 * 3 * (4 * 2**20 + 120 * 640 * 8 * 8 + 0.5 * 2**20)
     assert of(LLAMA)["cuda context"] == 0.5 * GIB
     assert of(LLAMA)["nccl buffers"] == 0
     for fields, groups in (
         ({"gpus": 2}, 1),
         ({"gpus": 2, "tp": 2}, 1),
-        ({"gpus": 4, "tp": 2}, 3),
-        ({"gpus": 8, "tp": 2, "pp": 2}, 4),
-        ({"gpus": 16, "tp": 2, "pp": 2, "cp": 2}, 5),
+        ({"gpus": 4, "tp": 2}, 2 + 2),
+        ({"gpus": 8, "tp": 2, "pp": 2}, 3 + 2),
+        ({"gpus": 16, "tp": 2, "pp": 2, "cp": 2}, 4 + 2),
     ):
         found = of(LLAMA, 2, **fields)
-        assert found["nccl buffers"] == pytest.approx(groups * 0.3 * GIB)
+        assert found["nccl buffers"] == pytest.approx(groups * communicator, rel=0.01)
     experts = of(case_of("mixtral-8x7b", "tp 2 sp, ep 4 etp 1"))
-    assert experts["nccl buffers"] == pytest.approx(4 * 0.3 * GIB)
+    assert experts["nccl buffers"] == pytest.approx((3 + 2) * communicator, rel=0.01)
 
 
 def test_messages_between_stages():
@@ -203,7 +209,7 @@ def test_buckets_and_waiting_outputs_of_deepspeed():
 def test_slack_is_4_percent_of_what_the_allocator_has():
     stage = product.peak(LLAMA, 2, **PIPELINE)
     found = of(LLAMA, 2, **PIPELINE)
-    outside = 0.5 * GIB + 0.3 * GIB
+    outside = found["cuda context"] + found["nccl buffers"]
     assert found["allocator slack"] == pytest.approx(0.04 * (sum(found.values()) - found["allocator slack"] - outside))
     assert stage.peak == pytest.approx(sum(found.values()))
     assert stage.reserved == pytest.approx(stage.peak - outside)

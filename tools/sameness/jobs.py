@@ -42,6 +42,7 @@ def draw(seed: int, number: int) -> Job:
     job.options += _options(rng, job)
     _with_lengths(random.Random(f"lengths {seed}:{number}"), job)
     _with_muon(random.Random(f"muon {seed}:{number}"), job)
+    _with_kernels(random.Random(f"kernels {seed}:{number}"), job)
     return job
 
 
@@ -65,6 +66,18 @@ def _with_muon(rng: random.Random, job: Job) -> None:
     if rng.random() < 0.04 and not any(each in job.fields for each in (*others, "param_gather_bytes")):
         job.fields |= {"optimizer": "muon", "muon_steps": rng.choice((3, 5)), "muon_owned": rng.random() < 0.6}
         job.fields["muon_tp_mode"] = rng.choice(TP_MODES)
+
+
+def _with_kernels(rng: random.Random, job: Job) -> None:
+    """Let a few jobs say what is not fused, what a step is checked for, and whether layers have dropout, likewise."""
+    ways: Fields = {
+        "unfused": rng.sample(("rope", "gradient_sums", "experts"), rng.choice((1, 2, 3))),
+        "step_checks": rng.sample(("params_norm", "zeros_in_grad"), rng.choice((1, 2))),
+        "loss_kernel": rng.choice(("unfused", "compiled", "fused")),
+        "dropout": rng.random() < 0.6,
+    }
+    if rng.random() < 0.06:
+        job.fields |= {name: ways[name] for name in rng.sample(sorted(ways), rng.choice((1, 2, 4)))}
 
 
 def _frame(rng: random.Random) -> Job:

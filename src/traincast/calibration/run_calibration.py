@@ -116,13 +116,7 @@ def calibrate_runs(
     said = cluster or (job.cluster if job is not None else None)
     base = load_cluster(said or DEFAULT_CLUSTER)
     base = replace(base, run_factors=tuple(each for each in base.run_factors if of_pass(each.cost_class)))
-    runs: list[MeasuredRun] = []
-    skipped: list[Skipped] = []
-    for path in paths:
-        table = read_table(Path(path))
-        found, left_out = read_log_runs(table, job, base) if LOG_COLUMN in table.columns else read_runs(table, base)
-        runs += [run for run in found if run.measured_s is not None]
-        skipped += left_out
+    runs, skipped = _runs_in(paths, job, base)
     before = forecast_runs(runs, [factors_on(base)] * len(runs), constants=constants)
     skipped += [Skipped(run.id, each.reason) for run, each in zip(runs, before, strict=True) if each.step_s is None]
     kept = [(run, each) for run, each in zip(runs, before, strict=True) if each.step_s is not None]
@@ -149,6 +143,20 @@ def calibrate_runs(
         skipped=tuple(skipped),
         notes=(*unnamed, *dict.fromkeys(note for run in rows for note in run.notes), *_far(rows, after)),
     )
+
+
+def _runs_in(
+    paths: Sequence[str | PathLike[str]], job: Draft | None, base: Cluster
+) -> tuple[list[MeasuredRun], list[Skipped]]:
+    """Return the runs with a measured step that files hold, and what is left out of them."""
+    runs: list[MeasuredRun] = []
+    skipped: list[Skipped] = []
+    for path in paths:
+        table = read_table(Path(path))
+        found, left_out = read_log_runs(table, job, base) if LOG_COLUMN in table.columns else read_runs(table, base)
+        runs += [run for run in found if run.measured_s is not None]
+        skipped += left_out
+    return runs, skipped
 
 
 def _source(paths: Sequence[str | PathLike[str]], constants: ConstantsFile | None) -> str:

@@ -168,7 +168,8 @@ def estimate_calls(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorC
         if work.parts:
             times_U[position] = estimate_calls(work.parts, gpu, known).sum()
             continue
-        key = (work.constants, call.dtype, work.compute_dtype, work.tiling is None, len(work.coordinates))
+        types = call.dtype, work.compute_dtype, work.bound_dtype
+        key = (work.constants, types, work.tiling is None, len(work.coordinates))
         groups.setdefault(key, []).append((position, call, work))
     for members in groups.values():
         positions, (call, *_), works = zip(*members, strict=True)
@@ -213,7 +214,14 @@ def machine_for(gpu: Gpu, dtype: str, work: Work) -> Machine:
         return Machine(0.0, gpu.memory_bytes_per_s, gpu.sms)
     if work.tiling is not None and asked in PEAK_OF_DTYPE:
         _check_products(asked, gpu)
-    return Machine(gpu.peak_flops_per_s(asked), gpu.memory_bytes_per_s, gpu.sms, gpu.generation.matrix_width)
+    bound = work.bound_dtype
+    return Machine(
+        gpu.peak_flops_per_s(asked),
+        gpu.memory_bytes_per_s,
+        gpu.sms,
+        gpu.generation.matrix_width,
+        gpu.peak_flops_per_s(bound) if bound is not None and gpu.has_peak(bound) else None,
+    )
 
 
 def _check_products(dtype: str, gpu: Gpu) -> None:
@@ -242,7 +250,7 @@ def _explained(work: Work, timed: _Timed) -> OperatorTime:
     bound = max((compute_s, "compute"), (memory_s, "memory"), (latency_s, "latency"))[1]
     reached = work.bytes_moved / machine.bandwidth_bytes_per_s
     if bound == "compute":
-        reached = work.flops / machine.peak_flops_per_s
+        reached = work.flops / machine.bound_flops_per_s
     terms = [("compute s", compute_s), ("memory s", memory_s), ("latency s", latency_s)]
     if timed.columns.tiled:
         terms += _tile_terms(timed.columns, machine, parts)

@@ -72,10 +72,18 @@ class Machine(NamedTuple):
     """What the roofline needs of a GPU."""
 
     peak_flops_per_s: float
+    """Peak that sustained rates are shares of; 0 where only memory can bind."""
     bandwidth_bytes_per_s: float
     sms: int | None
     matrix_width: int | None = None
     """Rows and columns of its matrix unit, to which both sides of a matrix that it holds are filled up."""
+    units_flops_per_s: float | None = None
+    """Peak of the units that do the work, where its rate is a multiple of what others do."""
+
+    @property
+    def bound_flops_per_s(self) -> float:
+        """Peak that no kernel beats."""
+        return self.units_flops_per_s or self.peak_flops_per_s
 
 
 class Parts(Struct, frozen=True):
@@ -140,7 +148,7 @@ def least_s(columns: WorkColumns, machine: Machine) -> FloatArray:
     memory_N = columns.bytes_N / machine.bandwidth_bytes_per_s
     if not machine.peak_flops_per_s:
         return memory_N
-    return np.maximum(memory_N, columns.flops_N / machine.peak_flops_per_s)
+    return np.maximum(memory_N, columns.flops_N / machine.bound_flops_per_s)
 
 
 def tile_of(columns: WorkColumns, position: int) -> tuple[int, int]:

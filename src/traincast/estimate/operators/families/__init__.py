@@ -56,7 +56,9 @@ class Work(Struct, frozen=True, kw_only=True):
     tiling: Tiling | None = None
     """The GEMM behind the FLOP; None where there is none."""
     compute_dtype: str | None = None
-    """Type whose peak applies; that of the call by default."""
+    """Type whose peak the rate is a share of; that of the call by default."""
+    bound_dtype: str | None = None
+    """Type whose peak no kernel beats, of which the utilisation is said; `compute_dtype` by default."""
     kernels: int = 1
     """Launches that follow each other."""
     efficiency: float = 1.0

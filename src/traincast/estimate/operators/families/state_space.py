@@ -26,7 +26,7 @@ inverse, too (fla-org/flash-linear-attention, fla/ops/gated_delta_rule/chunk.py)
 
 Their GEMMs are small tiles between exponentials and reductions: matrix units wait for what the multiprocessors do
 besides, so that their rate is taken as a multiple of that of general fp32 arithmetic (`TILE_RATE`), and what memory
-moves comes on top, as kernels are bound by one or the other.
+moves comes on top, as kernels are bound by one or the other. What they cannot beat is the peak of the matrix units.
 """
 
 from traincast.estimate.operators.families import BOTH_WAYS, FP32_BYTES, Size, Work, family, result_bytes
@@ -103,6 +103,8 @@ def _scan(call: OperatorCall, *, flops: float, moved: float) -> Work:
         flops=flops,
         bytes_moved=moved,
         compute_dtype="fp32",
+        # Triton multiplies tiles of fp32 as tf32 where it is not told otherwise.
+        bound_dtype="tf32" if call.dtype == "fp32" else call.dtype,
         efficiency=TILE_RATE[call.direction],
         kernels=KERNELS[call.direction],
     )
