@@ -65,7 +65,7 @@ WORDS = (
         "launch overhead",
         (
             (
-                r"handover_s|HANDOVER|\bhandover,|\[handover\]",
+                r"handover_s|HANDOVER|\bhandover,|\[handover\]|'handover'|\"handover\"",
                 "a key of framework files, and a class of work in factors",
             ),
         ),

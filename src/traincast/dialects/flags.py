@@ -24,7 +24,7 @@ NOT_MODELLED, REFUSED, UNKNOWN = "not_modelled", "refused", "unknown"
 _ARITIES = {"switches": "0", "one": "1", "many": "*"}
 _NUMBER = re.compile(r"^-[\d.]")
 _QUOTED = re.compile(r"^(['\"])(.*)\1$", re.DOTALL)
-_ESCAPED = re.compile(r"\\+([|()*'\"])")
+_ESCAPED = re.compile(r"(?<!\\)\\+([|()*'\"])")
 """What a shell would read by itself, escaped once or, within quotation marks, more often: ``\\|`` in a layout."""
 _HINTS = ("tokenizer-model", "tokenizer-type")
 """Flags whose values tell the vocabulary, where they are known; else it is assumed, as where they are not given."""

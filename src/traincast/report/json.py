@@ -282,7 +282,7 @@ def operator_calibration_to_dict(calibration: "OperatorCalibration") -> dict[str
     document = {
         "files": calibration.files,
         "gpu": calibration.gpu.name,
-        **_fields(calibration, ("constants", "residuals", "skipped")),
+        **_fields(calibration, ("constants", "residuals", "skipped", "host")),
     }
     return _document("operator_calibration", document)
 

@@ -1,4 +1,4 @@
-"""How wide the interval of a forecast is: how far steps were off where fits had not seen their like.
+"""How wide the interval of a forecast is: how far steps were off where fits had seen no peers.
 
 The logarithm of a step varies by what the fit of the factors left open, each as much as the step answers to it, and by
 terms that no factor tells: of the machine and its day, of classes of work, and of the distance from what runs were

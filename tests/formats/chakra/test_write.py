@@ -18,7 +18,7 @@ JOB = """
 name = "mixtral-8x7b"
 [parallel]
 pp = 2
-ep = 4
+ep = 8
 [batch]
 global_batch = 16
 seq_length = 2048

@@ -30,7 +30,7 @@ JOBS = {
     "one_f_one_b": ("llama3-8b", 8, "tp = 2\npp = 2\nvpp = 1"),
     "interleaved": ("llama3-8b", 8, "pp = 4\nvpp = 2"),
     "context": ("llama3-8b", 8, "tp = 2\ncp = 2"),
-    "experts": ("mixtral-8x7b", 16, "pp = 2\nep = 4"),
+    "experts": ("mixtral-8x7b", 16, "pp = 2\nep = 8"),
     "sharded": ("llama3-8b", 16, "zero = 3\nshard = 8"),
 }
 

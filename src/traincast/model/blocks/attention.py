@@ -23,7 +23,7 @@ _SUM_BYTES = 4
 
 _UNFUSED_ROTARY = 5
 """Passes over queries and keys where the rotary embedding is not fused: halves turned round, two products, their sum,
-and what is not turned put beside (Megatron-LM, megatron/core/models/common/embeddings/rope_utils.py)."""
+and what is not turned put next to it (Megatron-LM, megatron/core/models/common/embeddings/rope_utils.py)."""
 
 _RING_CHUNKS = 2
 """Keys and values of two other ranks, one in use and one on its way (Liu et al. 2023, arXiv 2310.01889)."""
