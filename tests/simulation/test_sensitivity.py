@@ -18,7 +18,6 @@ from traincast.simulation.confidence import interval, sensitivities
 from traincast.simulation.widths import (
     LEVEL,
     LONG,
-    REPEATS,
     SMALL,
     TOGETHER,
     UNMEASURED_LINK,
@@ -194,12 +193,12 @@ def test_interval_widens_with_the_distance_from_what_was_measured():
     assert found - usual == pytest.approx((WIDTHS["context"] * math.log(4)) ** 2)
 
 
-def test_runs_on_a_machine_leave_what_repeats_leave():
+def test_runs_on_a_machine_leave_repeats_and_what_their_factor_leaves():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
     own = Factor(level="own", name=job.framework.name, cost_class="compute", factor=1.1, deviation=0.02)
     found = of_step(done, FactorTable.from_factors([own]), {"compute": 0.5, "gemm bf16": 0.4}) ** 2
-    assert found == pytest.approx(REPEATS * WIDTHS["step"] ** 2 + (0.5 * 0.02) ** 2)
+    assert found == pytest.approx(WIDTHS["step"] ** 2 + (0.5 * 0.02) ** 2)
 
 
 def on_gpu(done, name):

@@ -54,8 +54,8 @@ class Generation(Struct, frozen=True, kw_only=True):
     chip_deviation: float = 0.0
     """Standard deviation of the speed of its chips at their power limit; 0 where all run at the same clock.
 
-    Source: Sinha et al. 2022, Not All GPUs Are Created Equal (SC22, arXiv 2208.11035): SGEMM differs by 8 % on average
-    among the GPUs of a cluster, NVIDIA's and AMD's, outliers aside, which of normal ones are 5.4 deviations.
+    Source: Sinha et al. 2022, Not All GPUs Are Created Equal (SC22, arXiv 2208.11035, abstract): applications differ by
+    8 % on average among the GPUs of a cluster, NVIDIA's and AMD's. We take that as 5.4 deviations of normal ones.
     """
     source: str = ""
 

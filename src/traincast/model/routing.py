@@ -31,8 +31,9 @@ domain of text a trained router is as unequal: DeepSeek-V3's busiest experts hav
 LEFT_BY_LOSS, LEFT_BY_BIAS = 0.22, 0.017
 """Deviation that remains over whole sets of text where an auxiliary loss balances, or a bias of each expert.
 
-Source: Wang et al. 2024, arXiv 2408.15664, table 2: of 64 experts the busiest has 0.72 and 0.52 more than its share in
-models of 1B and 3B with the loss, and 0.04 in both with the bias; of 64 log-normal ones the largest is expected there.
+Source: Wang et al. 2024, arXiv 2408.15664, table 2, as recalled: of 64 experts the busiest has 0.72 and 0.52 more than
+its share in models of 1B and 3B with the loss, and 0.04 in both with the bias; of 64 log-normal ones the largest is
+expected there.
 """
 
 DOCUMENT_TOKENS = 1000

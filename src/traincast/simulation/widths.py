@@ -46,9 +46,6 @@ SMALL = 3e9
 """Active parameters below which models are small: their GEMMs fill a GPU less, and launches show."""
 LONG = 16384
 """Tokens above which sequences are long: few runs have more."""
-REPEATS = 0.35
-"""Share of what no factor explains that is left on a machine that runs were fitted to: repeats there differ by 1 % in
-the median and by 7 to 10 % at the 90th percentile (docs/published-runs.md, noise)."""
 _CHOICES: Mapping[str, frozenset[str]] = {
     "layout": frozenset({"annotation-axes", "one-microbatch", "open-micro-batch", "ep-missing", "assumed-ep"}),
     "adapters": frozenset({"assumed-lora-targets", "assumed-lora-rank"}),
@@ -78,7 +75,6 @@ class Basis(Struct, frozen=True, kw_only=True):
     kin: str
     choices: int = 0
     """Choices that were assumed where they decide what runs."""
-    hybrid: bool = False
     tuned: bool = False
     """Whether it is fine-tuning."""
     small: float = 0.0
@@ -98,7 +94,6 @@ def basis_of(job: Job, gpu: Gpu, slopes: Mapping[str, float], notes: Iterable[No
         fitted_as=framework.fitted_as or framework.name,
         kin=framework.kin,
         choices=sum(bool(known & codes) for known in _CHOICES.values()),
-        hybrid=bool(job.model.blocks),
         tuned=job.finetuning.task != "pretrain",
         small=max(0.0, math.log(SMALL / max(1, parameters(job.model).active))),
         context=max(0.0, math.log(job.batch.seq_length / LONG)),
@@ -124,15 +119,13 @@ def terms(basis: Basis, table: FactorTable) -> dict[str, float]:
         term: sum(slope for name, slope in slopes.items() if name.partition(" ")[0] in words) ** 2
         for term, words in _CLASSES.items()
     }
-    calibrated = len(slopes) < len(basis.slopes)
     return {
-        "step": REPEATS if calibrated else 1.0,
+        "step": 1.0,
         **classes,
         "new chip": compute * (("chip", chip_of(basis.gpu)) not in table.seen),
         "new architecture": compute * (basis.gpu.architecture not in _architectures(table)),
         "new code": compute * (basis.kin not in _kin(table)),
         "choices": float(basis.choices),
-        "hybrid": float(basis.hybrid),
         "small": basis.small**2,
         "context": basis.context**2,
         "task": float(basis.tuned),
