@@ -30,6 +30,7 @@ from traincast.lowering.stage import stages_of
 from traincast.model.blocks.part import Elements
 from traincast.model.blocks.share import Share
 from traincast.model.dispatch import DISPATCHERS, Dispatch
+from traincast.planning.layout import Settings
 from traincast.planning.options import Variant
 from traincast.planning.screen.chunks import Chunk, ChunkTable
 from traincast.planning.screen.costs import CostTable, Operators
@@ -66,8 +67,8 @@ def parallel_of(degrees: Degrees) -> Parallel:
 class SpaceTables(Struct):
     """What families of a space have in common."""
 
-    states: dict[int, StateTable] = field(default_factory=dict)
-    """What exchanging the state takes, by ranks on a node; the same for all ways of execution."""
+    states: dict[tuple[int, Settings], StateTable] = field(default_factory=dict)
+    """What exchanging the state takes, by ranks on a node and settings of software; else ways of execution are alike."""
     numbers: dict[Hashable, int] = field(default_factory=dict)
     """Kinds of virtual stages and what else pipelines consist of, told by numbers."""
     operators: Operators | None = None
@@ -92,7 +93,7 @@ class FamilyTables:
         self.costs = self._costs(gathers=False)
         self.chunks = self._table(self.costs)
         ranks_per_node = family.cluster.ranks_per_node
-        self.states = common.states.setdefault(ranks_per_node, StateTable(self.links))
+        self.states = common.states.setdefault((ranks_per_node, family.variant.software), StateTable(self.links))
         self._messages_s: dict[int, FloatArray] = {}
         self.layers = tuple(blocks_of_layer(self.job, layer) for layer in range(self.job.model.layers))
 
@@ -186,6 +187,8 @@ class FamilyTables:
                 parallel, pairs = job.parallel, job.experts.pairs_passes
                 if any(job.decided(name) != on for name, on in self.family.variant.ways):
                     continue  # it has no effect on this pipeline: not with this schedule, say
+                if not self.space.allows(job, self.family.variant):
+                    continue  # the framework refuses it with this schedule
                 plan = self.common.flights.plan(job.pipeline.schedule, pp, parallel.vpp, parallel.microbatches, pairs)
                 stages = stages_of(job, self.family.cluster.ranks_per_node, self.costs.parts, plan)
                 yield shape_of(

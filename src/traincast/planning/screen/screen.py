@@ -168,6 +168,9 @@ def _blocks(tables: FamilyTables) -> Iterator[LayoutBlock]:
             able = frozenset(
                 count for count in counts if pp * vpp * count <= MAX_SLOTS and space.runs(schedule, pp, vpp, count)
             )
-            recomputes = space.recomputes(shape.job)
+            variant = family.variant
+            recomputes = tuple(
+                each for each in space.recomputes(shape.job) if space.allows(shape.job, variant, recompute=each)
+            )
             if recomputes and able:
                 yield LayoutBlock(tables, shape, members.with_counts(able), recomputes)
