@@ -30,7 +30,6 @@ FACTS: Mapping[str, str] = MappingProxyType(
         "gpu": "the GPU",
         "vendor": "the maker of the GPU",
         "replicas": "ranks with equal dense parameters",
-        "microbatches": "microbatches",
         "ep_crosses_domains": "expert ranks in several NVLink domains",
     }
 )
@@ -72,7 +71,7 @@ def precision_facts(precision: str) -> dict[str, Any]:
     }
 
 
-def layout_facts(*, tp: int, cp: int, dp: int, ep: int, etp: int, domain: int) -> dict[str, Any]:
+def layout_facts(*, cp: int, dp: int, ep: int, etp: int, domain: int) -> dict[str, Any]:
     """Return what conditions may ask about the degrees of a layout in addition to what they are."""
     return {"replicas": cp * dp, "ep_crosses_domains": ep * etp > domain}
 
@@ -83,14 +82,19 @@ def job_facts(job: Job, cluster: Cluster) -> dict[str, Any]:
     graphs = "none" if not kernels.cuda_graphs else "transformer_engine"
     found = {name: job.decided(name) for name in DECIDED}
     found |= model_facts(job.model) | machine_facts(cluster) | precision_facts(job.precision.dtype)
+    found |= layout_facts(
+        cp=parallel.cp, dp=parallel.dp, ep=parallel.ep, etp=parallel.expert_tp, domain=cluster.gpus_per_node
+    )
     found |= {
         "gpus": parallel.world_size,
         "cuda_graph_impl": FULL_ITERATION if FULL_ITERATION in kernels.cuda_graph_scope else graphs,
         "grad_reduce_bytes": job.framework.grad_reduce_bytes,
         "optimizer": "adam" if job.optimizer.muon is None else "muon",
         "precision_aware_optimizer": job.optimizer.precision_aware,
+        "main_params_dtype": job.optimizer.main_params,
+        "exp_avg_dtype": job.optimizer.exp_avg,
+        "exp_avg_sq_dtype": job.optimizer.exp_avg_sq,
         "recompute_modules": job.recompute.recomputed_modules,
-        "replicas": parallel.replicas,
-        "ep_crosses_domains": parallel.ep * parallel.expert_tp > cluster.gpus_per_node,
+        "etp": parallel.expert_tp,
     }
     return found

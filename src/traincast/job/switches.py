@@ -25,7 +25,7 @@ from traincast.units import quoted
 
 TABLE = "job/switches.csv"
 LEVELS = ("usual", "best")
-"""``usual``: published recipes have it where it is allowed; ``best``: the framework can do it, though few recipes do."""
+"""``usual``: published recipes have it where it is allowed; ``best``: the framework has it, few recipes use it."""
 
 Need = tuple[Condition, ...]
 """Conditions of which one must hold."""
