@@ -45,7 +45,8 @@ class Switch(Struct, frozen=True, kw_only=True):
     level: str
     """One of `LEVELS`."""
     always: bool
-    """Whether it never makes a forecast longer or larger where it is allowed, so that it need not be tried."""
+    """Whether it never makes a forecast longer or larger where it is allowed, so that it need not be tried; of several
+    of an axis the last one that is allowed is best."""
     needs: tuple[Need, ...] = ()
     """What must hold."""
     changes: str = ""
