@@ -127,7 +127,7 @@ def _setting(text: str) -> tuple[str, Any]:
     if field.takes == "switch":
         raw = {"true": True, "false": False}.get(said, said)
     elif field.takes in ("names", "counts"):
-        raw = said.split("+")
+        raw = [] if said == "none" else said.split("+")
     elif field.is_number:
         raw = float(said) if field.takes == "number" else int(said) if said.isdigit() else said
     try:
