@@ -18,7 +18,7 @@ from traincast.job.condition_facts import machine_facts, model_facts
 from traincast.job.fields import left_open, ways
 from traincast.job.frameworks import Framework
 from traincast.job.request import JOB_FIELDS, JobRequest
-from traincast.job.switches import Switch, allowed, offered
+from traincast.job.switches import SWITCHES, Switch, allowed, offered
 from traincast.planning.layout import Settings
 
 BEST = "best"
@@ -42,17 +42,25 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
     """What is set where nothing is switched: habits of the framework's recipes."""
     switches: tuple[Switch, ...] = ()
     """What the framework offers, but for what the job says itself."""
+    forced: frozenset[str] = frozenset()
+    """Axes of switches of which what the framework does by itself cannot run on this machine."""
     overlaps: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
     """Axes of a layout that depend on more of it than a way of execution, with the values that are tried."""
 
     @cached_property
     def axes(self) -> Mapping[str, Options]:
-        """The options of each axis, in the order of the table; none of them where what the framework does is not one."""
-        found: dict[str, Options] = {}
+        """The options of each axis, those after others that need these; nothing, unless what the framework does is one."""
+        rows: dict[str, tuple[Switch, ...]] = {}
         for each in self.switches:
-            found[each.axis] = (*found.get(each.axis, ()), each)
+            rows[each.axis] = (*rows.get(each.axis, ()), each)
+        rows = {axis: options for axis, options in rows.items() if _is_sure(options) or _is_screened(options)}
+        order: list[str] = []
+        while len(order) < len(rows):
+            left = [axis for axis in rows if axis not in order]
+            order.append(next((axis for axis in left if not _waits(rows[axis], left, rows)), left[0]))
         return {
-            axis: rows if _chosen(rows, self.defaults) else (None, *rows) for axis, rows in found.items()
+            axis: rows[axis] if axis in self.forced or _chosen(rows[axis], self.defaults) else (None, *rows[axis])
+            for axis in order
         }
 
     def values(self, name: str) -> tuple[Any, ...]:
@@ -70,8 +78,7 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
 
     def _tried(self, known: Mapping[str, Any]) -> Iterator[list[Switch]]:
         """Yield every choice of the axes that must be tried."""
-        axes = [options for options in self.axes.values() if not _is_sure(options)]
-        for options in product(*axes):
+        for options in product(*filter(_is_screened, self.axes.values())):
             taken = [each for each in options if each is not None]
             if all(self._refused(each, self._settings(taken), known) is None for each in taken):
                 yield taken
@@ -124,9 +131,22 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
+def _waits(options: Sequence[Switch], left: Iterable[str], rows: Mapping[str, Sequence[Switch]]) -> bool:
+    """Say whether some switches need what other axes that are left may set."""
+    needed = {each.name for switch in options for need in switch.needs for each in need}
+    own = {name for switch in options for name, _ in switch.settings}
+    others = {name for axis in left if rows[axis] != options for each in rows[axis] for name, _ in each.settings}
+    return bool(needed & others - own)
+
+
 def _is_sure(options: Options) -> bool:
     """Say whether the later options of an axis are never worse than those before them."""
     return all(each is None or each.always for each in options)
+
+
+def _is_screened(options: Options) -> bool:
+    """Say whether which option of an axis is best differs among layouts, as what is exchanged does."""
+    return any(name in _ROUTED for each in options if each for name, _ in each.settings)
 
 
 def _chosen(options: Options, said: Mapping[str, Any]) -> Switch | None:
@@ -139,6 +159,11 @@ def routed(settings: Settings) -> tuple[dict[str, Any], Settings]:
     """Return of some settings those that are axes of a layout, and the others."""
     axes = {name: value for name, value in settings if name in _ROUTED}
     return axes, tuple((name, value) for name, value in settings if name not in _ROUTED)
+
+
+def _is_idle(switch: Switch, defaults: Mapping[str, Any]) -> bool:
+    """Say whether a switch sets nothing but what the framework does by itself."""
+    return all(defaults.get(name) == value for name, value in switch.settings)
 
 
 def by_framework(framework: Framework, names: Iterable[str], request: JobRequest) -> dict[str, Any]:
@@ -158,7 +183,7 @@ def software_of(
     """
     said = {name: value for name in JOB_FIELDS if (value := getattr(request, name)) is not None}
     facts = {"task": "pretrain", "optimizer": "adam", **said, **known}
-    facts |= {"dropout": framework.memory.dropout, "packed_length": framework.finetuning_length or None} | said
+    facts |= {"dropout": framework.memory.dropout, "packed_length": None, "offload_modules": ()} | said
     facts |= model_facts(request.model) | machine_facts(cluster)
     if tuned != BEST:
         return Software(facts=facts)
@@ -173,4 +198,8 @@ def software_of(
         elif len(fields) == 1 and isinstance(value := next(iter(fields.values())), bool):
             overlaps |= {name: (value,) if each.always else (value, not value) for name in fields}
     defaults = by_framework(framework, {name for each in found for name, _ in each.settings}, request)
-    return Software(facts=facts, defaults=defaults, switches=tuple(found), overlaps=overlaps)
+    # What only turns something off that is not on is no switch here.
+    found = [each for each in found if not _is_idle(each, defaults) or allowed(each, {**facts, **defaults}) is None]
+    idle = {each.axis: allowed(each, facts) is None for each in SWITCHES if each.of(framework) and _is_idle(each, defaults)}
+    forced = frozenset(axis for axis, can in idle.items() if not can)
+    return Software(facts=facts, defaults=defaults, switches=tuple(found), forced=forced, overlaps=overlaps)

@@ -27,7 +27,7 @@ from traincast.model.dispatch import DISPATCHERS, dispatcher_of
 from traincast.model.recompute import DISCARDING_MODULES, available_modules
 from traincast.planning.layout import Settings
 from traincast.planning.options import Recompute, Variant
-from traincast.planning.software import Software, routed, software_of
+from traincast.planning.software import BEST, Software, routed, software_of
 from traincast.schedules.schedule import SCHEDULES, fixed_virtual_stages, planned, usual_schedule
 
 PRECISIONS = ("bf16", "fp8", "fp8_block", "mxfp8")
@@ -197,7 +197,12 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     def _even(self, layers: tuple[int, ...]) -> bool:
-        """Return whether virtual stages are as long as each other, the ends aside: others are not interleaved."""
+        """Return whether virtual stages are as long as each other, the ends aside: others are not interleaved.
+
+        Those who tune a pipeline leave the last one shorter, which has the LM head in addition.
+        """
+        if self.tuned == BEST and len(set(layers[:-1])) == 1 and layers[-1] < layers[0]:
+            return True
         return len(set(layers[1:-1])) <= 1 and abs(layers[0] - layers[1]) <= 1 and abs(layers[-1] - layers[-2]) <= 1
 
     def _split(self, pp: int, vpp: int) -> tuple[int, ...] | None:
@@ -373,7 +378,7 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
             return
         domain = self.cluster.gpus_per_node
         of = asdict(degrees)
-        known = of | layout_facts(**{name: of[name] for name in of if name != "pp"}, domain=domain)
+        known = of | layout_facts(cp=degrees.cp, dp=degrees.dp, ep=degrees.ep, etp=degrees.etp, domain=domain)
         known |= precision_facts(precision)
         zeros = {zero for zero, _ in self.shardings(degrees.replicas)}
         known |= {"zero": next(iter(zeros))} if len(zeros) == 1 else {}

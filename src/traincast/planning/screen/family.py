@@ -30,7 +30,6 @@ from traincast.lowering.stage import stages_of
 from traincast.model.blocks.part import Elements
 from traincast.model.blocks.share import Share
 from traincast.model.dispatch import DISPATCHERS, Dispatch
-from traincast.planning.layout import Settings
 from traincast.planning.options import Variant
 from traincast.planning.screen.chunks import Chunk, ChunkTable
 from traincast.planning.screen.costs import CostTable, Operators
@@ -67,8 +66,10 @@ def parallel_of(degrees: Degrees) -> Parallel:
 class SpaceTables(Struct):
     """What families of a space have in common."""
 
-    states: dict[tuple[int, Settings], StateTable] = field(default_factory=dict)
-    """What exchanging the state takes, by ranks on a node and settings of software; else ways of execution are alike."""
+    states: dict[tuple[object, ...], StateTable] = field(default_factory=dict)
+    """What exchanging the state takes, by ranks on a node and types of the state: else ways of execution are alike."""
+    weights: dict[tuple[object, ...], list[Elements]] = field(default_factory=dict)
+    """Parameters of kinds of virtual stages, by the degrees that split them."""
     numbers: dict[Hashable, int] = field(default_factory=dict)
     """Kinds of virtual stages and what else pipelines consist of, told by numbers."""
     operators: Operators | None = None
@@ -93,7 +94,8 @@ class FamilyTables:
         self.costs = self._costs(gathers=False)
         self.chunks = self._table(self.costs)
         ranks_per_node = family.cluster.ranks_per_node
-        self.states = common.states.setdefault((ranks_per_node, family.variant.software), StateTable(self.links))
+        of_state = (ranks_per_node, self.job.framework.grad_reduce_bytes, self.job.optimizer)
+        self.states = common.states.setdefault(of_state, StateTable(self.links))
         self._messages_s: dict[int, FloatArray] = {}
         self.layers = tuple(blocks_of_layer(self.job, layer) for layer in range(self.job.model.layers))
 
