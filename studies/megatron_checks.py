@@ -87,11 +87,12 @@ def release() -> str | None:
 
 def refusals(job: Job, cluster: Cluster | None = None) -> list[str]:
     """Return what Megatron-LM and Megatron Core say against a job, each with who says it; empty: they accept it."""
-    found = [f"{rule.source}: {rule.says}" for rule in rules() if _breaks(rule, rule_facts(job, cluster))]
+    found = [f"{rule.source}: {rule.says}" for rule in rules() if breaks(rule, rule_facts(job, cluster))]
     return found if release() is None else [*found, *_of_configurations(job)]
 
 
-def _breaks(rule: Rule, facts: Mapping[str, Any]) -> bool:
+def breaks(rule: Rule, facts: Mapping[str, Any]) -> bool:
+    """Say whether a job breaks a rule."""
     return broken(rule.when, facts) is None and broken(rule.must, facts) is not None
 
 
