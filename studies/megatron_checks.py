@@ -76,12 +76,18 @@ def rules() -> tuple[Rule, ...]:
         return read_rules(csv.DictReader(file))
 
 
+@cache
 def release() -> str | None:
     """Return the release of Megatron Core that is installed; None: none, and only the rules are asked."""
-    try:
-        import megatron.core
-    except ImportError:
-        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import megatron.core
+            import megatron.core.distributed
+            import megatron.core.optimizer
+            import megatron.core.transformer.moe.moe_utils
+        except ImportError:
+            return None
     return str(megatron.core.__version__)
 
 

@@ -9,6 +9,7 @@ checks them there; what it refuses as it builds the model is a table of rules wi
 
 import csv
 import tempfile
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,17 @@ def rules() -> tuple[Rule, ...]:
         return read_rules(csv.DictReader(file))
 
 
+@cache
 def installed() -> bool:
     """Say whether torchtitan's configuration can be asked here."""
-    try:
-        import torchtitan.config  # noqa: F401
-    except ImportError:
-        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import torchtitan.config
+            import torchtitan.distributed.parallel_dims
+            import torchtitan.distributed.pipeline_parallel  # noqa: F401
+        except ImportError:
+            return False
     return True
 
 
