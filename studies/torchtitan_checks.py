@@ -1,7 +1,7 @@
 """Ask torchtitan itself whether it accepts a job: what is written of it is read by its own configuration manager.
 
-`refusals(job)` hands torchtitan the settings that traincast writes of a job, and its degrees and its pipeline to what
-checks them there; what it refuses as it builds the model is a table of rules with their sources
+`refusals(job)` hands torchtitan the settings that traincast writes of a job, and its degrees to what checks them there;
+what it refuses as it builds the model is a table of rules with their sources
 (`torchtitan_rules.csv`), which is asked whether torchtitan is installed or not.
 
 `pip install --no-deps torchtitan==0.2.2`, and torch==2.13.0, tyro, tomli and tokenizers, are enough.
@@ -40,8 +40,7 @@ def installed() -> bool:
         warnings.simplefilter("ignore")
         try:
             import torchtitan.config
-            import torchtitan.distributed.parallel_dims
-            import torchtitan.distributed.pipeline_parallel  # noqa: F401
+            import torchtitan.distributed.parallel_dims  # noqa: F401
         except ImportError:
             return False
     return True
@@ -58,7 +57,6 @@ def _of_configuration(job: Job) -> list[str]:
     """Return what torchtitan's configuration says of the settings that are written, and of its degrees."""
     from torchtitan.config import ConfigManager
     from torchtitan.distributed.parallel_dims import ParallelDims
-    from torchtitan.distributed.pipeline_parallel import generate_llm_fqn_per_model_part
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.toml"
@@ -75,8 +73,6 @@ def _of_configuration(job: Job) -> list[str]:
                 etp=said.expert_tensor_parallel_degree,
                 world_size=job.parallel.world_size,
             )
-            less = (said.pipeline_parallel_first_stage_less_layers, said.pipeline_parallel_last_stage_less_layers)
-            generate_llm_fqn_per_model_part(len(job.pipeline.layers_Q), job.model.layers, *less)
         except (AssertionError, ValueError, TypeError, SystemExit) as error:
             return [f"torchtitan {PINNED}: {' '.join(str(error).split())}"]
     return []
