@@ -73,6 +73,11 @@ def precision_facts(precision: str) -> dict[str, Any]:
     }
 
 
+def layout_facts(*, cp: int, dp: int, ep: int, etp: int, domain: int) -> dict[str, Any]:
+    """Return what conditions may ask about the degrees of a layout in addition to what they are."""
+    return {"replicas": cp * dp, "ep_crosses_domains": ep * etp > domain}
+
+
 def job_facts(job: Job, cluster: Cluster | None) -> dict[str, Any]:
     """Return all that conditions may ask about a job with everything decided, on its cluster where that is known."""
     parallel, kernels = job.parallel, job.kernels
@@ -80,8 +85,8 @@ def job_facts(job: Job, cluster: Cluster | None) -> dict[str, Any]:
     found = {name: job.decided(name) for name in DECIDED}
     found |= model_facts(job.model) | precision_facts(job.precision.dtype) | {"replicas": parallel.replicas}
     if cluster is not None:
-        found |= machine_facts(cluster)
-        found["ep_crosses_domains"] = parallel.ep * parallel.expert_tp > cluster.gpus_per_node
+        cp, dp, ep, etp = parallel.cp, parallel.dp, parallel.ep, parallel.expert_tp
+        found |= machine_facts(cluster) | layout_facts(cp=cp, dp=dp, ep=ep, etp=etp, domain=cluster.gpus_per_node)
     found |= {
         "gpus": parallel.world_size,
         "framework": job.framework.name,
