@@ -22,6 +22,7 @@ FACTS: Mapping[str, str] = MappingProxyType(
         "state_space": "a model with state-space layers",
         "attention_bias": "attention whose projections have biases",
         "latent_attention": "multi-head latent attention",
+        "sinks": "attention with sinks",
         "wide_ends": "a model that is trained with its last layers in 16 bits where others are in 4",
         "eight_bit": "GEMMs in 8 bits or less",
         "four_bit": "GEMMs in 4 bits",
@@ -47,6 +48,7 @@ def model_facts(model: Model) -> dict[str, Any]:
         "state_space": any(name.startswith("mamba") for layer in model.blocks for name in layer),
         "attention_bias": model.attention.qkv_bias or model.linear_bias,
         "latent_attention": model.attention.latent is not None,
+        "sinks": model.attention.sinks,
         "wide_ends": model.last_wide_layers > 0,
         "mtp_layers": model.mtp_layers,
     }
