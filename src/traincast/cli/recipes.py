@@ -1,0 +1,18 @@
+"""``traincast recipes``."""
+
+import click
+
+from traincast import report
+from traincast.cli.completion import known
+from traincast.cli.terminal import console
+from traincast.job.recipes import search_recipes
+
+
+@click.command(name="recipes")
+@click.argument("words", nargs=-1, shell_complete=known("recipe", files=False))
+def command(words: tuple[str, ...]) -> None:
+    """List the published recipes whose settings are known, for --recipe of predict and plan.
+
+    WORDS are parts of a name or of its release, such as deepseek gb200 26.08; all must be there.
+    """
+    report.print_recipes(console(), search_recipes(words))
