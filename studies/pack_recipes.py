@@ -1,8 +1,8 @@
-"""Pack what published recipes set into the table that ``--recipe`` reads: settings alone, and nothing that was measured.
+"""Pack what published recipes set into the table that ``--recipe`` reads: settings alone, nothing that was measured.
 
-Run: ``python studies/pack_recipes.py``. Of every run whose recipe is known (``recipe_settings.csv.gz``) it takes the job
-that the studies read from its row: model, GPU, degrees, batch, precision and switches. Names are made as Megatron-Bridge
-names its recipes: model, task, GPUs, GPU, precision; what tells two recipes of one release apart is added.
+Run: ``python studies/pack_recipes.py``. Of every run whose recipe is known (``recipe_settings.csv.gz``) it takes the
+job that the studies read from its row: model, GPU, degrees, batch, precision and switches. Names are made as
+Megatron-Bridge names its recipes: model, task, GPUs, GPU, precision; what tells two of one release apart is added.
 """
 
 import csv
@@ -34,7 +34,10 @@ _TELLING = (
     "capacity",
 )
 """What may tell recipes of one name apart, in the order in which it is said."""
-_SHORT = {"seq_length": "seq", "global_batch": "gbs", "micro_batch": "mbs", "packed_length": "packed", "moe_a2a_overlap": "a2a_overlap"}
+_SHORT = {
+    **{"seq_length": "seq", "global_batch": "gbs", "micro_batch": "mbs", "packed_length": "packed"},
+    **{"moe_a2a_overlap": "a2a_overlap"},
+}
 
 
 class Recipe(NamedTuple):
@@ -86,8 +89,9 @@ class Recipe(NamedTuple):
 
     def fields(self) -> dict[str, str]:
         """Return the fields of its job as cells."""
-        said = {each: getattr(self.run.request, each) for each, of in JOB_FIELDS.items() if is_said(self.run.request, of)}
-        return {name: as_cell(value) for name, value in said.items() if name != "model"}
+        request = self.run.request
+        said = (name for name, each in JOB_FIELDS.items() if name != "model" and is_said(request, each))
+        return {name: as_cell(getattr(request, name)) for name in said}
 
 
 def recipes() -> list[Recipe]:

@@ -161,8 +161,8 @@ def job_under(
 ) -> Draft | JobRequest | Job:
     """Return a job with everything that keywords say instead; with `like` it is the pasted flags of that framework.
 
-    With `strict` pasted flags that are unknown, and GPUs that are not what their launcher starts, are refused. A `recipe`
-    says what neither says.
+    With `strict` pasted flags that are unknown, and GPUs that are not what their launcher starts, are refused. A
+    `recipe` says what neither says.
 
     Raises
     ------

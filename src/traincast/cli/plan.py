@@ -83,9 +83,8 @@ def command(
 
     Every layout that divides the GPUs, the batch and the model is worked out; the best are simulated in full. What the
     job says of its layout is fixed, what it leaves open is planned: --model llama3-70b --cluster h100 --gpus 1024
-    --global-batch 1024. A job whose layout is given already, with --from, --recipe or as pasted flags (--like), is planned
-    anew.
-    Several models, clusters and numbers of GPUs are compared in one table.
+    --global-batch 1024. A job whose layout is given already, with --from, --recipe or as pasted flags (--like), is
+    planned anew. Several models, clusters and numbers of GPUs are compared in one table.
     """
     most = {name: values.pop(f"max_{name}") for name in limited()}
     if start is not None and words:
@@ -94,9 +93,7 @@ def command(
     many: dict[str, Any] = {"models": values.pop("model"), "clusters": cluster, "gpus": values.pop("gpus") or ()}
     first = {name: next(iter(many[each]), None) for name, each in (("model", "models"), ("gpus", "gpus"))}
     said = {**values, **first}
-    draft = job_of(
-        words, like, next(iter(cluster), None), said, strict=strict, decided=("seq_length",), recipe=recipe
-    )
+    draft = job_of(words, like, next(iter(cluster), None), said, strict=strict, decided=("seq_length",), recipe=recipe)
     with wrong_usage():
         options: dict[str, Any] = {
             "space": space,

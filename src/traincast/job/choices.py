@@ -8,8 +8,8 @@ from traincast.hardware.dtypes import FOUR_BIT, PRECISIONS
 from traincast.job.communication import SHARP_GROUPS
 from traincast.job.fields import Field
 from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, LOSS_KERNELS, RECOMPUTE_METHODS
-from traincast.job.habits import LEVELS
 from traincast.job.kernels import GRAPH_IMPLS, STEP_CHECKS, UNFUSED
+from traincast.job.levels import LEVELS
 from traincast.job.offload import OFFLOAD_MODULES
 from traincast.job.optimizer import MAIN_GRADIENT_TYPES, MAIN_PARAMETER_TYPES, MOMENT_TYPES, OPTIMIZERS, TP_MODES
 from traincast.job.precision import FP8_RECIPES

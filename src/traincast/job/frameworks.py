@@ -11,7 +11,7 @@ builds on another (``base``) changes only what it says. Its few numbers are phys
     [memory]
     logit_bytes = 6
 
-``[out_of_the_box]`` and ``[[habits]]`` say how it comes and how its recipes set it (`traincast.job.habits`).
+``[out_of_the_box]`` and ``[[habits]]`` say how it comes and how its recipes set it (`traincast.job.levels`).
 
 A source that begins with "prior" is a fit of a small closed-form model to published runs, shared by all frameworks of
 the generation, which a calibration may replace.
@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from traincast.errors import UnknownNameError
 from traincast.job.fields import FIELDS
-from traincast.job.habits import Habit, read_habits, read_plain
+from traincast.job.levels import Habit, read_habits, read_plain
 from traincast.model.dispatch import dispatcher_of
 from traincast.model.recipes import RECIPES
 from traincast.schedules.schedule import USUAL

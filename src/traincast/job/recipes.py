@@ -1,8 +1,8 @@
 """Published recipes by name: the job that each sets, and the release that it is of.
 
-The table `data/recipes/recipes.csv.gz` has their settings alone, and nothing of what was measured with them; it is packed
-by `studies/pack_recipes.py`. A name is that of Megatron-Bridge's recipes (``deepseek_v3_pretrain_256gpu_gb200_fp8mx``),
-with the release behind an ``@`` where it is not the newest one: ``...@26.06``.
+The table `data/recipes/recipes.csv.gz` has their settings alone, and nothing of what was measured with them; it is
+packed by `studies/pack_recipes.py`. A name is made as Megatron-Bridge names its recipes
+(``deepseek_v3_pretrain_256gpu_gb200_fp8mx``), with the release behind an ``@`` where it is not the newest one.
 """
 
 import csv
@@ -96,16 +96,15 @@ class Recipe(Struct, frozen=True, kw_only=True):
         """Return its job under everything that is said instead, without what then has no meaning."""
         dropped = self._without_meaning(over)
         fields = {name: value for name, value in self.fields.items() if name not in dropped}
-        own = f"its settings are those {_BASES[self.basis]} ({self.source})"
         brief = f"recipe {self.full_name} of {self.release}"
-        notes = [Note("recipe", f"{brief}: {own}", brief=brief)]
+        text = f"{brief}: its settings are those {_BASES[self.basis]} ({self.source})"
+        notes = [Note("recipe", text, brief=brief)]
         if dropped:
             text = f"{', '.join(sorted(dropped))} of recipe {self.name} left out: what is given says otherwise"
             notes.append(Note("recipe-left-out", text))
         gpus = over.fields.get("gpus", self.fields["gpus"])
-        return Draft(
-            model=self.loaded_model(), cluster=self.cluster(gpus), fields=fields, notes=tuple(notes)
-        ).under(over)
+        own = Draft(model=self.loaded_model(), cluster=self.cluster(gpus), fields=fields, notes=tuple(notes))
+        return own.under(over)
 
     def _without_meaning(self, over: Draft) -> set[str]:
         """Return its fields that say something of values which are given otherwise."""
@@ -156,11 +155,12 @@ def search_recipes(words: tuple[str, ...]) -> tuple[Recipe, ...]:
     UnknownNameError
         If there is none.
     """
-    known = recipes()
-    found = tuple(each for each in known if all(names_with(word, (f"{each.full_name} {each.release}",)) for word in words))
-    if not found:
+    texts = {f"{each.full_name} {each.release}": each for each in recipes()}
+    for word in words:
+        texts = {text: texts[text] for text in names_with(word, texts)}
+    if not texts:
         raise UnknownNameError("recipe", " ".join(words), recipe_names())
-    return found
+    return tuple(texts.values())
 
 
 def _read() -> tuple[Recipe, ...]:

@@ -116,7 +116,7 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """A framework: its name, the path of a TOML file, or itself."""
     year: int | None = None
     tuned: str | None = None
-    """How well the program is set where the job leaves it open: one of `traincast.job.habits.LEVELS`; None: as the
+    """How well the program is set where the job leaves it open: one of `traincast.job.levels.LEVELS`; None: as the
     framework decides."""
     task: str = "pretrain"
     lora_rank: int | None = None
