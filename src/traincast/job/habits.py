@@ -94,8 +94,13 @@ def _open_ones(habit: Habit, request: JobRequest) -> _Sourced:
     return {
         name: (value, habit.source)
         for name, value in habit.settings
-        if _is_open(request, name) and (has_experts or FIELDS[name].group != "experts")
+        if _is_open(request, name) and (has_experts or not _of_experts(name, value))
     }
+
+
+def _of_experts(name: str, value: object) -> bool:
+    """Say whether a setting is one of experts alone."""
+    return FIELDS[name].group == "experts" or value == ("experts",)
 
 
 def _matters(name: str, degrees: Mapping[str, int]) -> bool:

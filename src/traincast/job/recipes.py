@@ -35,7 +35,7 @@ _OF_SPLIT = ("stage_layers", "pipeline_layout", "first_stage_layers", "last_stag
 _GOES_WITH: Mapping[str, tuple[str, ...]] = {
     "pp": ("vpp", "schedule", *_OF_SPLIT, "embedding_as_layer", "head_as_layer"),
     "vpp": (*_OF_SPLIT, "embedding_as_layer", "head_as_layer"),
-    "model": (*_OF_SPLIT, "vpp", "embedding_as_layer", "head_as_layer", "etp"),
+    "model": (*_OF_SPLIT, "vpp", "embedding_as_layer", "head_as_layer", "etp", "recompute", "recompute_modules"),
     "precision": ("fp8_recipe", "fp8_attention", "bf16_first_last", "param_gather_bytes"),
     "gpus": ("shard",),
     "task": ("lora_rank", "lora_targets", "packed_length"),
