@@ -62,7 +62,8 @@ def as_tuned(request: JobRequest, decided: Decisions) -> JobRequest:
         decided.note("tuned-unused", f"tuned {level} has no effect: {framework.name} says nothing of it")
     shown = f"{framework.name} comes" if plain else f"recipes of {_usual_of(framework).name} set it"
     for group, names in _by_group(found).items():
-        brief = f"tuned {level}: {', '.join(f'{name} {_shown(found[name][0])}' for name in names)}, as {shown}"
+        said = (f"{name} {_shown(value)}" for name in names if (value := found[name][0]) != ())
+        brief = f"tuned {level}: {', '.join(said)}, as {shown}"
         sources = dict.fromkeys(found[name][1] for name in names)
         decided.note(f"tuned-{group}", f"{brief} ({'; '.join(sources)})", brief=brief)
     return replace(request, **{name: value for name, (value, _) in found.items()})
@@ -147,4 +148,4 @@ def _by_group(found: Mapping[str, Any]) -> dict[str, list[str]]:
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return " ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -96,7 +96,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
         """Return its job under everything that is said instead, without what then has no meaning."""
         dropped = self._without_meaning(over)
         fields = {name: value for name, value in self.fields.items() if name not in dropped}
-        brief = f"recipe {self.full_name} of {self.release}"
+        brief = f"recipe {self.name} of {self.release}"
         text = f"{brief}: its settings are those {_BASES[self.basis]} ({self.source})"
         notes = [Note("recipe", text, brief=brief)]
         if dropped:

@@ -169,7 +169,7 @@ def print_recipes(recipes: Sequence[Recipe]) -> ui.View:
     yield ui.table(_RECIPES, recipes)
     yield ui.text(
         "\ntraincast predict --recipe NAME forecasts one, traincast plan --recipe NAME looks for a better one; "
-        "without @RELEASE it is the first that is listed",
+        "without @RELEASE it is the newest",
         "dim",
     )
 
