@@ -18,7 +18,7 @@ from traincast.hardware.gpu import gpu_names
 from traincast.job.draft import Draft
 from traincast.job.job import Job
 from traincast.job.job_file import read_job_file
-from traincast.job.recipes import find_recipe
+from traincast.job.recipes import Recipe, find_recipe, search_recipes
 from traincast.job.request import JobRequest
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
@@ -63,6 +63,19 @@ def models(names: str | Sequence[str] = ()) -> list[Model]:
     (80, 8192)
     """
     return list(map(load_model, _several(names) or model_names()))
+
+
+def recipes(words: str | Sequence[str] = ()) -> list[Recipe]:
+    """Return published recipes whose names or releases have all of some words in them; every one where none is given.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> newest, *older = traincast.recipes("deepseek_v3_pretrain_256gpu_gb200_fp8mx")
+    >>> newest.fields["moe_dispatcher"], len(older) > 4
+    ('hybridep', True)
+    """
+    return list(search_recipes(tuple(_several(words))))
 
 
 def search_clusters(words: Sequence[str]) -> tuple[list[Cluster], bool]:

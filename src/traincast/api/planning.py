@@ -136,6 +136,7 @@ def plans(
     clusters: Sequence[StrPath | Cluster] = (),
     gpus: int | Sequence[int] = (),
     tell: Callable[[int, int], None] | None = None,
+    recipe: str | None = None,
     start: bool = False,
     engine: str = "fast",
     **words: Any,  # noqa: ANN401
@@ -150,7 +151,7 @@ def plans(
         The cluster of all cases, where `clusters` are not given.
     models, clusters, gpus : sequence
         What differs; what is left empty is as the job says.
-    tell, start, engine, **words
+    tell, recipe, start, engine, **words
         `tell` is told how many cases are done, and of how many; the others are those of `plan`, ``tokens`` 10^12.
 
     Raises
@@ -167,7 +168,8 @@ def plans(
     >>> [each.layout.gpus for each in found.best]
     [16, 8]
     """
-    draft, options = _asked(job, None, words)
+    draft, options = _asked(job, None, words, recipe=recipe)
+    start = start or recipe is not None
     if not isinstance(draft, Draft):
         raise ConfigError("is a JobRequest, whose model and GPUs are given; name them apart", "job")
     counts = (gpus,) if isinstance(gpus, int) else gpus

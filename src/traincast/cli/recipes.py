@@ -2,10 +2,9 @@
 
 import click
 
-from traincast import report
+from traincast import api, report
 from traincast.cli.completion import known
 from traincast.cli.terminal import console
-from traincast.job.recipes import search_recipes
 
 
 @click.command(name="recipes")
@@ -15,4 +14,4 @@ def command(words: tuple[str, ...]) -> None:
 
     WORDS are parts of a name or of its release, such as deepseek gb200 26.08; all must be there.
     """
-    report.print_recipes(console(), search_recipes(words))
+    report.print_recipes(console(), api.recipes(words))
