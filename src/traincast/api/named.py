@@ -18,7 +18,7 @@ from traincast.hardware.gpu import gpu_names
 from traincast.job.draft import Draft
 from traincast.job.job import Job
 from traincast.job.job_file import read_job_file
-from traincast.job.recipes import Recipe, find_recipe, search_recipes
+from traincast.job.recipes import PublishedRecipe, find_recipe, search_recipes
 from traincast.job.request import JobRequest
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
@@ -65,7 +65,7 @@ def models(names: str | Sequence[str] = ()) -> list[Model]:
     return list(map(load_model, _several(names) or model_names()))
 
 
-def recipes(words: str | Sequence[str] = ()) -> list[Recipe]:
+def recipes(words: str | Sequence[str] = ()) -> list[PublishedRecipe]:
     """Return published recipes whose names or releases have all of some words in them; every one where none is given.
 
     Examples

@@ -46,7 +46,7 @@ def read_plain(table: object, shown: str) -> Habit:
     Raises
     ------
     ConfigError
-        If a key is no field of a job, a value none of that field's, or the source is missing.
+        If a key is not a field of a job, a value not one of that field's, or the source is missing.
     """
     place = "out_of_the_box"
     if not isinstance(table, Mapping):
@@ -75,7 +75,7 @@ def _habit(table: object, shown: str, place: str) -> Habit:
 
     for each in read_conditions(";".join(when), f"{place}.when"):
         if each.name not in FIELDS and each.name not in FACTS:
-            text = f"{each.name} is no fact; {known_names(each.name, [*FACTS, *FIELDS])} (in {shown})"
+            text = f"{each.name} is not a fact; {known_names(each.name, [*FACTS, *FIELDS])} (in {shown})"
             raise ConfigError(text, f"{place}.when")
     settings = tuple(_setting(name, raw, shown, place) for name, raw in dict(table.get("settings", {})).items())
     return Habit(settings=settings, when=when, source=str(table["source"]))
@@ -88,7 +88,7 @@ def _setting(name: str, raw: object, shown: str, place: str) -> tuple[str, Any]:
 
     settable = [each for each in JOB_FIELDS if each not in ("model", "framework", "year", "tuned")]
     if name not in settable:
-        raise ConfigError(f"is no field of a job; {known_names(name, settable)} (in {shown})", f"{place}.{name}")
+        raise ConfigError(f"is not a field of a job; {known_names(name, settable)} (in {shown})", f"{place}.{name}")
     plain = list(raw) if isinstance(raw, tuple) else raw
     try:
         return name, decoded(name, JOB_FIELDS[name].type, plain, choices_of(FIELDS[name]))

@@ -50,7 +50,7 @@ _BASES = {
 """What column ``basis`` says of where the settings are from."""
 
 
-class Recipe(Struct, frozen=True, kw_only=True):
+class PublishedRecipe(Struct, frozen=True, kw_only=True):
     """A published recipe."""
 
     name: str
@@ -116,7 +116,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
         return gone & {*self.fields} - {*over.fields}
 
 
-def recipes() -> tuple[Recipe, ...]:
+def recipes() -> tuple[PublishedRecipe, ...]:
     """Return all recipes by their names, the newest release of each first."""
     return constant(_read)
 
@@ -126,7 +126,7 @@ def recipe_names() -> list[str]:
     return list(dict.fromkeys(each.name for each in recipes()))
 
 
-def find_recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> PublishedRecipe:
     """Return a recipe by its name: the newest release, or the one behind an ``@``.
 
     Raises
@@ -147,7 +147,7 @@ def find_recipe(name: str) -> Recipe:
     return wanted
 
 
-def search_recipes(words: tuple[str, ...]) -> tuple[Recipe, ...]:
+def search_recipes(words: tuple[str, ...]) -> tuple[PublishedRecipe, ...]:
     """Return the recipes whose names or releases have every word in them.
 
     Raises
@@ -163,15 +163,15 @@ def search_recipes(words: tuple[str, ...]) -> tuple[Recipe, ...]:
     return tuple(texts.values())
 
 
-def _read() -> tuple[Recipe, ...]:
+def _read() -> tuple[PublishedRecipe, ...]:
     text = gzip.decompress((SHIPPED / TABLE).read_bytes()).decode()
     return tuple(map(_recipe, csv.DictReader(io.StringIO(text))))
 
 
-def _recipe(row: Mapping[str, str]) -> Recipe:
+def _recipe(row: Mapping[str, str]) -> PublishedRecipe:
     changes = dict(each.split("=", 1) for each in row["model_changes"].split(";") if each)
     nic = row["nic_gbit_per_gpu"]
-    return Recipe(
+    return PublishedRecipe(
         **{name: row[name] for name in ("name", "release", "basis", "source", "model", "gpu")},
         model_changes=changes,
         gpus_per_node=int(row["gpus_per_node"]) if row["gpus_per_node"] else None,

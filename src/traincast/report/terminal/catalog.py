@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.gpu import Gpu, gpu_names
-from traincast.job.recipes import Recipe
+from traincast.job.recipes import PublishedRecipe
 from traincast.model.counts import further_blocks, model_flops_per_token, parameters, token_flops
 from traincast.model.model import Attention, Model
 from traincast.report.terminal import layout as ui
@@ -156,7 +156,7 @@ def print_models(models: Sequence[Model]) -> ui.View:
     yield ui.text("\ntraincast models NAME... shows parameters and FLOPs by part, and the source", "dim")
 
 
-_RECIPES: tuple[ui.Column[Recipe], ...] = (
+_RECIPES: tuple[ui.Column[PublishedRecipe], ...] = (
     ui.column("recipe", "full_name", words=True),
     ui.column("release", "release", words=True, spare=1),
     ui.column("settings", "basis", spare=2),
@@ -164,7 +164,7 @@ _RECIPES: tuple[ui.Column[Recipe], ...] = (
 
 
 @ui.printed
-def print_recipes(recipes: Sequence[Recipe]) -> ui.View:
+def print_recipes(recipes: Sequence[PublishedRecipe]) -> ui.View:
     """Print a line on each published recipe."""
     yield ui.table(_RECIPES, recipes)
     yield ui.text(
