@@ -161,7 +161,14 @@ def test_a_framework_of_another_kin_does_not_inherit_levels():
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ("[out_of_the_box]\ncuda_graphs = false", "out_of_the_box"),
+        ("[out_of_the_box]\ncuda_graphs = false", "out_of_the_box.source"),
+        ("[out_of_the_box]\nsource = 3\ncuda_graphs = false", "out_of_the_box.source"),
+        ('[[habits]]\nwhen = 3\nsettings = {}\nsource = "x"', "habits.when"),
+        ('[[habits]]\nwhen = [3]\nsettings = {}\nsource = "x"', "habits.when"),
+        ('[[habits]]\nwhen = ["ep>many"]\nsettings = {}\nsource = "x"', "habits.when"),
+        ('[[habits]]\nsettings = [1, 2]\nsource = "x"', "habits.settings"),
+        ('[[habits]]\nsource = "x"', "habits.settings"),
+        ("habits = [3]", "habits"),
         ('[out_of_the_box]\nsource = "x"\ncuda_graph = false', "out_of_the_box.cuda_graph"),
         ('[out_of_the_box]\nsource = "x"\ncuda_graphs = 3', "out_of_the_box.cuda_graphs"),
         ('[out_of_the_box]\nsource = "x"\nmodel = "gpt2"', "out_of_the_box.model"),

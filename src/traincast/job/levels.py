@@ -65,20 +65,43 @@ def read_habits(tables: object, shown: str) -> tuple[Habit, ...]:
 
 def _habit(table: object, shown: str, place: str) -> Habit:
     known = ("when", "settings", "source")
-    if not isinstance(table, Mapping) or not table.get("source"):
-        raise ConfigError(f"needs settings and their source (in {shown})", place)
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", place)
     unknown = next((key for key in table if key not in known), None)
     if unknown is not None:
         raise ConfigError(f"is unknown; {known_names(unknown, known)} (in {shown})", f"{place}.{unknown}")
-    when = tuple(table.get("when", ()))
+    source = table.get("source")
+    if not isinstance(source, str) or not source:
+        raise ConfigError(f"is {quoted(source)}; say where it stands (in {shown})", f"{place}.source")
+    settings = tuple(_setting(name, raw, shown, place) for name, raw in _pairs(table.get("settings"), shown, place))
+    return Habit(settings=settings, when=_conditions(table.get("when", []), shown, f"{place}.when"), source=source)
+
+
+def _pairs(settings: object, shown: str, place: str) -> list[tuple[str, Any]]:
+    """Return settings one by one: of a table of a file, or as a result holds them."""
+    found = list(settings.items()) if isinstance(settings, Mapping) else settings
+    pairs = isinstance(found, list | tuple) and all(isinstance(each, list | tuple) and len(each) == 2 for each in found)
+    if not pairs:
+        text = f"is {quoted(settings)}; it must be a table of fields of a job (in {shown})"
+        raise ConfigError(text, f"{place}.settings")
+    return [(str(name), raw) for name, raw in found]  # type: ignore[union-attr]
+
+
+def _conditions(when: object, shown: str, place: str) -> tuple[str, ...]:
+    """Return conditions whose facts are known."""
     from traincast.job.condition_facts import FACTS  # it asks jobs, which have a framework
 
-    for each in read_conditions(";".join(when), f"{place}.when"):
+    if not isinstance(when, list | tuple) or not all(isinstance(each, str) for each in when):
+        raise ConfigError(f"is {quoted(when)}; it must be a list of conditions (in {shown})", place)
+    try:
+        found = read_conditions(";".join(when), place)
+    except ConfigError as error:
+        raise ConfigError(f"{str(error).removeprefix(f'{place}: ')} (in {shown})", place) from None
+    for each in found:
         if each.name not in FIELDS and each.name not in FACTS:
             text = f"{each.name} is not a fact; {known_names(each.name, [*FACTS, *FIELDS])} (in {shown})"
-            raise ConfigError(text, f"{place}.when")
-    settings = tuple(_setting(name, raw, shown, place) for name, raw in dict(table.get("settings", {})).items())
-    return Habit(settings=settings, when=when, source=str(table["source"]))
+            raise ConfigError(text, place)
+    return tuple(when)
 
 
 def _setting(name: str, raw: object, shown: str, place: str) -> tuple[str, Any]:
