@@ -80,11 +80,9 @@ def _habit(table: object, shown: str, place: str) -> Habit:
 def _pairs(settings: object, shown: str, place: str) -> list[tuple[str, Any]]:
     """Return settings one by one: of a table of a file, or as a result holds them."""
     found = list(settings.items()) if isinstance(settings, Mapping) else settings
-    pairs = isinstance(found, list | tuple) and all(isinstance(each, list | tuple) and len(each) == 2 for each in found)
-    if not pairs:
-        text = f"is {quoted(settings)}; it must be a table of fields of a job (in {shown})"
-        raise ConfigError(text, f"{place}.settings")
-    return [(str(name), raw) for name, raw in found]  # type: ignore[union-attr]
+    if isinstance(found, list | tuple) and all(isinstance(each, list | tuple) and len(each) == 2 for each in found):
+        return [(str(name), raw) for name, raw in found]
+    raise ConfigError(f"is {quoted(settings)}; it must be a table of fields of a job (in {shown})", f"{place}.settings")
 
 
 def _conditions(when: object, shown: str, place: str) -> tuple[str, ...]:
