@@ -44,7 +44,7 @@ JOB = {"model": "llama3-8b", "cluster": "h100", **FIELDS}
 
 COMMANDS = (
     *("inspect", "simulate", "predict", "plan", "sweep", "compare", "convert", "measure", "calibrate"),
-    *("validate", "collective", "operator", "models", "clusters"),
+    *("validate", "collective", "operator", "models", "clusters", "recipes"),
 )
 WORDS = {
     "simulate": {*SIMULATE_WORDS},

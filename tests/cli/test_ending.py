@@ -25,6 +25,7 @@ WRONG = {
     "report": ("no_such_file",),
     "init": ("no_such_folder/job.toml",),
     "models": ("no-such-model",),
+    "recipes": ("no-such-recipe",),
     "clusters": ("no-such-cluster",),
     "schema": ("no-such-document",),
     "completion": ("no-such-shell",),

@@ -42,6 +42,7 @@ def plan(
     *,
     like: str | None = None,
     strict: bool = False,
+    recipe: str | None = None,
     start: bool = False,
     engine: str = "fast",
     **words: Any,  # noqa: ANN401
@@ -54,10 +55,11 @@ def plan(
         Model, GPUs and global batch; the sequence length follows from the model if not said. Keywords win over it.
     cluster : str, path or Cluster, optional
         Cluster; else that of the job, or the default one, as an assumption.
-    like, strict
+    like, strict, recipe
         As of `traincast.predict`.
     start : bool
-        Whether the job's layout is what one has, not what is fixed: the plan says what changes of it save.
+        Whether the job's layout is what one has, not what is fixed: the plan says what changes of it save. That of a
+        `recipe` is.
     **words
         What is fixed of the job, as of `traincast.predict`; how the plan is made and of which run costs are told:
         ``fix``, ``max_tp``, ``explain``, ``tokens`` and others (`traincast.planning.options.PlanKeywords`).
@@ -77,7 +79,8 @@ def plan(
     >>> best.layout.tp, best.result.iteration_time_s < 2
     (2, True)
     """
-    draft, options = _asked(job, like, words, strict=strict)
+    draft, options = _asked(job, like, words, strict=strict, recipe=recipe)
+    start = start or recipe is not None
     request, notes, named = requested(draft)
     chosen = choose(StepOptions(), given := named if cluster is None else cluster, engine)
     if chosen.cluster_assumed:
@@ -96,14 +99,19 @@ def plan(
 
 
 def _asked(
-    job: JobRequest | Draft | StrPath | None, like: str | None, words: Mapping[str, Any], *, strict: bool = False
+    job: JobRequest | Draft | StrPath | None,
+    like: str | None,
+    words: Mapping[str, Any],
+    *,
+    strict: bool = False,
+    recipe: str | None = None,
 ) -> tuple[JobRequest | Draft, PlanKeywords]:
     """Return the job that is planned, and how."""
     of_plan, of_job = sorted_out(words, PLAN_WORDS, JOB_WORDS)
     limits = {name: of_plan.pop(f"max_{name}", None) for name in LIMITED}
     said = {**of_plan.get("most", {}), **{name: limit for name, limit in limits.items() if limit is not None}}
     options = cast("PlanKeywords", {**of_plan, **({"most": said} if said else {})})
-    found = job_under(job, said_of_job(of_job), like, strict=strict)
+    found = job_under(job, said_of_job(of_job), like, strict=strict, recipe=recipe)
     if isinstance(found, Job):
         raise ConfigError("is decided, and nothing is left to plan; give the JobRequest that it was made of", "job")
     return found, options
@@ -128,6 +136,7 @@ def plans(
     clusters: Sequence[StrPath | Cluster] = (),
     gpus: int | Sequence[int] = (),
     tell: Callable[[int, int], None] | None = None,
+    recipe: str | None = None,
     start: bool = False,
     engine: str = "fast",
     **words: Any,  # noqa: ANN401
@@ -142,7 +151,7 @@ def plans(
         The cluster of all cases, where `clusters` are not given.
     models, clusters, gpus : sequence
         What differs; what is left empty is as the job says.
-    tell, start, engine, **words
+    tell, recipe, start, engine, **words
         `tell` is told how many cases are done, and of how many; the others are those of `plan`, ``tokens`` 10^12.
 
     Raises
@@ -159,7 +168,8 @@ def plans(
     >>> [each.layout.gpus for each in found.best]
     [16, 8]
     """
-    draft, options = _asked(job, None, words)
+    draft, options = _asked(job, None, words, recipe=recipe)
+    start = start or recipe is not None
     if not isinstance(draft, Draft):
         raise ConfigError("is a JobRequest, whose model and GPUs are given; name them apart", "job")
     counts = (gpus,) if isinstance(gpus, int) else gpus

@@ -19,6 +19,7 @@ from traincast.job.choices import choices_of
 from traincast.job.draft import Draft
 from traincast.job.fields import Field
 from traincast.job.flags import JOB_FLAGS
+from traincast.job.recipes import find_recipe
 from traincast.schedules.schedule import SCHEDULES
 
 if TYPE_CHECKING:
@@ -74,6 +75,16 @@ def _job_options(*, several: bool) -> list[Callable[[F], F]]:
     ]
 
 
+def recipe_option(function: F) -> F:
+    """Add ``--recipe``."""
+    return click.option(
+        "--recipe",
+        metavar="NAME",
+        shell_complete=known("recipe", files=False),
+        help="Start from the settings of a published recipe (traincast recipes lists them); all that is given wins.",
+    )(function)
+
+
 def job_of(
     words: Sequence[str],
     like: str | None,
@@ -83,13 +94,14 @@ def job_of(
     strict: bool = False,
     recorded: Draft | None = None,
     decided: Collection[str] = (),
+    recipe: str | None = None,
 ) -> Draft:
     """Return the job that file, pasted flags and options describe; options win over the others.
 
     `words` are the path of a job file, or with `like` the pasted flags of that framework; where they name a result, its
     job is `recorded`. `values` are those of all flags by field, None where not given. With `strict` pasted flags that
     are unknown, and GPUs that are not what the launcher starts, are refused. Fields that the command decides may be
-    missing.
+    missing. A `recipe` says what none of them does.
 
     Raises
     ------
@@ -103,6 +115,7 @@ def job_of(
     wrong = [note.text for note in draft.warnings if note.code == "gpus-of-launcher"] if strict else []
     if wrong:
         raise click.UsageError(f"{wrong[0]}; give one of them, or leave out --strict")
+    draft = draft if recipe is None else find_recipe(recipe).draft(draft)
     with naming_unknown_flags(draft):
         missing = draft.missing()
         if missing is not None and missing not in decided:

@@ -8,7 +8,7 @@ import click
 
 from traincast import api, report
 from traincast.cli.cases import runs_options
-from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags
+from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags, recipe_option
 from traincast.cli.options import in_range, run_fields, with_options, wrong_usage
 from traincast.cli.sections import SectionedCommand
 from traincast.cli.terminal import announced, console, counted, print_document, print_json, print_line, progress
@@ -56,6 +56,7 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
     "--explain", multiple=True, metavar="FIELD=A,FIELD=B", help="Say why such a layout is not the best; repeatable."
 )
 @click.option("--from", "start", metavar="JOB", help="Plan this job's layout anew, and say what single changes save.")
+@recipe_option
 @runs_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the plan and its layouts there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON and nothing else.")
@@ -72,6 +73,7 @@ def command(
     top: int,
     explain: Sequence[str],
     start: str | None,
+    recipe: str | None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -81,8 +83,8 @@ def command(
 
     Every layout that divides the GPUs, the batch and the model is worked out; the best are simulated in full. What the
     job says of its layout is fixed, what it leaves open is planned: --model llama3-70b --cluster h100 --gpus 1024
-    --global-batch 1024. A job whose layout is given already, with --from or as pasted flags (--like), is planned anew.
-    Several models, clusters and numbers of GPUs are compared in one table.
+    --global-batch 1024. A job whose layout is given already, with --from, --recipe or as pasted flags (--like), is
+    planned anew. Several models, clusters and numbers of GPUs are compared in one table.
     """
     most = {name: values.pop(f"max_{name}") for name in limited()}
     if start is not None and words:
@@ -90,7 +92,8 @@ def command(
     words = words if start is None else (start,)
     many: dict[str, Any] = {"models": values.pop("model"), "clusters": cluster, "gpus": values.pop("gpus") or ()}
     first = {name: next(iter(many[each]), None) for name, each in (("model", "models"), ("gpus", "gpus"))}
-    draft = job_of(words, like, next(iter(cluster), None), {**values, **first}, strict=strict, decided=("seq_length",))
+    said = {**values, **first}
+    draft = job_of(words, like, next(iter(cluster), None), said, strict=strict, decided=("seq_length",), recipe=recipe)
     with wrong_usage():
         options: dict[str, Any] = {
             "space": space,
@@ -102,7 +105,7 @@ def command(
             "explain": list(map(_asked, explain)),
             **_terms(values),
         }
-    had = start is not None or like is not None
+    had = any(each is not None for each in (start, like, recipe))
     with naming_unknown_flags(draft), announced(quiet=quiet):
         found = _planned(draft, many, {**options, "start": had}, quiet=quiet or as_json)
         written = report.write_plan(found, out) if out else []

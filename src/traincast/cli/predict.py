@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from traincast import api, report
-from traincast.cli.job_options import job_of, job_options, naming_unknown_flags, recorded_job
+from traincast.cli.job_options import job_of, job_options, naming_unknown_flags, recipe_option, recorded_job
 from traincast.cli.options import (
     check_reports,
     on_command_line,
@@ -25,6 +25,7 @@ from traincast.job.options import StepOptions, changed_options
 
 @click.command(name="predict", cls=SectionedCommand, context_settings={"ignore_unknown_options": False})
 @job_options
+@recipe_option
 @step_options
 @try_options
 @run_options
@@ -41,6 +42,7 @@ def command(
     like: str | None,
     cluster: str | None,
     strict: bool,
+    recipe: str | None,
     allow_oom: bool,
     fail_on_oom_risk: float | None,
     out: Path | None,
@@ -65,9 +67,9 @@ def command(
         options = StepOptions(**step_fields(values))
     record = recorded_run(words) if like is None else None
     if record is None:
-        draft = job_of(words, like, cluster, values, strict=strict)
+        draft = job_of(words, like, cluster, values, strict=strict, recipe=recipe)
     else:
-        draft = job_of(words, like, cluster, values, recorded=recorded_job(record))
+        draft = job_of(words, like, cluster, values, recorded=recorded_job(record), recipe=recipe)
         said = {**on_command_line(step_fields(values)), "suggest": values["suggest"]}
         options = changed_options(record.options, **said)
         allow_oom = allow_oom or record.allow_oom

@@ -11,11 +11,13 @@ builds on another (``base``) changes only what it says. Its few numbers are phys
     [memory]
     logit_bytes = 6
 
+``[out_of_the_box]`` and ``[[habits]]`` say how it comes and how its recipes set it (`traincast.job.levels`).
+
 A source that begins with "prior" is a fit of a small closed-form model to published runs, shared by all frameworks of
 the generation, which a calibration may replace.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from msgspec.structs import replace
 
 from traincast.errors import UnknownNameError
 from traincast.job.fields import FIELDS
+from traincast.job.levels import Habit, read_habits, read_plain
 from traincast.model.dispatch import dispatcher_of
 from traincast.model.recipes import RECIPES
 from traincast.schedules.schedule import USUAL
@@ -257,6 +260,12 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Tokens of the examples that fine-tuning packs into a sequence where the job does not say; 0: packs none."""
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     """What it keeps in memory; the table ``[memory]`` of a file."""
+    out_of_the_box: Habit | None = None
+    """Fields of a job as the program has them where no flag is given; the table ``[out_of_the_box]`` of a file."""
+    habits: tuple[Habit, ...] = ()
+    """What its published recipes set, and when; the tables ``[[habits]]`` of a file."""
+    usual_as: str = ""
+    """Framework whose recipes say what is usual for it, where it has none of its own."""
     sources: tuple[tuple[str, str], ...] = ()
     """(field, where its value comes from)."""
 
@@ -288,6 +297,9 @@ class Framework(Struct, frozen=True, kw_only=True):
 
 _DECIDED = ("activation_copy", "gradient_placeholders", "main_gradient_bytes")
 """What `Framework.memory_policy` decides, and no file says."""
+
+_LEVELS: Mapping[str, Callable[[object, str], Any]] = {"out_of_the_box": read_plain, "habits": read_habits}
+"""Tables of a file that say what a job gets of a level of effort."""
 
 _SHELF = Shelf("framework", "frameworks")
 _CHOICES = {
@@ -360,7 +372,11 @@ def _named(name: str) -> Framework:
 def _read(given: str | Path) -> dict[str, Value]:
     """Return the values of a file over those of its base, by field path."""
     table, base = _SHELF.read(given)
-    return ({} if base is None else _read(base)) | _values(table, str(given))
+    own = _values(table, str(given))
+    below = {} if base is None else _read(base)
+    # How a program comes and what its recipes set are its own, whatever a file of another kin builds on.
+    kept = (*_LEVELS, "usual_as") if "kin" in own else ()
+    return {name: value for name, value in below.items() if name not in kept} | own
 
 
 def under_new_fields(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -386,16 +402,17 @@ def _choices() -> Mapping[str, Iterable[str]]:
 def _values(table: dict[str, Any], shown: str) -> dict[str, Value]:
     table = under_new_fields(table)
     memory = read_table(MemoryPolicy, table.pop("memory", {}), shown, "memory.", without=_DECIDED, positive=False)
+    levels = {name: Value(_LEVELS[name](table.pop(name), shown)) for name in _LEVELS if name in table}
     own = read_table(
         Framework,
         table,
         shown,
-        without=("name", "memory", "sources"),
-        also=("base", "memory"),
+        without=("name", "memory", "sources", *_LEVELS),
+        also=("base", "memory", *_LEVELS),
         choices=_choices(),
         positive=False,
     )
-    return own | memory
+    return own | memory | levels
 
 
 def _built(name: str, values: dict[str, Value], shown: str) -> Framework:

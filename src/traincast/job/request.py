@@ -115,6 +115,9 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     framework: str | Framework | None = None
     """A framework: its name, the path of a TOML file, or itself."""
     year: int | None = None
+    tuned: str | None = None
+    """How well the program is set where the job leaves it open: one of `traincast.job.levels.LEVELS`; None: as the
+    framework decides."""
     task: str = "pretrain"
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] | None = None

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from traincast.report.terminal.catalog import print_clusters as print_clusters
     from traincast.report.terminal.catalog import print_model_counts as print_model_counts
     from traincast.report.terminal.catalog import print_models as print_models
+    from traincast.report.terminal.catalog import print_recipes as print_recipes
     from traincast.report.terminal.comparison import print_comparison as print_comparison
     from traincast.report.terminal.console import console_for as console_for
     from traincast.report.terminal.estimates import print_collective as print_collective
@@ -79,7 +80,9 @@ __getattr__, __dir__ = names_on_demand(
             "print_calibration print_collective_comparison print_operator_calibration print_run_calibration "
             "print_validation"
         ),
-        "traincast.report.terminal.catalog": "print_cluster_numbers print_clusters print_model_counts print_models",
+        "traincast.report.terminal.catalog": (
+            "print_cluster_numbers print_clusters print_model_counts print_models print_recipes"
+        ),
         "traincast.report.terminal.comparison": "print_comparison",
         "traincast.report.terminal.console": "console_for",
         "traincast.report.terminal.estimates": "print_collective print_operator print_simai",
