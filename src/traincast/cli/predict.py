@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from traincast import api, report
 from traincast.cli.job_options import job_of, job_options, naming_unknown_flags, recorded_job
@@ -75,5 +76,7 @@ def command(
         result = api.predict(
             draft, options=options, engine="auto", allow_oom=allow_oom, fail_on_oom_risk=fail_on_oom_risk
         )
+        if not values["suggest"]:
+            result = replace(result, advice=())
         written = report.write_directory(result, out, further=further) if out else []
     show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)

@@ -40,9 +40,14 @@ def toml_of(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Return tables as a TOML file; what is None is left out."""
     written = []
     for name, table in tables.items():
-        lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
+        lines = [f"{key} = {toml_value(value)}" for key, value in table.items() if value is not None]
         written.append("\n".join([f"[{name}]", *lines]))
     return "\n\n".join(written) + "\n"
+
+
+def toml_value(value: object) -> str:
+    """Return a plain value as TOML writes it, which JSON writes the same."""
+    return json.dumps(value)
 
 
 def lost_schedule(job: Job, says: str, known: Collection[str]) -> Iterator[str]:

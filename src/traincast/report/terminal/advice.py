@@ -1,0 +1,81 @@
+"""What to change of a job, in the words of its framework: what each change saves, needs and means."""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+from traincast.analysis.summary import Advice
+from traincast.report.terminal import layout as ui
+from traincast.units import format_share, format_size, format_time
+
+_RISKY = 0.01
+"""Chance of running out of memory from which it is told."""
+
+
+class _Of(Enum):
+    """What advice is of, as its heading says."""
+
+    SAME = "What to change"
+    NUMBERS = "What would also save, and changes the numbers that the model learns from"
+
+
+def advice(found: Sequence[Advice], step_s: float) -> ui.View:
+    """Yield changes in the order to make them, those that change numbers apart, and what all of them save."""
+    unit = ui.TimeUnit.from_largest(step_s)
+    first = 1
+    for kind in _Of:
+        lines = [each for each in found if bool(each.numbers) == (kind is _Of.NUMBERS)]
+        if lines:
+            yield ui.heading(f"{kind.value} ({lines[0].words_of}): what each saves alone, and after those before it")
+            yield _figures(lines, unit, first)
+            for number, each in enumerate(lines, first):
+                yield from _how(number, each)
+            yield ui.indented(_sum(lines, step_s, of_numbers=kind is _Of.NUMBERS), "dim")
+        first += len(lines)
+
+
+def _figures(lines: Sequence[Advice], unit: ui.TimeUnit, first: int) -> ui.RenderableType:
+    """Return a table of what changes save and need."""
+    numbers = {each.name: number for number, each in enumerate(lines, first)}
+    columns: tuple[ui.Column[Advice], ...] = (
+        ui.Column("", lambda each: str(numbers[each.name])),
+        ui.column("change", "name", words=True, least=22),
+        ui.column(f"alone, {unit.name}", "saving_s", unit.text),
+        ui.Column("90 % interval", lambda each: f"{unit.brief(each.low_s)} to {unit.brief(each.high_s)}"),
+        ui.column(f"further, {unit.name}", "further_saving_s", unit.text),
+        ui.column(f"step, {unit.name}", "iteration_time_s", unit.text),
+        ui.column("memory", "memory_bytes", _more, spare=1),
+    )
+    return ui.table(columns, lines)
+
+
+def _more(size_bytes: float) -> str:
+    return "as it is" if abs(size_bytes) < 1 else f"{'+' if size_bytes > 0 else '-'}{format_size(abs(size_bytes))}"
+
+
+def _how(number: int, each: Advice) -> Iterator[ui.RenderableType]:
+    """Yield how a change is said, and what else there is to know of it."""
+    yield ui.indented(ui.hanging(f"{number}", each.spelled))
+    known = []
+    if each.numbers:
+        known.append(f"numbers: {each.numbers}")
+    if each.needs:
+        known.append(f"needs {each.needs}")
+    if not each.usual:
+        known.append("few published runs have it")
+    if each.chance_faster < 0.9:
+        known.append(f"shorter with {format_share(each.chance_faster, 0)}")
+    if each.chance_of_oom > _RISKY:
+        known.append(f"then {format_size(each.peak_bytes)}, out of memory with {format_share(each.chance_of_oom, 0)}")
+    if known:
+        yield ui.indented(ui.hanging(" ", "; ".join(known)), "dim")
+
+
+def _sum(lines: Sequence[Advice], step_s: float, *, of_numbers: bool) -> str:
+    """Return what all of some changes save."""
+    saved_s = sum(each.further_saving_s for each in lines)
+    what = f"together {format_time(saved_s)} ({format_share(saved_s / step_s)}), to {_end(lines)}"
+    return f"{what}; --apply {'all-advice' if of_numbers else 'advice'} writes the job so"
+
+
+def _end(lines: Sequence[Advice]) -> str:
+    return format_time(lines[-1].iteration_time_s)
