@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.analysis.summary import Advice
 from traincast.dialects.spelling import dialect_name, spelled
@@ -30,11 +31,13 @@ from traincast.simulation.result import Result
 from traincast.simulation.widths import Z
 
 MOST_TRIALS = 14
-"""Forecasts that are made for advice."""
+"""Forecasts that are made of changes by themselves."""
 LEAST_SAVED = 0.002
 """Share of the step that a change must save to be told: less is not a reason to touch a job."""
 OWN_SPREAD = 0.4
 """Standard deviation of what a change saves over its forecast, as a share of it, beyond what classes of work explain."""
+MOST_AFTER = 8
+"""Forecasts that are made at least of changes after others."""
 MOST_NEEDED = 3
 """Changes that come with one that needs them."""
 RISKED = 0.1
@@ -106,6 +109,7 @@ class _Search(Struct):
     start: Tried
     changes: Sequence[Change]
     left: int = MOST_TRIALS
+    known: list[Tried] = field(default_factory=list)
 
     def tried(self, before: Tried, taken: Sequence[Change], change: Change) -> tuple[Tried, tuple[Change, ...]] | None:
         """Return a job with one more change, and with that the others that it needs.
@@ -126,13 +130,17 @@ class _Search(Struct):
                 group.append(helping)
             else:
                 return None
+            known = next((each for each in self.known if same_job(job, each.job)), None)
+            if known is not None:
+                return replace(known, fields=fields), tuple(group)
             if same_job(job, before.job) or self.left <= 0:
                 return None
             risk = chance_of_oom(bench.peak_bytes(job), bench.usable_bytes, job.framework.name)
             if risk > max(RISKED, self.start.chance_of_oom):
                 return None
             self.left -= 1
-            return bench.forecast(fields, job), tuple(group)
+            self.known.append(bench.forecast(fields, job))
+            return self.known[-1], tuple(group)
         except TraincastError:
             return None
 
@@ -171,10 +179,11 @@ def advise(start: Tried, changes: Iterable[Change], bench: Bench) -> tuple[Advic
     worth = [each for each in changes if _at_most_s(each, on_path) > LEAST_SAVED * start.step_s]
     worth.sort(key=lambda each: -_at_most_s(each, on_path))
     alone = [(each, search.tried(start, (), each)) for each in worth]
-    search.left = len(worth)
-    saving = [(each, found[0]) for each, found in alone if found is not None and search.saves(found[0], start)]
-    saving.sort(key=lambda each: (bool(each[0].numbers), each[1].step_s))
-    return tuple(_in_order(search, saving))
+    search.left = max(search.left, MOST_AFTER)
+    tried = [(each, found[0]) for each, found in alone if found is not None]
+    # What saves nothing by itself may save once what hides it is gone.
+    tried.sort(key=lambda each: (bool(each[0].numbers), not search.saves(each[1], start), each[1].step_s))
+    return tuple(_in_order(search, tried))
 
 
 def _in_order(search: _Search, changes: Sequence[tuple[Change, Tried]]) -> Iterator[Advice]:

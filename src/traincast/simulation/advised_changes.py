@@ -9,7 +9,6 @@ from traincast.model.recompute import DEFAULT_MODULES
 from traincast.simulation.advice import COMPUTE, Change
 
 
-
 def changes_of(job: Job) -> Iterator[Change]:
     """Yield what a job might do otherwise, on as many GPUs, in the same layout and with the same batch."""
     yield from map(_switched, offered(job.framework))

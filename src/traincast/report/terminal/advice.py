@@ -7,15 +7,15 @@ from traincast.analysis.summary import Advice
 from traincast.report.terminal import layout as ui
 from traincast.units import format_share, format_size, format_time
 
-_RISKY = 0.01
-"""Chance of running out of memory from which it is told."""
+_RISKY, _SURE = 0.01, 0.9
+"""Chances that are told: of running out of memory from the first on, of saving anything below the second."""
 
 
 class _Of(Enum):
     """What advice is of, as its heading says."""
 
     SAME = "What to change"
-    NUMBERS = "What would also save, and changes the numbers that the model learns from"
+    NUMBERS = "What changes the numbers that a model learns from"
 
 
 def advice(found: Sequence[Advice], step_s: float) -> ui.View:
@@ -25,10 +25,13 @@ def advice(found: Sequence[Advice], step_s: float) -> ui.View:
     for kind in _Of:
         lines = [each for each in found if bool(each.numbers) == (kind is _Of.NUMBERS)]
         if lines:
-            yield ui.heading(f"{kind.value} ({lines[0].words_of}): what each saves alone, and after those before it")
+            yield ui.heading(f"{kind.value}, in this order ({lines[0].words_of})")
             yield _figures(lines, unit, first)
             for number, each in enumerate(lines, first):
-                yield from _how(number, each)
+                yield ui.indented(ui.hanging(f"{number}", each.spelled))
+                known = "; ".join(_known(each))
+                if known:
+                    yield ui.indented(ui.hanging(" ", known), "dim")
             yield ui.indented(_sum(lines, step_s, of_numbers=kind is _Of.NUMBERS), "dim")
         first += len(lines)
 
@@ -52,30 +55,23 @@ def _more(size_bytes: float) -> str:
     return "as it is" if abs(size_bytes) < 1 else f"{'+' if size_bytes > 0 else '-'}{format_size(abs(size_bytes))}"
 
 
-def _how(number: int, each: Advice) -> Iterator[ui.RenderableType]:
-    """Yield how a change is said, and what else there is to know of it."""
-    yield ui.indented(ui.hanging(f"{number}", each.spelled))
-    known = []
+def _known(each: Advice) -> Iterator[str]:
+    """Yield what else there is to know of a change."""
     if each.numbers:
-        known.append(f"numbers: {each.numbers}")
+        yield f"numbers: {each.numbers}"
     if each.needs:
-        known.append(f"needs {each.needs}")
+        yield f"needs {each.needs}"
     if not each.usual:
-        known.append("few published runs have it")
-    if each.chance_faster < 0.9:
-        known.append(f"shorter with {format_share(each.chance_faster, 0)}")
-    if each.chance_of_oom > _RISKY:
-        known.append(f"then {format_size(each.peak_bytes)}, out of memory with {format_share(each.chance_of_oom, 0)}")
-    if known:
-        yield ui.indented(ui.hanging(" ", "; ".join(known)), "dim")
+        yield "few published runs have it"
+    if each.chance_faster < _SURE:
+        yield f"saves with {format_share(each.chance_faster, 0)} at all"
+    if each.memory_bytes > 0 and each.chance_of_oom > _RISKY:
+        yield f"then {format_size(each.peak_bytes)}, out of memory with {format_share(each.chance_of_oom, 0)}"
 
 
 def _sum(lines: Sequence[Advice], step_s: float, *, of_numbers: bool) -> str:
     """Return what all of some changes save."""
     saved_s = sum(each.further_saving_s for each in lines)
-    what = f"together {format_time(saved_s)} ({format_share(saved_s / step_s)}), to {_end(lines)}"
+    left = format_time(lines[-1].iteration_time_s)
+    what = f"together {format_time(saved_s)} ({format_share(saved_s / step_s)}) less, {left} left"
     return f"{what}; --apply {'all-advice' if of_numbers else 'advice'} writes the job so"
-
-
-def _end(lines: Sequence[Advice]) -> str:
-    return format_time(lines[-1].iteration_time_s)
