@@ -55,19 +55,19 @@ def test_savings_in_order_are_parts_of_what_all_save(forecast):
     assert len(steps) > 1
     assert steps == sorted(steps, reverse=True)
     for before, after, each in zip(steps, steps[1:], forecast.advice, strict=False):
-        assert each.further_saving_s == pytest.approx(before - after)
-        assert each.further_saving_s > 0
+        assert each.saving_s == pytest.approx(before - after)
+        assert each.saving_s > 0
         assert each.low_s <= each.saving_s <= each.high_s
         assert (each.chance_faster >= 0.95) == (each.low_s >= 0)
-    assert sum(each.further_saving_s for each in forecast.advice) == pytest.approx(steps[0] - steps[-1])
+    assert sum(each.saving_s for each in forecast.advice) == pytest.approx(steps[0] - steps[-1])
     first = forecast.advice[0]
-    assert first.saving_s == pytest.approx(first.further_saving_s)
+    assert first.saving_s == pytest.approx(first.alone_s)
 
 
 def test_changes_of_numbers_come_last_and_say_what_they_change(forecast):
     marks = [bool(each.numbers) for each in forecast.advice]
     assert marks == sorted(marks)
-    alone = [each.saving_s for each in forecast.advice if not each.numbers]
+    alone = [each.alone_s for each in forecast.advice if not each.numbers]
     assert alone == sorted(alone, reverse=True)
 
 
@@ -80,7 +80,7 @@ def test_a_job_with_all_changes_takes_what_was_promised_and_fits(forecast):
         assert max(stage.peak for stage in again.memory_bytes) == pytest.approx(each.peak_bytes)
         assert again.memory_bytes[0].chance_of_oom <= 0.1
     # Nothing that is left of it saves more.
-    assert all(each.further_saving_s < 0.05 * again.iteration_time_s for each in again.advice if not each.numbers)
+    assert all(each.saving_s < 0.05 * again.iteration_time_s for each in again.advice if not each.numbers)
 
 
 def test_flags_of_a_job_with_its_advice_are_read_back_as_it(forecast):

@@ -296,7 +296,7 @@ class Suggestion(Struct, frozen=True, kw_only=True):
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """A change of a job that would make its step shorter, in the words of its framework (`traincast.simulation.advice`).
+    """A change of a job that would make its step shorter (`traincast.simulation.advice`).
 
     Several are in the order to make them, each over the ones before it.
     """
@@ -310,14 +310,14 @@ class Advice(Struct, frozen=True, kw_only=True):
     words_of: str
     """Whose words these are: ``Megatron-LM``, ``torchtitan``, ``job file`` for our own."""
     saving_s: float
-    """What it saves by itself."""
+    """What it saves after the changes before it; of all they sum to what all save together."""
     low_s: float
     high_s: float
     """Between these that lies in 90 of 100 cases."""
     chance_faster: float
-    """Chance that it saves anything, 0 to 1."""
-    further_saving_s: float
-    """What it saves after the changes before it; of all they sum to what all save together."""
+    """Chance that it saves anything then, 0 to 1."""
+    alone_s: float
+    """What it saves by itself."""
     iteration_time_s: float
     """The step with it and the changes before it."""
     memory_bytes: float

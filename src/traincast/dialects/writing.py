@@ -46,8 +46,13 @@ def toml_of(tables: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def toml_value(value: object) -> str:
-    """Return a plain value as TOML writes it, which JSON writes the same."""
-    return json.dumps(value)
+    """Return a plain value as TOML writes it, a table of a table in braces; numbers, texts and lists as JSON does."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {toml_value(each)}" for key, each in value.items() if each is not None) + " }"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(toml_value, value))}]"
+    # JSON lets one control character through that TOML does not.
+    return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def lost_schedule(job: Job, says: str, known: Collection[str]) -> Iterator[str]:

@@ -35,7 +35,7 @@ MOST_TRIALS = 14
 LEAST_SAVED = 0.002
 """Share of the step that a change must save to be told: less is not a reason to touch a job."""
 OWN_SPREAD = 0.4
-"""Standard deviation of what a change saves over its forecast, as a share of it, beyond what classes of work explain."""
+"""Standard deviation of what a change saves, as a share of it, beyond what classes of work explain."""
 MOST_AFTER = 8
 """Forecasts that are made at least of changes after others."""
 MOST_NEEDED = 3
@@ -116,45 +116,59 @@ class _Search(Struct):
 
         None where that cannot be, changes nothing, does not fit, or where no trial is left.
         """
-        bench, group = self.bench, [change]
         try:
-            for _ in range(1 + MOST_NEEDED):
-                fields = {**before.fields, **{name: value for each in group for name, value in each.fields.items()}}
-                job = bench.resolve(fields)
-                need = _broken((*taken, *group), bench.facts(job))
-                if need is None:
-                    break
-                helping = self._met_by(need, job, group)
-                if helping is None:
-                    return None
-                group.append(helping)
-            else:
+            found = self._allowed(before, taken, change)
+            if found is None:
                 return None
-            known = next((each for each in self.known if same_job(job, each.job)), None)
-            if known is not None:
-                return replace(known, fields=fields), tuple(group)
-            if same_job(job, before.job) or self.left <= 0:
-                return None
-            risk = chance_of_oom(bench.peak_bytes(job), bench.usable_bytes, job.framework.name)
-            if risk > max(RISKED, self.start.chance_of_oom):
-                return None
-            self.left -= 1
-            self.known.append(bench.forecast(fields, job))
-            return self.known[-1], tuple(group)
+            fields, job, group = found
+            after = self._forecast(fields, job, before)
         except TraincastError:
             return None
+        return None if after is None else (after, group)
+
+    def _allowed(
+        self, before: Tried, taken: Sequence[Change], change: Change
+    ) -> tuple[Mapping[str, Any], Job, tuple[Change, ...]] | None:
+        """Return the fields of a job with one more change and what that needs, the job, and all that is changed."""
+        group = [change]
+        for _ in range(1 + MOST_NEEDED):
+            fields = {**before.fields, **{name: value for each in group for name, value in each.fields.items()}}
+            job = self.bench.resolve(fields)
+            need = _broken((*taken, *group), self.bench.facts(job))
+            if need is None:
+                return fields, job, tuple(group)
+            helping = self._met_by(need, job, group)
+            if helping is None:
+                return None
+            group.append(helping)
+        return None
 
     def _met_by(self, need: Need, job: Job, group: Sequence[Change]) -> Change | None:
         """Return the change after which something that is needed holds, of those that change no numbers."""
+        said = {name: value for each in group for name, value in each.fields.items()}
+        facts = self.bench.facts(job)
         for each in self.changes:
-            same = all(each.fields.get(name, value) == value for one in group for name, value in one.fields.items())
-            if each.numbers or each in group or not same:
-                continue
-            facts = self.bench.facts(job)
+            fits = all(said.get(name, value) == value for name, value in each.fields.items())
             # Of a fact that follows from others nothing is known before the job is decided.
-            if any(one.name in each.fields and one.holds({**facts, **each.fields}) for one in need):
+            helps = any(one.name in each.fields and one.holds({**facts, **each.fields}) for one in need)
+            if fits and helps and not each.numbers and each not in group:
                 return each
         return None
+
+    def _forecast(self, fields: Mapping[str, Any], job: Job, before: Tried) -> Tried | None:
+        """Return the forecast of a job that is not as it was before, fits, and is known or may still be tried."""
+        known = next((each for each in self.known if same_job(job, each.job)), None)
+        if known is not None:
+            return replace(known, fields=fields)
+        if same_job(job, before.job) or self.left <= 0:
+            return None
+        bench = self.bench
+        risk = chance_of_oom(bench.peak_bytes(job), bench.usable_bytes, job.framework.name)
+        if risk > max(RISKED, self.start.chance_of_oom):
+            return None
+        self.left -= 1
+        self.known.append(bench.forecast(fields, job))
+        return self.known[-1]
 
     def saves(self, after: Tried, before: Tried) -> bool:
         """Say whether a step is enough shorter than another to be told."""
@@ -188,7 +202,7 @@ def advise(start: Tried, changes: Iterable[Change], bench: Bench) -> tuple[Advic
 
 def _in_order(search: _Search, changes: Sequence[tuple[Change, Tried]]) -> Iterator[Advice]:
     """Yield changes one after another, each over those before it, as long as they save."""
-    start = now = search.start
+    now = search.start
     taken: tuple[Change, ...] = ()
     for change, alone in changes:
         if any(now.fields.get(name, value) != value for name, value in change.fields.items()):
@@ -205,9 +219,8 @@ def _advice(
     search: _Search, change: Change, group: Sequence[Change], alone: Tried, before: Tried, after: Tried
 ) -> Advice:
     """Return a change, with those of its group that it needs: what it saves alone, and after those before it."""
-    start = search.start
-    saving_s = start.step_s - alone.step_s
-    spread_s = deviation_of_saving(start.done, alone.done, search.bench.table)
+    start, saving_s = search.start, before.step_s - after.step_s
+    spread_s = deviation_of_saving(before.done, after.done, search.bench.table)
     fields = {name: value for name, value in after.fields.items() if before.fields.get(name, _NOTHING) != value}
     return Advice(
         name=f"{change.name}, with {_and(each.name for each in group[1:])}" if group[1:] else change.name,
@@ -218,7 +231,7 @@ def _advice(
         low_s=saving_s - Z * spread_s,
         high_s=saving_s + Z * spread_s,
         chance_faster=0.5 * math.erfc(-saving_s / spread_s / math.sqrt(2)) if spread_s > 0 else 1.0,
-        further_saving_s=before.step_s - after.step_s,
+        alone_s=start.step_s - alone.step_s,
         iteration_time_s=after.step_s,
         memory_bytes=alone.peak_bytes - start.peak_bytes,
         peak_bytes=after.peak_bytes,

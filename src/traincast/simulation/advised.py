@@ -1,6 +1,6 @@
 """Advice for a job: its changes are decided as a request is, and forecast on what the study of the job has prepared."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from traincast.estimate.factors import factors_on
 from traincast.estimate.memory import JobMemory, usable_bytes
 from traincast.job.condition_facts import job_facts
 from traincast.job.job import Job
-from traincast.job.request import JobRequest
+from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.simulation.advice import Bench, Tried, advise
 from traincast.simulation.advised_changes import changes_of
@@ -19,6 +19,7 @@ from traincast.simulation.job_step import JobStep, plan_in
 from traincast.simulation.result import Result
 from traincast.simulation.step import Setting
 from traincast.simulation.study import Study
+from traincast.tables import decoded
 
 _SAID_BY: Mapping[str, tuple[str, ...]] = {
     "cuda_graph_impl": ("cuda_graphs", "cuda_graph_scope"),
@@ -57,3 +58,10 @@ def changed_request(request: JobRequest, fields: Mapping[str, Any]) -> JobReques
     """Return a request with other values of some fields, without what says otherwise under another name."""
     gone = {other: None for name in fields for other in _SAID_BY.get(name, ()) if other not in fields}
     return replace(request, **gone, **fields)
+
+
+def advised_request(request: JobRequest, advice: Iterable[Advice], *, numbers: bool = False) -> JobRequest:
+    """Return a request with advice, as a result has it or its document; what changes numbers only where asked for."""
+    fields = {name: value for each in advice if numbers or not each.numbers for name, value in each.fields.items()}
+    plain = {name: list(each) if isinstance(each, tuple) else each for name, each in fields.items()}
+    return changed_request(request, {name: decoded(name, JOB_FIELDS[name].type, each) for name, each in plain.items()})

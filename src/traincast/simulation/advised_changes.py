@@ -53,8 +53,8 @@ def _recompute(job: Job) -> Iterator[Change]:
         return
     yield _less_again("no recomputation", {"recompute": "none"})
     if now.whole_layers and job.framework.selective_share == 0:
-        modules = {"recompute": "selective", "recompute_modules": DEFAULT_MODULES}
-        yield _less_again("recomputation of the core of attention alone", modules)
+        core = {"recompute": "selective", "recompute_modules": DEFAULT_MODULES}
+        yield _less_again("recomputation of the core of attention alone", core)
     if now.whole_layers and now.group == 1 and job.framework.recomputes_some_layers:
         most = max(job.pipeline.layers_Q)
         half = (now.layers or most) // 2
@@ -67,7 +67,7 @@ def _recompute(job: Job) -> Iterator[Change]:
         yield _less_again(f"no recomputation of {name}", {"recompute": "selective", "recompute_modules": kept})
 
 
-def _less_again(name: str, fields: dict[str, Any]) -> Change:
+def _less_again(name: str, fields: Mapping[str, Any]) -> Change:
     return Change(name=name, fields=fields, shortens=("recompute",))
 
 

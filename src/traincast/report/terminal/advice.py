@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from enum import Enum
 
+from rich.console import RenderableType
+
 from traincast.analysis.summary import Advice
 from traincast.report.terminal import layout as ui
 from traincast.units import format_share, format_size, format_time
@@ -36,17 +38,17 @@ def advice(found: Sequence[Advice], step_s: float) -> ui.View:
         first += len(lines)
 
 
-def _figures(lines: Sequence[Advice], unit: ui.TimeUnit, first: int) -> ui.RenderableType:
+def _figures(lines: Sequence[Advice], unit: ui.TimeUnit, first: int) -> RenderableType:
     """Return a table of what changes save and need."""
     numbers = {each.name: number for number, each in enumerate(lines, first)}
     columns: tuple[ui.Column[Advice], ...] = (
         ui.Column("", lambda each: str(numbers[each.name])),
         ui.column("change", "name", words=True, least=22),
-        ui.column(f"alone, {unit.name}", "saving_s", unit.text),
+        ui.column(f"saves, {unit.name}", "saving_s", unit.text),
         ui.Column("90 % interval", lambda each: f"{unit.brief(each.low_s)} to {unit.brief(each.high_s)}"),
-        ui.column(f"further, {unit.name}", "further_saving_s", unit.text),
         ui.column(f"step, {unit.name}", "iteration_time_s", unit.text),
-        ui.column("memory", "memory_bytes", _more, spare=1),
+        ui.column("memory", "memory_bytes", _more, spare=2),
+        ui.column(f"alone, {unit.name}", "alone_s", unit.text, spare=1),
     )
     return ui.table(columns, lines)
 
@@ -71,7 +73,7 @@ def _known(each: Advice) -> Iterator[str]:
 
 def _sum(lines: Sequence[Advice], step_s: float, *, of_numbers: bool) -> str:
     """Return what all of some changes save."""
-    saved_s = sum(each.further_saving_s for each in lines)
+    saved_s = sum(each.saving_s for each in lines)
     left = format_time(lines[-1].iteration_time_s)
     what = f"together {format_time(saved_s)} ({format_share(saved_s / step_s)}) less, {left} left"
     return f"{what}; --apply {'all-advice' if of_numbers else 'advice'} writes the job so"
