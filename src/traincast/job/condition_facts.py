@@ -29,6 +29,7 @@ FACTS: Mapping[str, str] = MappingProxyType(
         "domain": "GPUs that one NVLink domain connects",
         "gpu": "the GPU",
         "vendor": "the maker of the GPU",
+        "network": "the network between nodes",
         "replicas": "ranks with equal dense parameters",
         "ep_crosses_domains": "expert ranks in several NVLink domains",
     }
@@ -59,6 +60,7 @@ def machine_facts(cluster: Cluster) -> dict[str, Any]:
         "domain": cluster.gpus_per_node,
         "gpu": gpu.name.partition("-")[0].lower(),
         "vendor": gpu.vendor.lower(),
+        "network": cluster.inter.kind,
     }
 
 
@@ -87,6 +89,7 @@ def job_facts(job: Job, cluster: Cluster) -> dict[str, Any]:
     )
     found |= {
         "gpus": parallel.world_size,
+        "framework": job.framework.name,
         "cuda_graph_impl": FULL_ITERATION if FULL_ITERATION in kernels.cuda_graph_scope else graphs,
         "grad_reduce_bytes": job.framework.grad_reduce_bytes,
         "optimizer": "adam" if job.optimizer.muon is None else "muon",

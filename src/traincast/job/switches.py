@@ -45,7 +45,8 @@ class Switch(Struct, frozen=True, kw_only=True):
     level: str
     """One of `LEVELS`."""
     always: bool
-    """Whether it never makes a forecast longer or larger where it is allowed, so that it need not be tried."""
+    """Whether it never makes a forecast longer or larger where it is allowed, so that it need not be tried; of several
+    of an axis the last one that is allowed is best."""
     needs: tuple[Need, ...] = ()
     """What must hold."""
     changes: str = ""
@@ -126,7 +127,7 @@ def _setting(text: str) -> tuple[str, Any]:
     if field.takes == "switch":
         raw = {"true": True, "false": False}.get(said, said)
     elif field.takes in ("names", "counts"):
-        raw = said.split("+")
+        raw = [] if said == "none" else said.split("+")
     elif field.is_number:
         raw = float(said) if field.takes == "number" else int(said) if said.isdigit() else said
     try:
