@@ -303,6 +303,9 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     name: str
     """What it is, in plain words."""
+    taken: bool
+    """Whether it is one of those to make, in order; others save by themselves, and nothing after these, or may not fit
+    into memory: they come last."""
     fields: dict[str, Any]
     """Fields of the job with their new values, as job files have them."""
     spelled: str
@@ -310,7 +313,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     words_of: str
     """Whose words these are: ``Megatron-LM``, ``torchtitan``, ``job file`` for our own."""
     saving_s: float
-    """What it saves after the changes before it; of all they sum to what all save together."""
+    """What it saves after the changes before it; of all they sum to what all save together. 0 of one not taken."""
     low_s: float
     high_s: float
     """Between these that lies in 90 of 100 cases."""
@@ -330,6 +333,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     """What it takes of a user besides, in words; empty: nothing."""
     numbers: str
     """What it changes in the numbers that a model learns from, in words; empty: nothing."""
+    same_numbers: bool
+    """Whether the model learns from the same numbers; what changes them comes after all that does not."""
     usual: bool
     """Whether published recipes do it where it is allowed; else the framework can, though few do."""
     source: str

@@ -36,8 +36,8 @@ class _Speech(Struct, frozen=True):
     between: str
     prefix: str = ""
     """What stands before a name."""
-    off: Callable[[str], str] | None = None
-    """What is said where a name was written before, and is no more; None: it is left out."""
+    off: Callable[[str, Any], str] | None = None
+    """What is said where a name was written before with a value, and is no more; None: it is left out."""
 
 
 def _json(name: str, value: object) -> str:
@@ -48,6 +48,13 @@ def _argument(name: str, value: object) -> str:
     return f"{name}={value!r}" if isinstance(value, (bool, str)) else f"{name}={value}"
 
 
+def _overridden(name: str, value: object) -> str:
+    """Return what takes a setting of a recipe back: a switch is off, a name is none; a number means nothing then."""
+    if isinstance(value, bool):
+        return f"{name}=false"
+    return "" if isinstance(value, (int, float)) else f"{name}=null"
+
+
 _SPEECHES: Mapping[str, _Speech] = {
     "bridge": _Speech(
         "Megatron-Bridge",
@@ -56,7 +63,7 @@ _SPEECHES: Mapping[str, _Speech] = {
         lambda name, value: f"{name}={plain_setting(value)}",
         " ",
         "",
-        lambda name: f"{name}={'null' if name.endswith(('_scope', '_modules', '_method', '_layers')) else 'false'}",
+        _overridden,
     ),
     "torchtitan": _Speech(
         "torchtitan",
@@ -110,7 +117,7 @@ def _difference(speech: _Speech, before: Job, after: Job) -> str:
     said = [speech.one(name, new[name]) for name in new if old.get(name) != new[name] or _family(name) in whole]
     gone = [name for name in old if name not in new]
     if speech.off is not None:
-        said, gone = [*said, *map(speech.off, gone)], []
+        said, gone = [*said, *filter(None, (speech.off(name, old[name]) for name in gone))], []
     left_out = ", ".join(f"{speech.prefix}{name}" for name in gone)
     return "; ".join(filter(None, (speech.between.join(said), f"without {left_out}" if gone else "")))
 

@@ -50,6 +50,7 @@ def _settings(job: Job) -> dict[str, Any]:
         "training.local_batch_size": batch.global_batch // parallel.dp if parallel.pp > 1 else batch.micro_batch,
         "training.global_batch_size": batch.global_batch,
         "model.converters": converters or None,
+        "float8.enable_fsdp_float8_all_gather": True if job.sharding.param_gather_bytes == 1 else None,
         "compile.enable": True if _compiled(job) else None,
         **pipeline_settings(job),
     }

@@ -11,7 +11,7 @@ modelled within `OWN_SPREAD` of what it saves.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -22,6 +22,7 @@ from traincast.dialects.spelling import dialect_name, spelled
 from traincast.errors import TraincastError
 from traincast.estimate.factors import FactorTable
 from traincast.estimate.memory import chance_of_oom
+from traincast.estimate.memory.fits import REFUSED_ABOVE
 from traincast.job.fields import FIELDS
 from traincast.job.job import Job
 from traincast.job.switches import Need
@@ -37,11 +38,12 @@ LEAST_SAVED = 0.002
 OWN_SPREAD = 0.4
 """Standard deviation of what a change saves, as a share of it, beyond what classes of work explain."""
 MOST_AFTER = 8
-"""Forecasts that are made at least of changes after others."""
+"""Forecasts that are made of changes after others: of those that keep the numbers, of those that change them, and of
+those that others allow."""
 MOST_NEEDED = 3
 """Changes that come with one that needs them."""
 RISKED = 0.1
-"""Chance of running out of memory up to which a change is told, or that of the job as it is."""
+"""Chance of running out of memory up to which a change is taken, or that of the job as it is."""
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -62,6 +64,11 @@ class Change(Struct, frozen=True, kw_only=True):
     source: str = ""
     needs: tuple[Need, ...] = ()
     """What must hold of the job that it makes."""
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Whether a model learns from the same numbers."""
+        return not self.numbers or self.numbers.startswith("nothing")
 
 
 class Tried(Struct, frozen=True, kw_only=True):
@@ -151,7 +158,7 @@ class _Search(Struct):
             fits = all(said.get(name, value) == value for name, value in each.fields.items())
             # Of a fact that follows from others nothing is known before the job is decided.
             helps = any(one.name in each.fields and one.holds({**facts, **each.fields}) for one in need)
-            if fits and helps and not each.numbers and each not in group:
+            if fits and helps and each.keeps_numbers and each not in group:
                 return each
         return None
 
@@ -164,7 +171,7 @@ class _Search(Struct):
             return None
         bench = self.bench
         risk = chance_of_oom(bench.peak_bytes(job), bench.usable_bytes, job.framework.name)
-        if risk > max(RISKED, self.start.chance_of_oom):
+        if risk > max(REFUSED_ABOVE, self.start.chance_of_oom):
             return None
         self.left -= 1
         self.known.append(bench.forecast(fields, job))
@@ -173,6 +180,10 @@ class _Search(Struct):
     def saves(self, after: Tried, before: Tried) -> bool:
         """Say whether a step is enough shorter than another to be told."""
         return before.step_s - after.step_s > LEAST_SAVED * self.start.step_s
+
+    def fits(self, after: Tried) -> bool:
+        """Say whether a job is no more likely to run out of memory than one would risk, or than it is now."""
+        return after.chance_of_oom <= max(RISKED, self.start.chance_of_oom)
 
 
 def same_job(one: Job, other: Job) -> bool:
@@ -187,43 +198,81 @@ def _broken(changes: Iterable[Change], facts: Mapping[str, Any]) -> Need | None:
 
 
 def advise(start: Tried, changes: Iterable[Change], bench: Bench) -> tuple[Advice, ...]:
-    """Return the changes that save, in the order to make them; those that change numbers come after all others."""
+    """Return the changes that save, in the order to make them; those that change numbers come after all others.
+
+    After those that are taken come those that save by themselves alone, and those that may not fit.
+    """
     changes, on_path = tuple(changes), _on_path(start.result)
     search = _Search(bench, start, changes)
     worth = [each for each in changes if _at_most_s(each, on_path) > LEAST_SAVED * start.step_s]
     worth.sort(key=lambda each: -_at_most_s(each, on_path))
-    alone = [(each, search.tried(start, (), each)) for each in worth]
-    search.left = max(search.left, MOST_AFTER)
-    tried = [(each, found[0]) for each, found in alone if found is not None]
-    # What saves nothing by itself may save once what hides it is gone.
-    tried.sort(key=lambda each: (bool(each[0].numbers), not search.saves(each[1], start), each[1].step_s))
-    return tuple(_in_order(search, tried))
+    tried = [(each, found) for each in worth if (found := search.tried(start, (), each)) is not None]
+    order = _Order(search, start)
+    for keeps in (True, False):
+        mine = [each for each in tried if each[0].keeps_numbers == keeps]
+        # What saves nothing by itself may save once what hides it is gone.
+        mine.sort(key=lambda each: (not search.saves(each[1][0], start), each[1][0].step_s))
+        order.take([(each, found[0]) for each, found in mine], keeps=keeps)
+        if not keeps:
+            # What was not allowed may be by now, as what needs GEMMs in 8 bits.
+            alone = {each.name for each, _ in tried}
+            order.take([(each, None) for each in worth if each.name not in alone], keeps=keeps)
+        for _, (alone_then, group) in mine:
+            order.leave(group, alone_then, keeps=keeps)
+    return tuple(order.found)
 
 
-def _in_order(search: _Search, changes: Sequence[tuple[Change, Tried]]) -> Iterator[Advice]:
-    """Yield changes one after another, each over those before it, as long as they save."""
-    now = search.start
+class _Order(Struct):
+    """Changes that were taken, one after another, and what is told of them and of the others."""
+
+    search: _Search
+    now: Tried
+    """With all that were taken."""
     taken: tuple[Change, ...] = ()
-    for change, alone in changes:
-        if any(now.fields.get(name, value) != value for name, value in change.fields.items()):
-            continue  # another way to do the same was taken
-        found = search.tried(now, taken, change)
-        if found is None or not search.saves(found[0], now):
-            continue
-        after, group = found
-        yield _advice(search, change, group, alone, now, after)
-        now, taken = after, (*taken, *group)
+    found: list[Advice] = field(default_factory=list)
+
+    def take(self, changes: Sequence[tuple[Change, Tried | None]], *, keeps: bool) -> None:
+        """Take each change that saves over those before it and fits, of those that keep the numbers or of the others.
+
+        Of two ways to do the same the first is taken. What saves nothing yet is tried once more after all others.
+        """
+        left = list(changes)
+        self.search.left = MOST_AFTER
+        for _ in range(2):
+            again = []
+            for change, alone in left:
+                if any(self.now.fields.get(name, value) != value for name, value in change.fields.items()):
+                    continue
+                found = self.search.tried(self.now, self.taken, change)
+                if found is None:
+                    continue
+                after, group = found
+                if self.search.saves(after, self.now) and self.search.fits(after):
+                    self.found.append(_advice(self.search, group, alone or after, self.now, after, keeps=keeps))
+                    self.now, self.taken = after, (*self.taken, *group)
+                else:
+                    again.append((change, alone))
+            left = again
+
+    def leave(self, group: Sequence[Change], alone: Tried, *, keeps: bool) -> None:
+        """Tell of a change that saves by itself and is not taken."""
+        is_taken = any(each in self.taken for each in group)
+        if self.search.saves(alone, self.search.start) and not is_taken:
+            by_itself = _advice(self.search, group, alone, self.search.start, alone, keeps=keeps)
+            nothing = {"taken": False, "saving_s": 0.0, "low_s": 0.0, "high_s": 0.0}
+            self.found.append(replace(by_itself, **nothing, iteration_time_s=self.now.step_s))
 
 
 def _advice(
-    search: _Search, change: Change, group: Sequence[Change], alone: Tried, before: Tried, after: Tried
+    search: _Search, group: Sequence[Change], alone: Tried, before: Tried, after: Tried, *, keeps: bool
 ) -> Advice:
-    """Return a change, with those of its group that it needs: what it saves alone, and after those before it."""
-    start, saving_s = search.start, before.step_s - after.step_s
+    """Return a change, with those of its group that it needs, and what it saves after those before it."""
+    start, change, saving_s = search.start, group[0], before.step_s - after.step_s
     spread_s = deviation_of_saving(before.done, after.done, search.bench.table)
     fields = {name: value for name, value in after.fields.items() if before.fields.get(name, _NOTHING) != value}
     return Advice(
-        name=f"{change.name}, with {_and(each.name for each in group[1:])}" if group[1:] else change.name,
+        name=_name(group),
+        taken=True,
         fields=fields,
         spelled=spelled(before.job, after.job, fields),
         words_of=dialect_name(after.job.framework),
@@ -238,16 +287,19 @@ def _advice(
         chance_of_oom=after.chance_of_oom,
         needs="; ".join(dict.fromkeys(each.asks for each in group if each.asks)),
         numbers="; ".join(dict.fromkeys(each.numbers for each in group if each.numbers)),
+        same_numbers=keeps,
         usual=all(each.usual for each in group),
         source=change.source,
     )
 
 
+def _name(group: Sequence[Change]) -> str:
+    """Return what a change is called, with those that it needs."""
+    first, *others = (each.name for each in group)
+    return f"{first}, with {' and '.join(others)}" if others else first
+
+
 _NOTHING = object()
-
-
-def _and(names: Iterable[str]) -> str:
-    return " and ".join(names)
 
 
 def deviation_of_saving(before: JobStep, after: JobStep, table: FactorTable) -> float:

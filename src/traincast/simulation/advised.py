@@ -26,6 +26,7 @@ _SAID_BY: Mapping[str, tuple[str, ...]] = {
     "moe_dispatcher": ("deduplicated_dispatch",),
     "recompute": ("recompute_layers", "recompute_method", "recompute_modules", "recompute_keeps"),
     "framework": ("year",),
+    "precision": ("fp8_recipe",),
 }
 """Field to others that say the same or a part of it, which go where it is said anew."""
 
@@ -34,7 +35,7 @@ def advice_for(request: JobRequest, job: Job, result: Result, done: JobStep, stu
     """Return what to change of a job that was forecast, in order."""
     setting = replace(done.step.setting, what_if=(), jitter=0.0, failures=None, suggest=False)
     start = Tried(job=job, result=result, done=done)
-    return advise(start, changes_of(job), _bench(request, setting, study))
+    return advise(start, changes_of(job, setting.cluster.gpu), _bench(request, setting, study))
 
 
 def _bench(request: JobRequest, setting: Setting, study: Study) -> Bench:
@@ -62,6 +63,7 @@ def changed_request(request: JobRequest, fields: Mapping[str, Any]) -> JobReques
 
 def advised_request(request: JobRequest, advice: Iterable[Advice], *, numbers: bool = False) -> JobRequest:
     """Return a request with advice, as a result has it or its document; what changes numbers only where asked for."""
-    fields = {name: value for each in advice if numbers or not each.numbers for name, value in each.fields.items()}
+    taken = (each for each in advice if each.taken and (numbers or each.same_numbers))
+    fields = {name: value for each in taken for name, value in each.fields.items()}
     plain = {name: list(each) if isinstance(each, tuple) else each for name, each in fields.items()}
     return changed_request(request, {name: decoded(name, JOB_FIELDS[name].type, each) for name, each in plain.items()})

@@ -3,19 +3,23 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from traincast.hardware.dtypes import ELEMENT_TYPES, PEAK_OF_DTYPE
+from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.job.switches import Switch, offered
 from traincast.model.recompute import DEFAULT_MODULES
 from traincast.simulation.advice import COMPUTE, Change
 
 
-def changes_of(job: Job) -> Iterator[Change]:
+def changes_of(job: Job, gpu: Gpu) -> Iterator[Change]:
     """Yield what a job might do otherwise, on as many GPUs, in the same layout and with the same batch."""
     yield from map(_switched, offered(job.framework))
     yield from _recompute(job)
     yield from _offload(job)
+    yield from _narrower(job, gpu)
 
 
+_REPLICAS = ("dp", "edp", "shard", "replica")
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "graphs": ("host",),
     "stash": ("host",),
@@ -23,12 +27,18 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "exchanges": ("ep", "host"),
     "router": ("host", *COMPUTE),
     "permute": ("host", *COMPUTE),
-    "reduction overlap": ("dp", "edp", "shard", "replica"),
-    "gather overlap": ("dp", "edp", "shard", "replica"),
-    "gathers": ("dp", "edp", "shard", "replica", "step"),
-    "gradient reduction": ("dp", "edp", "shard", "replica", "step"),
+    "compiler": ("host", *COMPUTE),
+    "reduction overlap": _REPLICAS,
+    "gather overlap": _REPLICAS,
+    "reshard": _REPLICAS,
+    "switch reduction": _REPLICAS,
+    "gathers": (*_REPLICAS, "step"),
+    "gradient reduction": (*_REPLICAS, "step"),
     "optimizer state": ("step",),
+    "step checks": ("step", "host"),
     "tp overlap": ("tp", "etp"),
+    "activation offload": ("nothing",),
+    "optimizer offload": ("nothing",),
 }
 """Axis of switches to the kinds of work of the critical path that they shorten; others shorten computations."""
 
@@ -52,7 +62,7 @@ def _recompute(job: Job) -> Iterator[Change]:
     if now.granularity == "none":
         return
     yield _less_again("no recomputation", {"recompute": "none"})
-    if now.whole_layers and job.framework.selective_share == 0:
+    if job.framework.selective_share == 0 and "core_attn" not in now.recomputed_modules:
         core = {"recompute": "selective", "recompute_modules": DEFAULT_MODULES}
         yield _less_again("recomputation of the core of attention alone", core)
     if now.whole_layers and now.group == 1 and job.framework.recomputes_some_layers:
@@ -68,7 +78,7 @@ def _recompute(job: Job) -> Iterator[Change]:
 
 
 def _less_again(name: str, fields: Mapping[str, Any]) -> Change:
-    return Change(name=name, fields=fields, shortens=("recompute",))
+    return Change(name=name, fields=fields, shortens=("recompute", "host"))
 
 
 def _offload(job: Job) -> Iterator[Change]:
@@ -90,3 +100,33 @@ def _offload(job: Job) -> Iterator[Change]:
     if offload.modules:
         none = {"offload_modules": ()}
         yield Change(name="inputs of modules on the GPU", fields=none, shortens=waits)
+
+
+_TYPES: Mapping[str, tuple[str, ...]] = {
+    "megatron": ("fp8", "mxfp8", "nvfp4"),
+    "fsdp": ("fp8", "mxfp8"),
+    "xla": ("fp8",),
+}
+"""Kin of frameworks to the types of GEMMs narrower than 16 bits that they train in. Sources: Megatron-LM,
+megatron/training/arguments.py (--fp8-format, --fp8-recipe, --fp4-format); torchtitan, docs/float8.md and
+components/quantization/mxfp8.md; MaxText, docs/guides/optimization (quantization)."""
+
+
+def _narrower(job: Job, gpu: Gpu) -> Iterator[Change]:
+    """Yield narrower types of the GEMMs that the GPU has and the framework trains in."""
+    now = _bits(job.precision.dtype)
+    for name in _TYPES.get(job.framework.kin, ()):
+        bits = _bits(name)
+        scaled = ELEMENT_TYPES[name].small_blocks
+        if bits < now and gpu.has_peak(name) and (not scaled or name in gpu.generation.scaled_blocks):
+            yield Change(
+                name=f"GEMMs in {name}",
+                fields={"precision": name},
+                numbers=f"inputs of GEMMs are rounded to {bits} bits, and their gradients",
+                usual=bits == 8,
+            )
+
+
+def _bits(dtype: str) -> int:
+    """Return the bits of the inputs of GEMMs of a type, 16 for all that are as wide or wider."""
+    return {"fp8": 8, "fp4": 4}.get(PEAK_OF_DTYPE[dtype], 16)

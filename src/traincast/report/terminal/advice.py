@@ -1,6 +1,6 @@
 """What to change of a job, in the words of its framework: what each change saves, needs and means."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 from rich.console import RenderableType
@@ -25,17 +25,27 @@ def advice(found: Sequence[Advice], step_s: float) -> ui.View:
     unit = ui.TimeUnit.from_largest(step_s)
     first = 1
     for kind in _Of:
-        lines = [each for each in found if bool(each.numbers) == (kind is _Of.NUMBERS)]
+        mine = [each for each in found if each.same_numbers == (kind is _Of.SAME)]
+        lines, others = [each for each in mine if each.taken], [each for each in mine if not each.taken]
+        if mine:
+            yield ui.heading(f"{kind.value}, in this order ({mine[0].words_of})")
         if lines:
-            yield ui.heading(f"{kind.value}, in this order ({lines[0].words_of})")
             yield _figures(lines, unit, first)
             for number, each in enumerate(lines, first):
-                yield ui.indented(ui.hanging(f"{number}", each.spelled))
-                known = "; ".join(_known(each))
-                if known:
-                    yield ui.indented(ui.hanging(" ", known), "dim")
+                yield from _told(f"{number}", each.spelled, _known(each))
             yield ui.indented(_sum(lines, step_s, of_numbers=kind is _Of.NUMBERS), "dim")
+        for each in others:
+            says = f"{each.name}, alone {format_time(each.alone_s)} ({format_share(each.alone_s / step_s)}) less"
+            yield from _told("-", f"{says}: {each.spelled}", _known(each))
         first += len(lines)
+
+
+def _told(mark: str, text: str, known: Iterable[str]) -> Iterator[RenderableType]:
+    """Yield how a change is said after a mark, and below it what else there is to know."""
+    more = "; ".join(known)
+    yield ui.indented(ui.hanging(mark, text))
+    if more:
+        yield ui.indented(ui.hanging(" " * len(mark), more), "dim")
 
 
 def _figures(lines: Sequence[Advice], unit: ui.TimeUnit, first: int) -> RenderableType:
