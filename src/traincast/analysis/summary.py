@@ -314,8 +314,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     """Whose words these are: ``Megatron-LM``, ``torchtitan``, ``job file`` for our own."""
     saving_s: float
     """What it saves after the changes before it; of all they sum to what all save together. 0 of one not taken."""
-    low_s: float
-    high_s: float
+    saving_low_s: float
+    saving_high_s: float
     """Between these that lies in 90 of 100 cases."""
     chance_faster: float
     """Chance that it saves anything then, 0 to 1."""
@@ -323,9 +323,9 @@ class Advice(Struct, frozen=True, kw_only=True):
     """What it saves by itself."""
     iteration_time_s: float
     """The step with it and the changes before it."""
-    memory_bytes: float
+    more_bytes: float
     """What it adds by itself to the GPU that needs most; below 0 it frees some."""
-    peak_bytes: float
+    peak_bytes: int | float
     """What that GPU needs with it and the changes before it."""
     chance_of_oom: float
     """Chance of running out of memory then, 0 to 1."""

@@ -259,7 +259,7 @@ class _Order(Struct):
         is_taken = any(each in self.taken for each in group)
         if self.search.saves(alone, self.search.start) and not is_taken:
             by_itself = _advice(self.search, group, alone, self.search.start, alone, keeps=keeps)
-            nothing = {"taken": False, "saving_s": 0.0, "low_s": 0.0, "high_s": 0.0}
+            nothing = {"taken": False, "saving_s": 0.0, "saving_low_s": 0.0, "saving_high_s": 0.0}
             self.found.append(replace(by_itself, **nothing, iteration_time_s=self.now.step_s))
 
 
@@ -277,12 +277,12 @@ def _advice(
         spelled=spelled(before.job, after.job, fields),
         words_of=dialect_name(after.job.framework),
         saving_s=saving_s,
-        low_s=saving_s - Z * spread_s,
-        high_s=saving_s + Z * spread_s,
+        saving_low_s=saving_s - Z * spread_s,
+        saving_high_s=saving_s + Z * spread_s,
         chance_faster=0.5 * math.erfc(-saving_s / spread_s / math.sqrt(2)) if spread_s > 0 else 1.0,
         alone_s=start.step_s - alone.step_s,
         iteration_time_s=after.step_s,
-        memory_bytes=alone.peak_bytes - start.peak_bytes,
+        more_bytes=alone.peak_bytes - start.peak_bytes,
         peak_bytes=after.peak_bytes,
         chance_of_oom=after.chance_of_oom,
         needs="; ".join(dict.fromkeys(each.asks for each in group if each.asks)),

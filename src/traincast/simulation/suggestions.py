@@ -5,8 +5,8 @@ so how much a change of it can save at most. The likeliest changes by that are t
 for another chain may be nearly as long. A change is written as ``--what-if`` takes it.
 
 Half of a communication is what twice the bandwidth would give, a tenth of the computation what better kernels might;
-a rank or stage that takes longer than its peers is brought to them; options that are off are turned on. Of a measured
-step what mends its causes comes first.
+a rank or stage that takes longer than its peers is brought to them; options of files that are off are turned on, those
+of jobs are `traincast.simulation.advice`. Of a measured step what mends its causes comes first.
 """
 
 import math

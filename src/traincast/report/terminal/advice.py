@@ -55,9 +55,9 @@ def _figures(lines: Sequence[Advice], unit: ui.TimeUnit, first: int) -> Renderab
         ui.Column("", lambda each: str(numbers[each.name])),
         ui.column("change", "name", words=True, least=22),
         ui.column(f"saves, {unit.name}", "saving_s", unit.text),
-        ui.Column("90 % interval", lambda each: f"{unit.brief(each.low_s)} to {unit.brief(each.high_s)}"),
+        ui.Column("90 % interval", lambda each: f"{unit.brief(each.saving_low_s)} to {unit.brief(each.saving_high_s)}"),
         ui.column(f"step, {unit.name}", "iteration_time_s", unit.text),
-        ui.column("memory", "memory_bytes", _more, spare=2),
+        ui.column("memory", "more_bytes", _more, spare=2),
         ui.column(f"alone, {unit.name}", "alone_s", unit.text, spare=1),
     )
     return ui.table(columns, lines)
@@ -77,7 +77,7 @@ def _known(each: Advice) -> Iterator[str]:
         yield "few published runs have it"
     if each.chance_faster < _SURE:
         yield f"saves with {format_share(each.chance_faster, 0)} at all"
-    if each.memory_bytes > 0 and each.chance_of_oom > _RISKY:
+    if each.more_bytes > 0 and each.chance_of_oom > _RISKY:
         yield f"then {format_size(each.peak_bytes)}, out of memory with {format_share(each.chance_of_oom, 0)}"
 
 
