@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from traincast.report.files import write_directory as write_directory
     from traincast.report.files import write_files as write_files
     from traincast.report.files import write_whole as write_whole
+    from traincast.report.job_files import advised_job_file as advised_job_file
     from traincast.report.json import calibration_to_dict as calibration_to_dict
     from traincast.report.json import clusters_to_dict as clusters_to_dict
     from traincast.report.json import collective_comparison_to_dict as collective_comparison_to_dict
@@ -68,6 +69,7 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.report.end_to_end": "simai_end_to_end",
         "traincast.report.failure": "failure_of",
         "traincast.report.files": "REPORTS write_directory write_files write_whole",
+        "traincast.report.job_files": "advised_job_file",
         "traincast.report.json": (
             "calibration_to_dict clusters_to_dict collective_comparison_to_dict collective_to_dict "
             "comparison_to_dict conversion_to_dict encode failure_to_dict inspection_to_dict inspections_to_dict "
