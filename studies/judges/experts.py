@@ -7,9 +7,9 @@ is between them is what the plan did not find, or what it found and nobody tried
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -165,7 +165,8 @@ def _runs(run: MeasuredRun) -> bool:
 
 
 def _group(key: tuple[str | int, ...], runs: Iterable[MeasuredRun]) -> Group:
-    return Group(*key, runs=tuple(sorted(runs, key=lambda run: run.measured_s or 0.0)))  # type: ignore[arg-type]
+    names = dict(zip(Group._fields, key, strict=False))
+    return Group(**names, runs=tuple(sorted(runs, key=lambda run: run.measured_s or 0.0)))  # type: ignore[arg-type]
 
 
 def asked(run: MeasuredRun) -> JobRequest:
@@ -189,7 +190,7 @@ def reached(group: Group, level: str) -> Reached:
     return Reached(level, made.best[0])
 
 
-def _effort(level: str) -> Mapping[str, str]:
+def _effort(level: str) -> dict[str, Any]:
     return {"tuned": level} if "tuned" in PlanOptions.__struct_fields__ else {}
 
 
