@@ -36,6 +36,10 @@ class Choice(Struct, frozen=True, kw_only=True):
     """How much longer its step is than the fastest one's on average, as a share."""
     tied: bool
     """Whether it cannot be told from the fastest."""
+    cautious_s: float
+    """The step that errors of its own, which it does not share with the others, exceed in one of five cases."""
+    risks: tuple[str, ...] = ()
+    """What of it no published run has, in words."""
     training: TrainingRun | None = None
     """A whole run with it, where its tokens are given."""
 

@@ -1,9 +1,13 @@
 """How certain it is which layout is the fastest: the same errors act on all layouts, as much as each responds.
 
-What is not known of each class of work is drawn from a normal distribution, once for all layouts; the share of draws
-in which a layout is the fastest is the probability that it is the best.
+What is not known of factors, links and classes of work (`traincast.simulation.widths`) is drawn from normal
+distributions, once for all layouts; the share of draws in which a layout is the fastest is the probability that it is
+the best. In addition each layout has errors of its own, and larger ones where it has settings that no published run
+has (`traincast.planning.published`): the fastest of many forecasts is the fastest in part by its error, and the more
+so the less is known of it. So what counts for the choice is the cautious step, which its own errors exceed in one of
+five cases.
 
-Letters: N layouts, C classes of work, D draws.
+Letters: N layouts, C causes of errors, D draws.
 """
 
 import math
@@ -13,7 +17,9 @@ import numpy as np
 
 from traincast.estimate.factors import factors_on
 from traincast.planning.finalists import Finalist
-from traincast.simulation.confidence import basis_of_step, deviation_alone, sensitivities
+from traincast.planning.published import unpublished
+from traincast.simulation.confidence import basis_of_step
+from traincast.simulation.widths import causes
 from traincast.workload.ops import FloatArray
 
 DRAWS = 4096
@@ -21,22 +27,43 @@ _SEED = 1
 OWN_DEVIATION = 0.01
 """Deviation of what no class of work explains and layouts do not share. Assumed: a third of what families of runs show
 beyond the factors (`traincast.simulation.confidence`)."""
+UNPUBLISHED_DEVIATION = 0.04
+"""Deviation of what is added to it where no published run has a setting of the layout."""
+CAUTION = 0.8416
+"""Deviations that a normal distribution exceeds in one of five cases."""
 
 
 def drawn_steps(finalists: Sequence[Finalist]) -> FloatArray:
     """Return the steps of layouts in every draw, [N, D] seconds; the same for the same layouts."""
-    slopes = [sensitivities(each.done) for each in finalists]
-    names = sorted(set().union(*slopes))
     table = factors_on(finalists[0].done.step.setting.cluster)
-    basis = basis_of_step(finalists[0].done)
-    deviation_C = np.array([deviation_alone(basis, table, name) for name in names])
-    slope_NC = np.array([[each.get(name, 0.0) for name in names] for each in slopes])
+    found = [causes(basis_of_step(each.done), table) for each in finalists]
+    names = sorted(set().union(*found), key=str)
+    answer_NC = np.array([[each.get(name, 0.0) for name in names] for each in found])
     draws = np.random.default_rng(_SEED)
-    shared = draws.standard_normal((len(names), DRAWS)) * deviation_C[:, None]
-    own = draws.standard_normal((len(finalists), DRAWS)) * OWN_DEVIATION
+    shared = draws.standard_normal((len(names), DRAWS))
+    own = draws.standard_normal((len(finalists), DRAWS)) * np.array(list(map(own_deviation, finalists)))[:, None]
     step_N = np.array([each.step_s for each in finalists])
-    found: FloatArray = step_N[:, None] * np.exp(slope_NC @ shared + own)
-    return found
+    steps: FloatArray = step_N[:, None] * np.exp(answer_NC @ shared + own)
+    return steps
+
+
+def own_deviation(finalist: Finalist) -> float:
+    """Return the deviation of the logarithm of a layout's step that no other layout shares."""
+    risky = bool(unpublished(finalist.layout, finalist.done.job))
+    return math.hypot(OWN_DEVIATION, UNPUBLISHED_DEVIATION * risky)
+
+
+def cautious_s(finalist: Finalist) -> float:
+    """Return the step that a layout's own errors exceed in one of five cases."""
+    return finalist.step_s * math.exp(CAUTION * own_deviation(finalist))
+
+
+def risks(finalist: Finalist) -> tuple[str, ...]:
+    """Return what is risky about a layout, in words."""
+    found: dict[str, list[str]] = {}
+    for name, value in unpublished(finalist.layout, finalist.done.job):
+        found.setdefault(name, []).append(value)
+    return tuple(f"no published run has {name} {' '.join(values)}" for name, values in found.items())
 
 
 def probabilities(steps_ND: FloatArray) -> tuple[float, ...]:

@@ -18,7 +18,7 @@ from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.answer import Asked, Choice, Estimate, Plan
 from traincast.planning.changes import start_of
-from traincast.planning.doubt import drawn_steps, probabilities, regrets, tied
+from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
 from traincast.planning.explain import explain
 from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
 from traincast.planning.layout import Layout
@@ -160,14 +160,15 @@ _LONGER = 0.005
 def chosen_first(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     """Return the layout to run before the others: of those that cannot be told apart the one that depends on least.
 
-    That is fewer groups that cross nodes, then more memory that stays free; its step is hardly longer all the same.
+    That is fewer groups that cross nodes, then more memory that stays free; its step is hardly longer all the same, as
+    a cautious forecast has it: who knows less of a layout does not prefer it for the error of its forecast.
     """
     ties = [each for each in choices if each.tied]
-    longest_s = (1 + _LONGER) * min(each.step_s for each in ties)
+    surest = min(ties, key=lambda each: each.cautious_s)
 
     def rank(each: Choice) -> tuple[bool, int, float]:
-        far = each.regret > 2 * ties[0].regret + 0.005 or each.step_s > longest_s
-        return far, _crossing(each), each.peak_bytes
+        longer = each.cautious_s > (1 + _LONGER) * surest.cautious_s
+        return longer or each.regret > 2 * surest.regret + 0.005, _crossing(each), each.peak_bytes
 
     chosen = min(ties, key=rank)
     return (chosen, *(each for each in choices if each is not chosen))
@@ -209,6 +210,8 @@ def _choices(
             probability=probability,
             regret=regret,
             tied=tie,
+            cautious_s=cautious_s(each),
+            risks=risks(each),
             training=training(each),
         )
         for each, probability, regret, tie in zip(

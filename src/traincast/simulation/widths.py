@@ -113,10 +113,15 @@ def deviation(basis: Basis, table: FactorTable, widths: Mapping[str, float] | No
 
 def terms(basis: Basis, table: FactorTable) -> dict[str, float]:
     """Return what multiplies the squared width of each term of `data/training/widths.csv` in a forecast's variance."""
+    return {term: answer**2 for term, answer in _answers(basis, table).items()}
+
+
+def _answers(basis: Basis, table: FactorTable) -> dict[str, float]:
+    """Return by how many of its widths each term moves the logarithm of a step."""
     slopes = _not_own(basis, table)
-    compute = slopes.get("compute", 0.0) ** 2
+    compute = slopes.get("compute", 0.0)
     classes = {
-        term: sum(slope for name, slope in slopes.items() if name.partition(" ")[0] in words) ** 2
+        term: sum(slope for name, slope in slopes.items() if name.partition(" ")[0] in words)
         for term, words in _CLASSES.items()
     }
     return {
@@ -125,28 +130,42 @@ def terms(basis: Basis, table: FactorTable) -> dict[str, float]:
         "new chip": compute * (("chip", chip_of(basis.gpu)) not in table.seen),
         "new architecture": compute * (basis.gpu.architecture not in _architectures(table)),
         "new code": compute * (basis.kin not in _kin(table)),
-        "choices": float(basis.choices),
-        "small": basis.small**2,
-        "context": basis.context**2,
+        "choices": math.sqrt(basis.choices),
+        "small": basis.small,
+        "context": basis.context,
         "task": float(basis.tuned),
     }
 
 
 def known_variance(basis: Basis, table: FactorTable) -> float:
     """Return the variance that the fit of the factors left, and that of what a cluster's own runs taught."""
-    variance, shares = 0.0, dict[Key, float]()
+    return sum(each**2 for each in _known(basis, table).values())
+
+
+def _known(basis: Basis, table: FactorTable) -> dict[object, float]:
+    """Return by how much each cause that fits know moves the logarithm of a step, if it is one deviation off."""
+    slopes, shares = _not_own(basis, table), dict[Key, float]()
+    found: dict[object, float] = {}
     for name, slope in basis.slopes.items():
-        own = _own(name, basis, table)
-        if own is not None:
-            variance += slope**2 * own.deviation**2
-    slopes = _not_own(basis, table)
+        if (own := _own(name, basis, table)) is not None:
+            found["own runs", name] = slope * own.deviation
     if ("chip", chip_of(basis.gpu)) not in table.seen:
-        variance += sum(slope**2 for name, slope in slopes.items() if name in _TRANSFERS) * UNMEASURED_LINK**2
+        found |= {("link", name): slope * UNMEASURED_LINK for name, slope in slopes.items() if name in _TRANSFERS}
     for name, slope in slopes.items():
         # What several classes share makes all of them longer at once.
         for key in keys_of(name, basis.gpu, basis.fitted_as):
             shares[key] = shares.get(key, 0.0) + slope
-    return variance + sum(share**2 * _left(key, table) for key, share in shares.items())
+    return found | {key: share * math.sqrt(_left(key, table)) for key, share in shares.items()}
+
+
+def causes(basis: Basis, table: FactorTable) -> dict[object, float]:
+    """Return by how much each cause moves the logarithm of a forecast, if it is one deviation off.
+
+    Causes are independent, so that their squares add up to the variance; forecasts of one job in other layouts share
+    them, each as far as its step answers to it.
+    """
+    known = constant(_widths)
+    return _known(basis, table) | {term: known[term] * answer for term, answer in _answers(basis, table).items()}
 
 
 def bounds(basis: Basis, table: FactorTable) -> tuple[float, float]:

@@ -61,6 +61,8 @@ def print_plan(plan: Plan) -> ui.View:
     )
     yield ui.text(_step(chosen))
     yield ui.text(f"The time goes to {_limits(chosen)}")
+    if chosen.risks:
+        yield ui.text(f"Not measured before: {'; '.join(chosen.risks)}", "yellow")
     yield ui.text(
         f"{plan.evaluated:,} layouts estimated in {format_time(plan.screen_s)}, {plan.feasible:,} of them can run; "
         f"the best {plan.simulated} simulated, {format_share(plan.screen_error)} from their estimates on average and "
