@@ -18,7 +18,7 @@ from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.answer import Asked, Choice, Estimate, Plan
 from traincast.planning.changes import start_of
-from traincast.planning.doubt import drawn_steps, probabilities, regrets, tied
+from traincast.planning.doubt import drawn_steps, errors_of, probabilities, regrets, tied
 from traincast.planning.explain import explain
 from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
 from traincast.planning.layout import Layout
@@ -209,6 +209,7 @@ def _choices(
             regret=regret,
             tied=tie,
             training=training(each),
+            errors=errors_of(each.done),
         )
         for each, probability, regret, tie in zip(
             finalists, probabilities(steps_ND), regrets(steps_ND), ties, strict=True

@@ -1,8 +1,8 @@
 """What would do where no layout fits: the least change of one thing at a time, found by screening again.
 
-Nothing is extrapolated: of each remedy a layout is known that fits, with its step. Screens are few, and steps are worked
-out only where something fits: numbers of GPUs are 1.5, 2, 3, 4, 6, ... times those that there are, sequences are
-halved and then searched in eighths.
+Nothing is extrapolated: of each remedy a layout is known that fits, with its step. Screens are few, and work steps out
+only where something fits: numbers of GPUs are 1.5, 2, 3, 4, 6, ... times those that there are, sequences are halved and
+then searched in eighths.
 """
 
 import dataclasses

@@ -10,7 +10,7 @@ width has seen. How many deviations lie to either side is fitted likewise: steps
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -134,19 +134,28 @@ def terms(basis: Basis, table: FactorTable) -> dict[str, float]:
 
 def known_variance(basis: Basis, table: FactorTable) -> float:
     """Return the variance that the fit of the factors left, and that of what a cluster's own runs taught."""
-    variance, shares = 0.0, dict[Key, float]()
+    return sum(answer**2 * variance for _, answer, variance in known_sources(basis, table))
+
+
+def known_sources(basis: Basis, table: FactorTable) -> Iterator[tuple[Hashable, float, float]]:
+    """Yield what the fit left open: each source of error, how the logarithm of the step answers to it, its variance.
+
+    Forecasts with a source in common are off together by it.
+    """
+    shares = dict[Key, float]()
     for name, slope in basis.slopes.items():
         own = _own(name, basis, table)
         if own is not None:
-            variance += slope**2 * own.deviation**2
+            yield ("own", basis.framework, name), slope, own.deviation**2
     slopes = _not_own(basis, table)
     if ("chip", chip_of(basis.gpu)) not in table.seen:
-        variance += sum(slope**2 for name, slope in slopes.items() if name in _TRANSFERS) * UNMEASURED_LINK**2
+        links = ((name, slope) for name, slope in slopes.items() if name in _TRANSFERS)
+        yield from ((("link", chip_of(basis.gpu), name), slope, UNMEASURED_LINK**2) for name, slope in links)
     for name, slope in slopes.items():
         # What several classes share makes all of them longer at once.
         for key in keys_of(name, basis.gpu, basis.fitted_as):
             shares[key] = shares.get(key, 0.0) + slope
-    return variance + sum(share**2 * _left(key, table) for key, share in shares.items())
+    yield from ((key, share, _left(key, table)) for key, share in shares.items())
 
 
 def bounds(basis: Basis, table: FactorTable) -> tuple[float, float]:
