@@ -52,7 +52,7 @@ def document_of(out):
     """Return the one document that stdout holds."""
     found = json.loads(out)
     assert found["schema"] == "traincast.error/1"
-    assert len(found) == 14
+    assert len(found) == 15
     return found
 
 

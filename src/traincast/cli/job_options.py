@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from traincast import api
-from traincast.cli.cases import gpu_counts
+from traincast.cli.cases import gpu_counts, names_between_commas
 from traincast.cli.completion import known
 from traincast.cli.options import Name, RecomputeName, in_range, schedule_option, tokens, with_options
 from traincast.cli.sections import in_section
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SEVERAL = ("model", "gpus")
+_MORE = "Several, with commas or repeated, are planned and compared."
 _STRICT = "Refuse pasted flags that are unknown, and another world size than the launcher's."
 
 
@@ -49,7 +50,7 @@ def jobs_options(function: F) -> F:
 
 
 def _job_options(*, several: bool) -> list[Callable[[F], F]]:
-    more = " Repeatable: all are planned and compared." if several else ""
+    more = f" {_MORE}" if several else ""
     return [
         click.argument(
             "words",
@@ -62,6 +63,7 @@ def _job_options(*, several: bool) -> list[Callable[[F], F]]:
         click.option(
             "--cluster",
             multiple=several,
+            callback=names_between_commas if several else None,
             metavar="NAME|FILE",
             shell_complete=known("cluster", "gpu"),
             help=f"Preset, GPU or TOML file.{more}",
@@ -183,11 +185,12 @@ def _several(flag: Field) -> Callable[[F], F]:
             *flag.flags,
             flag.name,
             multiple=True,
+            callback=names_between_commas,
             metavar="NAME|FILE",
             shell_complete=known("model"),
-            help=f"{flag.help} Repeatable: all are planned and compared.",
+            help=f"{flag.help} {_MORE} A pattern such as llama3* is all that have such a name.",
         )
-    text = f"{flag.help} Several as 256,512; 256:2048 doubles, 256:2048:256 goes in steps."
+    text = f"{flag.help} Several as 256,512; 256:2048 doubles, 256:2048:256 goes in steps; h100=8,b200=4 by cluster."
     return click.option(*flag.flags, flag.name, type=gpu_counts, metavar="N,N|N:N", help=text)
 
 

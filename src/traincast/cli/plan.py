@@ -91,9 +91,13 @@ def command(
         raise click.UsageError(f"--from {start} is the job; leave out {' '.join(words[:2])!r}")
     words = words if start is None else (start,)
     many: dict[str, Any] = {"models": values.pop("model"), "clusters": cluster, "gpus": values.pop("gpus") or ()}
-    first = {name: next(iter(many[each]), None) for name, each in (("model", "models"), ("gpus", "gpus"))}
+    goals = {name: values.pop(name) for name in ("days", "budget", "rank_by")}
+    asks = goals["days"] is not None or goals["budget"] is not None
+    model, gpus = next(iter(many["models"]), None), many["gpus"]
+    first = {"model": model, "gpus": None if isinstance(gpus, dict) else next(iter(gpus), None)}
+    open_ = ("seq_length", "gpus") if asks or isinstance(gpus, dict) else ("seq_length",)
     said = {**values, **first}
-    draft = job_of(words, like, next(iter(cluster), None), said, strict=strict, decided=("seq_length",), recipe=recipe)
+    draft = job_of(words, like, next(iter(cluster), None), said, strict=strict, decided=open_, recipe=recipe)
     with wrong_usage():
         options: dict[str, Any] = {
             "space": space,
@@ -103,11 +107,11 @@ def command(
             "headroom": headroom,
             "top": top,
             "explain": list(map(_asked, explain)),
-            **_terms(values),
+            **_terms(values, asks=asks),
         }
     had = any(each is not None for each in (start, like, recipe))
     with naming_unknown_flags(draft), announced(quiet=quiet):
-        found = _planned(draft, many, {**options, "start": had}, quiet=quiet or as_json)
+        found = _planned(draft, {**many, **goals}, {**options, "start": had}, asks=asks, quiet=quiet or as_json)
         written = report.write_plan(found, out) if out else []
     if as_json:
         print_json(report.plan_to_dict(found))
@@ -120,9 +124,18 @@ def command(
             print_line(f"wrote {path}")
 
 
-def _planned(draft: Draft, many: Mapping[str, Any], options: Mapping[str, Any], *, quiet: bool) -> Any:  # noqa: ANN401
-    """Return the plan, or those of several cases."""
-    if any(len(each) > 1 for each in many.values()):
+def _planned(
+    draft: Draft,
+    many: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    asks: bool,
+    quiet: bool,
+) -> Any:  # noqa: ANN401
+    """Return the plan, or those of several cases, which an answer to what days or money buy is, too."""
+    several = isinstance(many["gpus"], dict) or any(len(many[each]) > 1 for each in ("models", "clusters", "gpus"))
+    patterns = any(set("*?[") & set(each) for each in many["models"])
+    if several or asks or patterns:
         with counted("planning", quiet=quiet) as tell:
             return api.plans(draft, tell=tell, **many, **options)
     with progress("planning", quiet=quiet):
@@ -151,15 +164,21 @@ def _asked(text: str) -> Mapping[str, Any]:
     return found
 
 
-def _terms(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is said of the whole run, checked; its price by cluster where there are several."""
-    said = values["gpu_hour_price"]
+def _terms(values: Mapping[str, Any], *, asks: bool) -> dict[str, Any]:
+    """Return what is said of the whole run, checked; its price by cluster where there are several.
+
+    Its tokens need not be given where there are so many for each parameter, or days or money are.
+    """
+    said, each = values["gpu_hour_price"], values["tokens_per_parameter"]
     prices = dict(said)
     if len(said) > 1 and (len(prices) < len(said) or "" in prices):
         raise ConfigError("several prices need a cluster each; write them like h100=2.5", "gpu-hour-price")
-    for price in (*prices.values(), None):
-        terms = run_fields({**values, "gpu_hour_price": price})
-        run_terms({"tokens": 1.0, **terms} if prices or "failures" in terms else terms)
+    terms = run_fields({**values, "gpu_hour_price": None})
+    implied = {"tokens": 1.0} if prices or "failures" in terms or asks or each is not None else {}
+    for price in prices.values() or (None,):
+        run_terms({**implied, **terms, **({} if price is None else {"gpu_hour_price": price})})
+    if each is not None:
+        terms["tokens_per_parameter"] = each
     return terms | ({"gpu_hour_price": prices.get("", prices)} if prices else {})
 
 

@@ -8,7 +8,6 @@ from msgspec import Struct
 from traincast.job.fields import FIELDS, GROUPS, JOB, PARALLEL, PLAN, Field, shown_in
 from traincast.units import format_share
 
-
 Settings = tuple[tuple[str, Any], ...]
 """Fields of a job with their values, in order."""
 

@@ -83,6 +83,8 @@ class PlanKeywords(TypedDict, total=False):
     """Layouts of which is asked why they are not the best: ``({"tp": 4, "pp": 8},)``."""
     tokens: float | str | None
     """Tokens of the whole run, such as ``15T``: days, GPU-hours, cost, energy and emissions of it are told."""
+    tokens_per_parameter: float | None
+    """Tokens of the whole run for each parameter that one of them passes through, in place of `tokens`."""
     gpu_hour_price: float | Mapping[str, float] | None
     """What an hour of a GPU costs, or what it costs on each cluster: ``{"h100": 2.5}``."""
     currency: str | None

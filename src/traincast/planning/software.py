@@ -196,10 +196,12 @@ def software_of(
         if not open_ & set(fields):
             found.append(each)
         elif len(fields) == 1 and isinstance(value := next(iter(fields.values())), bool):
-            overlaps |= {name: (value,) if each.always else (value, not value) for name in fields}
+            overlaps |= dict.fromkeys(fields, (value,) if each.always else (value, not value))
     defaults = by_framework(framework, {name for each in found for name, _ in each.settings}, request)
     # What only turns something off that is not on is no switch here.
     found = [each for each in found if not _is_idle(each, defaults) or allowed(each, {**facts, **defaults}) is None]
-    idle = {each.axis: allowed(each, facts) is None for each in SWITCHES if each.of(framework) and _is_idle(each, defaults)}
+    idle = {
+        each.axis: allowed(each, facts) is None for each in SWITCHES if each.of(framework) and _is_idle(each, defaults)
+    }
     forced = frozenset(axis for axis, can in idle.items() if not can)
     return Software(facts=facts, defaults=defaults, switches=tuple(found), forced=forced, overlaps=overlaps)
