@@ -91,6 +91,8 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     """The same where one kernel computes the loss and its gradient."""
     saved_logit_bytes: int = 4
     """Those of them that wait for the backward pass."""
+    loss_tiles: int = 1
+    """Parts of the sequences whose logits are there one after another (`Kernels.loss_tiles`)."""
     fused_loss: bool = False
     """Whether `logit_bytes` has the logits' gradient; else that is made in addition to what was saved."""
     activation_copy: bool = False
@@ -113,6 +115,17 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     """Whether frozen weights that GEMMs read in 8 bits or less are kept in that type alone."""
     buffer_bytes: float = 0.0
     """Buckets that gradients and parameters pass through."""
+    gathers_matrices: bool = False
+    """Whether of sharded parameters single matrices are whole at a time, each for the GEMMs that read it: two of a
+    layer, as the next one is gathered ahead, or embedding or LM head; else those of two layers, and both of these."""
+    casts_shards: bool = False
+    """Whether sharded fp32 parameters have copies in the type that GEMMs read, as shards, before they are gathered."""
+    runtime_bytes: float = 0.0
+    """What the runtime of other accelerators keeps, with buffers of its communication; 0: CUDA, NCCL and cuBLAS, which
+    are counted one by one."""
+    slack: float = 0.04
+    """Reserved over allocated memory, less 1. Source of the default: the median (3.8 %, range 2.8 to 7.9 %) of the 34
+    Megatron runs of SimuMax that print both, which are 14 different measurements (docs/b200)."""
 
 
 class Framework(Struct, frozen=True, kw_only=True):
@@ -274,7 +287,13 @@ class Framework(Struct, frozen=True, kw_only=True):
         check_given(self, ("layers_per_chunk", "vocab_multiple"), least=1)
 
     def memory_policy(
-        self, zero: int, *, dropout: bool | None = None, loss_kernel: str = "", fused_sums: bool = True
+        self,
+        zero: int,
+        *,
+        dropout: bool | None = None,
+        loss_kernel: str = "",
+        loss_tiles: int = 1,
+        fused_sums: bool = True,
     ) -> MemoryPolicy:
         """Return what it keeps in memory with a stage of ZeRO; 3 is FSDP, which reduces into shards.
 
@@ -290,12 +309,13 @@ class Framework(Struct, frozen=True, kw_only=True):
             dropout=self.memory.dropout if dropout is None else dropout,
             fused_loss=fused,
             logit_bytes=self.memory.fused_logit_bytes if fused else logit_bytes,
+            loss_tiles=loss_tiles,
             activation_copy=not self.fused_elementwise,
             gradient_placeholders=self.gradient_placeholders and zero < 3 and fused_sums,
         )
 
 
-_DECIDED = ("activation_copy", "gradient_placeholders", "main_gradient_bytes")
+_DECIDED = ("activation_copy", "gradient_placeholders", "loss_tiles", "main_gradient_bytes")
 """What `Framework.memory_policy` decides, and no file says."""
 
 _LEVELS: Mapping[str, Callable[[object, str], Any]] = {"out_of_the_box": read_plain, "habits": read_habits}
