@@ -37,7 +37,7 @@ class Stage:
     like = "one kind"
 
     def __init__(self, host=None, exchanges=(OUT, REDUCE, BACK), own=()):
-        self.exchanges, self.launched, self.own, self.kinds = exchanges, host or Launches(), own, {}
+        self.exchanges, self.launched, self.own = exchanges, host or Launches(), own
 
     def host(self, phase):
         return self.launched
@@ -53,7 +53,7 @@ class Stage:
     def at(self, place, phase):
         return PLACES[place]
 
-    def alongside(self, blocks, *, without=()):
+    def alongside(self, without=()):
         return list(self.own)
 
     def nothing(self):

@@ -17,15 +17,11 @@ from traincast.lowering.gradients import Alongside, own_gradients
 from traincast.lowering.launches import Launches
 from traincast.lowering.work import Exchange, Pass
 from traincast.model.numbers import Number, anywhere
-from traincast.model.structure import Blocks
 from traincast.workload.words import Phase
 
 
 class Layers(Protocol):
     """The layers of a stage."""
-
-    kinds: Mapping[Blocks, int]
-    """How many there are of each kind."""
 
     @property
     def like(self) -> Hashable:
@@ -40,8 +36,8 @@ class Layers(Protocol):
     def at(self, place: str, phase: Phase) -> Pass:
         """Return what they run in a pass at a place alongside the exchanges of tokens with their experts."""
 
-    def alongside(self, blocks: Mapping[Blocks, int], *, without: Collection[str] = ()) -> Alongside:
-        """Return what parts of some blocks exchange in the backward pass alongside their own GEMMs, with these."""
+    def alongside(self, without: Collection[str] = ()) -> Alongside:
+        """Return what parts exchange in the backward pass alongside their own GEMMs, with these; not at some places."""
 
     def nothing(self) -> Pass:
         """Return a pass in which nothing runs."""
@@ -95,7 +91,7 @@ def _backward(emit: Emitter, stage: Layers) -> Rows:
     layers, weights = map(stage.in_pass, (Phase.BACKWARD, Phase.WEIGHT_GRADIENT))
     out, back, others = layers.with_experts()
     if not (emit.job.experts.hides_exchanges and out):
-        rows, layers, weights = own_gradients(emit, "layers", layers, weights, stage.alongside(stage.kinds))
+        rows, layers, weights = own_gradients(emit, "layers", layers, weights, stage.alongside())
         compute = emit.compute("layers backward", Phase.BACKWARD, layers)
         compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights)
         return rows + emit.alongside(layers.exchanges, Phase.BACKWARD, compute)
@@ -111,7 +107,7 @@ def _backward(emit: Emitter, stage: Layers) -> Rows:
     layers = layers.without(experts, dispatch, combine)
     layers.exchanges = others
     places = _OVERLAPPED if emit.job.experts.shared_expert_overlap else ()
-    alongside = stage.alongside(stage.kinds, without=places)
+    alongside = stage.alongside(places)
     first, layers, weights = own_gradients(emit, "layers", layers, weights, alongside)
     rows += emit.compute("layers backward", Phase.BACKWARD, layers)
     rows += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights)

@@ -163,11 +163,12 @@ class StageWork(Struct, frozen=True, dict=True):
                     found.add(at_place, count)
         return self.of_rank.totals[key]
 
-    def alongside(self, blocks: Mapping[Blocks, int], *, without: Collection[str] = ()) -> Alongside:
-        """Return what parts of some blocks exchange in the backward pass alongside their own GEMMs, with these.
+    def alongside(self, without: Collection[str] = ()) -> Alongside:
+        """Return what parts exchange in the backward pass alongside their own GEMMs, with these; not at some places."""
+        return self.exchanged_with_gemms(self.kinds, without)
 
-        Each with the direction of the GEMMs; parts that have one of some places are left out.
-        """
+    def exchanged_with_gemms(self, blocks: Mapping[Blocks, int], without: Collection[str] = ()) -> Alongside:
+        """Return the same of some blocks."""
         found: dict[tuple[str, str], Pass] = {}
         for each, count in blocks.items():
             for (part, direction, place), passed in self.of_rank.work(each).alongside.items():

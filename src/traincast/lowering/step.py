@@ -177,7 +177,7 @@ def _ends(emit: Emitter, stage: StageWork, phase: Phase) -> Rows:
         found = stage.total(stage.ends, phase)
         if phase is Phase.FORWARD:
             return emit.compute("LM head forward", Phase.FORWARD, found) + emit.all(found.exchanges, Phase.FORWARD)
-        weights, alongside = stage.total(stage.ends, Phase.WEIGHT_GRADIENT), stage.alongside(stage.ends)
+        weights, alongside = stage.total(stage.ends, Phase.WEIGHT_GRADIENT), stage.exchanged_with_gemms(stage.ends)
         rows, *left = own_gradients(emit, "LM head", found, weights, alongside, Phase.BACKWARD)
         both = stage.nothing()
         for each in left:
