@@ -226,6 +226,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Whether routing is a few fused kernels where the job does not say."""
     fused_permute: bool = False
     """Whether tokens are permuted by fused kernels where the job does not say."""
+    overlaps_tp_gradients: bool = False
+    """Whether layers whose outputs are split over tensor parallel ranks gather their inputs and sum up the gradients of
+    these while a GEMM of their backward pass runs, whether `overlap_tp` is on or off."""
     te_op_fuser: bool = False
     """Whether Transformer Engine fuses operations where the job does not say."""
     fp8_attention: bool = False
