@@ -45,6 +45,17 @@ def usual_settings(framework: Framework, request: JobRequest, cluster: Cluster |
     return {name: value for name, (value, _) in _usual(framework, request, cluster).items()}
 
 
+def settings_of(
+    level: str | None, framework: Framework, request: JobRequest, cluster: Cluster | None
+) -> Mapping[str, Any]:
+    """Return the fields that a level of effort sets, of those that a job leaves open; what is best is searched."""
+    if level is None:
+        return {}
+    return (
+        plain_settings(framework, request) if level == OUT_OF_THE_BOX else usual_settings(framework, request, cluster)
+    )
+
+
 def as_tuned(request: JobRequest, decided: Decisions) -> JobRequest:
     """Return a job with the fields of its level of effort where it leaves them open, each group with a note.
 

@@ -21,11 +21,11 @@ from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.switches import SWITCHES, Switch, allowed, offered
 from traincast.planning.layout import Settings
 
-BEST = "best"
-"""How far software is tuned of which all that the framework can do is tried."""
-
 _ROUTED = ("moe_dispatcher", *(each.name for each in ways()))
 """Axes of a layout that a way of execution decides: all others depend on more of the layout."""
+
+_SPLITS = frozenset(left_open())
+"""Fields that a plan decides layout by layout."""
 
 Options = tuple[Switch | None, ...]
 """Of one axis; None is none of its switches."""
@@ -38,8 +38,6 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
     """What is known of the job and the cluster, whatever its layout."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """What the framework does by itself of all that a switch might set."""
-    usual: Settings = ()
-    """What is set where nothing is switched: habits of the framework's recipes."""
     switches: tuple[Switch, ...] = ()
     """What the framework offers, but for what the job says itself."""
     forced: frozenset[str] = frozenset()
@@ -49,7 +47,7 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def axes(self) -> Mapping[str, Options]:
-        """The options of each axis, those after others that need these; nothing, unless what the framework does is one."""
+        """The options of each axis, after those that they need; nothing, unless what the framework does is one."""
         rows: dict[str, tuple[Switch, ...]] = {}
         for each in self.switches:
             rows[each.axis] = (*rows.get(each.axis, ()), each)
@@ -58,30 +56,38 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
         while len(order) < len(rows):
             left = [axis for axis in rows if axis not in order]
             order.append(next((axis for axis in left if not _waits(rows[axis], left, rows)), left[0]))
-        return {
-            axis: rows[axis] if axis in self.forced or _chosen(rows[axis], self.defaults) else (None, *rows[axis])
-            for axis in order
-        }
+        return {axis: rows[axis] if _chosen(rows[axis], self.defaults) else (None, *rows[axis]) for axis in order}
 
     def values(self, name: str) -> tuple[Any, ...]:
         """Return what switches set a field to."""
         said = (dict(each.settings) for each in self.switches)
         return tuple(dict.fromkeys(each[name] for each in said if name in each))
 
+    @cached_property
+    def tried(self) -> frozenset[str]:
+        """The fields that switches set, usual or not."""
+        switches = (each for options in self.axes.values() for each in options if each)
+        return frozenset(self.overlaps) | {name for each in switches for name, _ in each.settings}
+
     def choices(self, known: Mapping[str, Any]) -> tuple[Settings, ...]:
         """Return every combination of settings that is tried with some degrees; `known` are facts of these."""
-        found: dict[Settings, None] = {}
-        for taken in self._tried(known):
-            for each in self._with_best(taken, known):
-                found[self._settings(each)] = None
-        return tuple(found)
+        tried = (each for taken in self._tried(known) for each in self._with_best(taken, known))
+        return tuple(dict.fromkeys(map(self._settings, tried)))
 
     def _tried(self, known: Mapping[str, Any]) -> Iterator[list[Switch]]:
         """Yield every choice of the axes that must be tried."""
-        for options in product(*filter(_is_screened, self.axes.values())):
+        axes = [self._able(axis, options, known) for axis, options in self.axes.items() if _is_screened(options)]
+        for options in product(*axes):
             taken = [each for each in options if each is not None]
             if all(self._refused(each, self._settings(taken), known) is None for each in taken):
                 yield taken
+
+    def _able(self, axis: str, options: Options, known: Mapping[str, Any]) -> Options:
+        """Return the options of an axis, nothing only where the framework can do without on this machine, or must."""
+        if axis not in self.forced:
+            return options
+        able = tuple(each for each in options if each and allowed(each, {**self.facts, **known}) is None)
+        return able or (None,)
 
     def _with_best(self, taken: Sequence[Switch], known: Mapping[str, Any]) -> Iterator[Sequence[Switch]]:
         """Yield a choice with the best of all other axes, and with what may have to stand for it."""
@@ -114,7 +120,7 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
         return True
 
     def _settings(self, taken: Iterable[Switch]) -> Settings:
-        found = dict(self.usual)
+        found: dict[str, Any] = {}
         for each in taken:
             found.update(each.settings)
         return tuple(sorted((name, value) for name, value in found.items() if self.defaults.get(name) != value))
@@ -174,8 +180,19 @@ def by_framework(framework: Framework, names: Iterable[str], request: JobRequest
     return found
 
 
+def is_of_way(name: str) -> bool:
+    """Say whether a field of a job is a matter of a way of execution, and not of how a layout splits the work."""
+    return name in _ROUTED or name not in _SPLITS
+
+
 def software_of(
-    request: JobRequest, framework: Framework, cluster: Cluster, tuned: str, fixed: Iterable[str], **known: object
+    request: JobRequest,
+    framework: Framework,
+    cluster: Cluster,
+    *,
+    tried: bool,
+    fixed: Iterable[str],
+    **known: object,
 ) -> Software:
     """Return what of a framework's software is tried for a job; what it says itself, and what is `fixed`, stays.
 
@@ -185,9 +202,9 @@ def software_of(
     facts = {"task": "pretrain", "optimizer": "adam", **said, **known}
     facts |= {"dropout": framework.memory.dropout, "packed_length": None, "offload_modules": ()} | said
     facts |= model_facts(request.model) | machine_facts(cluster)
-    if tuned != BEST:
+    if not tried:
         return Software(facts=facts)
-    held, open_ = {*said, *fixed}, set(left_open()) - set(_ROUTED)
+    held, open_ = {*said, *fixed}, _SPLITS - set(_ROUTED)
     found, overlaps = list[Switch](), dict[str, tuple[bool, ...]]()
     for each in offered(framework, facts):
         fields = dict(each.settings)

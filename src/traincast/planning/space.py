@@ -19,15 +19,17 @@ from traincast.job.condition_facts import job_facts, layout_facts, precision_fac
 from traincast.job.degrees import check_model
 from traincast.job.fields import ways
 from traincast.job.frameworks import CP_KINDS, Framework
+from traincast.job.habits import settings_of
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
+from traincast.job.levels import BEST
 from traincast.job.precision import check_gpu, precision_on
-from traincast.job.request import JobRequest
+from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.model.dispatch import DISPATCHERS, dispatcher_of
 from traincast.model.recompute import DISCARDING_MODULES, available_modules
 from traincast.planning.layout import Settings
 from traincast.planning.options import Recompute, Variant
-from traincast.planning.software import BEST, Software, routed, software_of
+from traincast.planning.software import Software, is_of_way, routed, software_of
 from traincast.schedules.schedule import SCHEDULES, fixed_virtual_stages, planned, usual_schedule
 
 PRECISIONS = ("bf16", "fp8", "fp8_block", "mxfp8")
@@ -74,8 +76,8 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
     """Values that single fields are held to."""
     most: Mapping[str, int] = field(default_factory=dict)
     """Upper limits of single fields."""
-    tuned: str = "usual"
-    """How far the framework's software is tuned, of `traincast.job.tuning.LEVELS`."""
+    tuned: str | None = None
+    """How far the framework's software is tuned, one of `traincast.job.levels.LEVELS`; None: as its file says."""
     held: Settings | None = None
     """Settings of software that all layouts have; None: what `tuned` says is tried."""
 
@@ -83,7 +85,24 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
     def software(self) -> Software:
         """What of the framework's software is tried."""
         offloads = {} if self.allow_offload else {"offload_activations": 0, "offload_optimizer": 0.0}
-        return software_of(self.request, self.framework, self.cluster, self.tuned, self.fixed, **offloads)
+        tried = self.tuned == BEST
+        return software_of(self.request, self.framework, self.cluster, tried=tried, fixed=self.fixed, **offloads)
+
+    def usual(self, degrees: Degrees | None = None, precision: str | None = None) -> Mapping[str, Any]:
+        """Return what the level of effort sets of software, for some degrees, unless it is tried."""
+        known = self.__dict__.setdefault("_usual", {})
+        key = degrees, precision
+        if key not in known:
+            said = {} if degrees is None else asdict(degrees)
+            said = {name: value for name, value in {**said, "precision": precision}.items() if name in JOB_FIELDS}
+            request = replace(self.request, **{name: value for name, value in said.items() if value is not None})
+            known[key] = {
+                name: value
+                for name, value in settings_of(self.tuned, self.framework, request, self.cluster).items()
+                if name not in self.fixed and name not in self.software.tried
+            }
+        found: Mapping[str, Any] = known[key]
+        return found
 
     def among(self, name: str, usual: Iterable[Any]) -> tuple[Any, ...]:
         """Return the values of an axis: those that are fixed, else the usual ones within the limits."""
@@ -349,11 +368,11 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         chooses = self.full or (framework.fsdp and framework.reshard_choice)
         return self.among("reshard_after_forward", (True, False) if chooses else (True,))
 
-    def switches(self, name: str, *, able: bool) -> tuple[bool, ...]:
+    def switches(self, name: str, *, able: bool, degrees: Degrees | None = None) -> tuple[bool, ...]:
         """Return whether something is on, where it can be: both in the full space, else as the framework has it."""
         if not able:
             return (False,)
-        usual = (bool(getattr(self.framework, name, False)),)
+        usual = (bool(self.usual(degrees).get(name, getattr(self.framework, name, False))),)
         return self.among(name, (True, False) if self.full else self.software.overlaps.get(name, usual))
 
     def variants(self, degrees: Degrees) -> tuple[Variant, ...]:
@@ -382,7 +401,9 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         known |= precision_facts(precision)
         zeros = {zero for zero, _ in self.shardings(degrees.replicas)}
         known |= {"zero": next(iter(zeros))} if len(zeros) == 1 else {}
-        yield from (routed(each) for each in self.software.choices(known))
+        usual = {name: value for name, value in self.usual(degrees, precision).items() if is_of_way(name)}
+        for each in self.software.choices(known):
+            yield routed(tuple(sorted({**usual, **dict(each)}.items())))
 
     def _ways(self, degrees: Degrees, axes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, bool], ...]]:
         """Yield every choice of switches that are axes of a layout: as some settings say, else as `switches` does."""
@@ -390,7 +411,7 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         choices = [
             self.among(each.name, (axes[each.name],))
             if each.name in axes and each.matters(degrees)
-            else self.switches(each.name, able=each.matters(degrees))
+            else self.switches(each.name, able=each.matters(degrees), degrees=degrees)
             for each in known
         ]
         names = [each.name for each in known]

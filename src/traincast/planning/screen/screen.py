@@ -123,7 +123,7 @@ class Screen:
             for variant in space.variants(degrees):
                 key = (variant, cluster.ranks_per_node)
                 splits = space.sequence_parallel(degrees.tp, degrees.cp)
-                overlaps = _overlaps_tp(space, parallel, cluster.ranks_per_node)
+                overlaps = _overlaps_tp(space, degrees, parallel, cluster.ranks_per_node)
                 for split, micro_batch, overlap in product(splits, micro_batches, overlaps):
                     work = self._packed_work(degrees, micro_batch, splits_heads=variant.cp_kind == "all_to_all")
                     family = found.setdefault(key, LayoutFamily(variant, cluster))
@@ -157,9 +157,9 @@ class Screen:
         return place_job(self.setting.cluster, parallel, asked)[0]
 
 
-def _overlaps_tp(space: Space, parallel: Parallel, ranks_per_node: int) -> tuple[bool, ...]:
+def _overlaps_tp(space: Space, degrees: Degrees, parallel: Parallel, ranks_per_node: int) -> tuple[bool, ...]:
     """Return whether tensor parallel exchanges may be overlapped; over nodes nothing of them is, whatever is asked."""
-    found = space.switches("overlap_tp", able=parallel.tp > 1)
+    found = space.switches("overlap_tp", able=parallel.tp > 1, degrees=degrees)
     inside = parallel.world_size <= ranks_per_node or ranks_per_node % parallel.tp == 0
     return found if inside else found[-1:]
 
