@@ -221,6 +221,8 @@ class Variant(Struct, frozen=True):
     """Every switch of `traincast.job.fields.ways`, by name."""
     software: Settings = ()
     """What of the framework's software is set otherwise than it sets it by itself, axes of a layout aside."""
+    ideal: bool = False
+    """Whether tokens get to their experts in no time: no way of execution, but one that bounds all others."""
 
     def fields(self) -> dict[str, Any]:
         """Return it as fields of a job."""

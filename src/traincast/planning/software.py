@@ -18,7 +18,7 @@ from traincast.job.condition_facts import machine_facts, model_facts
 from traincast.job.fields import left_open, ways
 from traincast.job.frameworks import Framework
 from traincast.job.request import JOB_FIELDS, JobRequest
-from traincast.job.switches import SWITCHES, Switch, allowed, offered
+from traincast.job.switches import SWITCHES, Need, Switch, allowed, offered
 from traincast.planning.layout import Settings
 
 _ROUTED = ("moe_dispatcher", *(each.name for each in ways()))
@@ -69,6 +69,15 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
         switches = (each for options in self.axes.values() for each in options if each)
         return frozenset(self.overlaps) | {name for each in switches for name, _ in each.settings}
 
+    def ideal(self, known: Mapping[str, Any]) -> Settings:
+        """Return what no choice is faster than: of every axis the best, if others are as it needs them."""
+        able = ([each for each in options if each and self._may(each, known)] for options in self.axes.values())
+        best = (each[-1] for each, options in zip(able, self.axes.values(), strict=True) if each and _is_sure(options))
+        return self._settings(best)
+
+    def _may(self, switch: Switch, known: Mapping[str, Any]) -> bool:
+        return allowed(switch, {**self.facts, **known, **dict(switch.settings)}) is None
+
     def choices(self, known: Mapping[str, Any]) -> tuple[Settings, ...]:
         """Return every combination of settings that is tried with some degrees; `known` are facts of these."""
         tried = (each for taken in self._tried(known) for each in self._with_best(taken, known))
@@ -91,19 +100,29 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
 
     def _with_best(self, taken: Sequence[Switch], known: Mapping[str, Any]) -> Iterator[Sequence[Switch]]:
         """Yield a choice with the best of all other axes, and with what may have to stand for it."""
-        found = [list(taken)]
+        found: list[Sequence[Switch]] = [taken]
         for options in filter(_is_sure, self.axes.values()):
-            longer = []
-            for had in found:
-                for option in reversed(options):
-                    now = had if option is None else [*had, option]
-                    if option is not None and self._refused(option, self._settings(now), known) is not None:
-                        continue
-                    longer.append(now)
-                    if option is not None and self._is_settled(option, self._settings(now), known):
-                        break
-            found = longer
+            found = [longer for had in found for longer in self._with_one(had, options, known)]
         yield from found
+
+    def _with_one(
+        self, had: Sequence[Switch], options: Options, known: Mapping[str, Any]
+    ) -> Iterator[Sequence[Switch]]:
+        """Yield a choice with the best option of an axis, then with those that can run where it is refused."""
+        doubts: list[Need] = []
+        for option in reversed(options):
+            if option is None:
+                yield had
+                return
+            now = (*had, option)
+            if self._refused(option, self._settings(now), known) is not None:
+                continue
+            if doubts and all(need in option.needs for need in doubts):
+                continue  # it is refused where the better one is
+            yield now
+            doubts = self._doubts(option, self._settings(now), known)
+            if not doubts:
+                return
 
     def allows(self, settings: Settings, known: Mapping[str, Any]) -> bool:
         """Say whether settings may stand with what is known of a layout, and nothing that is never worse may, too."""
@@ -128,13 +147,15 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
     def _refused(self, switch: Switch, settings: Settings, known: Mapping[str, Any]) -> str | None:
         return allowed(switch, {**self.facts, **self.defaults, **known, **dict(settings)})
 
-    def _is_settled(self, switch: Switch, settings: Settings, known: Mapping[str, Any]) -> bool:
-        """Say whether all that a switch needs is known, so that no layout can have it refused."""
+    def _doubts(self, switch: Switch, settings: Settings, known: Mapping[str, Any]) -> list[Need]:
+        """Return what a switch needs that is not known yet, so that some layouts may have it refused."""
         said = {**self.facts, **self.defaults, **known, **dict(settings)}
-        return all(
-            all(each.name in said for each in need) or any(each.name in said and each.holds(said) for each in need)
+        return [
+            need
             for need in switch.needs
-        )
+            if not all(each.name in said for each in need)
+            and not any(each.name in said and each.holds(said) for each in need)
+        ]
 
 
 def _waits(options: Sequence[Switch], left: Iterable[str], rows: Mapping[str, Sequence[Switch]]) -> bool:

@@ -43,6 +43,9 @@ LEAST_CONTEXT = 4096
 split 8,192 tokens over two ranks (NVIDIA/dgxc-benchmarking, llama3.1)."""
 
 
+_LEAST_DISPATCHER = "deepep"
+"""Dispatcher with the fewest kernels of its own."""
+
 _RECOMPUTED = ("recompute", "recompute_layers", "recompute_method", "recompute_modules", "offload_activations")
 """Facts that each recomputation of a pipeline decides."""
 
@@ -258,6 +261,8 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
 
     def allows(self, job: Job, variant: Variant, recompute: Recompute | None = None) -> bool:
         """Say whether the framework lets a pipeline run with the settings of a way of execution, and recompute so."""
+        if variant.ideal:
+            return True
         settings = (*variant.ways, *variant.software, ("moe_dispatcher", variant.moe_dispatcher))
         known = {name: value for name, value in job_facts(job, self.cluster).items() if name not in _RECOMPUTED}
         if recompute is not None:
@@ -389,6 +394,13 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
                 for on in self._ways(degrees, axes)
             )
         )
+
+    def ideal(self, variant: Variant) -> Variant:
+        """Return the way of execution that is never slower than any choice of software."""
+        off = tuple((name, False) for name, _ in variant.ways)
+        dispatcher = None if variant.moe_dispatcher is None else _LEAST_DISPATCHER
+        software = self.software.ideal(precision_facts(variant.precision))
+        return replace(variant, ways=off, moe_dispatcher=dispatcher, software=software, ideal=True)
 
     def _settings(self, degrees: Degrees, precision: str) -> Iterator[tuple[dict[str, Any], Settings]]:
         """Yield the settings of software that are tried with some degrees, axes of a layout apart from the others."""

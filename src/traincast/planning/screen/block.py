@@ -91,6 +91,12 @@ class LayoutBlock(BlockTables, dict=True):
                 overlaps, peak_bytes = self._overlaps_of(ways, rows)[:1], peaks.peak_bytes(rows)
                 yield BlockPart(ways.zero, reshard, rows, overlaps, np.empty(0), peak_bytes, (1, *peak_bytes.shape))
 
+    def steps(self) -> Iterator[tuple[Rows, FloatArray]]:
+        """Return the steps of the block alone, [O, K, Z, R] of each run of shares."""
+        for ways, reshard in self._ways():
+            steps = Steps(self, self.passes(ways.zero), self.states, ways, reshard=reshard)
+            yield from ((rows, steps.step_s(rows, self._overlaps_of(ways, rows))) for rows in ways.rows)
+
     def _ways(self) -> Iterator[tuple[Ways, bool]]:
         """Yield the ways to shard with each stage of ZeRO, and whether parameters are gathered again."""
         most = max(1, CELLS // len(self.recomputes))

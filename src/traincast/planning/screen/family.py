@@ -124,6 +124,8 @@ class FamilyTables:
         if self.family.variant.cp_kind == "all_to_all":
             exchanging.add(Group.CP)
         factor = {group: self.factors.factor(name) for group, name in TRANSFER_CLASS.items()}
+        if self.family.variant.ideal:
+            factor[Group.EP] = 0.0
         return Links(self.places, parallel, self.family.cluster, frozenset(exchanging), factor)
 
     def host_s(self, cost_class: CostClass, time_s: float) -> float:

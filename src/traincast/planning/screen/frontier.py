@@ -3,11 +3,13 @@
 Letters: K shares, L levels of memory, N choices of overlaps of shares, X all else.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from traincast.planning.layout import Layout
+from traincast.planning.options import Variant
 from traincast.planning.screen.block import BlockPart, LayoutBlock
 from traincast.workload.ops import FloatArray, IntArray
 
@@ -68,6 +70,18 @@ class Frontier:
     def _level(self, peaks: FloatArray) -> IntArray:
         found: IntArray = np.minimum(peaks * (self.levels / self.limit_bytes), self.levels).astype(np.int64)
         return found
+
+    @property
+    def fastest_s(self) -> float:
+        """The least step so far; without end where nothing fits."""
+        self._tidy()
+        return self._found[0][0] if self._found else math.inf
+
+    @property
+    def fastest_variant(self) -> Variant | None:
+        """The way of execution that has it."""
+        self._tidy()
+        return self._found[0][2].filled.family.variant if self._found else None
 
     def _tidy(self) -> None:
         """Drop what is neither among the fastest nor the fastest for its memory."""

@@ -12,6 +12,7 @@ Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stage
 import dataclasses
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 from msgspec import Struct
@@ -23,8 +24,9 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.packing import packing_of
 from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.planning.layout import Layout
-from traincast.planning.options import Variant
+from traincast.planning.options import Recompute, Variant
 from traincast.planning.screen.block import LayoutBlock
+from traincast.planning.screen.bounds import needed
 from traincast.planning.screen.family import FamilyTables, LayoutFamily, SpaceTables, parallel_of
 from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.members import Member, Members, ShareKey
@@ -67,7 +69,8 @@ class Screen:
         """
         begin = time.perf_counter()
         frontier = Frontier(self.limit_bytes, keep)
-        for block in self.blocks():
+        places = Places(self.setting.network)
+        for block in needed(self._families(), partial(self._of_family, places), frontier, self.space.ideal):
             frontier.add(block)
         if not frontier.evaluated:
             raise InfeasibleError(self._empty())
@@ -101,9 +104,13 @@ class Screen:
         return (layouts[0], steps[0], peaks[0]) if layouts else None
 
     def blocks(self) -> Iterator[LayoutBlock]:
-        """Yield the space block by block."""
+        """Yield the whole space block by block, with every choice of software."""
         places = Places(self.setting.network)
         for family in self._families():
+            yield from self._of_family(places, family)
+
+    def _of_family(self, places: Places, family: LayoutFamily) -> Iterator[LayoutBlock]:
+        if family.members:
             yield from _blocks(FamilyTables(self.space, self.setting, family, places, self.common))
 
     def _empty(self) -> str:
@@ -182,7 +189,9 @@ def _blocks(tables: FamilyTables) -> Iterator[LayoutBlock]:
             )
             variant = family.variant
             recomputes = tuple(
-                each for each in space.recomputes(shape.job) if space.allows(shape.job, variant, recompute=each)
+                each
+                for each in ((Recompute(),) if variant.ideal else space.recomputes(shape.job))
+                if space.allows(shape.job, variant, recompute=each)
             )
             if recomputes and able:
                 yield LayoutBlock(tables, shape, members.with_counts(able), recomputes)
