@@ -3,7 +3,7 @@
 Letters: K shares.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -55,6 +55,16 @@ class LayoutFamily(Struct):
     shares: dict[ShareKey, int] = field(default_factory=dict)
     members: dict[tuple[int, int], list[Member]] = field(default_factory=dict)
     """By pipeline stages and tensor parallel degree."""
+
+    def take(self, other: "LayoutFamily") -> None:
+        """Take over the layouts of another one, each once."""
+        keys = list(other.shares)
+        for place, members in other.members.items():
+            kept = dict.fromkeys(self.members.get(place, ()))
+            kept |= dict.fromkeys(
+                Member(self.shares.setdefault(keys[each.share], len(self.shares)), each.degrees) for each in members
+            )
+            self.members[place] = list(kept)
 
 
 def parallel_of(degrees: Degrees) -> Parallel:
@@ -182,10 +192,12 @@ class FamilyTables:
             found[at] = self.links_of(degrees).seconds(Group.PP, Operation.SEND_RECV, size[at])
         return self._messages_s.setdefault(pp, found)
 
-    def shapes(self, pp: int) -> Iterator[Shape]:
-        """Yield every pipeline of that many stages."""
+    def shapes(self, pp: int, wanted: Collection[tuple[str, int]] | None = None) -> Iterator[Shape]:
+        """Yield every pipeline of that many stages, or those with a schedule and virtual stages that are wanted."""
         degrees = next(each for (stages, _), each in self.family.members.items() if stages == pp)[0].degrees
         for schedule, vpp, _ in self.space.pipelines(pp):
+            if wanted is not None and (schedule, vpp) not in wanted:
+                continue
             try:
                 job = few_microbatches(self._job(degrees, schedule, vpp))
                 parallel, pairs = job.parallel, job.experts.pairs_passes

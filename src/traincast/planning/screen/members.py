@@ -71,6 +71,13 @@ class Members(Struct, dict=True):
 
         return self.once(("with counts", counts), chosen)
 
+    def only(self, wanted_K: tuple[bool, ...]) -> "Members":
+        """Return those that are wanted."""
+        if all(wanted_K):
+            return self
+        members = tuple(each for each, wanted in zip(self.members, wanted_K, strict=True) if wanted)
+        return self.once(("only", wanted_K), lambda: Members(members, self.shares, self.global_batch, self.shardings))
+
     @cached_property
     def share_K(self) -> IntArray:
         """Each share in the tables of its family."""

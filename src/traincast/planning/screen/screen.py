@@ -11,7 +11,7 @@ Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stage
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import product
 
@@ -22,14 +22,15 @@ from traincast.errors import InfeasibleError
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.job.packing import packing_of
-from traincast.job.parallel import MAX_SLOTS, Parallel
+from traincast.job.parallel import Parallel
 from traincast.planning.layout import Layout
-from traincast.planning.options import Recompute, Variant
+from traincast.planning.options import Variant
 from traincast.planning.screen.block import LayoutBlock
+from traincast.planning.screen.blocks import FamilyBlocks
 from traincast.planning.screen.bounds import needed
 from traincast.planning.screen.family import FamilyTables, LayoutFamily, SpaceTables, parallel_of
 from traincast.planning.screen.frontier import Frontier
-from traincast.planning.screen.members import Member, Members, ShareKey
+from traincast.planning.screen.members import Member, ShareKey
 from traincast.planning.screen.transfers import Places
 from traincast.planning.space import Degrees, Space
 from traincast.simulation.step import Setting
@@ -58,6 +59,11 @@ class Screen:
     limit_bytes: float
     """Memory of a GPU that a layout may need."""
     common: SpaceTables = dataclasses.field(default_factory=SpaceTables)
+    _places: Places = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with no places."""
+        self._places = Places(self.setting.network)
 
     def run(self, keep: int = 400) -> Screened:
         """Work out every layout, and keep the best ones.
@@ -69,8 +75,7 @@ class Screen:
         """
         begin = time.perf_counter()
         frontier = Frontier(self.limit_bytes, keep)
-        places = Places(self.setting.network)
-        for block in needed(self._families(), partial(self._of_family, places), frontier, self.space.ideal):
+        for block in needed(self._blocks(), frontier, self._ideal):
             frontier.add(block)
         if not frontier.evaluated:
             raise InfeasibleError(self._empty())
@@ -105,13 +110,23 @@ class Screen:
 
     def blocks(self) -> Iterator[LayoutBlock]:
         """Yield the whole space block by block, with every choice of software."""
-        places = Places(self.setting.network)
-        for family in self._families():
-            yield from self._of_family(places, family)
+        for family in self._blocks():
+            yield from family.blocks()
 
-    def _of_family(self, places: Places, family: LayoutFamily) -> Iterator[LayoutBlock]:
-        if family.members:
-            yield from _blocks(FamilyTables(self.space, self.setting, family, places, self.common))
+    def _blocks(self) -> list[FamilyBlocks]:
+        return list(map(self._of, self._families()))
+
+    def _of(self, family: LayoutFamily) -> FamilyBlocks:
+        return FamilyBlocks(family, partial(FamilyTables, self.space, self.setting, family, self._places, self.common))
+
+    def _ideal(self, families: Iterable[LayoutFamily]) -> list[FamilyBlocks]:
+        """Return all layouts with the software that no choice beats."""
+        found: dict[tuple[Variant, int | None], LayoutFamily] = {}
+        for family in families:
+            variant = self.space.ideal(family.variant)
+            key = variant, family.cluster.ranks_per_node
+            found.setdefault(key, LayoutFamily(variant, family.cluster)).take(family)
+        return list(map(self._of, found.values()))
 
     def _empty(self) -> str:
         request = self.space.request
@@ -169,29 +184,3 @@ def _overlaps_tp(space: Space, degrees: Degrees, parallel: Parallel, ranks_per_n
     found = space.switches("overlap_tp", able=parallel.tp > 1, degrees=degrees)
     inside = parallel.world_size <= ranks_per_node or ranks_per_node % parallel.tp == 0
     return found if inside else found[-1:]
-
-
-def _blocks(tables: FamilyTables) -> Iterator[LayoutBlock]:
-    """Yield the blocks of a family."""
-    family, space = tables.family, tables.space
-    shares, batch = list(family.shares), space.request.global_batch
-    for pp in sorted({pp for pp, _ in family.members}):
-        every = [each for (count, _), found in family.members.items() if count == pp for each in found]
-        every.sort(key=lambda member: member.degrees.replicas)
-        shardings = {each: space.shardings(each) for each in {m.degrees.replicas for m in every}}
-        sharded = tuple(each for each in every if shardings[each.degrees.replicas])
-        members = Members(sharded, shares, batch, shardings)
-        counts = set(members.microbatches_K.tolist())
-        for shape in tables.shapes(pp):
-            vpp, schedule = shape.job.parallel.vpp, shape.job.pipeline.schedule
-            able = frozenset(
-                count for count in counts if pp * vpp * count <= MAX_SLOTS and space.runs(schedule, pp, vpp, count)
-            )
-            variant = family.variant
-            recomputes = tuple(
-                each
-                for each in ((Recompute(),) if variant.ideal else space.recomputes(shape.job))
-                if space.allows(shape.job, variant, recompute=each)
-            )
-            if recomputes and able:
-                yield LayoutBlock(tables, shape, members.with_counts(able), recomputes)
