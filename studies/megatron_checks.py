@@ -195,7 +195,8 @@ def main() -> int:
         job = resolve_job(draft.request(), cluster)
         found, missing = refusals(job, cluster), unknown(job)
         said += len(found)
-        print(f"{path}: {'; '.join(found) or 'accepted'}")
+        asked = "the rules alone" if release() is None else f"megatron-core {release()} and the rules"
+        print(f"{path}: {'; '.join(found) or f'accepted by {asked}'}")
         if missing:
             print(f"  not known to megatron-core {release()}, so that it was not asked: {', '.join(missing)}")
     return int(said > 0)
