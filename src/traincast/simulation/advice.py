@@ -12,18 +12,18 @@ modelled within `OWN_SPREAD` of what it saves, and both steps within `OWN_SHARE`
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traincast.analysis.explanation import path_shares
 from traincast.analysis.summary import Advice
 from traincast.dialects.spelling import dialect_name, spelled
 from traincast.errors import TraincastError
 from traincast.estimate.factors import FactorTable
 from traincast.estimate.memory import chance_of_oom
 from traincast.estimate.memory.fits import REFUSED_ABOVE
-from traincast.job.fields import FIELDS
 from traincast.job.job import Job
 from traincast.job.switches import Need
 from traincast.simulation.confidence import basis_of_step, deviation_alone, sensitivities
@@ -51,7 +51,7 @@ RISKED = 0.1
 """Chance of running out of memory up to which a change is taken, or that of the job as it is."""
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Alternative(Struct, frozen=True, kw_only=True):
     """Something that might be otherwise."""
 
     name: str
@@ -114,16 +114,22 @@ class Bench(Struct, frozen=True, kw_only=True):
     table: FactorTable
 
 
+Found: TypeAlias = tuple[Tried, tuple[Alternative, ...]]
+"""A job that was forecast, and what was changed for it: the change itself, and what that needs."""
+
+
 class _Search(Struct):
     """What may still be tried of a job."""
 
     bench: Bench
     start: Tried
-    changes: Sequence[Change]
+    changes: Sequence[Alternative]
     left: int = MOST_TRIALS
     known: list[Tried] = field(default_factory=list)
 
-    def tried(self, before: Tried, taken: Sequence[Change], change: Change) -> tuple[Tried, tuple[Change, ...]] | None:
+    def tried(
+        self, before: Tried, taken: Sequence[Alternative], change: Alternative
+    ) -> tuple[Tried, tuple[Alternative, ...]] | None:
         """Return a job with one more change, and with that the others that it needs.
 
         None where that cannot be, changes nothing, does not fit, or where no trial is left.
@@ -139,8 +145,8 @@ class _Search(Struct):
         return None if after is None else (after, group)
 
     def _allowed(
-        self, before: Tried, taken: Sequence[Change], change: Change
-    ) -> tuple[Mapping[str, Any], Job, tuple[Change, ...]] | None:
+        self, before: Tried, taken: Sequence[Alternative], change: Alternative
+    ) -> tuple[Mapping[str, Any], Job, tuple[Alternative, ...]] | None:
         """Return the fields of a job with one more change and what that needs, the job, and all that is changed."""
         group = [change]
         for _ in range(1 + MOST_NEEDED):
@@ -155,7 +161,7 @@ class _Search(Struct):
             group.append(helping)
         return None
 
-    def _met_by(self, need: Need, job: Job, group: Sequence[Change]) -> Change | None:
+    def _met_by(self, need: Need, job: Job, group: Sequence[Alternative]) -> Alternative | None:
         """Return the change after which something that is needed holds, of those that change no numbers."""
         said = {name: value for each in group for name, value in each.fields.items()}
         facts = self.bench.facts(job)
@@ -196,18 +202,18 @@ def same_job(one: Job, other: Job) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in Job.__struct_fields__ if name != "assumptions")
 
 
-def _broken(changes: Iterable[Change], facts: Mapping[str, Any]) -> Need | None:
+def _broken(changes: Iterable[Alternative], facts: Mapping[str, Any]) -> Need | None:
     """Return the first of the needs of some changes that does not hold; each is conditions of which one must."""
     needs = (need for each in changes for need in each.needs)
     return next((need for need in needs if not any(one.holds(facts) for one in need)), None)
 
 
-def advise(start: Tried, changes: Iterable[Change], bench: Bench) -> tuple[Advice, ...]:
+def advise(start: Tried, changes: Iterable[Alternative], bench: Bench) -> tuple[Advice, ...]:
     """Return the changes that save, in the order to make them; those that change numbers come after all others.
 
     After those that are taken come those that save by themselves alone, and those that may not fit.
     """
-    changes, on_path = tuple(changes), _on_path(start.result)
+    changes, on_path = tuple(changes), _on_path(start.done)
     search = _Search(bench, start, changes)
     worth = [each for each in changes if _at_most_s(each, on_path) > LEAST_SAVED * start.step_s]
     worth.sort(key=lambda each: -_at_most_s(each, on_path))
@@ -233,10 +239,10 @@ class _Order(Struct):
     search: _Search
     now: Tried
     """With all that were taken."""
-    taken: tuple[Change, ...] = ()
+    taken: tuple[Alternative, ...] = ()
     found: list[Advice] = field(default_factory=list)
 
-    def take(self, changes: Sequence[tuple[Change, Tried | None]], *, keeps: bool) -> None:
+    def take(self, changes: Sequence[tuple[Alternative, Tried | None]], *, keeps: bool) -> None:
         """Take each change that saves over those before it and fits, of those that keep the numbers or of the others.
 
         Of two ways to do the same the first is taken. What saves nothing yet is tried once more after all others.
@@ -259,7 +265,7 @@ class _Order(Struct):
                     again.append((change, alone))
             left = again
 
-    def leave(self, group: Sequence[Change], alone: Tried, *, keeps: bool) -> None:
+    def leave(self, group: Sequence[Alternative], alone: Tried, *, keeps: bool) -> None:
         """Tell of a change that saves by itself and is not taken."""
         is_taken = any(each in self.taken for each in group)
         if self.search.saves(alone, self.search.start) and not is_taken:
@@ -269,7 +275,7 @@ class _Order(Struct):
 
 
 def _advice(
-    search: _Search, group: Sequence[Change], alone: Tried, before: Tried, after: Tried, *, keeps: bool
+    search: _Search, group: Sequence[Alternative], alone: Tried, before: Tried, after: Tried, *, keeps: bool
 ) -> Advice:
     """Return a change, with those of its group that it needs, and what it saves after those before it."""
     start, change, saving_s = search.start, group[0], before.step_s - after.step_s
@@ -298,7 +304,7 @@ def _advice(
     )
 
 
-def _name(group: Sequence[Change]) -> str:
+def _name(group: Sequence[Alternative]) -> str:
     """Return what a change is called, with those that it needs."""
     first, *others = (each.name for each in group)
     return f"{first}, with {' and '.join(others)}" if others else first
@@ -325,21 +331,15 @@ def deviation_of_saving(before: JobStep, after: JobStep, table: FactorTable) -> 
 COMPUTE = ("forward", "backward", "weight_gradient", "recompute", "step")
 
 
-def _on_path(result: Result) -> Mapping[str, float]:
-    """Return the seconds of the critical path by kind of work, and of the bubble."""
+def _on_path(done: JobStep) -> Mapping[str, float]:
+    """Return the seconds of the critical path by kind of work."""
     sums: dict[str, float] = {}
-    for each in result.analysis.critical_path if result.analysis else ():
+    for each in path_shares(done.step.timed.path, done.step.program):
         sums[each.what] = sums.get(each.what, 0.0) + each.time_s
-    return {**sums, "bubble": result.breakdown_s["bubble"]}
+    return sums
 
 
-def _at_most_s(change: Change, on_path: Mapping[str, float]) -> float:
+def _at_most_s(change: Alternative, on_path: Mapping[str, float]) -> float:
     """Return what a change can save of the chain that is the longest now: all work of its kinds."""
     kinds = change.shortens or COMPUTE
     return sum(on_path.get(each, 0.0) for each in kinds)
-
-
-def kinds_shortened(fields: Iterable[str]) -> tuple[str, ...]:
-    """Return the kinds of work of the critical path that fields of a job shorten."""
-    known = {name: FIELDS[name].shortens for name in fields if name in FIELDS and FIELDS[name].shortens}
-    return tuple(dict.fromkeys(each.removesuffix("_comm") for each in known.values()))
