@@ -69,6 +69,8 @@ class Alternative(Struct, frozen=True, kw_only=True):
     source: str = ""
     needs: tuple[Need, ...] = ()
     """What must hold of the job that it makes."""
+    is_layout: bool = False
+    """Whether it is another layout: it is tried by itself alone, as a plan is what weighs layouts."""
 
     @property
     def keeps_numbers(self) -> bool:
@@ -169,7 +171,7 @@ class _Search(Struct):
             fits = all(said.get(name, value) == value for name, value in each.fields.items())
             # Of a fact that follows from others nothing is known before the job is decided.
             helps = any(one.name in each.fields and one.holds({**facts, **each.fields}) for one in need)
-            if fits and helps and each.keeps_numbers and each not in group:
+            if fits and helps and each.keeps_numbers and not each.is_layout and each not in group:
                 return each
         return None
 
@@ -213,22 +215,24 @@ def advise(start: Tried, changes: Iterable[Alternative], bench: Bench) -> tuple[
 
     After those that are taken come those that save by themselves alone, and those that may not fit.
     """
-    changes, on_path = tuple(changes), _on_path(start.done)
+    changes = tuple(changes)
+    on_path = {**_on_path(start.done), "bubble": start.result.breakdown_s["bubble"]}
     search = _Search(bench, start, changes)
     worth = [each for each in changes if _at_most_s(each, on_path) > LEAST_SAVED * start.step_s]
     worth.sort(key=lambda each: -_at_most_s(each, on_path))
     tried = [(each, found) for each in worth if (found := search.tried(start, (), each)) is not None]
     order = _Order(search, start)
     for keeps in (True, False):
-        mine = [each for each in tried if each[0].keeps_numbers == keeps]
+        mine = [each for each in tried if each[0].keeps_numbers == keeps and not each[0].is_layout]
         # What saves nothing by itself may save once what hides it is gone.
         mine.sort(key=lambda each: (not search.saves(each[1][0], start), each[1][0].step_s))
         order.take([(each, found[0]) for each, found in mine], keeps=keeps)
         if not keeps:
             # What was not allowed may be by now, as what needs GEMMs in 8 bits.
             alone = {each.name for each, _ in tried}
-            order.take([(each, None) for each in worth if each.name not in alone], keeps=keeps)
-        for _, (alone_then, group) in mine:
+            order.take([(each, None) for each in worth if each.name not in alone and not each.is_layout], keeps=keeps)
+        layouts = [each for each in tried if each[0].is_layout and keeps]
+        for _, (alone_then, group) in (*mine, *layouts):
             order.leave(group, alone_then, keeps=keeps)
     return tuple(order.found)
 

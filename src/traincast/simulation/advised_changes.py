@@ -8,6 +8,7 @@ from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.job.switches import Switch, offered
 from traincast.model.recompute import DEFAULT_MODULES
+from traincast.schedules.schedule import usual_schedule
 from traincast.simulation.advice import COMPUTE, Alternative
 
 
@@ -17,6 +18,7 @@ def changes_of(job: Job, gpu: Gpu) -> Iterator[Alternative]:
     yield from _recompute(job)
     yield from _offload(job)
     yield from _narrower(job, gpu)
+    yield from _layouts(job)
 
 
 _REPLICAS = ("dp", "edp", "shard", "replica")
@@ -100,6 +102,33 @@ def _offload(job: Job) -> Iterator[Alternative]:
     if offload.modules:
         none = {"offload_modules": ()}
         yield Alternative(name="inputs of modules on the GPU", fields=none, shortens=waits)
+
+
+def _layouts(job: Job) -> Iterator[Alternative]:
+    """Yield the nearest layouts that often save: fewer ranks that share each layer, longer or shorter microbatches.
+
+    Fields that follow from the layout are decided anew.
+    """
+    parallel, batch = job.parallel, job.batch
+    again: dict[str, Any] = {"shard": None, "etp": None}
+    if parallel.tp > 1:
+        fields = {**again, "tp": parallel.tp // 2}
+        yield _layout(f"tp {parallel.tp // 2} instead of {parallel.tp}", fields, ("tp", "etp", "host"))
+    if parallel.cp > 1:
+        fields = {**again, "cp": parallel.cp // 2}
+        yield _layout(f"cp {parallel.cp // 2} instead of {parallel.cp}", fields, ("cp",))
+    if parallel.microbatches > parallel.pp:
+        twice = 2 * batch.micro_batch
+        yield _layout(f"micro batch {twice} instead of {batch.micro_batch}", {"micro_batch": twice}, ("host",))
+    if parallel.pp > 1 and job.pipeline.schedule == usual_schedule(parallel.vpp):
+        split = {"stage_layers": None, "pipeline_layout": None, "schedule": None}
+        fields = {**split, "vpp": 2 * parallel.vpp}
+        yield _layout(f"vpp {2 * parallel.vpp} instead of {parallel.vpp}", fields, ("bubble",))
+
+
+def _layout(name: str, fields: Mapping[str, Any], shortens: tuple[str, ...]) -> Alternative:
+    asks = "a plan, as another layout (traincast plan --from JOB weighs it against all others)"
+    return Alternative(name=name, fields=fields, shortens=shortens, asks=asks, is_layout=True)
 
 
 _TYPES: Mapping[str, tuple[str, ...]] = {
