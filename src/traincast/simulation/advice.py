@@ -7,7 +7,7 @@ the best alone first, each over the ones before it: the savings are parts of the
 
 How sure a saving is: the classes of work whose share changes are as uncertain as the interval of a forecast has them
 (`traincast.simulation.widths`); of what both steps spend alike nothing is left in the difference. The change itself is
-modelled within `OWN_SPREAD` of what it saves, and both steps within `OWN_SHARE`.
+modelled within a factor (`OWN_SPREAD`), and both steps within `OWN_SHARE`.
 """
 
 import math
@@ -36,12 +36,12 @@ MOST_TRIALS = 14
 LEAST_SAVED = 0.002
 """Share of the step that a change must save to be told: less is not a reason to touch a job."""
 OWN_SPREAD = 0.7
-"""Standard deviation of what a change saves, as a share of it, beyond what classes of work explain: of 17 published
-pairs of runs that differ in one setting (Megatron-Bridge's skills, torchtitan's and MaxText's pages) four of five lie
-within the interval that it makes."""
+"""Standard deviation of the logarithm of what a change saves, beyond what classes of work explain: of 17 published
+pairs of runs that differ in one setting (Megatron-Bridge's skills, torchtitan's and MaxText's pages) the savings of 16
+lie within the interval that it makes."""
 OWN_SHARE = 0.01
-"""The same as a share of the step, for what no class explains and both steps do not share: as much as repeats of a run
-with equal settings differ (docs/published-runs.md, noise)."""
+"""Standard deviation, as a share of the step, of what no class explains and both steps do not share: as much as repeats
+of a run with equal settings differ (docs/published-runs.md, noise)."""
 MOST_AFTER = 8
 """Forecasts that are made of changes after others: of those that keep the numbers, of those that change them, and of
 those that others allow."""
@@ -224,15 +224,25 @@ def advise(start: Tried, changes: Iterable[Alternative], bench: Bench) -> tuple[
     order = _Order(search, start)
     for keeps in (True, False):
         mine = [each for each in tried if each[0].keeps_numbers == keeps and not each[0].is_layout]
-        # What saves nothing by itself may save once what hides it is gone.
-        mine.sort(key=lambda each: (not search.saves(each[1][0], start), each[1][0].step_s))
+        # What saves nothing by itself may save once what hides it is gone. Of two that save alike the later one of the
+        # table does more.
+        alike_s, place = LEAST_SAVED * start.step_s, {each.name: -at for at, each in enumerate(changes)}
+        mine.sort(
+            key=lambda each: (
+                not search.saves(each[1][0], start),
+                round(each[1][0].step_s / alike_s),
+                place[each[0].name],
+            )
+        )
         order.take([(each, found[0]) for each, found in mine], keeps=keeps)
         if not keeps:
             # What was not allowed may be by now, as what needs GEMMs in 8 bits.
             alone = {each.name for each, _ in tried}
             order.take([(each, None) for each in worth if each.name not in alone and not each.is_layout], keeps=keeps)
         layouts = [each for each in tried if each[0].is_layout and keeps]
-        for _, (alone_then, group) in (*mine, *layouts):
+        # Other ways to do what was done come last.
+        others = sorted((*mine, *layouts), key=lambda each: order.contradicts(each[1][0].fields))
+        for _, (alone_then, group) in others:
             order.leave(group, alone_then, keeps=keeps)
     return tuple(order.found)
 
@@ -256,18 +266,22 @@ class _Order(Struct):
         for _ in range(2):
             again = []
             for change, alone in left:
-                if any(self.now.fields.get(name, value) != value for name, value in change.fields.items()):
+                if self.contradicts(change.fields):
                     continue
                 found = self.search.tried(self.now, self.taken, change)
                 if found is None:
                     continue
                 after, group = found
                 if self.search.saves(after, self.now) and self.search.fits(after):
-                    self.found.append(_advice(self.search, group, alone or after, self.now, after, keeps=keeps))
+                    self.found.append(_advice(self.search, group, alone, self.now, after, keeps=keeps))
                     self.now, self.taken = after, (*self.taken, *group)
                 else:
                     again.append((change, alone))
             left = again
+
+    def contradicts(self, fields: Mapping[str, Any]) -> bool:
+        """Say whether fields are to be otherwise than what was taken has them."""
+        return any(self.now.fields.get(name, value) != value for name, value in fields.items())
 
     def leave(self, group: Sequence[Alternative], alone: Tried, *, keeps: bool) -> None:
         """Tell of a change that saves by itself and is not taken."""
@@ -279,11 +293,12 @@ class _Order(Struct):
 
 
 def _advice(
-    search: _Search, group: Sequence[Alternative], alone: Tried, before: Tried, after: Tried, *, keeps: bool
+    search: _Search, group: Sequence[Alternative], alone: Tried | None, before: Tried, after: Tried, *, keeps: bool
 ) -> Advice:
     """Return a change, with those of its group that it needs, and what it saves after those before it."""
     start, change, saving_s = search.start, group[0], before.step_s - after.step_s
-    spread_s = deviation_of_saving(before.done, after.done, search.bench.table)
+    low_s, high_s, chance = surety(before.done, after.done, search.bench.table)
+    one, without = (after, before) if alone is None else (alone, start)
     fields = {name: value for name, value in after.fields.items() if before.fields.get(name, _NOTHING) != value}
     return Advice(
         name=_name(group),
@@ -292,12 +307,12 @@ def _advice(
         spelled=spelled(before.job, after.job, fields),
         words_of=dialect_name(after.job.framework),
         saving_s=saving_s,
-        saving_low_s=saving_s - Z * spread_s,
-        saving_high_s=saving_s + Z * spread_s,
-        chance_faster=0.5 * math.erfc(-saving_s / spread_s / math.sqrt(2)) if spread_s > 0 else 1.0,
-        alone_s=start.step_s - alone.step_s,
+        saving_low_s=low_s,
+        saving_high_s=high_s,
+        chance_faster=chance,
+        alone_s=without.step_s - one.step_s,
         iteration_time_s=after.step_s,
-        more_bytes=alone.peak_bytes - start.peak_bytes,
+        more_bytes=one.peak_bytes - without.peak_bytes,
         peak_bytes=after.peak_bytes,
         chance_of_oom=after.chance_of_oom,
         needs="; ".join(dict.fromkeys(each.asks for each in group if each.asks)),
@@ -317,19 +332,23 @@ def _name(group: Sequence[Alternative]) -> str:
 _NOTHING = object()
 
 
-def deviation_of_saving(before: JobStep, after: JobStep, table: FactorTable) -> float:
-    """Return the standard deviation of the difference of two steps, in seconds.
+def surety(before: JobStep, after: JobStep, table: FactorTable) -> tuple[float, float, float]:
+    """Return the ends of the 90 % interval of what a step saves over another, in seconds, and the chance that it does.
 
     The logarithm of each class of work has one deviation, the same for both: of a step it moves as much as the class
     is of it, and of the difference as much as its seconds differ.
     """
     slopes = [{name: each.step_s * slope for name, slope in sensitivities(each).items()} for each in (before, after)]
-    basis = basis_of_step(before)
-    variance = (OWN_SPREAD * (before.step_s - after.step_s)) ** 2 + (OWN_SHARE * before.step_s) ** 2
+    basis, saving_s = basis_of_step(before), before.step_s - after.step_s
+    variance = (OWN_SHARE * before.step_s) ** 2
     for name in {*slopes[0], *slopes[1]}:
         moved_s = slopes[0].get(name, 0.0) - slopes[1].get(name, 0.0)
         variance += (deviation_alone(basis, table, name) * moved_s) ** 2
-    return math.sqrt(variance)
+    spread_s, factor = math.sqrt(variance), math.exp(Z * OWN_SPREAD)
+    less_s = math.hypot(saving_s * (1 - 1 / factor), Z * spread_s)
+    more_s = math.hypot(saving_s * (factor - 1), Z * spread_s)
+    chance = 0.5 * math.erfc(-saving_s / spread_s / math.sqrt(2))
+    return saving_s - less_s, min(saving_s + more_s, before.step_s), chance
 
 
 COMPUTE = ("forward", "backward", "weight_gradient", "recompute", "step")
