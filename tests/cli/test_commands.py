@@ -117,6 +117,7 @@ COMMANDS = {
             "--constants",
             "--allow-oom",
             "--fail-on-oom-risk",
+            "--apply",
             "--out",
             "--report",
             "--json",
@@ -160,7 +161,7 @@ COMMANDS["measure"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
     - {"--unfold", "--constants", "--allow-oom", "--fail-on-oom-risk", "--report", "--json", "--analysis", "--what-if"}
-    - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose"}
+    - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose", "--apply"}
 ) | {"--minutes", "--spread", "--script"}
 COMMANDS["validate"] |= {"--ranking", "--leave-out"}
 COMMANDS["completion"] = {"shell"}

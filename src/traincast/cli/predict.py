@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from traincast import api, report
+from traincast.cli.apply import Applied, apply_option
 from traincast.cli.job_options import job_of, job_options, naming_unknown_flags, recorded_job
 from traincast.cli.options import (
     check_reports,
@@ -35,6 +37,7 @@ from traincast.job.options import StepOptions, changed_options
     metavar="P",
     help="Refuse (exit code 3) a job whose chance of running out of memory is above this share, such as 0.1.",
 )
+@apply_option
 @output_options
 def command(
     words: tuple[str, ...],
@@ -43,6 +46,7 @@ def command(
     strict: bool,
     allow_oom: bool,
     fail_on_oom_risk: float | None,
+    applied: Applied | None,
     out: Path | None,
     further: tuple[str, ...],
     as_json: bool,
@@ -60,6 +64,8 @@ def command(
     options win over them.
     """
     check_reports(out, further)
+    if applied is not None:
+        applied.check(out)
     values["suggest"] &= is_read(out, as_json=as_json, quiet=quiet)
     with wrong_usage():
         options = StepOptions(**step_fields(values))
@@ -75,5 +81,10 @@ def command(
         result = api.predict(
             draft, options=options, engine="auto", allow_oom=allow_oom, fail_on_oom_risk=fail_on_oom_risk
         )
+        if not values["suggest"] and applied is None:
+            result = replace(result, advice=())
         written = report.write_directory(result, out, further=further) if out else []
+        if applied is not None:
+            text = report.advised_job_file(result, numbers=applied.numbers)
+            written += report.write_files(*applied.written(out, text), force=True)
     show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)

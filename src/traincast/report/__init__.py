@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from traincast.report.documents import DOCUMENTS as DOCUMENTS
     from traincast.report.documents import schema as schema
     from traincast.report.end_to_end import simai_end_to_end as simai_end_to_end
+    from traincast.report.exports import planned_job_file as planned_job_file
     from traincast.report.failure import failure_of as failure_of
     from traincast.report.files import REPORTS as REPORTS
     from traincast.report.files import write_directory as write_directory
     from traincast.report.files import write_files as write_files
     from traincast.report.files import write_whole as write_whole
+    from traincast.report.job_files import advised_job_file as advised_job_file
     from traincast.report.json import calibration_to_dict as calibration_to_dict
     from traincast.report.json import clusters_to_dict as clusters_to_dict
     from traincast.report.json import collective_comparison_to_dict as collective_comparison_to_dict
@@ -65,8 +67,10 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.report.csv": "predictions_csv",
         "traincast.report.documents": "DOCUMENTS schema",
         "traincast.report.end_to_end": "simai_end_to_end",
+        "traincast.report.exports": "planned_job_file",
         "traincast.report.failure": "failure_of",
         "traincast.report.files": "REPORTS write_directory write_files write_whole",
+        "traincast.report.job_files": "advised_job_file",
         "traincast.report.json": (
             "calibration_to_dict clusters_to_dict collective_comparison_to_dict collective_to_dict "
             "comparison_to_dict conversion_to_dict encode failure_to_dict inspection_to_dict inspections_to_dict "
