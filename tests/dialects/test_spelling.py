@@ -39,6 +39,13 @@ def told(framework, job, fields, cluster="b200"):
             {"moe_a2a_overlap": True, "delay_wgrad": True},
             "--overlap-moe-expert-parallel-comm --delay-wgrad-compute",
         ),
+        (
+            DENSE,
+            {"offload_modules": ("core_attn",)},
+            "--fine-grained-activation-offloading --offload-modules core_attn",
+        ),
+        (DENSE | {"unfused": ("rope",)}, {"unfused": ()}, "without --no-rope-fusion"),
+        (DENSE, {"sharp": "dp"}, "--use-sharp --sharp-enabled-group dp"),
         (MOE | {"fused_router": False}, {"fused_router": True}, "--moe-router-fusion"),
         (DENSE | {"precision": "mxfp8"}, {"param_gather_bytes": 1}, "--fp8-param-gather"),
         (DENSE, {"precision": "mxfp8"}, "--fp8-format hybrid --fp8-recipe mxfp8"),
@@ -77,5 +84,5 @@ def test_others_are_told_keys_and_arguments(framework, fields, words, whose):
 
 
 def test_what_has_no_words_there_is_told_as_our_job_files_have_it():
-    assert told("megatron-core-2026", DENSE, {"unfused": ("rope",)}) == 'unfused = ["rope"]'
+    assert told("megatron-core-2026", DENSE, {"vocab_multiple": 256}) == "in a job file: vocab_multiple = 256"
     assert told("megatron-core-2026", DENSE, {}) == ""

@@ -15,7 +15,7 @@ from traincast.job.condition_facts import FACTS, job_facts
 from traincast.job.fields import FIELDS
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
-from traincast.job.switches import SWITCHES, allowed, offered
+from traincast.job.switches import allowed, offered
 from traincast.model.load import load_model
 
 MODELS = {
@@ -158,7 +158,6 @@ def test_torchtitan_accepts_what_switches_allow_together(framework):
 
 
 def test_the_rules_are_asked_without_megatron_core():
-    assert len(SWITCHES) > len(megatron_checks.rules())
     text = (
         "import sys; sys.modules['megatron'] = None\n"
         "import megatron_checks\n"

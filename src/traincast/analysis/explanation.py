@@ -81,7 +81,7 @@ def short_form(step: TimedProgram) -> Analysis:
     program, timeline = step.program, step.timeline
     waits = waiting(step)
     return Analysis(
-        critical_path=_path_shares(step.path, program),
+        critical_path=path_shares(step.path, program),
         waits=_waits(waits.direct),
         kept_waiting=_kept_waiting(waits.root, program),
         communication=communication_table(program, timeline)[:MOST_TOLD],
@@ -90,7 +90,8 @@ def short_form(step: TimedProgram) -> Analysis:
     )
 
 
-def _path_shares(path: CriticalPath, program: Program) -> tuple[PathShare, ...]:
+def path_shares(path: CriticalPath, program: Program) -> tuple[PathShare, ...]:
+    """Return what a critical path spends on each stage in each kind of work, the longest first."""
     op_H, time_s_H = path.op_H[path.time_s_H > 0], path.time_s_H[path.time_s_H > 0]
     row_H, stage_H = program.row_N[op_H], program.stage_N[op_H]
     numbers: dict[str, int] = {}

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from traincast import api, report
+from traincast.cli.apply import Applied, apply_option
 from traincast.cli.cases import runs_options
 from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags, recipe_option
 from traincast.cli.options import in_range, run_fields, with_options, wrong_usage
@@ -58,6 +59,7 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
 @click.option("--from", "start", metavar="JOB", help="Plan this job's layout anew, and say what single changes save.")
 @recipe_option
 @runs_options
+@apply_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the plan and its layouts there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON and nothing else.")
 @click.option("--quiet", is_flag=True, help="Print the layout to run in a line, and else nothing but errors.")
@@ -74,6 +76,7 @@ def command(
     explain: Sequence[str],
     start: str | None,
     recipe: str | None,
+    applied: Applied | None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -86,6 +89,8 @@ def command(
     --global-batch 1024. A job whose layout is given already, with --from, --recipe or as pasted flags (--like), is
     planned anew. Several models, clusters and numbers of GPUs are compared in one table.
     """
+    if applied is not None:
+        applied.check(out)
     most = {name: values.pop(f"max_{name}") for name in limited()}
     if start is not None and words:
         raise click.UsageError(f"--from {start} is the job; leave out {' '.join(words[:2])!r}")
@@ -113,6 +118,9 @@ def command(
     with naming_unknown_flags(draft), announced(quiet=quiet):
         found = _planned(draft, {**many, **goals}, {**options, "start": had}, asks=asks, quiet=quiet or as_json)
         written = report.write_plan(found, out) if out else []
+        if applied is not None:
+            text = report.planned_job_file(found, numbers=applied.numbers)
+            written += report.write_files(*applied.written(out, text), force=True)
     if as_json:
         print_json(report.plan_to_dict(found))
     elif quiet:

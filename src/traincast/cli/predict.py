@@ -7,10 +7,9 @@ import click
 from msgspec.structs import replace
 
 from traincast import api, report
+from traincast.cli.apply import Applied, apply_option
 from traincast.cli.job_options import job_of, job_options, naming_unknown_flags, recipe_option, recorded_job
 from traincast.cli.options import (
-    Applied,
-    apply_option,
     check_reports,
     on_command_line,
     output_options,

@@ -42,6 +42,7 @@ def megatron_said(job: Job, *, torch_fsdp: bool = False) -> dict[str, Any]:
         **({} if job.model.experts is None else dispatcher_flags(job.experts.dispatcher)),
         "moe-grouped-gemm": job.model.experts is not None and "experts" not in job.kernels.unfused,
         **_graphs(job.kernels),
+        **_kernels(job),
         **_loss(job.kernels),
         **gradient_flags(job.precision.dtype, job.framework.grad_reduce_bytes),
         "fp8-param-gather": job.sharding.zero > 0 and job.sharding.param_gather_bytes == 1,
@@ -56,6 +57,22 @@ def _graphs(kernels: Kernels) -> dict[str, Any]:
     if kernels.cuda_graph_scope == (FULL_ITERATION,):
         return {"cuda-graph-impl": FULL_ITERATION}
     return {"cuda-graph-impl": "transformer_engine", "cuda-graph-scope": [*kernels.cuda_graph_scope] or None}
+
+
+def _kernels(job: Job) -> dict[str, Any]:
+    """Return what layers run otherwise than the framework does by itself, and what is computed to be logged."""
+    kernels, own = job.kernels, job.kernels.attention != job.framework.attention_kernel
+    # Of FlashAttention both the backend and its version are said.
+    attention = flags_of_fields(flag_table("megatron"), {"attention_kernel": kernels.attention}) if own else {}
+    backend = {"attention-backend": "flash"} if "flash-attention-version" in attention else {}
+    return {
+        **attention,
+        **backend,
+        "no-rope-fusion": "rope" in kernels.unfused,
+        "no-gradient-accumulation-fusion": "gradient_sums" in kernels.unfused,
+        "log-params-norm": "params_norm" in kernels.step_checks,
+        "log-num-zeros-in-grad": "zeros_in_grad" in kernels.step_checks,
+    }
 
 
 def _loss(kernels: Kernels) -> dict[str, Any]:
@@ -124,6 +141,8 @@ def _sharding(job: Job, *, torch_fsdp: bool) -> dict[str, Any]:
         "use-torch-fsdp2": torch_fsdp,
         "torch-fsdp2-no-reshard-after-forward": torch_fsdp,
         "num-distributed-optimizer-instances": copies if copies > 1 else None,
+        "use-sharp": job.communication.sharp is not None,
+        "sharp-enabled-group": job.communication.sharp,
     }
 
 
@@ -137,6 +156,8 @@ def _offload(job: Job) -> dict[str, Any]:
         "overlap-cpu-optimizer-d2h-h2d": away and job.offload.overlap,
         "cpu-offloading": layers > 0,
         "cpu-offloading-num-layers": layers or None,
+        "fine-grained-activation-offloading": bool(job.offload.modules),
+        "offload-modules": [*job.offload.modules] or None,
     }
 
 

@@ -106,7 +106,8 @@ def spelled(before: Job, after: Job, fields: Mapping[str, Any]) -> str:
     """
     dialect = spoken_by(after.framework)
     said = "" if dialect == OWN else _difference(_SPEECHES[dialect], before, after)
-    return said or ", ".join(f"{name} = {toml_value(value)}" for name, value in fields.items() if value is not None)
+    own = ", ".join(f"{name} = {toml_value(value)}" for name, value in fields.items() if value is not None)
+    return said or (f"in a job file: {own}" if own and dialect != OWN else own)
 
 
 def _difference(speech: _Speech, before: Job, after: Job) -> str:

@@ -38,6 +38,7 @@ def _settings(job: Job) -> dict[str, Any]:
     shard = job.sharing if job.sharding.zero == 3 else 1
     fields = ["tp", "pp", "cp", "seq_length", "recompute"]
     fields += ["ep", "etp"] if job.model.experts is not None else []
+    fields += ["moe_dispatcher"] if parallel.ep > 1 and job.experts.dispatcher != "alltoall" else []
     fields += ["reshard_after_forward"] if shard > 1 else []
     fields += ["overlap_tp"] if parallel.tp > 1 and job.communication.overlap_tp else []
     # Its own type of reduction is fp32.
@@ -50,6 +51,7 @@ def _settings(job: Job) -> dict[str, Any]:
         "training.local_batch_size": batch.global_batch // parallel.dp if parallel.pp > 1 else batch.micro_batch,
         "training.global_batch_size": batch.global_batch,
         "model.converters": converters or None,
+        "training.enable_cpu_offload": True if job.offload.parameters else None,
         "float8.enable_fsdp_float8_all_gather": True if job.sharding.param_gather_bytes == 1 else None,
         "compile.enable": True if _compiled(job) else None,
         **pipeline_settings(job),

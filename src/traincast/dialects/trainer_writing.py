@@ -1,6 +1,7 @@
 """A job as arguments of Transformers' Trainer, alone or over a configuration of DeepSpeed; read by their tables.
 
-Sources: huggingface/transformers, src/transformers/training_args.py; deepspeedai/DeepSpeed, deepspeed/runtime/config.py
+Sources: huggingface/transformers, src/transformers/training_args.py; huggingface/accelerate,
+src/accelerate/utils/dataclasses.py (FullyShardedDataParallelPlugin); deepspeedai/DeepSpeed, deepspeed/runtime/config.py
 and zero/config.py.
 """
 
@@ -22,6 +23,10 @@ def trainer_said(job: Job) -> dict[str, Any]:
         "gradient_accumulation_steps": job.parallel.microbatches,
     }
     found |= {name: True for name in _HALF if name == dtype}
+    if job.sharding.zero == 3:
+        # Of Accelerate's plugin for FSDP.
+        found["fsdp_reshard_after_forward"] = job.sharding.reshard_after_forward
+        found["fsdp_offload_params"] = job.offload.parameters or job.offload.optimizer > 0
     return found | _script(job)
 
 
@@ -49,4 +54,5 @@ def deepspeed_said(job: Job) -> dict[str, Any]:
 def _script(job: Job) -> dict[str, Any]:
     """Return what the script alone is told: whether layers are recomputed, and the attention kernel."""
     kernel = flags_of_fields(flag_table("deepspeed"), {"attention_kernel": job.kernels.attention})
-    return {"gradient_checkpointing": job.recompute.whole_layers, **kernel}
+    liger = {"use_liger_kernel": True} if job.kernels.loss_kernel == "fused" else {}
+    return {"gradient_checkpointing": job.recompute.whole_layers, **liger, **kernel}

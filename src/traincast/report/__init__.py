@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from traincast.report.documents import DOCUMENTS as DOCUMENTS
     from traincast.report.documents import schema as schema
     from traincast.report.end_to_end import simai_end_to_end as simai_end_to_end
+    from traincast.report.exports import planned_job_file as planned_job_file
     from traincast.report.failure import failure_of as failure_of
     from traincast.report.files import REPORTS as REPORTS
     from traincast.report.files import write_directory as write_directory
@@ -67,6 +68,7 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.report.csv": "predictions_csv",
         "traincast.report.documents": "DOCUMENTS schema",
         "traincast.report.end_to_end": "simai_end_to_end",
+        "traincast.report.exports": "planned_job_file",
         "traincast.report.failure": "failure_of",
         "traincast.report.files": "REPORTS write_directory write_files write_whole",
         "traincast.report.job_files": "advised_job_file",

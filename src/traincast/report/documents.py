@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
+from traincast.analysis.summary import Advice
 from traincast.calibration.cluster_calibration import Calibration
 from traincast.calibration.collective_comparison import CollectiveComparison, MeasuredPair
 from traincast.calibration.operator_calibration import OperatorCalibration
@@ -63,6 +64,7 @@ def _plan() -> DocumentShape:
         "had_layout": (start["layout"], None),
         "changes": start["changes"],
         "together": start["together"],
+        "advice": tuple[Advice, ...],
     }
     own = {
         name: each for name, each in fields_of(Plan).items() if name not in (*lists, "start", "asked", "estimated")

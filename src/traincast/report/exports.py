@@ -14,14 +14,17 @@ from msgspec.structs import replace
 
 from traincast.dialects import WRITES, draft_like
 from traincast.dialects.writing import toml_of
-from traincast.errors import TraincastError
+from traincast.errors import ConfigError, TraincastError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.job import Job
 from traincast.job.job_file import SECTIONS
 from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.planning.advice import advice_of_plan
 from traincast.planning.answer import Choice, Plan
+from traincast.planning.several import Plans
+from traincast.simulation.advised import advised_request
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
 
@@ -66,12 +69,30 @@ def _request(plan: Plan, choice: Choice) -> JobRequest:
     return replace(plan.asked.request, **choice.layout.request())
 
 
+def planned_job_file(plan: Plan | Plans, *, numbers: bool = False) -> str:
+    """Return a job file of the layout to run with advice; what changes the numbers of a model only where asked for.
+
+    Raises
+    ------
+    ConfigError
+        If there are several plans.
+    """
+    if not isinstance(plan, Plan):
+        raise ConfigError("is of one plan; plan one model on one cluster with one number of GPUs", "apply")
+    advised = advised_request(_request(plan, plan.best[0]), advice_of_plan(plan), numbers=numbers)
+    return _toml(plan, advised)
+
+
 def job_toml(plan: Plan, choice: Choice) -> str:
     """Return a job file of the layout, for ``traincast predict``: all that was asked for, and what was decided.
 
     Files that it names are written with their whole path.
     """
-    asked, request = plan.asked, _request(plan, choice)
+    return _toml(plan, _request(plan, choice))
+
+
+def _toml(plan: Plan, request: JobRequest) -> str:
+    asked = plan.asked
     framework = request.framework if isinstance(request.framework, str) else plan.framework
     said = {each: getattr(request, each) for each in JOB_FIELDS}
     said |= {"name": _whole_path(asked.cluster), "framework": _whole_path(framework)}

@@ -69,11 +69,12 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
     Of several plans ``best`` has the layout to run of each, ``pareto`` is of them all, counts and seconds are sums,
     what differs is null, and ``plans`` has each as a document of its own.
     """
+    from traincast.planning.advice import advice_of_plan
     from traincast.planning.answer import Plan
 
     lists = {name: list(map(_choice, getattr(plan, name))) for name in ("best", "pareto")}
     if not isinstance(plan, Plan):
-        each_one = list(map(plan_to_dict, plan.plans))
+        each_one = [{**plan_to_dict(one), "advice": []} for one in plan.plans]
         own = (*lists, *_OF_SEVERAL)
         joined = {name: _joined(name, [one[name] for one in each_one]) for name in each_one[0] if name not in own}
         of_several = {**_fields(plan, ("rank_by", "goal")), "ranked": plan.places}
@@ -86,6 +87,7 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
         "had_layout": None if start is None else start.layout,
         "changes": () if start is None else start.changes,
         "together": () if start is None else start.together,
+        "advice": advice_of_plan(plan),
     }
     return _document("plan", {**same, **lists, "plans": [], "refused": [], **_OF_SEVERAL, "version": __version__})
 

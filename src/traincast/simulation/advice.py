@@ -7,23 +7,23 @@ the best alone first, each over the ones before it: the savings are parts of the
 
 How sure a saving is: the classes of work whose share changes are as uncertain as the interval of a forecast has them
 (`traincast.simulation.widths`); of what both steps spend alike nothing is left in the difference. The change itself is
-modelled within `OWN_SPREAD` of what it saves, and both steps within `OWN_SHARE`.
+modelled within a factor (`OWN_SPREAD`), and both steps within `OWN_SHARE`.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traincast.analysis.explanation import path_shares
 from traincast.analysis.summary import Advice
 from traincast.dialects.spelling import dialect_name, spelled
 from traincast.errors import TraincastError
 from traincast.estimate.factors import FactorTable
 from traincast.estimate.memory import chance_of_oom
 from traincast.estimate.memory.fits import REFUSED_ABOVE
-from traincast.job.fields import FIELDS
 from traincast.job.job import Job
 from traincast.job.switches import Need
 from traincast.simulation.confidence import basis_of_step, deviation_alone, sensitivities
@@ -36,12 +36,12 @@ MOST_TRIALS = 14
 LEAST_SAVED = 0.002
 """Share of the step that a change must save to be told: less is not a reason to touch a job."""
 OWN_SPREAD = 0.7
-"""Standard deviation of what a change saves, as a share of it, beyond what classes of work explain: of 17 published
-pairs of runs that differ in one setting (Megatron-Bridge's skills, torchtitan's and MaxText's pages) four of five lie
-within the interval that it makes."""
+"""Standard deviation of the logarithm of what a change saves, beyond what classes of work explain: of 17 published
+pairs of runs that differ in one setting (Megatron-Bridge's skills, torchtitan's and MaxText's pages) the savings of 16
+lie within the interval that it makes."""
 OWN_SHARE = 0.01
-"""The same as a share of the step, for what no class explains and both steps do not share: as much as repeats of a run
-with equal settings differ (docs/published-runs.md, noise)."""
+"""Standard deviation, as a share of the step, of what no class explains and both steps do not share: as much as repeats
+of a run with equal settings differ (docs/published-runs.md, noise)."""
 MOST_AFTER = 8
 """Forecasts that are made of changes after others: of those that keep the numbers, of those that change them, and of
 those that others allow."""
@@ -51,7 +51,7 @@ RISKED = 0.1
 """Chance of running out of memory up to which a change is taken, or that of the job as it is."""
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Alternative(Struct, frozen=True, kw_only=True):
     """Something that might be otherwise."""
 
     name: str
@@ -69,6 +69,8 @@ class Change(Struct, frozen=True, kw_only=True):
     source: str = ""
     needs: tuple[Need, ...] = ()
     """What must hold of the job that it makes."""
+    is_layout: bool = False
+    """Whether it is another layout: it is tried by itself alone, as a plan is what weighs layouts."""
 
     @property
     def keeps_numbers(self) -> bool:
@@ -114,16 +116,22 @@ class Bench(Struct, frozen=True, kw_only=True):
     table: FactorTable
 
 
+Found: TypeAlias = tuple[Tried, tuple[Alternative, ...]]
+"""A job that was forecast, and what was changed for it: the change itself, and what that needs."""
+
+
 class _Search(Struct):
     """What may still be tried of a job."""
 
     bench: Bench
     start: Tried
-    changes: Sequence[Change]
+    changes: Sequence[Alternative]
     left: int = MOST_TRIALS
     known: list[Tried] = field(default_factory=list)
 
-    def tried(self, before: Tried, taken: Sequence[Change], change: Change) -> tuple[Tried, tuple[Change, ...]] | None:
+    def tried(
+        self, before: Tried, taken: Sequence[Alternative], change: Alternative
+    ) -> tuple[Tried, tuple[Alternative, ...]] | None:
         """Return a job with one more change, and with that the others that it needs.
 
         None where that cannot be, changes nothing, does not fit, or where no trial is left.
@@ -139,8 +147,8 @@ class _Search(Struct):
         return None if after is None else (after, group)
 
     def _allowed(
-        self, before: Tried, taken: Sequence[Change], change: Change
-    ) -> tuple[Mapping[str, Any], Job, tuple[Change, ...]] | None:
+        self, before: Tried, taken: Sequence[Alternative], change: Alternative
+    ) -> tuple[Mapping[str, Any], Job, tuple[Alternative, ...]] | None:
         """Return the fields of a job with one more change and what that needs, the job, and all that is changed."""
         group = [change]
         for _ in range(1 + MOST_NEEDED):
@@ -155,7 +163,7 @@ class _Search(Struct):
             group.append(helping)
         return None
 
-    def _met_by(self, need: Need, job: Job, group: Sequence[Change]) -> Change | None:
+    def _met_by(self, need: Need, job: Job, group: Sequence[Alternative]) -> Alternative | None:
         """Return the change after which something that is needed holds, of those that change no numbers."""
         said = {name: value for each in group for name, value in each.fields.items()}
         facts = self.bench.facts(job)
@@ -163,7 +171,7 @@ class _Search(Struct):
             fits = all(said.get(name, value) == value for name, value in each.fields.items())
             # Of a fact that follows from others nothing is known before the job is decided.
             helps = any(one.name in each.fields and one.holds({**facts, **each.fields}) for one in need)
-            if fits and helps and each.keeps_numbers and each not in group:
+            if fits and helps and each.keeps_numbers and not each.is_layout and each not in group:
                 return each
         return None
 
@@ -196,33 +204,45 @@ def same_job(one: Job, other: Job) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in Job.__struct_fields__ if name != "assumptions")
 
 
-def _broken(changes: Iterable[Change], facts: Mapping[str, Any]) -> Need | None:
+def _broken(changes: Iterable[Alternative], facts: Mapping[str, Any]) -> Need | None:
     """Return the first of the needs of some changes that does not hold; each is conditions of which one must."""
     needs = (need for each in changes for need in each.needs)
     return next((need for need in needs if not any(one.holds(facts) for one in need)), None)
 
 
-def advise(start: Tried, changes: Iterable[Change], bench: Bench) -> tuple[Advice, ...]:
+def advise(start: Tried, changes: Iterable[Alternative], bench: Bench) -> tuple[Advice, ...]:
     """Return the changes that save, in the order to make them; those that change numbers come after all others.
 
     After those that are taken come those that save by themselves alone, and those that may not fit.
     """
-    changes, on_path = tuple(changes), _on_path(start.result)
+    changes = tuple(changes)
+    on_path = {**_on_path(start.done), "bubble": start.result.breakdown_s["bubble"]}
     search = _Search(bench, start, changes)
     worth = [each for each in changes if _at_most_s(each, on_path) > LEAST_SAVED * start.step_s]
     worth.sort(key=lambda each: -_at_most_s(each, on_path))
     tried = [(each, found) for each in worth if (found := search.tried(start, (), each)) is not None]
     order = _Order(search, start)
     for keeps in (True, False):
-        mine = [each for each in tried if each[0].keeps_numbers == keeps]
-        # What saves nothing by itself may save once what hides it is gone.
-        mine.sort(key=lambda each: (not search.saves(each[1][0], start), each[1][0].step_s))
+        mine = [each for each in tried if each[0].keeps_numbers == keeps and not each[0].is_layout]
+        # What saves nothing by itself may save once what hides it is gone. Of two that save alike the later one of the
+        # table does more.
+        alike_s, place = LEAST_SAVED * start.step_s, {each.name: -at for at, each in enumerate(changes)}
+        mine.sort(
+            key=lambda each: (
+                not search.saves(each[1][0], start),
+                round(each[1][0].step_s / alike_s),
+                place[each[0].name],
+            )
+        )
         order.take([(each, found[0]) for each, found in mine], keeps=keeps)
         if not keeps:
             # What was not allowed may be by now, as what needs GEMMs in 8 bits.
             alone = {each.name for each, _ in tried}
-            order.take([(each, None) for each in worth if each.name not in alone], keeps=keeps)
-        for _, (alone_then, group) in mine:
+            order.take([(each, None) for each in worth if each.name not in alone and not each.is_layout], keeps=keeps)
+        layouts = [each for each in tried if each[0].is_layout and keeps]
+        # Other ways to do what was done come last.
+        others = sorted((*mine, *layouts), key=lambda each: order.contradicts(each[1][0].fields))
+        for _, (alone_then, group) in others:
             order.leave(group, alone_then, keeps=keeps)
     return tuple(order.found)
 
@@ -233,10 +253,10 @@ class _Order(Struct):
     search: _Search
     now: Tried
     """With all that were taken."""
-    taken: tuple[Change, ...] = ()
+    taken: tuple[Alternative, ...] = ()
     found: list[Advice] = field(default_factory=list)
 
-    def take(self, changes: Sequence[tuple[Change, Tried | None]], *, keeps: bool) -> None:
+    def take(self, changes: Sequence[tuple[Alternative, Tried | None]], *, keeps: bool) -> None:
         """Take each change that saves over those before it and fits, of those that keep the numbers or of the others.
 
         Of two ways to do the same the first is taken. What saves nothing yet is tried once more after all others.
@@ -246,20 +266,24 @@ class _Order(Struct):
         for _ in range(2):
             again = []
             for change, alone in left:
-                if any(self.now.fields.get(name, value) != value for name, value in change.fields.items()):
+                if self.contradicts(change.fields):
                     continue
                 found = self.search.tried(self.now, self.taken, change)
                 if found is None:
                     continue
                 after, group = found
                 if self.search.saves(after, self.now) and self.search.fits(after):
-                    self.found.append(_advice(self.search, group, alone or after, self.now, after, keeps=keeps))
+                    self.found.append(_advice(self.search, group, alone, self.now, after, keeps=keeps))
                     self.now, self.taken = after, (*self.taken, *group)
                 else:
                     again.append((change, alone))
             left = again
 
-    def leave(self, group: Sequence[Change], alone: Tried, *, keeps: bool) -> None:
+    def contradicts(self, fields: Mapping[str, Any]) -> bool:
+        """Say whether fields are to be otherwise than what was taken has them."""
+        return any(self.now.fields.get(name, value) != value for name, value in fields.items())
+
+    def leave(self, group: Sequence[Alternative], alone: Tried, *, keeps: bool) -> None:
         """Tell of a change that saves by itself and is not taken."""
         is_taken = any(each in self.taken for each in group)
         if self.search.saves(alone, self.search.start) and not is_taken:
@@ -269,11 +293,12 @@ class _Order(Struct):
 
 
 def _advice(
-    search: _Search, group: Sequence[Change], alone: Tried, before: Tried, after: Tried, *, keeps: bool
+    search: _Search, group: Sequence[Alternative], alone: Tried | None, before: Tried, after: Tried, *, keeps: bool
 ) -> Advice:
     """Return a change, with those of its group that it needs, and what it saves after those before it."""
     start, change, saving_s = search.start, group[0], before.step_s - after.step_s
-    spread_s = deviation_of_saving(before.done, after.done, search.bench.table)
+    low_s, high_s, chance = surety(before.done, after.done, search.bench.table)
+    one, without = (after, before) if alone is None else (alone, start)
     fields = {name: value for name, value in after.fields.items() if before.fields.get(name, _NOTHING) != value}
     return Advice(
         name=_name(group),
@@ -282,12 +307,12 @@ def _advice(
         spelled=spelled(before.job, after.job, fields),
         words_of=dialect_name(after.job.framework),
         saving_s=saving_s,
-        saving_low_s=saving_s - Z * spread_s,
-        saving_high_s=saving_s + Z * spread_s,
-        chance_faster=0.5 * math.erfc(-saving_s / spread_s / math.sqrt(2)) if spread_s > 0 else 1.0,
-        alone_s=start.step_s - alone.step_s,
+        saving_low_s=low_s,
+        saving_high_s=high_s,
+        chance_faster=chance,
+        alone_s=without.step_s - one.step_s,
         iteration_time_s=after.step_s,
-        more_bytes=alone.peak_bytes - start.peak_bytes,
+        more_bytes=one.peak_bytes - without.peak_bytes,
         peak_bytes=after.peak_bytes,
         chance_of_oom=after.chance_of_oom,
         needs="; ".join(dict.fromkeys(each.asks for each in group if each.asks)),
@@ -298,7 +323,7 @@ def _advice(
     )
 
 
-def _name(group: Sequence[Change]) -> str:
+def _name(group: Sequence[Alternative]) -> str:
     """Return what a change is called, with those that it needs."""
     first, *others = (each.name for each in group)
     return f"{first}, with {' and '.join(others)}" if others else first
@@ -307,39 +332,37 @@ def _name(group: Sequence[Change]) -> str:
 _NOTHING = object()
 
 
-def deviation_of_saving(before: JobStep, after: JobStep, table: FactorTable) -> float:
-    """Return the standard deviation of the difference of two steps, in seconds.
+def surety(before: JobStep, after: JobStep, table: FactorTable) -> tuple[float, float, float]:
+    """Return the ends of the 90 % interval of what a step saves over another, in seconds, and the chance that it does.
 
     The logarithm of each class of work has one deviation, the same for both: of a step it moves as much as the class
     is of it, and of the difference as much as its seconds differ.
     """
     slopes = [{name: each.step_s * slope for name, slope in sensitivities(each).items()} for each in (before, after)]
-    basis = basis_of_step(before)
-    variance = (OWN_SPREAD * (before.step_s - after.step_s)) ** 2 + (OWN_SHARE * before.step_s) ** 2
+    basis, saving_s = basis_of_step(before), before.step_s - after.step_s
+    variance = (OWN_SHARE * before.step_s) ** 2
     for name in {*slopes[0], *slopes[1]}:
         moved_s = slopes[0].get(name, 0.0) - slopes[1].get(name, 0.0)
         variance += (deviation_alone(basis, table, name) * moved_s) ** 2
-    return math.sqrt(variance)
+    spread_s, factor = math.sqrt(variance), math.exp(Z * OWN_SPREAD)
+    less_s = math.hypot(saving_s * (1 - 1 / factor), Z * spread_s)
+    more_s = math.hypot(saving_s * (factor - 1), Z * spread_s)
+    chance = 0.5 * math.erfc(-saving_s / spread_s / math.sqrt(2))
+    return saving_s - less_s, min(saving_s + more_s, before.step_s), chance
 
 
 COMPUTE = ("forward", "backward", "weight_gradient", "recompute", "step")
 
 
-def _on_path(result: Result) -> Mapping[str, float]:
-    """Return the seconds of the critical path by kind of work, and of the bubble."""
+def _on_path(done: JobStep) -> Mapping[str, float]:
+    """Return the seconds of the critical path by kind of work."""
     sums: dict[str, float] = {}
-    for each in result.analysis.critical_path if result.analysis else ():
+    for each in path_shares(done.step.timed.path, done.step.program):
         sums[each.what] = sums.get(each.what, 0.0) + each.time_s
-    return {**sums, "bubble": result.breakdown_s["bubble"]}
+    return sums
 
 
-def _at_most_s(change: Change, on_path: Mapping[str, float]) -> float:
+def _at_most_s(change: Alternative, on_path: Mapping[str, float]) -> float:
     """Return what a change can save of the chain that is the longest now: all work of its kinds."""
     kinds = change.shortens or COMPUTE
     return sum(on_path.get(each, 0.0) for each in kinds)
-
-
-def kinds_shortened(fields: Iterable[str]) -> tuple[str, ...]:
-    """Return the kinds of work of the critical path that fields of a job shorten."""
-    known = {name: FIELDS[name].shortens for name in fields if name in FIELDS and FIELDS[name].shortens}
-    return tuple(dict.fromkeys(each.removesuffix("_comm") for each in known.values()))

@@ -19,6 +19,7 @@ from traincast.simulation.job_step import JobStep, plan_in
 from traincast.simulation.result import Result
 from traincast.simulation.step import Setting
 from traincast.simulation.study import Study
+from traincast.simulation.suggestions import MOST_OPS
 from traincast.tables import decoded
 
 _SAID_BY: Mapping[str, tuple[str, ...]] = {
@@ -32,7 +33,9 @@ _SAID_BY: Mapping[str, tuple[str, ...]] = {
 
 
 def advice_for(request: JobRequest, job: Job, result: Result, done: JobStep, study: Study) -> tuple[Advice, ...]:
-    """Return what to change of a job that was forecast, in order."""
+    """Return what to change of a job that was forecast, in order; nothing of a step that is too long to try it."""
+    if len(done.step.program) > MOST_OPS:
+        return ()
     setting = replace(done.step.setting, what_if=(), jitter=0.0, failures=None, suggest=False)
     start = Tried(job=job, result=result, done=done)
     return advise(start, changes_of(job, setting.cluster.gpu), _bench(request, setting, study))

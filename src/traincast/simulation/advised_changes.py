@@ -8,15 +8,17 @@ from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.job.switches import Switch, offered
 from traincast.model.recompute import DEFAULT_MODULES
-from traincast.simulation.advice import COMPUTE, Change
+from traincast.schedules.schedule import usual_schedule
+from traincast.simulation.advice import COMPUTE, Alternative
 
 
-def changes_of(job: Job, gpu: Gpu) -> Iterator[Change]:
+def changes_of(job: Job, gpu: Gpu) -> Iterator[Alternative]:
     """Yield what a job might do otherwise, on as many GPUs, in the same layout and with the same batch."""
     yield from map(_switched, offered(job.framework))
     yield from _recompute(job)
     yield from _offload(job)
     yield from _narrower(job, gpu)
+    yield from _layouts(job)
 
 
 _REPLICAS = ("dp", "edp", "shard", "replica")
@@ -43,8 +45,8 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
 """Axis of switches to the kinds of work of the critical path that they shorten; others shorten computations."""
 
 
-def _switched(switch: Switch) -> Change:
-    return Change(
+def _switched(switch: Switch) -> Alternative:
+    return Alternative(
         name=switch.name,
         fields=switch.fields,
         shortens=_KINDS.get(switch.axis, ()),
@@ -56,7 +58,7 @@ def _switched(switch: Switch) -> Change:
     )
 
 
-def _recompute(job: Job) -> Iterator[Change]:
+def _recompute(job: Job) -> Iterator[Alternative]:
     """Yield less recomputation: none, the core of attention alone, half of the layers, one module less."""
     now = job.recompute
     if now.granularity == "none":
@@ -77,29 +79,56 @@ def _recompute(job: Job) -> Iterator[Change]:
         yield _less_again(f"no recomputation of {name}", {"recompute": "selective", "recompute_modules": kept})
 
 
-def _less_again(name: str, fields: Mapping[str, Any]) -> Change:
-    return Change(name=name, fields=fields, shortens=("recompute", "host"))
+def _less_again(name: str, fields: Mapping[str, Any]) -> Alternative:
+    return Alternative(name=name, fields=fields, shortens=("recompute", "host"))
 
 
-def _offload(job: Job) -> Iterator[Change]:
+def _offload(job: Job) -> Iterator[Alternative]:
     """Yield what stays on the GPU rather than in the memory of the host, and copies that are overlapped."""
     offload, waits = job.offload, ("copy", "host", "step")
     if offload.optimizer > 0:
         kept = {"offload_optimizer": 0.0}
-        yield Change(name="the optimizer on the GPU", fields=kept, shortens=waits)
+        yield Alternative(name="the optimizer on the GPU", fields=kept, shortens=waits)
         if not offload.overlap:
             overlapped = {"overlap_offload": True}
-            yield Change(
+            yield Alternative(
                 name="copies to the host overlapped with the update there",
                 fields=overlapped,
                 shortens=waits,
             )
     if offload.activations > 0:
         kept = {"offload_activations": 0}
-        yield Change(name="activations on the GPU", fields=kept, shortens=waits)
+        yield Alternative(name="activations on the GPU", fields=kept, shortens=waits)
     if offload.modules:
         none = {"offload_modules": ()}
-        yield Change(name="inputs of modules on the GPU", fields=none, shortens=waits)
+        yield Alternative(name="inputs of modules on the GPU", fields=none, shortens=waits)
+
+
+def _layouts(job: Job) -> Iterator[Alternative]:
+    """Yield the nearest layouts that often save: fewer ranks that share each layer, longer or shorter microbatches.
+
+    Fields that follow from the layout are decided anew.
+    """
+    parallel, batch = job.parallel, job.batch
+    again: dict[str, Any] = {"shard": None, "etp": None}
+    if parallel.tp > 1:
+        fields = {**again, "tp": parallel.tp // 2}
+        yield _layout(f"tp {parallel.tp // 2} instead of {parallel.tp}", fields, ("tp", "etp", "host"))
+    if parallel.cp > 1:
+        fields = {**again, "cp": parallel.cp // 2}
+        yield _layout(f"cp {parallel.cp // 2} instead of {parallel.cp}", fields, ("cp",))
+    if parallel.microbatches > parallel.pp:
+        twice = 2 * batch.micro_batch
+        yield _layout(f"micro batch {twice} instead of {batch.micro_batch}", {"micro_batch": twice}, ("host",))
+    if parallel.pp > 1 and job.pipeline.schedule == usual_schedule(parallel.vpp):
+        split = {"stage_layers": None, "pipeline_layout": None, "schedule": None}
+        fields = {**split, "vpp": 2 * parallel.vpp}
+        yield _layout(f"vpp {2 * parallel.vpp} instead of {parallel.vpp}", fields, ("bubble",))
+
+
+def _layout(name: str, fields: Mapping[str, Any], shortens: tuple[str, ...]) -> Alternative:
+    asks = "a plan, as another layout (traincast plan --from JOB weighs it against all others)"
+    return Alternative(name=name, fields=fields, shortens=shortens, asks=asks, is_layout=True)
 
 
 _TYPES: Mapping[str, tuple[str, ...]] = {
@@ -112,14 +141,14 @@ megatron/training/arguments.py (--fp8-format, --fp8-recipe, --fp4-format); torch
 components/quantization/mxfp8.md; MaxText, docs/guides/optimization (quantization)."""
 
 
-def _narrower(job: Job, gpu: Gpu) -> Iterator[Change]:
+def _narrower(job: Job, gpu: Gpu) -> Iterator[Alternative]:
     """Yield narrower types of the GEMMs that the GPU has and the framework trains in."""
     now = _bits(job.precision.dtype)
     for name in _TYPES.get(job.framework.kin, ()):
         bits = _bits(name)
         scaled = ELEMENT_TYPES[name].small_blocks
         if bits < now and gpu.has_peak(name) and (not scaled or name in gpu.generation.scaled_blocks):
-            yield Change(
+            yield Alternative(
                 name=f"GEMMs in {name}",
                 fields={"precision": name},
                 numbers=f"inputs of GEMMs are rounded to {bits} bits, and their gradients",

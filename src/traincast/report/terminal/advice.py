@@ -9,6 +9,8 @@ from traincast.analysis.summary import Advice
 from traincast.report.terminal import layout as ui
 from traincast.units import format_share, format_size, format_time
 
+_MOST_OTHERS = 3
+"""Changes that save by themselves alone which are told in full."""
 _RISKY, _SURE = 0.01, 0.9
 """Chances that are told: of running out of memory from the first on, of saving anything below the second."""
 
@@ -34,9 +36,12 @@ def advice(found: Sequence[Advice], step_s: float) -> ui.View:
             for number, each in enumerate(lines, first):
                 yield from _told(f"{number}", each.spelled, _known(each))
             yield ui.indented(_sum(lines, step_s, of_numbers=kind is _Of.NUMBERS), "dim")
-        for each in others:
+        for each in others[:_MOST_OTHERS]:
             says = f"{each.name}, alone {format_time(each.alone_s)} ({format_share(each.alone_s / step_s)}) less"
             yield from _told("-", f"{says}: {each.spelled}", _known(each))
+        if others[_MOST_OTHERS:]:
+            names = ", ".join(each.name for each in others[_MOST_OTHERS:])
+            yield ui.indented(f"and, by themselves: {names}", "dim")
         first += len(lines)
 
 
@@ -76,7 +81,7 @@ def _known(each: Advice) -> Iterator[str]:
     if not each.usual:
         yield "few published runs have it"
     if each.chance_faster < _SURE:
-        yield f"saves with {format_share(each.chance_faster, 0)} at all"
+        yield f"is faster with {format_share(each.chance_faster, 0)} only"
     if each.more_bytes > 0 and each.chance_of_oom > _RISKY:
         yield f"then {format_size(each.peak_bytes)}, out of memory with {format_share(each.chance_of_oom, 0)}"
 

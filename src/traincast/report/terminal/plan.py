@@ -1,10 +1,12 @@
 """A plan for people: the layout to run first, then the others, and what they trade for each other."""
 
+from traincast.planning.advice import advice_of_plan
 from traincast.planning.answer import Choice, Plan
 from traincast.planning.changes import Change
 from traincast.planning.sensitivity import Sensitivity
 from traincast.planning.several import Plans
 from traincast.report.terminal import layout as ui
+from traincast.report.terminal.advice import advice
 from traincast.report.terminal.training_run import training_run
 from traincast.units import format_share, format_size, format_time
 
@@ -83,6 +85,7 @@ def print_plan(plan: Plan) -> ui.View:
         yield ui.heading("Why not")
         for each in plan.explained:
             yield ui.hanging("-", each.text + (f"; {each.change}" if each.change else ""))
+    yield from advice(advice_of_plan(plan), chosen.step_s)
     yield from ui.section("With better hardware", _SENSITIVITIES, plan.sensitivities)
     yield from ui.diagnostics("Assumptions", plan.assumptions)
     yield from ui.diagnostics("Warnings", plan.warnings, "yellow")
