@@ -4,8 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 import traincast
+from sameness.jobs import draw
 from traincast.dialects import draft_like
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, TraincastError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.fields import FIELDS
@@ -14,6 +15,7 @@ from traincast.job.habits import TOGETHER, plain_settings, usual_settings
 from traincast.job.levels import LEVELS
 from traincast.job.recipes import recipes
 from traincast.job.resolve import resolve_job
+from traincast.job.words import job_fields
 from traincast.report.json import encode, result_to_dict
 
 BRIDGE = load_framework("megatron-bridge-2026")
@@ -122,6 +124,26 @@ def test_habits_of_recipes_make_jobs_that_can_be(model, cluster, precision):
         pytest.skip("Hopper has no such units")
     request = job_of(model, precision=precision, ep=8 if model != "llama3-70b" else None, tuned="usual", tp=2, pp=1)
     resolve_job(replace(request, framework="megatron-bridge-2026"), load_cluster(cluster))
+
+
+def refused(request, cluster):
+    """Return why a job cannot be; empty where it can."""
+    try:
+        resolve_job(request, cluster)
+    except TraincastError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("number", range(0, 120, 3))
+def test_no_level_refuses_a_job_that_can_be_without(number):
+    job = draw(3, number)
+    request = Draft(model=job.shape.name, fields=job_fields(job.fields)).request()
+    cluster = load_cluster(job.cluster)
+    for framework in (request.framework, "megatron-bridge-2026"):
+        named = replace(request, framework=framework, year=None if framework else request.year)
+        if not refused(named, cluster):
+            assert [refused(replace(named, tuned=level), cluster) for level in LEVELS] == ["", "", ""]
 
 
 SWITCHES = (
