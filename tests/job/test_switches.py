@@ -88,6 +88,17 @@ def test_rows_of_two_axes_that_set_one_field_otherwise_exclude_each_other():
         assert alike or allowed(one, both) or allowed(other, both), (one.name, other.name)
 
 
+def test_what_a_switch_needs_of_another_axis_stands_above_it():
+    for at, switch in enumerate(SWITCHES):
+        for need in switch.needs:
+            wanted = {each.name: each.values for each in need if each.sign == "=" and "false" not in each.values}
+            later = [each for each in SWITCHES[at:] if each.axis != switch.axis and len(need) == 1]
+            for each in later:
+                met = {name for name, value in each.fields.items() if str(value).lower() in wanted.get(name, ())}
+                shared = {*dict(each.offered_by)} & {*dict(switch.offered_by)}
+                assert not (met and shared), (switch.name, each.name)
+
+
 def test_facts_have_other_names_than_fields():
     assert not {*FACTS} & {*FIELDS}
 

@@ -22,6 +22,7 @@ FACTS: Mapping[str, str] = MappingProxyType(
         "state_space": "a model with state-space layers",
         "attention_bias": "attention whose projections have biases",
         "latent_attention": "multi-head latent attention",
+        "sinks": "attention with sinks",
         "wide_ends": "a model that is trained with its last layers in 16 bits where others are in 4",
         "eight_bit": "GEMMs in 8 bits or less",
         "four_bit": "GEMMs in 4 bits",
@@ -47,6 +48,7 @@ def model_facts(model: Model) -> dict[str, Any]:
         "state_space": any(name.startswith("mamba") for layer in model.blocks for name in layer),
         "attention_bias": model.attention.qkv_bias or model.linear_bias,
         "latent_attention": model.attention.latent is not None,
+        "sinks": model.attention.sinks,
         "wide_ends": model.last_wide_layers > 0,
         "mtp_layers": model.mtp_layers,
     }
@@ -78,15 +80,15 @@ def layout_facts(*, cp: int, dp: int, ep: int, etp: int, domain: int) -> dict[st
     return {"replicas": cp * dp, "ep_crosses_domains": ep * etp > domain}
 
 
-def job_facts(job: Job, cluster: Cluster) -> dict[str, Any]:
-    """Return all that conditions may ask about a job with everything decided, on its cluster."""
+def job_facts(job: Job, cluster: Cluster | None) -> dict[str, Any]:
+    """Return all that conditions may ask about a job with everything decided, on its cluster where that is known."""
     parallel, kernels = job.parallel, job.kernels
     graphs = "none" if not kernels.cuda_graphs else "transformer_engine"
     found = {name: job.decided(name) for name in DECIDED}
-    found |= model_facts(job.model) | machine_facts(cluster) | precision_facts(job.precision.dtype)
-    found |= layout_facts(
-        cp=parallel.cp, dp=parallel.dp, ep=parallel.ep, etp=parallel.expert_tp, domain=cluster.gpus_per_node
-    )
+    found |= model_facts(job.model) | precision_facts(job.precision.dtype) | {"replicas": parallel.replicas}
+    if cluster is not None:
+        cp, dp, ep, etp = parallel.cp, parallel.dp, parallel.ep, parallel.expert_tp
+        found |= machine_facts(cluster) | layout_facts(cp=cp, dp=dp, ep=ep, etp=etp, domain=cluster.gpus_per_node)
     found |= {
         "gpus": parallel.world_size,
         "framework": job.framework.name,

@@ -2,7 +2,8 @@
 
 Each is a row of `data/job/switches.csv`: the fields of a job that it sets, which frameworks have it since when, what it
 needs, what it changes in the numbers that a model learns from, and the code that says so. Rows of one axis exclude each
-other. What a switch needs is written as conditions (`traincast.job.conditions`) on facts of a job
+other; what a switch needs of another axis stands above it, so that whoever takes them in turn has it. What a switch
+needs is written as conditions (`traincast.job.conditions`) on facts of a job
 (`traincast.job.condition_facts`); `` or `` stands between conditions of which one is enough.
 """
 
