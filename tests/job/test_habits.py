@@ -218,3 +218,33 @@ def test_a_result_with_levels_of_ones_own_is_run_again_the_same(own, tmp_path):
     again = traincast.predict(path)
     assert again.iteration_time_s == first.iteration_time_s
     assert again.job.cuda_graph_scope == ("full_iteration",)
+
+
+LAYOUT = (
+    *("gpus", "seq_length", "global_batch", "micro_batch", "tp", "pp", "vpp", "cp", "ep", "etp", "pipeline_layout"),
+    *("precision", "embedding_as_layer", "head_as_layer", "moe_routing"),
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "deepseek_v3_pretrain_256gpu_gb200_fp8mx",
+        "qwen3_30b_a3b_pretrain_8gpu_gb200_fp8mx",
+        "qwen3_235b_a22b_pretrain_256gpu_gb300_fp8mx",
+        "gpt_oss_120b_pretrain_64gpu_gb300_bf16",
+        "llama31_405b_pretrain_256gpu_gb200_fp8cs",
+    ],
+)
+def test_as_usual_takes_as_long_as_the_recipe_and_out_of_the_box_longer(name):
+    """Where a job says a recipe's layout alone, the habits of its framework give the recipe's step."""
+    recipe = traincast.recipes(name)[0]
+    layout = {field: recipe.fields[field] for field in LAYOUT if field in recipe.fields}
+    said = {"model": recipe.loaded_model(), "cluster": recipe.cluster(layout["gpus"]), "allow_oom": True, **layout}
+    steps = {
+        level: traincast.predict(framework="megatron-bridge-2026", tuned=level, suggest=False, **said).iteration_time_s
+        for level in ("out-of-the-box", "usual")
+    }
+    of_recipe = traincast.predict(recipe=name, suggest=False, allow_oom=True).iteration_time_s
+    assert steps["usual"] == pytest.approx(of_recipe, rel=0.02)
+    assert steps["out-of-the-box"] > 1.05 * of_recipe
