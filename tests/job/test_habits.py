@@ -4,8 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 import traincast
+from sameness.jobs import draw
 from traincast.dialects import draft_like
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, TraincastError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.fields import FIELDS
@@ -14,6 +15,7 @@ from traincast.job.habits import TOGETHER, plain_settings, usual_settings
 from traincast.job.levels import LEVELS
 from traincast.job.recipes import recipes
 from traincast.job.resolve import resolve_job
+from traincast.job.words import job_fields
 from traincast.report.json import encode, result_to_dict
 
 BRIDGE = load_framework("megatron-bridge-2026")
@@ -124,6 +126,26 @@ def test_habits_of_recipes_make_jobs_that_can_be(model, cluster, precision):
     resolve_job(replace(request, framework="megatron-bridge-2026"), load_cluster(cluster))
 
 
+def refused(request, cluster):
+    """Return why a job cannot be; empty where it can."""
+    try:
+        resolve_job(request, cluster)
+    except TraincastError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("number", range(0, 120, 3))
+def test_no_level_refuses_a_job_that_can_be_without(number):
+    job = draw(3, number)
+    request = Draft(model=job.shape.name, fields=job_fields(job.fields)).request()
+    cluster = load_cluster(job.cluster)
+    for framework in (request.framework, "megatron-bridge-2026"):
+        named = replace(request, framework=framework, year=None if framework else request.year)
+        if not refused(named, cluster):
+            assert [refused(replace(named, tuned=level), cluster) for level in LEVELS] == ["", "", ""]
+
+
 SWITCHES = (
     *("fp8_recipe", "param_gather_bytes", "bf16_first_last", "overlap_tp", "overlap_grad_reduce", "grad_reduce_bytes"),
     *("overlap_param_gather", "cuda_graph_impl", "fused_router", "fused_permute", "moe_dispatcher", "moe_a2a_overlap"),
@@ -196,3 +218,33 @@ def test_a_result_with_levels_of_ones_own_is_run_again_the_same(own, tmp_path):
     again = traincast.predict(path)
     assert again.iteration_time_s == first.iteration_time_s
     assert again.job.cuda_graph_scope == ("full_iteration",)
+
+
+LAYOUT = (
+    *("gpus", "seq_length", "global_batch", "micro_batch", "tp", "pp", "vpp", "cp", "ep", "etp", "pipeline_layout"),
+    *("precision", "embedding_as_layer", "head_as_layer", "moe_routing"),
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "deepseek_v3_pretrain_256gpu_gb200_fp8mx",
+        "qwen3_30b_a3b_pretrain_8gpu_gb200_fp8mx",
+        "qwen3_235b_a22b_pretrain_256gpu_gb300_fp8mx",
+        "gpt_oss_120b_pretrain_64gpu_gb300_bf16",
+        "llama31_405b_pretrain_256gpu_gb200_fp8cs",
+    ],
+)
+def test_as_usual_takes_as_long_as_the_recipe_and_out_of_the_box_longer(name):
+    """Where a job says a recipe's layout alone, the habits of its framework give the recipe's step."""
+    recipe = traincast.recipes(name)[0]
+    layout = {field: recipe.fields[field] for field in LAYOUT if field in recipe.fields}
+    said = {"model": recipe.loaded_model(), "cluster": recipe.cluster(layout["gpus"]), "allow_oom": True, **layout}
+    steps = {
+        level: traincast.predict(framework="megatron-bridge-2026", tuned=level, suggest=False, **said).iteration_time_s
+        for level in ("out-of-the-box", "usual")
+    }
+    of_recipe = traincast.predict(recipe=name, suggest=False, allow_oom=True).iteration_time_s
+    assert steps["usual"] == pytest.approx(of_recipe, rel=0.02)
+    assert steps["out-of-the-box"] > 1.05 * of_recipe
