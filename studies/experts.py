@@ -34,6 +34,8 @@ from traincast.simulation.forecast import forecast_step
 
 LEAST = 0.002
 """Change of a step from which on a difference is shown: less is not one."""
+_SPLIT = ("stage_layers", "pipeline_layout")
+"""Fields that write out which layers a stage has."""
 _GIB = 2**30
 
 
@@ -63,7 +65,7 @@ def parts() -> Mapping[str, tuple[str, ...]]:
 
 def _part(name: str) -> str:
     field = FIELDS[name]
-    return field.change or ("pipeline" if "stage_layers" in (name, field.fact) else field.fact or name)
+    return field.change or ("pipeline" if {name, field.fact} & {*_SPLIT} else field.fact or name)
 
 
 def differences(recipe: Forecast, chosen: Forecast, group: Group) -> list[Difference]:
@@ -103,7 +105,7 @@ def _text(names: Iterable[str], one: Job, other: Job) -> str:
 
 
 def _decided(job: Job, name: str) -> Any:  # noqa: ANN401
-    if name in ("stage_layers", "pipeline_layout"):
+    if name in _SPLIT:
         return str(job.layout) if name == "pipeline_layout" and job.parallel.pp > 1 else None
     return job.decided(name) if name in DECIDED or name == "shard" else None
 
@@ -111,11 +113,7 @@ def _decided(job: Job, name: str) -> Any:  # noqa: ANN401
 def _published(names: Iterable[str], job: Job) -> int:
     """Return how many published runs of a job's kin have its setting of some fields, of each field on its own."""
     counts = published_settings()
-    return min(counts[job.framework.kin, name, str(_decided(job, name))] for name in names if _counts(name))
-
-
-def _counts(name: str) -> bool:
-    return name not in ("stage_layers", "pipeline_layout")
+    return min(counts[job.framework.kin, name, str(_decided(job, name))] for name in names if name not in _SPLIT)
 
 
 @cache
