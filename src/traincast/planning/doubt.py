@@ -2,10 +2,10 @@
 
 What is not known of factors, links and classes of work (`traincast.simulation.widths`) is drawn from normal
 distributions, once for all layouts; the share of draws in which a layout is the fastest is the probability that it is
-the best. In addition each layout has errors of its own, and larger ones where it has settings that no published run
-has (`traincast.planning.published`): the fastest of many forecasts is the fastest in part by its error, and the more
-so the less is known of it. So what counts for the choice is the cautious step, which its own errors exceed in one of
-five cases.
+the best. In addition each layout has errors of its own, and larger ones where it has settings that hardly any
+published run has (`traincast.planning.published`): the fastest of many forecasts is the fastest in part by its error,
+and the more so the less is known of it. So what counts for the choice is the cautious step, which its own errors exceed
+in one of five cases.
 
 Letters: N layouts, C causes of errors, D draws.
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from traincast.estimate.factors import factors_on
 from traincast.planning.finalists import Finalist
-from traincast.planning.published import unpublished
+from traincast.planning.published import FEWEST, kind_of, unpublished
 from traincast.simulation.confidence import basis_of_step
 from traincast.simulation.widths import causes
 from traincast.workload.ops import FloatArray
@@ -28,7 +28,7 @@ OWN_DEVIATION = 0.01
 """Deviation of what no class of work explains and layouts do not share. Assumed: a third of what families of runs show
 beyond the factors (`traincast.simulation.confidence`)."""
 UNPUBLISHED_DEVIATION = 0.04
-"""Deviation of what is added to it where no published run has a setting of the layout."""
+"""Deviation of what is added to it where hardly any published run has a setting of the layout."""
 CAUTION = 0.8416
 """Deviations that a normal distribution exceeds in one of five cases."""
 
@@ -63,7 +63,9 @@ def risks(finalist: Finalist) -> tuple[str, ...]:
     found: dict[str, list[str]] = {}
     for name, value in unpublished(finalist.layout, finalist.done.job):
         found.setdefault(name, []).append(value)
-    return tuple(f"no published run has {name} {' '.join(values)}" for name, values in found.items())
+    job, settings = finalist.done.job, ", ".join(f"{name} {' '.join(values)}" for name, values in found.items())
+    of = f"published runs of {kind_of(job.model)} models in code like that of {job.framework.name}"
+    return (f"fewer than {FEWEST} {of} have {settings}",) if found else ()
 
 
 def probabilities(steps_ND: FloatArray) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Which settings published runs have: what none of them has was never timed, whatever its forecast says.
+"""Which settings published runs have: what hardly any has was never timed, whatever its forecast says.
 
 ``data/training/published_settings.csv`` counts the runs with each value of each field of a layout, for the code that
 frameworks share and each kind of model (`studies/published_settings.py` writes it). Of degrees and sizes what is
@@ -17,6 +17,8 @@ from traincast.shipped import constant, shipped_rows
 TABLE = "training/published_settings.csv"
 KINDS = ("dense", "MoE", "hybrid")
 """Kinds of models: of attention and MLPs alone, with experts, and of layers that are not all alike."""
+FEWEST = 2
+"""Published runs from which on a setting counts as timed: a single one may have its step from something else."""
 _OFF = frozenset({"off", "none", "0", "0.0", "all"})
 """What says that nothing is done: it is no risk."""
 _LEFT_OUT = frozenset({"gpus", "dp", "microbatches", "precision", "fp8_recipe", "shard", "recompute_layers"})
@@ -65,7 +67,7 @@ def _counts() -> Counts:
 
 
 def unpublished(layout: Layout, job: Job, counts: Counts | None = None) -> tuple[tuple[str, str], ...]:
-    """Return the settings of a layout that no published run of such code and such a model has, as field and value."""
+    """Return the settings of a layout that fewer than `FEWEST` published runs of such code and such a model have."""
     known, kind = published_counts() if counts is None else counts, kind_of(job.model)
     return tuple(
         (name, value)
@@ -75,7 +77,8 @@ def unpublished(layout: Layout, job: Job, counts: Counts | None = None) -> tuple
 
 
 def _is_known(value: str, counts: Mapping[str, int]) -> bool:
+    values = [each for each, runs in counts.items() if runs >= FEWEST]
     if not value.isdecimal():
-        return value in counts
-    numbers = [int(each) for each in counts if each.isdecimal()]
+        return value in values
+    numbers = [int(each) for each in values if each.isdecimal()]
     return bool(numbers) and min(numbers) <= int(value) <= max(numbers)
