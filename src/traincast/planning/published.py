@@ -72,11 +72,12 @@ def unpublished(layout: Layout, job: Job, counts: Counts | None = None) -> tuple
     return tuple(
         (name, value)
         for name, value in settings_of(layout, getattr(layout, "software", ()))
-        if not _is_known(value, known.get((job.framework.kin, kind, name), {}))
+        if not is_known(value, known.get((job.framework.kin, kind, name), {}))
     )
 
 
-def _is_known(value: str, counts: Mapping[str, int]) -> bool:
+def is_known(value: str, counts: Mapping[str, int]) -> bool:
+    """Say whether enough of the counted runs have a value, or values on both sides of it."""
     values = [each for each, runs in counts.items() if runs >= FEWEST]
     if not value.isdecimal():
         return value in values
