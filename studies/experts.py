@@ -75,15 +75,21 @@ def differences(recipe: Forecast, chosen: Forecast, group: Group) -> list[Differ
         text = _text(names, recipe.done.job, chosen.done.job)
         if not text:
             continue
-        alone = _ratio(_with(recipe.request, chosen.request, names), recipe.step_s, group)
-        back = _ratio(_with(chosen.request, recipe.request, names), chosen.step_s, group)
+        alone = _ratio(_with(recipe, chosen, names), recipe.step_s, group)
+        back = _ratio(_with(chosen, recipe, names), chosen.step_s, group)
         if max((abs(each) for each in (alone, back) if each is not None), default=1.0) >= LEAST:
             found.append(Difference(part, text, alone, back, _published(names, chosen.done.job)))
     return sorted(found, key=lambda each: -max(abs(each.alone or 0.0), abs(each.back or 0.0)))
 
 
-def _with(one: JobRequest, other: JobRequest, names: Iterable[str]) -> JobRequest:
-    return replace(one, **{name: getattr(other, name) for name in names})
+def _with(one: Forecast, other: Forecast, names: Iterable[str]) -> JobRequest:
+    """Return a job with some fields of another; what that leaves to its framework is said where it matters."""
+    values = {name: getattr(other.request, name) for name in names}
+    for name in names:
+        mine, theirs = _decided(one.done.job, name), _decided(other.done.job, name)
+        if values[name] is None and name not in _SPLIT and isinstance(theirs, bool) and mine != theirs:
+            values[name] = theirs
+    return replace(one.request, **values)
 
 
 def _ratio(request: JobRequest, step_s: float, group: Group) -> float | None:

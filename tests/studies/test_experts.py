@@ -60,3 +60,10 @@ def test_parts_are_disjoint_and_leave_out_what_a_plan_is_told():
     assert len(names) == len(set(names))
     assert not set(names) & set(experts.SAID)
     assert {"pp", "vpp", "pipeline_layout"} <= set(parts["pipeline"])
+
+
+def test_a_plan_uses_the_software_of_the_release():
+    assert experts.of_release("megatron-core-2024", "2025") == "megatron-core-2025"
+    assert experts.of_release("megatron-core-2025", "") == "megatron-core-2025"
+    assert experts.of_release("megatron-core-2025", "2024") == "megatron-core-2025"
+    assert experts.of_release("eager", "2026") == "eager"
