@@ -79,7 +79,7 @@ WORDS = (
     Word(r"matrix products?", "GEMM"),
     Word(r"look-ups?", "lookup"),
     Word(r"comput(e|es|ed|ing) again", "recompute, recomputed"),
-    Word(r"habits?", "memory policy"),
+    Word(r"habits? of memory|memory habits?", "memory policy"),
     Word(r"(?<!if )not said", "not specified"),
     Word(r"well (longer|slower)", "much longer, much slower"),
     Word(r"(its|their) like", "its peers, their peers"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         plans,
         predict,
         read,
+        recipes,
         run_again,
         save_result,
         simulate,
@@ -97,6 +98,7 @@ __all__ = [
     "predict",
     "rank",
     "read",
+    "recipes",
     "run_again",
     "save_result",
     "simulate",
@@ -109,8 +111,8 @@ __getattr__, __dir__ = names_on_demand(
     {
         "traincast.api": (
             "calibrate calibrate_operators calibrate_runs clusters collective compare convert explain inspect "
-            "load_result measure models operator operator_sizes plan plans predict read run_again save_result simulate "
-            "validate"
+            "load_result measure models operator operator_sizes plan plans predict read recipes run_again save_result "
+            "simulate validate"
         ),
         "traincast.api.explorer": "explore",
         "traincast.api.ranking": "rank",

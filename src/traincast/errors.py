@@ -21,6 +21,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Self
 
+from msgspec import Struct
+
 from traincast.names import known_names
 
 
@@ -132,6 +134,28 @@ class UnknownNameError(ConfigError):
         super().__init__(f"unknown {kind} {name!r}; {known_names(name, self.known)}")
 
 
+class Remedy(Struct, frozen=True, kw_only=True):
+    """A single change with which a job that cannot be run would run."""
+
+    field: str
+    """Field of the job, or option of the plan, that changes."""
+    value: int | float | str
+    """What it would have to be."""
+    layout: str
+    """The fastest layout that it allows, in words."""
+    step_s: float
+    """About how long its step would be."""
+    peak_bytes: float
+    """Memory of the GPU that needs most."""
+    chance_of_oom: float
+    """That it runs out of memory all the same."""
+
+    @property
+    def change(self) -> str:
+        """What to say, as in Python."""
+        return f"{self.field}={self.value:g}" if isinstance(self.value, float) else f"{self.field}={self.value}"
+
+
 class InfeasibleError(TraincastError):
     """A job that is understood but cannot run: it does not divide or does not fit.
 
@@ -143,6 +167,8 @@ class InfeasibleError(TraincastError):
         Where memory refuses it: what the stage that needs most would take of a GPU, and what programs can use of one.
     stage : int, optional
         That pipeline stage.
+    remedies : sequence of Remedy, optional
+        What would do, each alone, found by planning again; of a plan in which no layout fits.
 
     Examples
     --------
@@ -169,8 +195,10 @@ class InfeasibleError(TraincastError):
         needed_bytes: float | None = None,
         limit_bytes: float | None = None,
         stage: int | None = None,
+        remedies: Iterable[Remedy] = (),
     ) -> None:
         self.needed_bytes, self.limit_bytes, self.stage = needed_bytes, limit_bytes, stage
+        self.remedies = tuple(remedies)
         super().__init__(message)
 
 

@@ -308,6 +308,25 @@ def parse_token_count(text: str) -> float:
     return _in_range(value * _THOUSANDS[unit.upper()], RANGES["training tokens"], text)
 
 
+def parse_amount(text: str) -> float:
+    """Read a sum of money: ``250000``, ``1M``, ``2.5B``; decimal, without its currency.
+
+    Raises
+    ------
+    ConfigError
+        If the text is not a number above 0.
+
+    Examples
+    --------
+    >>> parse_amount("1.5M")
+    1500000.0
+    """
+    value, unit = _split(text, "sum of money", "250000 or 1M")
+    if unit.upper() not in _THOUSANDS or value <= 0:
+        raise ConfigError(f"{quoted(text)} is not a sum of money; write it like 250000 or 1M")
+    return value * _THOUSANDS[unit.upper()]
+
+
 def format_count(count: float) -> str:
     """Write a large number for people, decimal: ``15 T``, ``300 B``."""
     prefix = next((name for name, scale in reversed(_THOUSANDS.items()) if abs(count) >= scale), "")

@@ -5,12 +5,14 @@
 What is fitted to recorded peaks are deviations alone (`traincast.estimate.memory.fits`): chances of a source's layouts
 follow from those of all other sources. Golden runs print what PyTorch's allocator has given out at most on the rank
 that logs: the last one, with the last stage (Megatron-LM, megatron/training/global_vars.py, _set_tensorboard_writer).
+What XLA plans for a program on TPUs its compiler says without a chip (`xla_programs`).
 """
 
 import csv
 import gzip
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -26,10 +28,18 @@ from traincast.estimate.memory import JobMemory, StageMemory, chance_of_oom, usa
 from traincast.estimate.memory.fits import REFUSED_ABOVE, chance_with
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
+from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.model.load import model_over_base
 
 CLUSTERS = {"A100": "a100", "H100": "h100", "GB200": "gb200"}
 GOLDEN, SWEEP = "golden runs of Megatron-LM", "nanotron"
+PLANNED, ON_TPU = "programs planned for TPUs", "maxtext-tpu-2025"
+KEPT = {
+    "save_qkv_proj": ("linear_qkv",),
+    "minimal": ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+}
+"""What a policy of MaxText keeps, as a job says it."""
 FLOOR = 0.1
 """Least deviation of a framework: runs that print their memory say all of their settings, jobs leave some open. Of
 1,108 published runs, all of which ran, one in fifteen is forecast to need a little more than it had."""
@@ -116,6 +126,39 @@ def _golden_peak(row: Mapping[str, str]) -> list[Peak]:
     ]
 
 
+@cache
+def programs() -> tuple[Peak, ...]:
+    """Return the memory of programs that XLA's compiler planned for TPUs; those that chose a rule are left out."""
+    with gzip.open(table_path("xla_programs.csv"), "rt", encoding="utf-8", newline="") as stream:
+        return tuple(_peak_of_program(row) for row in csv.DictReader(stream) if row["use"] == "judges")
+
+
+def _peak_of_program(row: Mapping[str, str]) -> Peak:
+    size = {name: int(text) for name, text in row.items() if text.isdigit()}
+    attention = {name: size[name] for name in ("heads", "kv_heads", "head_dim")}
+    shape = {name: size[name] for name in ("layers", "hidden", "ffn_hidden", "vocab")}
+    model = model_over_base({**shape, "attention": attention, "gated": True, "tied_embeddings": False}, row["id"])
+    gpus = prod(map(int, row["topology"].partition(":")[2].split("x")))
+    request = JobRequest(
+        model=model,
+        gpus=gpus,
+        seq_length=size["seq_length"],
+        global_batch=size["batch"] * gpus,
+        micro_batch=size["batch"] * size["tp"],
+        tp=size["tp"],
+        pp=1,
+        zero=3,
+        framework=ON_TPU,
+        recompute="none" if row["policy"] == "none" else "full",
+        recompute_keeps=KEPT.get(row["policy"]),
+        offload_activations=size["layers"] if row["policy"] == "offload" else None,
+        loss_tiles=size["tiles"],
+    )
+    memory = JobMemory(resolve_job(request, None))
+    forecast = memory.peak - memory.job.memory_policy.runtime_bytes
+    return Peak(PLANNED, ON_TPU, 0.0, memory.peak, forecast, float(row["hbm_bytes"]))
+
+
 def deviation_of(rows: Iterable[Peak]) -> float:
     """Return within how much two of three recorded peaks lie: the logarithm of measured over forecast."""
     logs = [abs(np.log(each.measured_bytes / each.forecast_bytes)) for each in rows if each.measured_bytes]
@@ -157,6 +200,7 @@ def boards() -> list[Board]:
             for name in sorted({each.framework for each in recorded})
         ),
         _recorded("golden runs", golden, median=8.0),
+        _recorded(PLANNED, programs()),
     ]
     published = [each for each in peaks() if each.source not in (GOLDEN, SWEEP)]
     compiled = [each for each in published if each.framework.startswith("maxtext")]
@@ -195,6 +239,7 @@ def main() -> None:
     found = deviations()
     for name, each in found.items():
         print(f"deviation of {name}: {each:.4f}")
+    print(f"deviation of {PLANNED}: {deviation_of(programs()):.4f}")
     print(f"deviation of a framework that nobody measured: {unmeasured(found):.4f}")
 
 

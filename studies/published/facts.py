@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from datafiles import table_path
 
-TABLES = ("run_facts.csv", "chip_facts.csv")
-"""Runs on GPUs of NVIDIA and others; those on TPU and AMD chips, whose tables leave most to their recipes."""
+TABLES = ("run_facts.csv", "chip_facts.csv", "xla_facts.csv")
+"""Runs on GPUs of NVIDIA and others; those on TPU and AMD chips, whose tables leave most to their recipes; and what
+programs in JAX recompute, and how they make their logits."""
 BASES = ("recipe", "table", "notes", "assumed")
 """What ``stands`` begins with."""
 

@@ -25,7 +25,7 @@ OF_THE_TERMINAL = {"json", "analysis", "verbose", "quiet", "plain", "html", "ran
 """What to print and write: a result has `save_result` and `explore`, a calibration its `profile`."""
 ELSEWHERE = {
     "simulate": {"pricing", "simai_overlap"},
-    "plan": {"from", "like"},
+    "plan": {"from", "like", "days", "budget", "rank-by", "rank_by"},
     "measure": {"script"},
     "validate": {"ranking", "leave_out"},
     "inspect": {"all"},
@@ -35,7 +35,7 @@ ELSEWHERE = {
 }
 """Flags that are functions of their own (`simai`, `measuring_script`, `rank`), or of what is printed; ``start``, as
 Python has a word ``from``; options of writers and families are keywords themselves, or ``options``. `plans` takes no
-pasted job.
+pasted job, and alone is asked what days and money buy.
 """
 FIELDS = {"gpus": 8, "tp": 2, "global_batch": 16, "seq_length": 8192}
 FILE = Path(__file__).parents[2] / "examples" / "aicb_scaled_512gpu.txt"
@@ -44,7 +44,7 @@ JOB = {"model": "llama3-8b", "cluster": "h100", **FIELDS}
 
 COMMANDS = (
     *("inspect", "simulate", "predict", "plan", "sweep", "compare", "convert", "measure", "calibrate"),
-    *("validate", "collective", "operator", "models", "clusters"),
+    *("validate", "collective", "operator", "models", "clusters", "recipes"),
 )
 WORDS = {
     "simulate": {*SIMULATE_WORDS},

@@ -117,12 +117,13 @@ COMMANDS = {
             "--constants",
             "--allow-oom",
             "--fail-on-oom-risk",
+            "--apply",
             "--out",
             "--report",
             "--json",
             "--quiet",
         ),
-        *("--fp8-recipe", "--fp8-attention", "--bf16-first-last", "--first-last-layers-bf16"),
+        *("--fp8-recipe", "--fp8-attention", "--bf16-first-last", "--first-last-layers-bf16", "--tuned"),
         *("--cuda-graph-impl", "--cuda-graph-scope", "--moe-dispatcher", "--moe-paged-stash"),
         *("--moe-a2a-overlap", "--overlap-moe-expert-parallel-comm", "--moe-shared-expert-overlap"),
         *("--moe-dispatch-dtype", "--delay-wgrad", "--delay-wgrad-compute", "--moe-routing"),
@@ -154,20 +155,21 @@ COMMANDS = {
     },
     "report": {"file", "--html", "--out", "--report", "--analysis", "--json", "--verbose", "--quiet"},
     "models": {"names", "--seq-length", "--json"},
+    "recipes": {"words"},
     "clusters": {"names", "--json"},
 }
 COMMANDS["measure"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
     - {"--unfold", "--constants", "--allow-oom", "--fail-on-oom-risk", "--report", "--json", "--analysis", "--what-if"}
-    - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose"}
+    - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose", "--apply"}
 ) | {"--minutes", "--spread", "--script"}
 COMMANDS["validate"] |= {"--ranking", "--leave-out"}
 COMMANDS["completion"] = {"shell"}
 COMMANDS["schema"] = {"document"}
 COMMANDS["man"] = set()
 RUN = {"--tokens", "--gpu-hour-price", "--currency", "--gpu-power", "--pue", "--grid-intensity"}
-COMMANDS["predict"] |= RUN
+COMMANDS["predict"] |= {*RUN, "--recipe"}
 COMMANDS["simulate"] |= {*RUN, "--tokens-per-step"}
 COMMANDS["compare"] |= {*RUN, "--goodput"}
 COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}

@@ -25,6 +25,7 @@ WRONG = {
     "report": ("no_such_file",),
     "init": ("no_such_folder/job.toml",),
     "models": ("no-such-model",),
+    "recipes": ("no-such-recipe",),
     "clusters": ("no-such-cluster",),
     "schema": ("no-such-document",),
     "completion": ("no-such-shell",),
@@ -51,7 +52,7 @@ def document_of(out):
     """Return the one document that stdout holds."""
     found = json.loads(out)
     assert found["schema"] == "traincast.error/1"
-    assert len(found) == 14
+    assert len(found) == 15
     return found
 
 

@@ -119,3 +119,13 @@ def test_the_layout_to_run_is_marked_wherever_it_stands(call):
     assert len(tables) >= 1
     assert all(len(each) <= 1 for each in marked)
     assert layout in marked[0][0]
+
+
+def test_what_would_do_is_said_in_words_of_the_shell_and_in_the_document(call):
+    words = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", "1", "--global-batch", "16", "--seq-length", "2048")
+    code, out, err = call("plan", *words, "--json")
+    document = json.loads(out)
+    assert code == document["exit_code"] == 3
+    assert "what would do: --offload-optimizer 1 (TP1" in err and "--gpus 3 (" in err
+    assert [each["field"] for each in document["remedies"]] == ["offload_optimizer", "gpus"]
+    assert document["needed"] > document["limit"] > max(each["peak_bytes"] for each in document["remedies"])

@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of, workload_of
+from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of, slots, workload_of
 from traincast.job.share import rank_share
 from traincast.lowering.emit import RowEmitter
 from traincast.lowering.stage import stages_of
 from traincast.workload.builder import WorkloadBuilder
-from traincast.workload.words import CostClass, Group, Operation, Phase
+from traincast.workload.words import CostClass, Group, Kind, Operation, Phase
 
 GATHER, SCATTER, REDUCE = Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operation.ALL_REDUCE
 WHOLE_STEP = ("start", "forward", "backward", "end")
@@ -48,6 +48,22 @@ def test_layers_gather_and_scatter_the_split_sequence(overlap, cp):
     assert backward[Group.TP, SCATTER] == pytest.approx((layers + head) * size)
     # The loss: the largest logit, its sum and the target's, in 32 bits for each token.
     assert forward[Group.TP, REDUCE] == 3 * head * job.batch.micro_batch * job.batch.seq_length // cp * 4
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_layers_that_split_their_outputs_exchange_alongside_their_gradients(overlaps, sequence_parallel):
+    """One of the two layers of each block, and the LM head: what they gather, and the gradients of their inputs."""
+    job = job_of(gpus=4, tp=4, overlap_tp=False, sequence_parallel=sequence_parallel)
+    job = replace(job, framework=replace(job.framework, overlaps_tp_gradients=overlaps))
+    workload, found = workload_of(job), Counter()
+    for row in slots(workload, "backward"):
+        ops = workload.ops
+        if ops.kind_T[row] == Kind.COLLECTIVE and not ops.blocking_T[row]:
+            found[Operation(int(ops.operation_T[row]))] += float(ops.size_bytes_T[row] * ops.repeats_T[row])
+    size = (2 * job.model.layers + 1) * job.parallel.microbatches * activation(job)
+    wanted = {GATHER: size, SCATTER: size} if sequence_parallel else {REDUCE: size}
+    assert found == pytest.approx(wanted if overlaps else {})
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from traincast.workload.words import Group, Operation, Phase
 OUT = Exchange(Group.EP, Operation.ALL_TO_ALL, 100, "out")
 BACK = Exchange(Group.EP, Operation.ALL_TO_ALL, 200, "back")
 REDUCE = Exchange(Group.TP, Operation.ALL_REDUCE, 10)
+GATHER = Exchange(Group.TP, Operation.ALL_GATHER, 20)
 STATE = Exchange(Group.DP, Operation.ALL_GATHER, 30)
 
 
@@ -35,8 +36,8 @@ class Stage:
 
     like = "one kind"
 
-    def __init__(self, host=None, exchanges=(OUT, REDUCE, BACK)):
-        self.exchanges, self.launched = exchanges, host or Launches()
+    def __init__(self, host=None, exchanges=(OUT, REDUCE, BACK), own=()):
+        self.exchanges, self.launched, self.own = exchanges, host or Launches(), own
 
     def host(self, phase):
         return self.launched
@@ -51,6 +52,9 @@ class Stage:
 
     def at(self, place, phase):
         return PLACES[place]
+
+    def alongside(self, without=()):
+        return list(self.own)
 
     def nothing(self):
         return Pass()
@@ -171,4 +175,29 @@ def test_a_host_that_does_not_wait_launches_a_pass_in_one_part():
     assert [row for row in paired if row[0] in ("launched", "gap")] == [
         ("launched", 10.0),
         ("gap", "waits of the host", 2.0),
+    ]
+
+
+def test_an_exchange_of_a_part_runs_alongside_its_own_gemms_and_the_rest_as_before():
+    """Of 12 calls of each kind of gradients two and three are alongside an exchange, and one exchange is left."""
+    one, two = runs("attention", 2.0), runs("attention", 3.0)
+    one.exchanges[GATHER], two.exchanges[REDUCE] = 1.0, 1.0
+    stage = Stage(exchanges=(GATHER, REDUCE, STATE), own=(("dgrad", one), ("wgrad", two)))
+    emit = emitter()
+    assert layers_backward(emit, stage) == [
+        ("TP ALL_GATHER", 20, "launched"),
+        ("compute", "layers backward", 2.0),
+        ("joined",),
+        ("TP ALL_REDUCE", 10, "launched"),
+        ("compute", "layers weight gradient", 3.0),
+        ("joined",),
+        ("compute", "layers backward", 10.0),
+        ("compute", "layers weight gradient", 9.0),
+        ("DP ALL_GATHER", 30, "blocks"),
+    ]
+    emit.job = replace(emit.job, framework=replace(emit.job.framework, overlaps_tp_gradients=False))
+    assert layers_backward(emit, stage)[2:] == [
+        ("TP ALL_GATHER", 20, "blocks"),
+        ("TP ALL_REDUCE", 10, "blocks"),
+        ("DP ALL_GATHER", 30, "blocks"),
     ]

@@ -108,7 +108,7 @@ def test_mtp_layers_are_joined_to_the_model_where_they_are():
 def test_split_messages_are_made_whole_before_a_pass_but_on_the_stage_that_gets_none(tp, sequence_parallel, size_bytes):
     """A microbatch's hidden state in 16 bits, of which the stage before sent each rank its part."""
     job = decided(gpus=2 * tp, tp=tp, pp=2, sequence_parallel=sequence_parallel, overlap_tp=False)
-    job = replace(job, framework=replace(job.framework, splits_messages=True))
+    job = replace(job, framework=replace(job.framework, splits_messages=True, overlaps_tp_gradients=False))
     emit, (first, last) = Told(job), staged(job)
     whole = [("TP ALL_GATHER", size_bytes, "blocks")] if size_bytes else []
     assert forward_pass(emit, last)[: len(whole)] == backward_pass(emit, first)[: len(whole)] == whole

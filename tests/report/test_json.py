@@ -40,6 +40,7 @@ CONTRACT = [
     "stragglers",
     "slowdown",
     "causes",
+    "advice",
     "suggestions",
     "what_if",
     "other_layouts",

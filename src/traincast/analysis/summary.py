@@ -3,6 +3,8 @@
 `traincast.analysis.explanation` works it out, and the modules it calls say what each of them means.
 """
 
+from typing import Any
+
 from msgspec import Struct
 
 from traincast.analysis.by_name import IndexedByName
@@ -291,3 +293,49 @@ class Suggestion(Struct, frozen=True, kw_only=True):
     low_s: float
     high_s: float
     """Between these it lies in 90 of 100 cases, as far as that is known; both are `saving_s` of measured work."""
+
+
+class Advice(Struct, frozen=True, kw_only=True):
+    """A change of a job that would make its step shorter (`traincast.simulation.advice`).
+
+    Several are in the order to make them, each over the ones before it.
+    """
+
+    name: str
+    """What it is, in plain words."""
+    taken: bool
+    """Whether it is one of those to make, in order; others save by themselves, and nothing after these, or may not fit
+    into memory: they come last."""
+    fields: dict[str, Any]
+    """Fields of the job with their new values, as job files have them."""
+    spelled: str
+    """As the framework is told, after the changes before it."""
+    words_of: str
+    """Whose words these are: ``Megatron-LM``, ``torchtitan``, ``job file`` for our own."""
+    saving_s: float
+    """What it saves after the changes before it; of all they sum to what all save together. 0 of one not taken."""
+    saving_low_s: float
+    saving_high_s: float
+    """Between these that lies in 90 of 100 cases."""
+    chance_faster: float
+    """Chance that it saves anything then, 0 to 1."""
+    alone_s: float
+    """What it saves by itself."""
+    iteration_time_s: float
+    """The step with it and the changes before it."""
+    more_bytes: float
+    """What it adds by itself to the GPU that needs most; below 0 it frees some."""
+    peak_bytes: int | float
+    """What that GPU needs with it and the changes before it."""
+    chance_of_oom: float
+    """Chance of running out of memory then, 0 to 1."""
+    needs: str
+    """What it takes of a user besides, in words; empty: nothing."""
+    numbers: str
+    """What it changes in the numbers that a model learns from, in words; empty: nothing."""
+    same_numbers: bool
+    """Whether the model learns from the same numbers; what changes them comes after all that does not."""
+    usual: bool
+    """Whether published recipes do it where it is allowed; else the framework can, though few do."""
+    source: str
+    """Where what it needs is said, in the framework's code or pages; empty where it is plain."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from traincast.api.named import clusters as clusters
     from traincast.api.named import described as described
     from traincast.api.named import models as models
+    from traincast.api.named import recipes as recipes
     from traincast.api.planning import plan as plan
     from traincast.api.planning import plans as plans
     from traincast.api.prediction import predict as predict
@@ -68,7 +69,7 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.api.inspection": "bus_bandwidths inspect inspect_all",
         "traincast.api.measurements": "compare_collectives kind_of_measurements validate",
         "traincast.api.measuring": "measure measuring_script",
-        "traincast.api.named": "clusters described models",
+        "traincast.api.named": "clusters described models recipes",
         "traincast.api.planning": "plan plans",
         "traincast.api.prediction": "predict",
         "traincast.api.ranking": "",

@@ -18,6 +18,7 @@ from traincast.hardware.gpu import gpu_names
 from traincast.job.draft import Draft
 from traincast.job.job import Job
 from traincast.job.job_file import read_job_file
+from traincast.job.recipes import PublishedRecipe, find_recipe, search_recipes
 from traincast.job.request import JobRequest
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
@@ -62,6 +63,19 @@ def models(names: str | Sequence[str] = ()) -> list[Model]:
     (80, 8192)
     """
     return list(map(load_model, _several(names) or model_names()))
+
+
+def recipes(words: str | Sequence[str] = ()) -> list[PublishedRecipe]:
+    """Return published recipes whose names or releases have all of some words in them; every one where none is given.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> newest, *older = traincast.recipes("deepseek_v3_pretrain_256gpu_gb200_fp8mx")
+    >>> newest.fields["moe_dispatcher"], len(older) > 4
+    ('hybridep', True)
+    """
+    return list(search_recipes(tuple(_several(words))))
 
 
 def search_clusters(words: Sequence[str]) -> tuple[list[Cluster], bool]:
@@ -151,11 +165,17 @@ def draft_of(job: StrPath | Draft | None) -> Draft | None:
 
 
 def job_under(
-    job: Job | JobRequest | Draft | StrPath | None, said: Draft, like: str | None = None, *, strict: bool = False
+    job: Job | JobRequest | Draft | StrPath | None,
+    said: Draft,
+    like: str | None = None,
+    *,
+    strict: bool = False,
+    recipe: str | None = None,
 ) -> Draft | JobRequest | Job:
     """Return a job with everything that keywords say instead; with `like` it is the pasted flags of that framework.
 
-    With `strict` pasted flags that are unknown, and GPUs that are not what their launcher starts, are refused.
+    With `strict` pasted flags that are unknown, and GPUs that are not what their launcher starts, are refused. A
+    `recipe` says what neither says.
 
     Raises
     ------
@@ -164,6 +184,11 @@ def job_under(
     TraincastError
         If it cannot be read.
     """
+    if recipe is not None:
+        under = job_under(job, said, like, strict=strict)
+        if not isinstance(under, Draft):
+            raise ConfigError("says what a job leaves open; give it with keywords, a draft or a file", "recipe")
+        return find_recipe(recipe).draft(under)
     if like is not None:
         if not isinstance(job, str):
             raise ConfigError("applies to pasted flags; give their text as the job", "like")

@@ -28,6 +28,7 @@ def predict(
     options: StepOptions | None = None,
     like: str | None = None,
     strict: bool = False,
+    recipe: str | None = None,
     allow_oom: bool = False,
     fail_on_oom_risk: float | None = None,
     engine: str = "fast",
@@ -49,6 +50,8 @@ def predict(
         The framework whose flags or settings `job` is, as they are pasted after ``--like``.
     strict : bool
         Refuse pasted flags that are unknown, and another world size than the launcher's.
+    recipe : str, optional
+        A published recipe (``traincast recipes``), which says what neither `job` nor keywords do.
     allow_oom : bool
         Simulate even a job that is very unlikely to fit into memory; a warning says so.
     fail_on_oom_risk : float, optional
@@ -77,7 +80,7 @@ def predict(
     if isinstance(source, Result):
         record, base = record_and_options(source, job)
         source, allow_oom = record.draft(), allow_oom or record.allow_oom
-    found = job_under(source, said_of_job(of_job), like, strict=strict)
+    found = job_under(source, said_of_job(of_job), like, strict=strict, recipe=recipe)
     setting = _setting(found, cluster, options or replace(base, **of_step), engine)
     result = reproducible_forecast(found, setting, allow_oom=allow_oom, study=study)
     return checked_oom_risk(result, fail_on_oom_risk)

@@ -1,14 +1,16 @@
 """Options of commands that take several cases at once: numbers of GPUs, and a price for each cluster."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from traincast.cli.options import GOODPUT, PRICE, RUN_OPTIONS, usage, with_options
+from traincast.cli.completion import one_of
+from traincast.cli.options import GOODPUT, PRICE, RUN_OPTIONS, in_range, usage, with_options
 from traincast.cli.sections import WHOLE_RUN, in_section
 from traincast.errors import ConfigError
-from traincast.units import checked_field, is_number, plain_number, quoted
+from traincast.units import checked_field, is_number, parse_amount, plain_number, quoted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,9 +19,31 @@ _MOST_COUNTS = 256
 
 
 @usage
-def gpu_counts(text: str) -> tuple[int, ...]:
-    """Read ``256``, ``256,512``, ``256:2048`` (doubled as long as that is not above the end) or ``256:2048:256``."""
-    return tuple(dict.fromkeys(count for part in text.split(",") for count in _count_range(part, text)))
+def gpu_counts(text: str) -> tuple[int, ...] | dict[str, tuple[int, ...]]:
+    """Read ``256``, ``256,512``, ``256:2048`` (doubled as long as that is not above the end) or ``256:2048:256``.
+
+    Each may be of one cluster alone, ``h100=256,b200=128:512``; then numbers go by its name, others by an empty one.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for part in text.split(","):
+        name, equals, numbers = part.rpartition("=")
+        if equals and not name.strip():
+            raise ConfigError(f"{quoted(text)} names no cluster; write it like h100=256,b200=128")
+        of = name.strip()
+        found[of] = tuple(dict.fromkeys((*found.get(of, ()), *_count_range(numbers, text))))
+    return found[""] if found.keys() == {""} else found
+
+
+def names_between_commas(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
+    """Return names that are given once each or several between commas; the path of a file is one."""
+    split = ((text,) if Path(text).exists() else text.split(",") for text in values)
+    return tuple(dict.fromkeys(name for each in split for part in each if (name := part.strip())))
+
+
+@usage
+def money(text: str) -> float:
+    """Read ``250000`` or ``1M``."""
+    return parse_amount(text)
 
 
 def _count_range(part: str, text: str) -> Iterator[int]:
@@ -58,7 +82,32 @@ _PRICES = click.option(
 )
 
 
+_GOALS = (
+    click.option(
+        "--tokens-per-parameter",
+        type=in_range("tokens_per_parameter"),
+        metavar="X",
+        help="Tokens of the whole run for each parameter of the model, such as 20.",
+    ),
+    click.option(
+        "--days",
+        type=click.FloatRange(0, min_open=True),
+        metavar="X",
+        help="Days that the run may take: says which models do, and on how many GPUs.",
+    ),
+    click.option("--budget", type=money, metavar="X", help="Money that the run may take, such as 1M; needs a price."),
+    click.option(
+        "--rank-by",
+        metavar="NAME",
+        default="tokens-per-s",
+        show_default=True,
+        shell_complete=one_of("tokens-per-s", "days", "cost", "energy"),
+        help="Order of several cases: tokens-per-s, days, cost or energy.",
+    ),
+)
+
+
 def runs_options(function: F) -> F:
     """Add the options of a whole run, with prices that may differ by cluster: pairs of its name and a price."""
-    options = [_PRICES if each is PRICE else each for each in (*RUN_OPTIONS, GOODPUT)]
+    options = [*(_PRICES if each is PRICE else each for each in (*RUN_OPTIONS, GOODPUT)), *_GOALS]
     return with_options(in_section(WHOLE_RUN, options), function)

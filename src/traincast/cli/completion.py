@@ -18,6 +18,7 @@ from traincast.errors import TraincastError
 from traincast.hardware.clusters import cluster_names
 from traincast.hardware.gpu import gpu_names
 from traincast.job.frameworks import framework_names
+from traincast.job.recipes import recipe_names
 from traincast.model.load import model_names
 from traincast.schedules.schedule import SCHEDULES
 
@@ -34,6 +35,7 @@ _NAMES: dict[str, Callable[[], Sequence[str]]] = {
     "cluster": cluster_names,
     "gpu": gpu_names,
     "framework": framework_names,
+    "recipe": recipe_names,
     "schedule": SCHEDULES.names,
 }
 

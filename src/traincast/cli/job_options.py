@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from traincast import api
-from traincast.cli.cases import gpu_counts
+from traincast.cli.cases import gpu_counts, names_between_commas
 from traincast.cli.completion import known
 from traincast.cli.options import Name, RecomputeName, in_range, schedule_option, tokens, with_options
 from traincast.cli.sections import in_section
@@ -19,6 +19,7 @@ from traincast.job.choices import choices_of
 from traincast.job.draft import Draft
 from traincast.job.fields import Field
 from traincast.job.flags import JOB_FLAGS
+from traincast.job.recipes import find_recipe
 from traincast.schedules.schedule import SCHEDULES
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SEVERAL = ("model", "gpus")
+_MORE = "Several, with commas or repeated, are planned and compared."
 _STRICT = "Refuse pasted flags that are unknown, and another world size than the launcher's."
 
 
@@ -48,7 +50,7 @@ def jobs_options(function: F) -> F:
 
 
 def _job_options(*, several: bool) -> list[Callable[[F], F]]:
-    more = " Repeatable: all are planned and compared." if several else ""
+    more = f" {_MORE}" if several else ""
     return [
         click.argument(
             "words",
@@ -61,6 +63,7 @@ def _job_options(*, several: bool) -> list[Callable[[F], F]]:
         click.option(
             "--cluster",
             multiple=several,
+            callback=names_between_commas if several else None,
             metavar="NAME|FILE",
             shell_complete=known("cluster", "gpu"),
             help=f"Preset, GPU or TOML file.{more}",
@@ -74,6 +77,16 @@ def _job_options(*, several: bool) -> list[Callable[[F], F]]:
     ]
 
 
+def recipe_option(function: F) -> F:
+    """Add ``--recipe``."""
+    return click.option(
+        "--recipe",
+        metavar="NAME",
+        shell_complete=known("recipe", files=False),
+        help="Start from the settings of a published recipe (traincast recipes lists them); all that is given wins.",
+    )(function)
+
+
 def job_of(
     words: Sequence[str],
     like: str | None,
@@ -83,13 +96,14 @@ def job_of(
     strict: bool = False,
     recorded: Draft | None = None,
     decided: Collection[str] = (),
+    recipe: str | None = None,
 ) -> Draft:
     """Return the job that file, pasted flags and options describe; options win over the others.
 
     `words` are the path of a job file, or with `like` the pasted flags of that framework; where they name a result, its
     job is `recorded`. `values` are those of all flags by field, None where not given. With `strict` pasted flags that
     are unknown, and GPUs that are not what the launcher starts, are refused. Fields that the command decides may be
-    missing.
+    missing. A `recipe` says what none of them does.
 
     Raises
     ------
@@ -103,6 +117,7 @@ def job_of(
     wrong = [note.text for note in draft.warnings if note.code == "gpus-of-launcher"] if strict else []
     if wrong:
         raise click.UsageError(f"{wrong[0]}; give one of them, or leave out --strict")
+    draft = draft if recipe is None else find_recipe(recipe).draft(draft)
     with naming_unknown_flags(draft):
         missing = draft.missing()
         if missing is not None and missing not in decided:
@@ -170,11 +185,12 @@ def _several(flag: Field) -> Callable[[F], F]:
             *flag.flags,
             flag.name,
             multiple=True,
+            callback=names_between_commas,
             metavar="NAME|FILE",
             shell_complete=known("model"),
-            help=f"{flag.help} Repeatable: all are planned and compared.",
+            help=f"{flag.help} {_MORE} A pattern such as llama3* is all that have such a name.",
         )
-    text = f"{flag.help} Several as 256,512; 256:2048 doubles, 256:2048:256 goes in steps."
+    text = f"{flag.help} Several as 256,512; 256:2048 doubles, 256:2048:256 goes in steps; h100=8,b200=4 by cluster."
     return click.option(*flag.flags, flag.name, type=gpu_counts, metavar="N,N|N:N", help=text)
 
 

@@ -42,6 +42,7 @@ _COMMANDS = {
     "operator": "The cost of one operator on a GPU, explained.",
     "report": "Render a result again.",
     "init": "Write a commented job file.",
+    "recipes": "The published recipes whose settings are known.",
     "models": "The models that are known, with their parameters and FLOPs.",
     "clusters": "The clusters that are known, and where their numbers come from.",
     "schema": "The JSON Schema of a document of --json.",

@@ -374,6 +374,47 @@ _TRY_OPTIONS = (
     GOODPUT,
 )
 """What is tried in addition to a step."""
+
+
+class Applied(NamedTuple):
+    """Advice that a command writes into a job file."""
+
+    numbers: bool
+    """Whether also what changes the numbers that a model learns from."""
+    path: Path | None
+    """The file; None: `ADVISED` in the folder of ``--out``."""
+
+    def check(self, out: Path | None) -> None:
+        """Refuse to write nowhere."""
+        if self.path is None and out is None:
+            raise click.UsageError("--apply needs --out DIR, or a file: --apply advice=job.toml")
+
+    def written(self, out: Path | None, text: str) -> tuple[Path, list[tuple[str, Iterable[bytes]]]]:
+        """Return the folder and the file of a text there."""
+        path = Path(out or ".", ADVISED) if self.path is None else self.path
+        return path.parent, [(path.name, [text.encode()])]
+
+
+@usage
+def applied(text: str) -> Applied:
+    """Return what ``--apply`` says: which advice, and perhaps the file to write."""
+    kind, _, path = text.partition("=")
+    found = find_name(kind, _ADVICE)
+    if found is None:
+        raise ConfigError(f"is {quoted(kind)}; {known_names(kind, _ADVICE)}", "apply")
+    return Applied(_ADVICE[found], Path(path) if path else None)
+
+
+ADVISED = "advised.job.toml"
+_ADVICE = {"advice": False, "all-advice": True}
+apply_option = click.option(
+    "--apply",
+    "applied",
+    type=applied,
+    metavar="advice[=FILE]",
+    help=f"Write the job with what advice changes ({ADVISED} in --out, or FILE); all-advice: also what changes the "
+    "numbers that the model learns from.",
+)
 PRICE = click.option("--gpu-hour-price", type=in_range("gpu_hour_price"), metavar="X", help="What a GPU-hour costs.")
 RUN_OPTIONS = (
     click.option(

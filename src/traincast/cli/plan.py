@@ -8,7 +8,7 @@ import click
 
 from traincast import api, report
 from traincast.cli.cases import runs_options
-from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags
+from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags, recipe_option
 from traincast.cli.options import in_range, run_fields, with_options, wrong_usage
 from traincast.cli.sections import SectionedCommand
 from traincast.cli.terminal import announced, console, counted, print_document, print_json, print_line, progress
@@ -56,6 +56,7 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
     "--explain", multiple=True, metavar="FIELD=A,FIELD=B", help="Say why such a layout is not the best; repeatable."
 )
 @click.option("--from", "start", metavar="JOB", help="Plan this job's layout anew, and say what single changes save.")
+@recipe_option
 @runs_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the plan and its layouts there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON and nothing else.")
@@ -72,6 +73,7 @@ def command(
     top: int,
     explain: Sequence[str],
     start: str | None,
+    recipe: str | None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -81,16 +83,21 @@ def command(
 
     Every layout that divides the GPUs, the batch and the model is worked out; the best are simulated in full. What the
     job says of its layout is fixed, what it leaves open is planned: --model llama3-70b --cluster h100 --gpus 1024
-    --global-batch 1024. A job whose layout is given already, with --from or as pasted flags (--like), is planned anew.
-    Several models, clusters and numbers of GPUs are compared in one table.
+    --global-batch 1024. A job whose layout is given already, with --from, --recipe or as pasted flags (--like), is
+    planned anew. Several models, clusters and numbers of GPUs are compared in one table.
     """
     most = {name: values.pop(f"max_{name}") for name in limited()}
     if start is not None and words:
         raise click.UsageError(f"--from {start} is the job; leave out {' '.join(words[:2])!r}")
     words = words if start is None else (start,)
     many: dict[str, Any] = {"models": values.pop("model"), "clusters": cluster, "gpus": values.pop("gpus") or ()}
-    first = {name: next(iter(many[each]), None) for name, each in (("model", "models"), ("gpus", "gpus"))}
-    draft = job_of(words, like, next(iter(cluster), None), {**values, **first}, strict=strict, decided=("seq_length",))
+    goals = {name: values.pop(name) for name in ("days", "budget", "rank_by")}
+    asks = goals["days"] is not None or goals["budget"] is not None
+    model, gpus = next(iter(many["models"]), None), many["gpus"]
+    first = {"model": model, "gpus": None if isinstance(gpus, dict) else next(iter(gpus), None)}
+    open_ = ("seq_length", "gpus") if asks or isinstance(gpus, dict) else ("seq_length",)
+    said = {**values, **first}
+    draft = job_of(words, like, next(iter(cluster), None), said, strict=strict, decided=open_, recipe=recipe)
     with wrong_usage():
         options: dict[str, Any] = {
             "space": space,
@@ -100,11 +107,11 @@ def command(
             "headroom": headroom,
             "top": top,
             "explain": list(map(_asked, explain)),
-            **_terms(values),
+            **_terms(values, asks=asks),
         }
-    had = start is not None or like is not None
+    had = any(each is not None for each in (start, like, recipe))
     with naming_unknown_flags(draft), announced(quiet=quiet):
-        found = _planned(draft, many, {**options, "start": had}, quiet=quiet or as_json)
+        found = _planned(draft, {**many, **goals}, {**options, "start": had}, asks=asks, quiet=quiet or as_json)
         written = report.write_plan(found, out) if out else []
     if as_json:
         print_json(report.plan_to_dict(found))
@@ -117,9 +124,18 @@ def command(
             print_line(f"wrote {path}")
 
 
-def _planned(draft: Draft, many: Mapping[str, Any], options: Mapping[str, Any], *, quiet: bool) -> Any:  # noqa: ANN401
-    """Return the plan, or those of several cases."""
-    if any(len(each) > 1 for each in many.values()):
+def _planned(
+    draft: Draft,
+    many: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    asks: bool,
+    quiet: bool,
+) -> Any:  # noqa: ANN401
+    """Return the plan, or those of several cases, which an answer to what days or money buy is, too."""
+    several = isinstance(many["gpus"], dict) or any(len(many[each]) > 1 for each in ("models", "clusters", "gpus"))
+    patterns = any(set("*?[") & set(each) for each in many["models"])
+    if several or asks or patterns:
         with counted("planning", quiet=quiet) as tell:
             return api.plans(draft, tell=tell, **many, **options)
     with progress("planning", quiet=quiet):
@@ -148,15 +164,21 @@ def _asked(text: str) -> Mapping[str, Any]:
     return found
 
 
-def _terms(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is said of the whole run, checked; its price by cluster where there are several."""
-    said = values["gpu_hour_price"]
+def _terms(values: Mapping[str, Any], *, asks: bool) -> dict[str, Any]:
+    """Return what is said of the whole run, checked; its price by cluster where there are several.
+
+    Its tokens need not be given where there are so many for each parameter, or days or money are.
+    """
+    said, each = values["gpu_hour_price"], values["tokens_per_parameter"]
     prices = dict(said)
     if len(said) > 1 and (len(prices) < len(said) or "" in prices):
         raise ConfigError("several prices need a cluster each; write them like h100=2.5", "gpu-hour-price")
-    for price in (*prices.values(), None):
-        terms = run_fields({**values, "gpu_hour_price": price})
-        run_terms({"tokens": 1.0, **terms} if prices or "failures" in terms else terms)
+    terms = run_fields({**values, "gpu_hour_price": None})
+    implied = {"tokens": 1.0} if prices or "failures" in terms or asks or each is not None else {}
+    for price in prices.values() or (None,):
+        run_terms({**implied, **terms, **({} if price is None else {"gpu_hour_price": price})})
+    if each is not None:
+        terms["tokens_per_parameter"] = each
     return terms | ({"gpu_hour_price": prices.get("", prices)} if prices else {})
 
 

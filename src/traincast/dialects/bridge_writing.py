@@ -19,8 +19,13 @@ def bridge_text(job: Job) -> str:
     lost = [*lost_by_megatron(job, "Megatron-Bridge")]
     if gathers_once(job):
         lost.append("# parameters gathered once: Megatron-Bridge gathers them again for the backward pass")
-    lines = (f"{name}={_plain(value)}" for name, value in _settings(job))
+    lines = (f"{name}={plain_setting(value)}" for name, value in bridge_said(job).items())
     return "".join(f"{line}\n" for line in (*lines, *lost))
+
+
+def bridge_said(job: Job) -> dict[str, Any]:
+    """Return the settings of a recipe that say a job, by name."""
+    return dict(_settings(job))
 
 
 def _settings(job: Job) -> Iterator[tuple[str, Any]]:
@@ -36,7 +41,7 @@ def _settings(job: Job) -> Iterator[tuple[str, Any]]:
     yield from (("mixed_precision", name) for name in list(named)[:1])
 
 
-def _plain(value: object) -> str:
+def plain_setting(value: object) -> str:
     """Write a value as Hydra reads it."""
     if value is None:
         return "null"

@@ -30,7 +30,7 @@ from traincast.dialects.megatron_model import described_model
 from traincast.errors import InfeasibleError
 from traincast.job.communication import SHARP_GROUPS
 from traincast.job.draft import Draft
-from traincast.job.frameworks import GRAPH_SCOPES
+from traincast.job.frameworks import FULL_ITERATION, GRAPH_SCOPES
 from traincast.job.pipeline_layout import layout_of, parse_layout
 from traincast.model.model import Model
 
@@ -42,7 +42,8 @@ _BACKEND, _DETERMINISTIC = "attention-backend", "fa2"
 Blackwell (transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)."""
 _LOCAL = "megatron-core-local"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
-_LOSS_KERNELS = {"native": "compiled", "te": "fused"}
+LOSS_KERNELS = {"native": "compiled", "te": "fused"}
+"""Ways to fuse the loss (--cross-entropy-fusion-impl) to the kernel of a job."""
 
 
 def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
@@ -140,7 +141,7 @@ def _kept(pasted: Pasted, *, described: bool) -> dict[str, Any]:
         fields["dropout"] = any(pasted.number(each, "share") > 0 if each in pasted else described for each in rates)
     if pasted.is_on(loss):
         impl = "cross-entropy-fusion-impl"
-        fields["loss_kernel"] = pasted.choice(impl, _LOSS_KERNELS) if impl in pasted else "compiled"
+        fields["loss_kernel"] = pasted.choice(impl, LOSS_KERNELS) if impl in pasted else "compiled"
     elif described or loss in pasted:
         fields["loss_kernel"] = "unfused"
     return fields
@@ -171,6 +172,8 @@ def _graphs(pasted: Pasted) -> dict[str, Any]:
     impl = pasted.text("cuda-graph-impl") if "cuda-graph-impl" in pasted else "none"
     if impl == "none" and not (pasted.is_on("enable-cuda-graph") or pasted.is_on("external-cuda-graph")):
         return {}
+    if impl == FULL_ITERATION:
+        return {"cuda_graphs": True, "cuda_graph_impl": impl}
     said = (word for flag in ("cuda-graph-scope", "cuda-graph-modules") for word in pasted.flags.get(flag, ()))
     scope = tuple(name for word in said for name in re.split(r"[\[\],\s]+", word) if name in GRAPH_SCOPES)
     return {"cuda_graphs": True, **({"cuda_graph_scope": scope} if scope else {})}

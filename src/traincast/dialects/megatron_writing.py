@@ -8,21 +8,27 @@ from typing import Any
 
 from traincast.dialects.flags import flag_table
 from traincast.dialects.megatron_checks import dispatcher_flags, gradient_flags, precision_flags, recompute_flags
+from traincast.dialects.megatron_flags import LOSS_KERNELS
 from traincast.dialects.writing import flag_line, flags_of_fields, in_order, lost_schedule
+from traincast.job.frameworks import FULL_ITERATION
 from traincast.job.job import Job
+from traincast.job.kernels import Kernels
 from traincast.schedules.schedule import USUAL
 
 
 def megatron_text(job: Job) -> str:
     """Return the flags of Megatron-LM, one a line."""
-    table = flag_table("megatron")
-    with_torch = _fits_torch_fsdp(job)
-    flags = megatron_said(job, torch_fsdp=with_torch)
-    lines = [flag_line("--", *each) for each in in_order(table.further["writes"]["flags"].split(), flags)]
+    lines = [flag_line("--", *each) for each in written_flags(job).items()]
     lost = [*lost_by_megatron(job, "Megatron-LM")]
-    if gathers_once(job) and not with_torch:
+    if gathers_once(job) and not _fits_torch_fsdp(job):
         lost.append("# parameters gathered once: Megatron-LM has that with pp 1 and ep 1 alone (--use-torch-fsdp2)")
     return "".join(f"{line}\n" for line in (*lines, *lost))
+
+
+def written_flags(job: Job) -> dict[str, Any]:
+    """Return the flags that are written of a job, in their order, with their values."""
+    names = flag_table("megatron").further["writes"]["flags"].split()
+    return dict(in_order(names, megatron_said(job, torch_fsdp=_fits_torch_fsdp(job))))
 
 
 def megatron_said(job: Job, *, torch_fsdp: bool = False) -> dict[str, Any]:
@@ -34,10 +40,42 @@ def megatron_said(job: Job, *, torch_fsdp: bool = False) -> dict[str, Any]:
         **_offload(job),
         **recompute_flags(job.recompute),
         **({} if job.model.experts is None else dispatcher_flags(job.experts.dispatcher)),
-        "moe-grouped-gemm": job.model.experts is not None,
-        "cuda-graph-impl": "transformer_engine" if job.kernels.cuda_graphs else None,
-        "cuda-graph-scope": [*job.kernels.cuda_graph_scope] or None if job.kernels.cuda_graphs else None,
+        "moe-grouped-gemm": job.model.experts is not None and "experts" not in job.kernels.unfused,
+        **_graphs(job.kernels),
+        **_loss(job.kernels),
         **gradient_flags(job.precision.dtype, job.framework.grad_reduce_bytes),
+        "fp8-param-gather": job.sharding.zero > 0 and job.sharding.param_gather_bytes == 1,
+        **_optimizer(job),
+    }
+
+
+def _graphs(kernels: Kernels) -> dict[str, Any]:
+    """Return what captures CUDA graphs, and of which modules: a whole iteration has a way of its own."""
+    if not kernels.cuda_graphs:
+        return {}
+    if kernels.cuda_graph_scope == (FULL_ITERATION,):
+        return {"cuda-graph-impl": FULL_ITERATION}
+    return {"cuda-graph-impl": "transformer_engine", "cuda-graph-scope": [*kernels.cuda_graph_scope] or None}
+
+
+def _loss(kernels: Kernels) -> dict[str, Any]:
+    """Return what computes the loss in few kernels; what reads the flags takes those for it, too."""
+    impl = {means: name for name, means in LOSS_KERNELS.items()}.get(kernels.loss_kernel)
+    return {} if impl is None else {"cross-entropy-loss-fusion": True, "cross-entropy-fusion-impl": impl}
+
+
+def _optimizer(job: Job) -> dict[str, Any]:
+    """Return the types of Adam's state, where they are not all fp32; the host needs the kernel that takes them."""
+    types, away = job.optimizer, job.offload.optimizer > 0
+    names = {
+        "main-params-dtype": types.main_params,
+        "exp-avg-dtype": types.exp_avg,
+        "exp-avg-sq-dtype": types.exp_avg_sq,
+    }
+    aware = types.precision_aware
+    return {
+        "use-precision-aware-optimizer": aware or away,
+        **({name: dtype for name, dtype in names.items() if dtype != "fp32"} if aware else {}),
     }
 
 
@@ -48,12 +86,16 @@ def _fields(job: Job, *, torch_fsdp: bool) -> dict[str, Any]:
     said += ["vpp"] if parallel.vpp > 1 else []
     said += ["cp_kind"] if parallel.cp > 1 else []
     said += ["zero"] if sharding.zero > 1 and not torch_fsdp else []
-    said += ["ep", "etp", "fused_router", "fused_permute"] if job.model.experts is not None else []
+    said += ["ep", "etp", "fused_router", "fused_permute", "moe_paged_stash"] if job.model.experts is not None else []
+    said += ["moe_a2a_overlap", "delay_wgrad", "moe_shared_expert_overlap"] if parallel.ep > 1 else []
+    said += ["moe_dispatch_dtype"] if parallel.ep > 1 and job.experts.dispatch_dtype != "bf16" else []
+    said += ["bf16_first_last", "fp8_attention"] if job.precision.in_eight_bits else []
     return {name: job.decided(name) for name in said} | {
         "sequence_parallel": job.communication.sequence_parallel and parallel.tp > 1,
         "overlap_grad_reduce": sharding.overlap_grad_reduce and parallel.replicas > 1,
         "overlap_param_gather": sharding.overlap_param_gather and shards,
         "overlap_tp": job.communication.overlap_tp and parallel.tp > 1,
+        "te_op_fuser": job.kernels.te_op_fuser,
         **_uneven(job),
     }
 
@@ -92,8 +134,7 @@ def _offload(job: Job) -> dict[str, Any]:
     return {
         "optimizer-cpu-offload": away,
         "optimizer-offload-fraction": share or None,
-        "overlap-cpu-optimizer-d2h-h2d": away,
-        "use-precision-aware-optimizer": away,
+        "overlap-cpu-optimizer-d2h-h2d": away and job.offload.overlap,
         "cpu-offloading": layers > 0,
         "cpu-offloading-num-layers": layers or None,
     }

@@ -26,7 +26,10 @@ T = TypeVar("T")
 
 _SHOWN = "torchtitan settings"
 
-_COMPILED = "torchtitan-2025"
+COMPILED = "torchtitan-2025"
+"""Framework of jobs with torch.compile."""
+REFUSE_COMPILED = ("interleaved_zb", "zb_v", "dualpipe_v")
+"""Schedules that split the backward pass, which PyTorch does not run with it."""
 _TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 _CONTEXT = 2048
 """Tokens of a sequence where none are given: torchtitan/config/configs.py (TrainingConfig)."""
@@ -49,7 +52,7 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     given = {name.replace("_", "-"): text for name, text in settings.given().items()}
     judged = judge(given, table, strict=strict)
     framework = _framework(settings)
-    why = "with torch.compile" if framework == _COMPILED else "without torch.compile"
+    why = "with torch.compile" if framework == COMPILED else "without torch.compile"
     assumed = Note("assumed-framework", f"framework is not given: {framework}, for torchtitan {why}; give --framework")
     fields = {"framework": framework, **settings.fields(table)}
     if fields.get("ep", 1) > 1:
@@ -153,7 +156,7 @@ def _why_no_model(settings: Pasted) -> str | None:
 
 def _framework(settings: Pasted) -> str:
     compiled = settings.is_on("compile.enable") or settings.is_on("training.compile")
-    return _COMPILED if compiled else "torchtitan-eager-2024"
+    return COMPILED if compiled else "torchtitan-eager-2024"
 
 
 def _data_parallel(settings: Pasted, fields: dict[str, Any]) -> None:
@@ -270,7 +273,7 @@ def _not_compiled(settings: Pasted, fields: Mapping[str, Any]) -> tuple[Note, ..
 
     Source: PyTorch, torch/distributed/pipelining/schedules.py (_check_torch_compile_compatibility).
     """
-    if fields["framework"] != _COMPILED or fields.get("schedule") not in ("interleaved_zb", "zb_v", "dualpipe_v"):
+    if fields["framework"] != COMPILED or fields.get("schedule") not in REFUSE_COMPILED:
         return ()
     name = settings.words("parallelism.pipeline_parallel_schedule")
     text = f"PyTorch refuses schedule {name} with torch.compile, as it splits the backward pass; forecast anyway"

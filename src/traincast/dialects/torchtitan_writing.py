@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from traincast.dialects.flags import flag_table
+from traincast.dialects.torchtitan_flags import COMPILED, REFUSE_COMPILED
 from traincast.dialects.torchtitan_pipeline import pipeline_settings
 from traincast.dialects.writing import flags_of_fields, lost_schedule, toml_of
 from traincast.job.job import Job
@@ -14,12 +15,22 @@ from traincast.job.job import Job
 
 def torchtitan_text(job: Job) -> str:
     """Return the tables of a configuration file that say a job."""
-    said, tables = _settings(job), dict[str, dict[str, Any]]()
-    for name in flag_table("torchtitan").further["writes"]["settings"].split():
-        if said.get(name) is not None:
-            section, _, key = name.partition(".")
-            tables.setdefault(section, {})[key] = said[name]
+    tables: dict[str, dict[str, Any]] = {}
+    for name, value in torchtitan_said(job).items():
+        section, _, key = name.partition(".")
+        tables.setdefault(section, {})[key] = value
     return "".join(f"{line}\n" for line in _lost(job)) + toml_of(tables)
+
+
+def _compiled(job: Job) -> bool:
+    """Return whether layers are compiled, which PyTorch refuses with some schedules."""
+    return job.framework.name == COMPILED and job.pipeline.schedule not in REFUSE_COMPILED
+
+
+def torchtitan_said(job: Job) -> dict[str, Any]:
+    """Return the settings that say a job, by section and name, in their order."""
+    said, names = _settings(job), flag_table("torchtitan").further["writes"]["settings"].split()
+    return {name: said[name] for name in names if said.get(name) is not None}
 
 
 def _settings(job: Job) -> dict[str, Any]:
@@ -28,6 +39,7 @@ def _settings(job: Job) -> dict[str, Any]:
     fields = ["tp", "pp", "cp", "seq_length", "recompute"]
     fields += ["ep", "etp"] if job.model.experts is not None else []
     fields += ["reshard_after_forward"] if shard > 1 else []
+    fields += ["overlap_tp"] if parallel.tp > 1 and job.communication.overlap_tp else []
     # Its own type of reduction is fp32.
     narrow = {"grad_reduce_bytes": 2} if job.framework.grad_reduce_bytes == 2 else {}
     converters = [name for name, dtype in table.further["converters"].items() if dtype == job.precision.dtype]
@@ -38,6 +50,8 @@ def _settings(job: Job) -> dict[str, Any]:
         "training.local_batch_size": batch.global_batch // parallel.dp if parallel.pp > 1 else batch.micro_batch,
         "training.global_batch_size": batch.global_batch,
         "model.converters": converters or None,
+        "float8.enable_fsdp_float8_all_gather": True if job.sharding.param_gather_bytes == 1 else None,
+        "compile.enable": True if _compiled(job) else None,
         **pipeline_settings(job),
     }
 

@@ -40,9 +40,19 @@ def toml_of(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Return tables as a TOML file; what is None is left out."""
     written = []
     for name, table in tables.items():
-        lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
+        lines = [f"{key} = {toml_value(value)}" for key, value in table.items() if value is not None]
         written.append("\n".join([f"[{name}]", *lines]))
     return "\n\n".join(written) + "\n"
+
+
+def toml_value(value: object) -> str:
+    """Return a plain value as TOML writes it, a table of a table in braces; numbers, texts and lists as JSON does."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {toml_value(each)}" for key, each in value.items() if each is not None) + " }"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(toml_value, value))}]"
+    # JSON lets one control character through that TOML does not.
+    return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def lost_schedule(job: Job, says: str, known: Collection[str]) -> Iterator[str]:

@@ -28,6 +28,8 @@ class Generation(Struct, frozen=True, kw_only=True):
     title: str = ""
     """As messages write it."""
     vendor: str = ""
+    capability: float | None = None
+    """Compute capability of its first GPU, by which NVIDIA's libraries choose what runs; None: it has none."""
     nccl_row: str | None = None
     """Row of NCCL's tuning tables that NCCL takes for it; None: NCCL does not run on it. It goes by compute
     capability: below 8.0 Volta, below 9.0 Ampere (Ada is 8.9), below 10.0 Hopper, else Blackwell. Source:

@@ -9,6 +9,7 @@ from traincast.job.communication import SHARP_GROUPS
 from traincast.job.fields import Field
 from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, LOSS_KERNELS, RECOMPUTE_METHODS
 from traincast.job.kernels import GRAPH_IMPLS, STEP_CHECKS, UNFUSED
+from traincast.job.levels import LEVELS
 from traincast.job.offload import OFFLOAD_MODULES
 from traincast.job.optimizer import MAIN_GRADIENT_TYPES, MAIN_PARAMETER_TYPES, MOMENT_TYPES, OPTIMIZERS, TP_MODES
 from traincast.job.precision import FP8_RECIPES
@@ -46,6 +47,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "optimizers": OPTIMIZERS,
         "TP modes of Muon": TP_MODES,
         "offload modules": tuple(OFFLOAD_MODULES),
+        "levels of effort": LEVELS,
         "tasks": tuple(TASKS),
         "LoRA targets": tuple(LORA_TARGETS),
         "uses of a node": NODE_USES,

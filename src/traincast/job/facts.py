@@ -81,6 +81,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     dropout: bool = False
     loss_kernel: str | None = None
     """None in results that did not tell it yet."""
+    loss_tiles: int = 1
     fp8_recipe: str = "none"
     fp8_transposes: bool = False
     fp8_attention: bool = False

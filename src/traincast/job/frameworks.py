@@ -11,11 +11,13 @@ builds on another (``base``) changes only what it says. Its few numbers are phys
     [memory]
     logit_bytes = 6
 
+``[out_of_the_box]`` and ``[[habits]]`` say how it comes and how its recipes set it (`traincast.job.levels`).
+
 A source that begins with "prior" is a fit of a small closed-form model to published runs, shared by all frameworks of
 the generation, which a calibration may replace.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from msgspec.structs import replace
 
 from traincast.errors import UnknownNameError
 from traincast.job.fields import FIELDS
+from traincast.job.levels import Habit, read_habits, read_plain
 from traincast.model.dispatch import dispatcher_of
 from traincast.model.recipes import RECIPES
 from traincast.schedules.schedule import USUAL
@@ -88,6 +91,8 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     """The same where one kernel computes the loss and its gradient."""
     saved_logit_bytes: int = 4
     """Those of them that wait for the backward pass."""
+    loss_tiles: int = 1
+    """Parts of the sequences whose logits are there one after another (`Kernels.loss_tiles`)."""
     fused_loss: bool = False
     """Whether `logit_bytes` has the logits' gradient; else that is made in addition to what was saved."""
     activation_copy: bool = False
@@ -110,6 +115,17 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     """Whether frozen weights that GEMMs read in 8 bits or less are kept in that type alone."""
     buffer_bytes: float = 0.0
     """Buckets that gradients and parameters pass through."""
+    gathers_matrices: bool = False
+    """Whether of sharded parameters single matrices are whole at a time, each for the GEMMs that read it: two of a
+    layer, as the next one is gathered ahead, or embedding or LM head; else those of two layers, and both of these."""
+    casts_shards: bool = False
+    """Whether sharded fp32 parameters have copies in the type that GEMMs read, as shards, before they are gathered."""
+    runtime_bytes: float = 0.0
+    """What the runtime of other accelerators keeps, with buffers of its communication; 0: CUDA, NCCL and cuBLAS, which
+    are counted one by one."""
+    slack: float = 0.04
+    """Reserved over allocated memory, less 1. Source of the default: the median (3.8 %, range 2.8 to 7.9 %) of the 34
+    Megatron runs of SimuMax that print both, which are 14 different measurements (docs/b200)."""
 
 
 class Framework(Struct, frozen=True, kw_only=True):
@@ -210,6 +226,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Whether routing is a few fused kernels where the job does not say."""
     fused_permute: bool = False
     """Whether tokens are permuted by fused kernels where the job does not say."""
+    overlaps_tp_gradients: bool = False
+    """Whether layers whose outputs are split over tensor parallel ranks gather their inputs and sum up the gradients of
+    these while a GEMM of their backward pass runs, whether `overlap_tp` is on or off."""
     te_op_fuser: bool = False
     """Whether Transformer Engine fuses operations where the job does not say."""
     fp8_attention: bool = False
@@ -257,6 +276,12 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Tokens of the examples that fine-tuning packs into a sequence where the job does not say; 0: packs none."""
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     """What it keeps in memory; the table ``[memory]`` of a file."""
+    out_of_the_box: Habit | None = None
+    """Fields of a job as the program has them where no flag is given; the table ``[out_of_the_box]`` of a file."""
+    habits: tuple[Habit, ...] = ()
+    """What its published recipes set, and when; the tables ``[[habits]]`` of a file."""
+    usual_as: str = ""
+    """Framework whose recipes say what is usual for it, where it has none of its own."""
     sources: tuple[tuple[str, str], ...] = ()
     """(field, where its value comes from)."""
 
@@ -265,7 +290,13 @@ class Framework(Struct, frozen=True, kw_only=True):
         check_given(self, ("layers_per_chunk", "vocab_multiple"), least=1)
 
     def memory_policy(
-        self, zero: int, *, dropout: bool | None = None, loss_kernel: str = "", fused_sums: bool = True
+        self,
+        zero: int,
+        *,
+        dropout: bool | None = None,
+        loss_kernel: str = "",
+        loss_tiles: int = 1,
+        fused_sums: bool = True,
     ) -> MemoryPolicy:
         """Return what it keeps in memory with a stage of ZeRO; 3 is FSDP, which reduces into shards.
 
@@ -281,13 +312,17 @@ class Framework(Struct, frozen=True, kw_only=True):
             dropout=self.memory.dropout if dropout is None else dropout,
             fused_loss=fused,
             logit_bytes=self.memory.fused_logit_bytes if fused else logit_bytes,
+            loss_tiles=loss_tiles,
             activation_copy=not self.fused_elementwise,
             gradient_placeholders=self.gradient_placeholders and zero < 3 and fused_sums,
         )
 
 
-_DECIDED = ("activation_copy", "gradient_placeholders", "main_gradient_bytes")
+_DECIDED = ("activation_copy", "gradient_placeholders", "loss_tiles", "main_gradient_bytes")
 """What `Framework.memory_policy` decides, and no file says."""
+
+_LEVELS: Mapping[str, Callable[[object, str], Any]] = {"out_of_the_box": read_plain, "habits": read_habits}
+"""Tables of a file that say what a job gets of a level of effort."""
 
 _SHELF = Shelf("framework", "frameworks")
 _CHOICES = {
@@ -360,7 +395,11 @@ def _named(name: str) -> Framework:
 def _read(given: str | Path) -> dict[str, Value]:
     """Return the values of a file over those of its base, by field path."""
     table, base = _SHELF.read(given)
-    return ({} if base is None else _read(base)) | _values(table, str(given))
+    own = _values(table, str(given))
+    below = {} if base is None else _read(base)
+    # How a program comes and what its recipes set are its own, whatever a file of another kin builds on.
+    kept = (*_LEVELS, "usual_as") if "kin" in own else ()
+    return {name: value for name, value in below.items() if name not in kept} | own
 
 
 def under_new_fields(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -386,16 +425,17 @@ def _choices() -> Mapping[str, Iterable[str]]:
 def _values(table: dict[str, Any], shown: str) -> dict[str, Value]:
     table = under_new_fields(table)
     memory = read_table(MemoryPolicy, table.pop("memory", {}), shown, "memory.", without=_DECIDED, positive=False)
+    levels = {name: Value(_LEVELS[name](table.pop(name), shown)) for name in _LEVELS if name in table}
     own = read_table(
         Framework,
         table,
         shown,
-        without=("name", "memory", "sources"),
-        also=("base", "memory"),
+        without=("name", "memory", "sources", *_LEVELS),
+        also=("base", "memory", *_LEVELS),
         choices=_choices(),
         positive=False,
     )
-    return own | memory
+    return own | memory | levels
 
 
 def _built(name: str, values: dict[str, Value], shown: str) -> Framework:

@@ -85,6 +85,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
             self.sharding.zero,
             dropout=kernels.dropout,
             loss_kernel=kernels.loss_kernel,
+            loss_tiles=kernels.loss_tiles,
             fused_sums="gradient_sums" not in kernels.unfused,
         )
 

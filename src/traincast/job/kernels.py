@@ -50,6 +50,8 @@ class Kernels(Struct, frozen=True, kw_only=True, rename={"attention": "attention
     """Whether layers have dropout."""
     loss_kernel: str = "unfused"
     """What computes the loss from the logits, of `traincast.job.frameworks.LOSS_KERNELS`."""
+    loss_tiles: int = 1
+    """Parts of the sequences whose logits are there one after another, made again in the backward pass."""
 
 
 def decide_attention_kernel(request: JobRequest, decided: Decisions) -> str:
@@ -100,6 +102,7 @@ def decide_kernels(request: JobRequest, framework: Framework, *, attention: str,
         te_op_fuser=framework.te_op_fuser if request.te_op_fuser is None else request.te_op_fuser,
         dropout=framework.memory.dropout if request.dropout is None else request.dropout,
         loss_kernel=request.loss_kernel or ("fused" if framework.memory.fused_loss else "unfused"),
+        loss_tiles=request.loss_tiles or 1,
     )
 
 

@@ -204,7 +204,8 @@ def _decided_table(job: Job) -> dict[str, object]:
     for part, name in _DECIDED_WHOLE.items():
         value = getattr(job, part)
         if value != PLAIN:
-            table[name] = as_table(value)
+            # What levels of effort set was decided.
+            table[name] = as_table(value, leave_out=("out_of_the_box", "habits"))
     table["shard"] = job.sharing
     if job.assumptions:
         table["assumptions"] = as_table(job.assumptions)

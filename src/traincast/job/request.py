@@ -104,6 +104,7 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     dropout: bool | None = None
     """Whether layers have dropout, whose masks wait for the backward pass."""
     loss_kernel: str | None = None
+    loss_tiles: int | None = None
     """What computes the loss from the logits: one of `traincast.job.frameworks.LOSS_KERNELS`."""
     fp8_recipe: str | None = None
     """How 8- and 4-bit types are scaled: one of `traincast.job.precision.FP8_RECIPES`."""
@@ -115,6 +116,9 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     framework: str | Framework | None = None
     """A framework: its name, the path of a TOML file, or itself."""
     year: int | None = None
+    tuned: str | None = None
+    """How well the program is set where the job leaves it open: one of `traincast.job.levels.LEVELS`; None: as the
+    framework decides."""
     task: str = "pretrain"
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] | None = None

@@ -13,6 +13,7 @@ from traincast.job.decisions import Decisions, choose_framework, unused_fields
 from traincast.job.degrees import check_model, decide_degrees, decide_expert_degrees
 from traincast.job.feasible import check_choices
 from traincast.job.finetuning import decide_finetuning
+from traincast.job.habits import as_tuned
 from traincast.job.job import Job
 from traincast.job.kernels import decide_attention_kernel, decide_kernels, decide_padded_vocab
 from traincast.job.offload import decide_offload
@@ -43,7 +44,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         If the framework is not known.
     """
     request = check_choices(_with_mtp_layers(request))
-    decided = _start(request, cluster)
+    decided, request = _start(request, cluster)
     parallel, stages, batch = _layout(request, decided)
     # Whether parameters are sharded decides what recomputation, overlaps, the optimizer and offloading may be.
     zero, parallel = sharding.decide_zero(request, decided, parallel)
@@ -88,12 +89,16 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     )
 
 
-def _start(request: JobRequest, cluster: Cluster | None) -> Decisions:
-    """Choose the framework, which says what all others leave open, and note what follows from model and types alone."""
+def _start(request: JobRequest, cluster: Cluster | None) -> tuple[Decisions, JobRequest]:
+    """Choose the framework, which says what all others leave open, and note what follows from model and types alone.
+
+    The request comes back with what its level of effort sets.
+    """
     decided = choose_framework(request, cluster)
+    request = as_tuned(request, decided)
     decide_gradient_type(request, decided)
     note_long_sequence(request, decided)
-    return decided
+    return decided, request
 
 
 def _note_unused(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> None:

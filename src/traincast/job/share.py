@@ -84,6 +84,6 @@ def kept_share(share: Share, policy: MemoryPolicy) -> Share:
             core_output_copy=policy.core_output_copy,
             expert_output_copy=policy.expert_output_copy,
             eight_bit_inputs=policy.weight_copies,
-            saved_logit_bytes=policy.saved_logit_bytes,
+            saved_logit_bytes=policy.saved_logit_bytes / policy.loss_tiles,
         ),
     )

@@ -9,10 +9,11 @@ megatron/core/transformer/moe/shared_experts.py (moe_shared_expert_overlap: FC1 
 the combine).
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Protocol
 
 from traincast.lowering.emit import Emitter, Rows
+from traincast.lowering.gradients import Alongside, own_gradients
 from traincast.lowering.launches import Launches
 from traincast.lowering.work import Exchange, Pass
 from traincast.model.numbers import Number, anywhere
@@ -34,6 +35,9 @@ class Layers(Protocol):
 
     def at(self, place: str, phase: Phase) -> Pass:
         """Return what they run in a pass at a place alongside the exchanges of tokens with their experts."""
+
+    def alongside(self, without: Collection[str] = ()) -> Alongside:
+        """Return what parts exchange in the backward pass alongside their own GEMMs, with these; not at some places."""
 
     def nothing(self) -> Pass:
         """Return a pass in which nothing runs."""
@@ -87,9 +91,10 @@ def _backward(emit: Emitter, stage: Layers) -> Rows:
     layers, weights = map(stage.in_pass, (Phase.BACKWARD, Phase.WEIGHT_GRADIENT))
     out, back, others = layers.with_experts()
     if not (emit.job.experts.hides_exchanges and out):
+        rows, layers, weights = own_gradients(emit, "layers", layers, weights, stage.alongside())
         compute = emit.compute("layers backward", Phase.BACKWARD, layers)
         compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights)
-        return emit.alongside(layers.exchanges, Phase.BACKWARD, compute)
+        return rows + emit.alongside(layers.exchanges, Phase.BACKWARD, compute)
     experts, dispatch, combine = _places(emit, stage, Phase.BACKWARD)
     own, of_dispatch, of_combine = _places(emit, stage, Phase.WEIGHT_GRADIENT)
     weight = emit.compute("experts weight gradient", Phase.WEIGHT_GRADIENT, own)
@@ -98,12 +103,20 @@ def _backward(emit: Emitter, stage: Layers) -> Rows:
     rows += [] if emit.job.experts.delay_wgrad else weight
     shared = _shared_backward(emit, dispatch, of_dispatch)
     rows += _hidden(emit, Phase.BACKWARD, back, shared + (weight if emit.job.experts.delay_wgrad else []))
-    rows += emit.compute("layers backward", Phase.BACKWARD, layers.without(experts, dispatch, combine))
-    rows += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.without(own, of_dispatch, of_combine))
-    return emit.alongside(others, Phase.BACKWARD, rows)
+    weights = weights.without(own, of_dispatch, of_combine)
+    layers = layers.without(experts, dispatch, combine)
+    layers.exchanges = others
+    places = _OVERLAPPED if emit.job.experts.shared_expert_overlap else ()
+    alongside = stage.alongside(places)
+    first, layers, weights = own_gradients(emit, "layers", layers, weights, alongside)
+    rows += emit.compute("layers backward", Phase.BACKWARD, layers)
+    rows += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights)
+    return first + emit.alongside(layers.exchanges, Phase.BACKWARD, rows)
 
 
 _SHARED = "shared experts forward"
+_OVERLAPPED = ("with dispatch", "with combine")
+"""Places of the parts of shared experts."""
 
 
 def _places(emit: Emitter, stage: Layers, phase: Phase) -> tuple[Pass, Pass, Pass]:

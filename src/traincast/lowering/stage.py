@@ -4,7 +4,7 @@ Letters: Q virtual stages in model order.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 
 from msgspec import Struct
@@ -12,6 +12,7 @@ from msgspec import Struct
 from traincast.job.job import Job
 from traincast.job.share import blocks_of_layers, rank_share
 from traincast.lowering.emit import Emitter, Rows
+from traincast.lowering.gradients import Alongside
 from traincast.lowering.held import Held, held_by_stages
 from traincast.lowering.launches import Launches, LayerLaunches, layer_launches, message_launches
 from traincast.lowering.plans import plan_of_job
@@ -161,6 +162,19 @@ class StageWork(Struct, frozen=True, dict=True):
                 if at_place is not None:
                     found.add(at_place, count)
         return self.of_rank.totals[key]
+
+    def alongside(self, without: Collection[str] = ()) -> Alongside:
+        """Return what parts exchange in the backward pass alongside their own GEMMs, with these; not at some places."""
+        return self.exchanged_with_gemms(self.kinds, without)
+
+    def exchanged_with_gemms(self, blocks: Mapping[Blocks, int], without: Collection[str] = ()) -> Alongside:
+        """Return the same of some blocks."""
+        found: dict[tuple[str, str], Pass] = {}
+        for each, count in blocks.items():
+            for (part, direction, place), passed in self.of_rank.work(each).alongside.items():
+                if place not in without:
+                    found.setdefault((part, direction), self.nothing()).add(passed, count)
+        return [(direction, passed) for (_, direction), passed in found.items()]
 
     def nothing(self) -> Pass:
         """Return a pass in which nothing runs."""

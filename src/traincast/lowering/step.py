@@ -9,6 +9,7 @@ from typing import NamedTuple
 from traincast.job.job import Job
 from traincast.lowering.casts import weight_casts
 from traincast.lowering.emit import Emitter, Rows
+from traincast.lowering.gradients import own_gradients
 from traincast.lowering.launches import step_fixed_s, update_launches
 from traincast.lowering.layers import layers_backward, layers_forward
 from traincast.lowering.offload import brought_in, gradients_out, parameters_in, sent_out, updated_rows
@@ -113,7 +114,7 @@ def _backward(
 ) -> Rows:
     """Return a backward pass of which the gradients of `gone` parameters leave for the host, and `come` come."""
     rows = [] if stage.held.last else _message(emit, Phase.BACKWARD)
-    rows += _ends(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
+    rows += _ends(emit, stage, Phase.BACKWARD)
     # What is recomputed hides parameters on their way, too: layers are recomputed one by one.
     passed = stage.recompute(emit)
     # All layers but the one that is computed last have their gradients before the pass ends.
@@ -169,15 +170,21 @@ def _mtp_projections(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:
     return rows + emit.all(found.exchanges, phases[0])
 
 
-def _ends(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:
+def _ends(emit: Emitter, stage: StageWork, phase: Phase) -> Rows:
     """Return final norm, LM head and loss, of MTP layers, too, with what tensor parallel ranks exchange."""
 
     def write() -> Rows:
-        found = stage.total(stage.ends, *phases)
-        rows = emit.compute(f"LM head {phases[0].name.lower()}", phases[0], found)
-        return rows + emit.all(found.exchanges, phases[0])
+        found = stage.total(stage.ends, phase)
+        if phase is Phase.FORWARD:
+            return emit.compute("LM head forward", Phase.FORWARD, found) + emit.all(found.exchanges, Phase.FORWARD)
+        weights, alongside = stage.total(stage.ends, Phase.WEIGHT_GRADIENT), stage.exchanged_with_gemms(stage.ends)
+        rows, *left = own_gradients(emit, "LM head", found, weights, alongside, Phase.BACKWARD)
+        both = stage.nothing()
+        for each in left:
+            both.add(each)
+        return rows + emit.compute("LM head backward", phase, both) + emit.all(both.exchanges, phase)
 
-    return emit.again(("ends", *phases, stage.like), write)
+    return emit.again(("ends", phase, stage.like), write)
 
 
 def gathers_updated(job: Job) -> bool:

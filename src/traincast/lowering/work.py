@@ -4,7 +4,7 @@ The backward pass of a GEMM is two GEMMs of its own: dgrad turns the gradient of
 wgrad into that of the weight, which it adds to the gradient buffer.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, Self
 
 from msgspec import Struct, field
@@ -104,6 +104,9 @@ class Work(Struct):
     places: dict[tuple[str, Phase], Pass] = field(default_factory=dict)
     """What of them runs at each place alongside the exchanges of tokens with their experts
     (`traincast.model.blocks.part.Part`)."""
+    alongside: dict[tuple[str, str, str], Pass] = field(default_factory=dict)
+    """What each part exchanges in the backward pass alongside its GEMMs of a direction, with these: by the name of the
+    part, the direction, and the part's place."""
     modules: dict[str, Pass] = field(default_factory=dict)
     """The share of the forward pass of each module that can be recomputed by itself; one may hold another."""
 
@@ -118,13 +121,25 @@ def work_of(parts: list[Part], share: Share) -> Work:
     return work
 
 
+def exchanged_alongside(work: Work, part: Part, nothing: Callable[[], Pass]) -> Mapping[str, Pass]:
+    """Return what a part exchanges alongside its GEMMs, by their direction, to which these are to be added."""
+    found: dict[str, Pass] = {}
+    for direction in dict.fromkeys(each.alongside for each in part.backward if each.alongside):
+        found[direction] = work.alongside.setdefault((part.name, direction, part.place), nothing())
+        found[direction].exchange(each for each in part.backward if each.alongside == direction)
+    return found
+
+
 def _add(work: Work, part: Part, share: Share, *, trained: bool) -> None:
     modules = [work.modules.setdefault(name, Pass()) for name in part.modules]
+    alongside = exchanged_alongside(work, part, Pass)
     for phase, what, direction, count in runs_of(part, share, trained=trained):
         call = call_of(what, direction)
         among = [work.passes[phase], *(modules if phase is Phase.FORWARD else ())]
         if part.place:
             among.append(work.places.setdefault((part.place, phase), Pass()))
+        if direction in alongside:
+            among.append(alongside[direction])
         for found in among:
             found.run(call, count)
     for found in (work.passes[Phase.FORWARD], *modules):

@@ -88,12 +88,16 @@ class LayerModel:
         backward: Number = 0.0
         core: Number = 0.0
         outputs: Number = 0.0
+        written: dict[str, Number] = {}
         for block in blocks:
             parts, again = self.parts.of_block(block), 0.0
             for part in parts:
                 _add(tensors, part.saved.items())
                 core = core + (sum(part.saved.values()) if part.counts_as == "attention_core" else 0.0)
-                outputs = outputs + sum(self.share.execution.element_bytes * each.m * each.n for each in part.gemms)
+                of_gemms = sum(self.share.execution.element_bytes * each.m * each.n for each in part.gemms)
+                outputs = outputs + of_gemms
+                if not part.expert:
+                    _add(written, ((part.name.rpartition(".")[2], of_gemms),))
             for name, size, to_host in spared(self.job, parts):
                 _add(away if to_host else dropped, ((name, size),))
                 again = again if to_host else again + size
@@ -111,6 +115,7 @@ class LayerModel:
             backward=gathered + backward,
             core=core,
             outputs=outputs,
+            written=written,
         )
 
 

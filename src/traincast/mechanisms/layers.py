@@ -7,6 +7,7 @@ an array.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +46,8 @@ class LayerBytes(Struct, frozen=True, dict=True):
     """What attention's core saves, its outputs among them."""
     outputs: Number = 0.0
     """What all GEMMs write."""
+    written: Mapping[str, Number] = MappingProxyType({})
+    """The same of each module that can keep its output though its layer is recomputed."""
 
     @property
     def all_bytes(self) -> Number:

@@ -37,6 +37,12 @@ class RankParameters(Struct, frozen=True, kw_only=True):
     """Most elements of one layer, dense and experts together."""
     largest_trained: Number
     """Most elements of one layer that are trained."""
+    largest_matrix: Number = 0
+    """Most elements of one matrix of a layer, or of all experts' that stand in one tensor."""
+    largest_end: Number = 0
+    """Most elements of the embedding's table or the LM head."""
+    largest_pair: Number = 0
+    """Most elements of two matrices of a layer."""
 
     def changed(self, change: Callable[[Number], Number]) -> "RankParameters":
         """Return it with every number changed."""
@@ -46,6 +52,9 @@ class RankParameters(Struct, frozen=True, kw_only=True):
             ends=self.ends.changed(change),
             largest_layer=change(self.largest_layer),
             largest_trained=change(self.largest_trained),
+            largest_matrix=change(self.largest_matrix),
+            largest_end=change(self.largest_end),
+            largest_pair=change(self.largest_pair),
         )
 
 

@@ -96,8 +96,15 @@ def _grouped(layers: Sequence[Kept], count: int, keeps: Sequence[str]) -> Iterat
 
 def _outputs(layer: LayerBytes, keeps: Sequence[str]) -> Number:
     """Return the bytes of the outputs that a layer keeps; of one that nothing needs there is none to keep."""
-    sizes = ((name, RECOMPUTE_KEEPS[name]) for name in keeps if name != "linear_fc2")
-    return sum(layer.tensors.get(tensor, 0.0) if tensor else layer.input_bytes for _, tensor in sizes)
+    total: Number = 0.0
+    for name in keeps:
+        tensor = RECOMPUTE_KEEPS[name]
+        if name == "linear_fc1":
+            # The GEMM's output alone: the activation function is made again from it.
+            total = total + layer.written.get(name, 0.0)
+        elif name != "linear_fc2":
+            total = total + (layer.tensors.get(tensor, 0.0) if tensor else layer.input_bytes)
+    return total
 
 
 def _more_modules(job: Job) -> Iterator[tuple[str, Job]]:

@@ -30,6 +30,8 @@ class ShardedParameters(Mechanism):
         here, width = rank.updated_here, rank.weight_bytes
         trained = (MAIN_BYTES * here + width * (1 - here)) * rank.trained_share
         yield Lasting(PARAMETERS, trained + width * (rank.share - rank.trained_share), rank.home)
+        if rank.job.memory_policy.casts_shards and width < MAIN_BYTES:
+            yield Lasting("copies of shards", width * rank.trained_share)
         yield Lasting("gathered layers", self._gathered(rank) + self._passing(rank))
 
     def remedies(self, job: Job) -> Iterator[tuple[str, Job]]:
@@ -41,6 +43,8 @@ class ShardedParameters(Mechanism):
     def _gathered(self, rank: RankState) -> Number:
         """Return parameters that are whole: a few layers of them, or under a pipeline those of the stage."""
         job, held, width = rank.job, rank.held, rank.weight_bytes
+        if job.memory_policy.gathers_matrices:
+            return width * larger(held.largest_end, held.largest_pair)
         if not job.keeps_parameters_whole:
             # The embedding and the head belong to the root, which stays whole between the passes.
             return width * (held.ends.total + held.largest_layer * LAYERS_GATHERED)
@@ -52,4 +56,8 @@ class ShardedParameters(Mechanism):
         job, held = rank.job, rank.held
         if job.reduces_once:
             return 0.0
+        if job.memory_policy.gathers_matrices:
+            # As GEMMs write them; what is kept is the rank's share of the sum.
+            trained = 0 if job.finetuning.trains_adapters else 1
+            return trained * rank.weight_bytes * larger(held.largest_matrix, held.largest_end)
         return job.memory_policy.gradient_bytes * larger(held.largest_trained, held.ends.trained)

@@ -1,5 +1,6 @@
 """The answer of a plan: the layouts to run, each with its forecast and what speaks for it."""
 
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -42,6 +43,8 @@ class Choice(Struct, frozen=True, kw_only=True):
     """What of it hardly any published run has, in words."""
     training: TrainingRun | None = None
     """A whole run with it, where its tokens are given."""
+    errors: Mapping[Hashable, float] = {}
+    """By how much each source of error moves the logarithm of its step (`doubt.errors_of`); not in documents."""
 
     @property
     def step_s(self) -> float:

@@ -7,19 +7,24 @@ published run has (`traincast.planning.published`): the fastest of many forecast
 and the more so the less is known of it. So what counts for the choice is the cautious step, which its own errors exceed
 in one of five cases.
 
+Between cases, on other GPUs, of other models, only those errors cancel that both have: each forecast says how far every
+independent source of error moves it, and what two of them share drops out of their ratio.
+
 Letters: N layouts, C causes of errors, D draws.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from statistics import NormalDist
 
 import numpy as np
 
-from traincast.estimate.factors import factors_on
+from traincast.estimate.factors import chip_of, factors_on
 from traincast.planning.finalists import Finalist
 from traincast.planning.published import FEWEST, kind_of, unpublished
 from traincast.simulation.confidence import basis_of_step
-from traincast.simulation.widths import causes
+from traincast.simulation.job_step import JobStep
+from traincast.simulation.widths import causes, known_sources, shipped_widths, terms
 from traincast.workload.ops import FloatArray
 
 DRAWS = 4096
@@ -94,3 +99,52 @@ def chance_faster(one: Finalist, other: Finalist) -> float:
     """Return the probability that one layout's step is shorter than another's."""
     one_D, other_D = drawn_steps((one, other))
     return float((one_D < other_D).mean())
+
+
+_SHARED: Mapping[str, tuple[str, ...]] = {
+    "transfers": ("chip",),
+    "grouped GEMMs": ("chip",),
+    "GEMMs": ("chip",),
+    "launches": ("chip", "framework"),
+    "new chip": ("chip",),
+    "new architecture": ("architecture",),
+    "new code": ("framework",),
+    "small": ("model",),
+    "context": ("model",),
+    "task": ("model",),
+}
+"""Terms of the interval to what two forecasts must have alike to be off by it together; others: all of it."""
+_ALL = ("model", "chip", "framework")
+
+
+def errors_of(done: JobStep) -> Mapping[Hashable, float]:
+    """Return by how much each independent source of error moves the logarithm of a step, by a deviation of it.
+
+    Their squares sum to the variance that the step's interval is made of.
+    """
+    cluster = done.step.setting.cluster
+    basis, table, widths = basis_of_step(done), factors_on(cluster), shipped_widths()
+    alike = {
+        "model": done.job.model.name,
+        "chip": chip_of(basis.gpu),
+        "architecture": str(basis.gpu.architecture),
+        "framework": basis.framework,
+    }
+    found: dict[Hashable, float] = {}
+    for source, answer, variance in known_sources(basis, table):
+        of_cluster = isinstance(source, tuple) and source[0] == "own"
+        found[(cluster.name, source) if of_cluster else source] = answer * math.sqrt(variance)
+    for name, squared in terms(basis, table).items():
+        found["term", name, *(alike[each] for each in _SHARED.get(name, _ALL))] = widths[name] * math.sqrt(squared)
+    return found
+
+
+def apart(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> float:
+    """Return the standard deviation of the logarithm of the ratio of two steps: what both are off by cancels."""
+    off = [one.get(source, 0.0) - other.get(source, 0.0) for source in {**one, **other}]
+    return math.hypot(*off, OWN_DEVIATION)
+
+
+def chance_of_less(ratio: float, deviation: float) -> float:
+    """Return the probability that what is forecast to be so many times as much as another is less than it after all."""
+    return NormalDist().cdf(-math.log(ratio) / deviation)

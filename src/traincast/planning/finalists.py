@@ -80,7 +80,8 @@ class _Race(Struct):
 def _kind(layout: Layout) -> tuple[object, ...]:
     """Return what the screen's error depends on: the schedule, how state is sharded, and ways of execution."""
     schedule = layout.schedule if layout.pp > 1 else ""
-    return schedule, layout.zero, layout.overlap_grad_reduce, *(getattr(layout, each.name) for each in ways())
+    switched = (getattr(layout, each.name) for each in ways())
+    return schedule, layout.zero, layout.overlap_grad_reduce, *switched, layout.software
 
 
 def _degrees(layout: Layout) -> tuple[int, ...]:

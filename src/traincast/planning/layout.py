@@ -8,6 +8,9 @@ from msgspec import Struct
 from traincast.job.fields import FIELDS, GROUPS, JOB, PARALLEL, PLAN, Field, shown_in
 from traincast.units import format_share
 
+Settings = tuple[tuple[str, Any], ...]
+"""Fields of a job with their values, in order."""
+
 
 class Layout(Struct, frozen=True, kw_only=True):
     """How a job is laid out and executed; the fields are those of `traincast.job.request.JobRequest`, all decided."""
@@ -42,6 +45,8 @@ class Layout(Struct, frozen=True, kw_only=True):
     moe_a2a_overlap: bool = False
     offload_optimizer: float = 0.0
     offload_activations: int = 0
+    software: Settings = ()
+    """What of the framework's software is set otherwise than it sets it by itself."""
 
     @property
     def replicas(self) -> int:
@@ -59,7 +64,7 @@ class Layout(Struct, frozen=True, kw_only=True):
         for field in _FIELDS:
             value = getattr(self, field.name)
             found[field.name] = value if field.matters(self) and (value or field.group != "offload") else None
-        return found
+        return found | dict(self.software)
 
     @property
     def text(self) -> str:

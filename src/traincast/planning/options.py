@@ -15,7 +15,7 @@ from traincast.job.request import JOB_FIELDS
 from traincast.job.training_run import RunTerms, run_terms
 from traincast.model.recompute import DEFAULT_MODULES, spelled_modules
 from traincast.names import known_names
-from traincast.planning.layout import in_order
+from traincast.planning.layout import Settings, in_order
 from traincast.registry import known_name
 from traincast.schedules.schedule import SCHEDULES
 from traincast.tables import decoded
@@ -49,6 +49,8 @@ class PlanOptions(RunTerms, frozen=True, kw_only=True):
     """Upper limits of single fields."""
     headroom: float | None = None
     """Share of the memory that is left free; None: so much that running out of it is very unlikely."""
+    tuned: str = "best"
+    """How far the framework's software is tuned: one of `traincast.job.choices`' levels."""
     top: int = 10
     """Layouts that are returned."""
     finalists: int = MOST_FINALISTS
@@ -81,6 +83,8 @@ class PlanKeywords(TypedDict, total=False):
     """Layouts of which is asked why they are not the best: ``({"tp": 4, "pp": 8},)``."""
     tokens: float | str | None
     """Tokens of the whole run, such as ``15T``: days, GPU-hours, cost, energy and emissions of it are told."""
+    tokens_per_parameter: float | None
+    """Tokens of the whole run for each parameter that one of them passes through, in place of `tokens`."""
     gpu_hour_price: float | Mapping[str, float] | None
     """What an hour of a GPU costs, or what it costs on each cluster: ``{"h100": 2.5}``."""
     currency: str | None
@@ -215,7 +219,9 @@ class Variant(Struct, frozen=True):
     """Share of the optimizer's states that the host keeps and updates."""
     ways: tuple[tuple[str, bool], ...]
     """Every switch of `traincast.job.fields.ways`, by name."""
+    software: Settings = ()
+    """What of the framework's software is set otherwise than it sets it by itself, axes of a layout aside."""
 
     def fields(self) -> dict[str, Any]:
         """Return it as fields of a job."""
-        return {**asdict(self), **dict(self.ways)}
+        return {**asdict(self), **dict(self.ways), **dict(self.software)}

@@ -18,12 +18,13 @@ from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.answer import Asked, Choice, Estimate, Plan
 from traincast.planning.changes import start_of
-from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
+from traincast.planning.doubt import cautious_s, drawn_steps, errors_of, probabilities, regrets, risks, tied
 from traincast.planning.explain import explain
 from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
 from traincast.planning.layout import Layout
 from traincast.planning.options import PlanOptions
 from traincast.planning.pareto import pareto
+from traincast.planning.remedies import nothing_fits
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import sensitivities
 from traincast.planning.space import Space
@@ -35,7 +36,7 @@ from traincast.simulation.reproducible import with_run
 from traincast.simulation.result import Result
 from traincast.simulation.step import Setting
 from traincast.simulation.study import Study
-from traincast.units import counted, format_share, format_size
+from traincast.units import format_share, format_size
 
 
 def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = None, had: Job | None = None) -> Plan:
@@ -60,7 +61,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     screen = Screen(space, setting, limit)
     screened = screen.run()
     if not screened.layouts:
-        raise _nothing_fits(request, screened, limit, usable, screen.lightest(_NEAREST))
+        raise nothing_fits(screen, screened.evaluated)
 
     study = Study()
     simulate = partial(_simulated, request, setting, study)
@@ -151,8 +152,6 @@ def safe_bytes(usable: float, framework: str) -> float:
     return low
 
 
-_NEAREST = 3
-"""Layouts that are named where none fits."""
 _LONGER = 0.005
 """How much longer the step of a layout may be that is preferred for what it depends on, over the fastest."""
 
@@ -213,6 +212,7 @@ def _choices(
             cautious_s=cautious_s(each),
             risks=risks(each),
             training=training(each),
+            errors=errors_of(each.done),
         )
         for each, probability, regret, tie in zip(
             finalists, probabilities(steps_ND), regrets(steps_ND), ties, strict=True
@@ -231,24 +231,3 @@ def _assumptions(request: JobRequest, space: Space, usable: float, limit: float)
     if request.framework is None:
         found.append(Note("assumed-framework", f"framework is not given: {space.framework.name}"))
     return found
-
-
-def _nothing_fits(
-    request: JobRequest, screened: Screened, limit: float, usable: float, nearest: Sequence[tuple[float, Layout]]
-) -> InfeasibleError:
-    """Return the error of a space in which nothing fits: the layouts that are nearest to it, and by how much they miss.
-
-    `nearest` are layouts with their bytes, the least first.
-    """
-    least = nearest[0][0]
-    missed = "; ".join(
-        f"{layout.text} needs {format_size(peak)}, over by {format_size(peak - limit)}" for peak, layout in nearest
-    )
-    kept = f" ({format_size(usable)} usable, of which {format_share(1 - limit / usable, None)} stays free)"
-    text = (
-        f"none of {counted(screened.evaluated, 'layout')} of {request.model.name} on {counted(request.gpus, 'GPU')} "
-        f"fits into {format_size(limit)}{kept if limit < usable else ''}; nearest: {missed}; use more GPUs, a smaller "
-        "global batch, less headroom=..., allow_offload=True, or space=full"
-    )
-    flags = {"headroom": "--headroom", "allow_offload": "--allow-offload", "space": "--space"}
-    return InfeasibleError(text, needed_bytes=least, limit_bytes=limit).typed(**flags)

@@ -5,10 +5,16 @@ from os import PathLike
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
+from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
 from traincast.job.request import JobRequest
+from traincast.model.counts import parameters
 from traincast.model.load import load_model
+from traincast.model.model import Model
+from traincast.planning.goals import CHINCHILLA
+from traincast.planning.options import PlanKeywords
+from traincast.units import checked_field, format_count
 
 LONGEST_SEQUENCE = 8192
 """Longest sequence that is assumed: that of the pre-training of Llama 3 (arXiv 2407.21783, section 3.4)."""
@@ -29,6 +35,33 @@ def requested(job: JobRequest | Draft) -> tuple[JobRequest, tuple[Note, ...], st
         text = f"seq_length is not given: {length}, as far as {model.name} is made for and no longer than is usual"
         notes = (*notes, Note("assumed-seq-length", text))
     return job.request(), notes, job.cluster
+
+
+def with_tokens(options: PlanKeywords, model: Model) -> tuple[PlanKeywords, tuple[Note, ...]]:
+    """Return options with the tokens that a model has at so many for each parameter, and how they were counted.
+
+    Raises
+    ------
+    ConfigError
+        If the tokens are given, too, or are none.
+    """
+    each = options.get("tokens_per_parameter")
+    said: PlanKeywords = {**options}
+    said.pop("tokens_per_parameter", None)
+    if each is None:
+        return said, ()
+    if options.get("tokens") is not None:
+        raise ConfigError("says the tokens of the run, as tokens does; give one of them", "tokens_per_parameter")
+    checked_field("tokens_per_parameter", each, "tokens_per_parameter")
+    counts = parameters(model)
+    said["tokens"] = tokens = each * counts.active
+    which = "parameters" if counts.active == counts.total else "parameters that one of them passes through"
+    usual = " (compute-optimal for dense models, arXiv 2203.15556)" if each == CHINCHILLA else ""
+    text = (
+        f"{each:g} tokens a parameter{usual}: {format_count(tokens)} for the {format_count(counts.active)} "
+        f"{which} of {model.name}"
+    )
+    return said, (Note("tokens-per-parameter", text),)
 
 
 def as_trained(job: JobRequest, tokens: float | str | None) -> tuple[JobRequest, tuple[Note, ...]]:

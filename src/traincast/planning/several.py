@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from traincast.diagnostics import Note
+from traincast.errors import Remedy
 from traincast.planning.answer import Choice, Plan
+from traincast.planning.goals import Goal
+from traincast.planning.order import USUAL, Place, in_order
 from traincast.planning.pareto import pareto
 from traincast.units import counted
 
@@ -17,6 +20,8 @@ class Refusal(Struct, frozen=True):
     cluster: str
     gpus: int | None
     reason: str
+    remedies: tuple[Remedy, ...] = ()
+    """What would do, each alone, where nothing fits."""
 
 
 class Plans(Struct, frozen=True, kw_only=True):
@@ -25,6 +30,10 @@ class Plans(Struct, frozen=True, kw_only=True):
     plans: tuple[Plan, ...]
     refused: tuple[Refusal, ...]
     """Cases that have none, and why."""
+    rank_by: str = USUAL
+    """What they are ranked by (`traincast.planning.order.ORDERS`)."""
+    goal: Goal | None = None
+    """What the days or the money that were given buy."""
 
     def __repr__(self) -> str:
         """Say how many cases there are, in a line."""
@@ -32,10 +41,17 @@ class Plans(Struct, frozen=True, kw_only=True):
 
     @property
     def best(self) -> tuple[Choice, ...]:
-        """The layout to run of every case: by model, then the most tokens per second first."""
-        models = list(dict.fromkeys(plan.model for plan in self.plans))
-        chosen = [plan.best[0] for plan in self.plans]
-        return tuple(sorted(chosen, key=lambda each: (models.index(each.model), -each.tokens_per_s)))
+        """The layout to run of every case: by model, then the best first."""
+        return tuple(choice for choice, _ in self._ranked)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where each of them stands, in the same order."""
+        return tuple(place for _, place in self._ranked)
+
+    @property
+    def _ranked(self) -> tuple[tuple[Choice, Place], ...]:
+        return in_order([plan.best[0] for plan in self.plans], self.rank_by)
 
     @property
     def pareto(self) -> tuple[Choice, ...]:

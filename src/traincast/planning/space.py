@@ -6,14 +6,16 @@ that can be run at all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import combinations, product
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
+from traincast.job.condition_facts import job_facts, layout_facts, precision_facts
 from traincast.job.degrees import check_model
 from traincast.job.fields import ways
 from traincast.job.frameworks import CP_KINDS, Framework
@@ -23,7 +25,9 @@ from traincast.job.precision import check_gpu, precision_on
 from traincast.job.request import JobRequest
 from traincast.model.dispatch import DISPATCHERS, dispatcher_of
 from traincast.model.recompute import DISCARDING_MODULES, available_modules
+from traincast.planning.layout import Settings
 from traincast.planning.options import Recompute, Variant
+from traincast.planning.software import BEST, Software, routed, software_of
 from traincast.schedules.schedule import SCHEDULES, fixed_virtual_stages, planned, usual_schedule
 
 PRECISIONS = ("bf16", "fp8", "fp8_block", "mxfp8")
@@ -35,6 +39,10 @@ MOST_MICRO_BATCH = 8
 LEAST_CONTEXT = 4096
 """Fewest tokens of a sequence that a rank has in the default space: NVIDIA's recipes of Llama 3 70B and Llama 3.1 405B
 split 8,192 tokens over two ranks (NVIDIA/dgxc-benchmarking, llama3.1)."""
+
+
+_RECOMPUTED = ("recompute", "recompute_layers", "recompute_method", "recompute_modules", "offload_activations")
+"""Facts that each recomputation of a pipeline decides."""
 
 
 class Degrees(Struct, frozen=True):
@@ -53,7 +61,7 @@ class Degrees(Struct, frozen=True):
         return self.dp * self.cp
 
 
-class Space(Struct, frozen=True, kw_only=True):
+class Space(Struct, frozen=True, kw_only=True, dict=True):
     """The axes of a plan: what a job leaves open, on one number of GPUs of one cluster."""
 
     request: JobRequest
@@ -66,6 +74,16 @@ class Space(Struct, frozen=True, kw_only=True):
     """Values that single fields are held to."""
     most: Mapping[str, int] = field(default_factory=dict)
     """Upper limits of single fields."""
+    tuned: str = "usual"
+    """How far the framework's software is tuned, of `traincast.job.tuning.LEVELS`."""
+    held: Settings | None = None
+    """Settings of software that all layouts have; None: what `tuned` says is tried."""
+
+    @cached_property
+    def software(self) -> Software:
+        """What of the framework's software is tried."""
+        offloads = {} if self.allow_offload else {"offload_activations": 0, "offload_optimizer": 0.0}
+        return software_of(self.request, self.framework, self.cluster, self.tuned, self.fixed, **offloads)
 
     def among(self, name: str, usual: Iterable[Any]) -> tuple[Any, ...]:
         """Return the values of an axis: those that are fixed, else the usual ones within the limits."""
@@ -122,17 +140,20 @@ class Space(Struct, frozen=True, kw_only=True):
                 if tp * replicas % (etp * ep) == 0:
                     yield ep, etp
 
-    def dispatchers(self, ep: int) -> tuple[str | None, ...]:
-        """Return the kinds of dispatchers that may send tokens to their experts."""
+    def dispatchers(self, ep: int, switched: str | None = None) -> tuple[str | None, ...]:
+        """Return the kinds of dispatchers that may send tokens to their experts; `switched` is what software has."""
         if self.request.model.experts is None:
             return (None,)
         if self.request.moe_dispatcher is None and self.request.deduplicated_dispatch is not None:
             return self.among("moe_dispatcher", (dispatcher_of(self.request.deduplicated_dispatch),))
-        return self.among("moe_dispatcher", DISPATCHERS if self.full and ep > 1 else (self.framework.moe_dispatcher,))
+        usual = (switched or self.framework.moe_dispatcher,)
+        return self.among("moe_dispatcher", DISPATCHERS if self.full and ep > 1 else usual)
 
     def _crosses_domains(self, ep: int) -> bool:
         """Return whether a dispatcher may be used that sends a token once to each node of its experts."""
-        return any(DISPATCHERS[kind].sends == "once" for kind in self.dispatchers(ep) if kind is not None)
+        switched = self.software.values("moe_dispatcher")
+        kinds = {kind for each in (None, *switched) for kind in self.dispatchers(ep, each)}
+        return any(DISPATCHERS[kind].sends == "once" for kind in kinds if kind is not None)
 
     def _allowed(self, tp: int, ep: int, etp: int) -> bool:
         try:
@@ -176,7 +197,12 @@ class Space(Struct, frozen=True, kw_only=True):
         return found
 
     def _even(self, layers: tuple[int, ...]) -> bool:
-        """Return whether virtual stages are as long as each other, the ends aside: others are not interleaved."""
+        """Return whether virtual stages are as long as each other, the ends aside: others are not interleaved.
+
+        Those who tune a pipeline leave the last one shorter, which has the LM head in addition.
+        """
+        if self.tuned == BEST and len(set(layers[:-1])) == 1 and layers[-1] < layers[0]:
+            return True
         return len(set(layers[1:-1])) <= 1 and abs(layers[0] - layers[1]) <= 1 and abs(layers[-1] - layers[-2]) <= 1
 
     def _split(self, pp: int, vpp: int) -> tuple[int, ...] | None:
@@ -210,6 +236,14 @@ class Space(Struct, frozen=True, kw_only=True):
             except InfeasibleError:
                 return False
         return not known.groups_of_stages or vpp == 1 or microbatches % pp == 0
+
+    def allows(self, job: Job, variant: Variant, recompute: Recompute | None = None) -> bool:
+        """Say whether the framework lets a pipeline run with the settings of a way of execution, and recompute so."""
+        settings = (*variant.ways, *variant.software, ("moe_dispatcher", variant.moe_dispatcher))
+        known = {name: value for name, value in job_facts(job, self.cluster).items() if name not in _RECOMPUTED}
+        if recompute is not None:
+            known |= {**asdict(recompute), "recompute_modules": recompute.recomputed_modules}
+        return self.software.allows(settings, known)
 
     def recomputes(self, job: Job) -> tuple[Recompute, ...]:
         """Return what the backward pass of jobs with this pipeline and execution may recompute."""
@@ -319,20 +353,48 @@ class Space(Struct, frozen=True, kw_only=True):
         """Return whether something is on, where it can be: both in the full space, else as the framework has it."""
         if not able:
             return (False,)
-        return self.among(name, (True, False) if self.full else (bool(getattr(self.framework, name, False)),))
+        usual = (bool(getattr(self.framework, name, False)),)
+        return self.among(name, (True, False) if self.full else self.software.overlaps.get(name, usual))
 
     def variants(self, degrees: Degrees) -> tuple[Variant, ...]:
         """Return the ways of execution of some degrees."""
-        kinds, known = self._context_kinds(degrees), ways()
-        names = [each.name for each in known]
+        kinds = self._context_kinds(degrees)
         return tuple(
-            Variant(precision, kind, dispatch, share, tuple(zip(names, on, strict=True)))
-            for share in self.among("offload_optimizer", self._offloaded_shares())
-            for precision in self.precisions()
-            for kind in kinds
-            for dispatch in self.dispatchers(degrees.ep)
-            for on in product(*(self.switches(each.name, able=each.matters(degrees)) for each in known))
+            dict.fromkeys(
+                Variant(precision, kind, dispatch, share, on, software)
+                for share in self.among("offload_optimizer", self._offloaded_shares())
+                for precision in self.precisions()
+                for kind in kinds
+                for axes, software in self._settings(degrees, precision)
+                for dispatch in self.dispatchers(degrees.ep, axes.get("moe_dispatcher"))
+                for on in self._ways(degrees, axes)
+            )
         )
+
+    def _settings(self, degrees: Degrees, precision: str) -> Iterator[tuple[dict[str, Any], Settings]]:
+        """Yield the settings of software that are tried with some degrees, axes of a layout apart from the others."""
+        if self.held is not None:
+            yield {}, self.held
+            return
+        domain = self.cluster.gpus_per_node
+        of = asdict(degrees)
+        known = of | layout_facts(cp=degrees.cp, dp=degrees.dp, ep=degrees.ep, etp=degrees.etp, domain=domain)
+        known |= precision_facts(precision)
+        zeros = {zero for zero, _ in self.shardings(degrees.replicas)}
+        known |= {"zero": next(iter(zeros))} if len(zeros) == 1 else {}
+        yield from (routed(each) for each in self.software.choices(known))
+
+    def _ways(self, degrees: Degrees, axes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, bool], ...]]:
+        """Yield every choice of switches that are axes of a layout: as some settings say, else as `switches` does."""
+        known = ways()
+        choices = [
+            self.among(each.name, (axes[each.name],))
+            if each.name in axes and each.matters(degrees)
+            else self.switches(each.name, able=each.matters(degrees))
+            for each in known
+        ]
+        names = [each.name for each in known]
+        yield from (tuple(zip(names, on, strict=True)) for on in product(*choices))
 
     def precisions(self) -> tuple[str, ...]:
         """Return the types of the GEMMs."""

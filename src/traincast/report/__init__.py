@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from traincast.report.files import write_directory as write_directory
     from traincast.report.files import write_files as write_files
     from traincast.report.files import write_whole as write_whole
+    from traincast.report.job_files import advised_job_file as advised_job_file
     from traincast.report.json import calibration_to_dict as calibration_to_dict
     from traincast.report.json import clusters_to_dict as clusters_to_dict
     from traincast.report.json import collective_comparison_to_dict as collective_comparison_to_dict
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from traincast.report.terminal.catalog import print_clusters as print_clusters
     from traincast.report.terminal.catalog import print_model_counts as print_model_counts
     from traincast.report.terminal.catalog import print_models as print_models
+    from traincast.report.terminal.catalog import print_recipes as print_recipes
     from traincast.report.terminal.comparison import print_comparison as print_comparison
     from traincast.report.terminal.console import console_for as console_for
     from traincast.report.terminal.estimates import print_collective as print_collective
@@ -67,6 +69,7 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.report.end_to_end": "simai_end_to_end",
         "traincast.report.failure": "failure_of",
         "traincast.report.files": "REPORTS write_directory write_files write_whole",
+        "traincast.report.job_files": "advised_job_file",
         "traincast.report.json": (
             "calibration_to_dict clusters_to_dict collective_comparison_to_dict collective_to_dict "
             "comparison_to_dict conversion_to_dict encode failure_to_dict inspection_to_dict inspections_to_dict "
@@ -79,7 +82,9 @@ __getattr__, __dir__ = names_on_demand(
             "print_calibration print_collective_comparison print_operator_calibration print_run_calibration "
             "print_validation"
         ),
-        "traincast.report.terminal.catalog": "print_cluster_numbers print_clusters print_model_counts print_models",
+        "traincast.report.terminal.catalog": (
+            "print_cluster_numbers print_clusters print_model_counts print_models print_recipes"
+        ),
         "traincast.report.terminal.comparison": "print_comparison",
         "traincast.report.terminal.console": "console_for",
         "traincast.report.terminal.estimates": "print_collective print_operator print_simai",

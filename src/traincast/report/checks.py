@@ -24,7 +24,7 @@ _KINDS: Mapping[str, str] = {
     "tokens_per_step": "training tokens",
 }
 """Kinds of quantities of a result whose names no input has."""
-_SIGNED = ("cost_s", "saving_s")
+_SIGNED = ("cost_s", "saving_s", "saving_low_s", "saving_high_s", "alone_s", "more_bytes")
 """Differences: a change may make a step longer."""
 _TOLERANCE = 1e-6
 """Share of the step by which a sum of its parts may be off: what rounding in another program leaves."""

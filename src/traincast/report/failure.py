@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from traincast.errors import CalibrationError, ConfigError, FormatError, InfeasibleError, UnknownNameError
+from traincast.errors import CalibrationError, ConfigError, FormatError, InfeasibleError, Remedy, UnknownNameError
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -33,6 +33,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     """Name that is not known."""
     notes: tuple[str, ...] = ()
     """What may be the cause."""
+    remedies: tuple[Remedy, ...] = ()
+    """What would do, each alone, where no layout of a plan fits."""
 
 
 def failure_of(
@@ -72,4 +74,5 @@ def failure_of(
         stage=stage,
         name=name,
         notes=notes,
+        remedies=error.remedies if isinstance(error, InfeasibleError) else (),
     )

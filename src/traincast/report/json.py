@@ -74,8 +74,10 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
     lists = {name: list(map(_choice, getattr(plan, name))) for name in ("best", "pareto")}
     if not isinstance(plan, Plan):
         each_one = list(map(plan_to_dict, plan.plans))
-        joined = {name: _joined(name, [one[name] for one in each_one]) for name in each_one[0] if name not in lists}
-        return _document("plan", {**joined, **lists, "plans": each_one, "refused": plan.refused})
+        own = (*lists, *_OF_SEVERAL)
+        joined = {name: _joined(name, [one[name] for one in each_one]) for name in each_one[0] if name not in own}
+        of_several = {**_fields(plan, ("rank_by", "goal")), "ranked": plan.places}
+        return _document("plan", {**joined, **lists, "plans": each_one, "refused": plan.refused, **of_several})
     same = _fields(plan, without=(*lists, "start", "asked", "estimated"))
     start = plan.start
     same |= {
@@ -85,9 +87,10 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
         "changes": () if start is None else start.changes,
         "together": () if start is None else start.together,
     }
-    return _document("plan", {**same, **lists, "plans": [], "refused": [], "version": __version__})
+    return _document("plan", {**same, **lists, "plans": [], "refused": [], **_OF_SEVERAL, "version": __version__})
 
 
+_OF_SEVERAL: Mapping[str, object] = {"rank_by": None, "goal": None, "ranked": ()}
 _SUMS = ("evaluated", "feasible", "screen_s", "simulated")
 _NOTES = ("assumptions", "warnings")
 
@@ -104,7 +107,7 @@ def _joined(name: str, values: Sequence[Any]) -> object:
 
 
 def _choice(choice: "Choice") -> dict[str, object]:
-    same = _fields(choice, without=("result",))
+    same = _fields(choice, without=("result", "errors"))
     limits = [{"part": part, "share": share} for part, share in choice.limits]
     more = {"text": choice.layout.text, "step_s": choice.step_s, "tokens_per_s": choice.tokens_per_s, "limits": limits}
     return {**same, **more, "result": result_to_dict(choice.result)}

@@ -59,15 +59,15 @@ def runs_to_its_end(plan: SchedulePlan, virtual_stages: int, microbatches: int) 
         at, stop = position[stage], stops[stage]
         while at < stop:
             end, missing = until[at], -1
-            for slot in range(at, end):
-                if not done[needs[slot]]:
-                    missing = needs[slot]
-                elif not done[also[slot]]:
-                    missing = also[slot]
+            # Most slots run by themselves, and of these there may be a million.
+            for slot in (at,) if end == at + 1 else range(at, end):
+                if not (done[needs[slot]] and done[also[slot]]):
+                    missing = also[slot] if done[needs[slot]] else needs[slot]
             if missing >= 0:
                 waiting.setdefault(missing, []).append(stage)
                 break
-            for made in makes[at:end]:
+            for slot in (at,) if end == at + 1 else range(at, end):
+                made = makes[slot]
                 done[made] = 1
                 if made in waiting:
                     ready += waiting.pop(made)

@@ -85,8 +85,15 @@ def spread_of_job(done: "JobStep", table: FactorTable) -> Callable[[str], float]
     """Return the uncertainty of the time of a kind of work: of a kind of group (``tp``), ``compute`` or ``host``."""
     classes = {group.name.lower(): name for group, name in TRANSFER_CLASS.items()}
     classes |= {"compute": "compute", "host": host_class(CostClass.HOST_LAYERS)}
-    basis = basis_of(done.job, done.gpu, {})
-    return lambda what: deviation_alone(basis, table, classes[what]) if what in classes else 0.0
+    bases: list[Basis] = []
+
+    def spread(what: str) -> float:
+        # What is asked of few forecasts is worked out when it is.
+        if not bases:
+            bases.append(basis_of(done.job, done.gpu, {}))
+        return deviation_alone(bases[0], table, classes[what]) if what in classes else 0.0
+
+    return spread
 
 
 def deviation_alone(basis: Basis, table: FactorTable, name: str) -> float:

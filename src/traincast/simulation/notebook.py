@@ -42,6 +42,14 @@ def _parts(result: "Result") -> Iterator[str]:
     yield _breakdown({name: time_s for name, time_s in result.breakdown_s.items() if time_s > 0}, step_s)
     yield _list("Causes", [f"{each.name}: {format_time(each.saving_s)}; {each.evidence}" for each in result.causes])
     yield _list(
+        "What to change",
+        [
+            f"{each.name} saves {format_time(each.saving_s)}: {each.spelled}"
+            for each in result.advice
+            if each.taken and each.same_numbers
+        ],
+    )
+    yield _list(
         "What would help most", [f"{each.change} saves {format_time(each.saving_s)}" for each in result.suggestions]
     )
     yield _list("What if", [f"{each.change}: {format_time(each.iteration_time_s)}" for each in result.what_if])

@@ -40,7 +40,6 @@ from traincast.simulation.suggestions import (
     Option,
     Spread,
     options_of_files,
-    options_of_job,
     spread_of_files,
     suggestions,
 )
@@ -137,7 +136,7 @@ def reproducible_simulation(
             raise ConfigError(f"{unknown} applies to a job, and this is a file; {known_names(unknown, of_layout)}")
         return timed(read_again(replace(workload.layout, **change.fields)), change.setting, study).timeline.step_s
 
-    result = _advised(result, chosen.setting, options_of_files(result, workload.layout), rerun)
+    result = _suggested(result, chosen.setting, options_of_files(result, workload.layout), rerun)
     result = _with_what_ifs(result, chosen.setting, rerun)
     if chosen.setting.suggest and result.program is not None and len(result.program) <= MOST_OPS:
         result = replace(result, other_layouts=other_layouts(workload, chosen.setting, rerun))
@@ -165,6 +164,7 @@ def reproducible_forecast(
     """
     # What forecasts need is not loaded to simulate a file.
     from traincast.estimate.factors import factors_on
+    from traincast.simulation.advised import advice_for
     from traincast.simulation.confidence import spread_of_job
     from traincast.simulation.forecast import forecast, forecast_step
     from traincast.simulation.job_step import run_job
@@ -195,8 +195,9 @@ def reproducible_forecast(
         other, again = change.setting.cluster, _changed_job(job, change)
         return forecast(decide(again, other)[2], change.setting, allow_oom=allow_oom, study=study).iteration_time_s
 
-    options = () if isinstance(job, Job) else options_of_job(decided)
-    result = _advised(result, chosen.setting, options, rerun, spread_of_job(done, factors_on(cluster)))
+    if isinstance(request, JobRequest):
+        result = replace(result, advice=later(lambda: advice_for(request, decided, result, done, study)))
+    result = _suggested(result, chosen.setting, (), rerun, spread_of_job(done, factors_on(cluster)))
     result = _with_what_ifs(result, chosen.setting, rerun)
     result = _in_the_long_run(result, chosen.setting, lambda setting: run_job(decided, setting, study=study).step)
     result = with_training_run(result, chosen.setting, decided.batch.tokens_per_step)
@@ -218,7 +219,7 @@ def with_run(result: Result, request: JobRequest, setting: Setting, *, allow_oom
     return replace(result, run=record_to_table(record), inputs=files)
 
 
-def _advised(
+def _suggested(
     result: Result, setting: Setting, options: Sequence[Option], rerun: Rerun, spread: Spread | None = None
 ) -> Result:
     """Return a result with the changes that would help most, where its options ask for them."""

@@ -7,6 +7,7 @@ from msgspec.structs import asdict
 
 from traincast.analysis.gpu_time import GpuTime
 from traincast.analysis.summary import (
+    Advice,
     Analysis,
     Cause,
     Goodput,
@@ -58,11 +59,14 @@ MEASURED = "measured"
 """Algorithm of a communication whose time the input gives."""
 
 
-TABLES = ("operations", "ranks", "collectives", "parts", "stragglers", "causes", "suggestions", "what_if")
+TABLES = ("operations", "ranks", "collectives", "parts", "stragglers", "causes", "advice", "suggestions", "what_if")
 """What a result has columns of."""
 
 UNWRITTEN = ("timed",)
 """Fields of a `Result` that are not part of its document."""
+
+_UNCOMPARED = (*UNWRITTEN, "advice")
+"""Fields that tell no two results apart: advice follows from the others, and is as much work as the step."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -108,8 +112,10 @@ class Result(Struct, frozen=True, kw_only=True):
     """Of a measured run: how much longer its steps took than without stragglers, by type, worker and stage."""
     causes: tuple[Cause, ...] = ()
     """Of a measured run: what made it so, the most expensive first."""
+    advice: tuple[Advice, ...] = ()
+    """Of a job: what to change, in order, the best first; each with what it saves."""
     suggestions: tuple[Suggestion, ...] = ()
-    """The few changes that would save most."""
+    """What better hardware or code would save most with: the sensitivities of the step."""
     what_if: tuple[WhatIfResult, ...] = ()
     other_layouts: tuple[OtherLayout, ...] = ()
     """Of files that do not say how their run was laid out: what else they allow, with the step of each."""
@@ -151,7 +157,7 @@ class Result(Struct, frozen=True, kw_only=True):
         """Tell whether another result says the same; the simulated operations are not looked at."""
         if not isinstance(other, Result):
             return NotImplemented
-        said = (name for name in self.__struct_fields__ if name not in UNWRITTEN)
+        said = (name for name in self.__struct_fields__ if name not in _UNCOMPARED)
         return all(getattr(self, name) == getattr(other, name) for name in said)
 
     __hash__ = None  # type: ignore[assignment]
@@ -224,5 +230,5 @@ class Result(Struct, frozen=True, kw_only=True):
 readable(
     Result,
     *("breakdown_s", "ranks", "job", "interval", "collectives", "slowdown", "causes", "parts", "blocks", "gpu_time"),
-    *("stragglers", "analysis", "assumptions", "warnings", "run"),
+    *("stragglers", "analysis", "advice", "assumptions", "warnings", "run"),
 )

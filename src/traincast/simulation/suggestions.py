@@ -5,8 +5,8 @@ so how much a change of it can save at most. The likeliest changes by that are t
 for another chain may be nearly as long. A change is written as ``--what-if`` takes it.
 
 Half of a communication is what twice the bandwidth would give, a tenth of the computation what better kernels might;
-a rank or stage that takes longer than its peers is brought to them; options that are off are turned on. Of a measured
-step what mends its causes comes first.
+a rank or stage that takes longer than its peers is brought to them; options of files that are off are turned on, those
+of jobs are `traincast.simulation.advice`. Of a measured step what mends its causes comes first.
 """
 
 import math
@@ -24,7 +24,6 @@ from traincast.estimate.factors import chip_of, factors_on
 from traincast.hardware.cluster import Cluster
 from traincast.job.changes import WorkEdit, parse_change
 from traincast.job.fields import fields
-from traincast.job.job import Job
 from traincast.job.options import LayoutOptions
 from traincast.progress import parts
 from traincast.schedules.schedule import usual_schedule
@@ -217,18 +216,4 @@ def options_of_files(result: Result, layout: LayoutOptions) -> list[Option]:
     one_chunk = parallel.vpp == 1 and parallel.schedule == usual_schedule()
     if one_chunk and parallel.pp > 1 and result.measured_s is None:
         found.append(Option("vpp=2", "bubble"))
-    return found
-
-
-def options_of_job(job: Job) -> list[Option]:
-    """Return what is off in a job and might be on."""
-    off = (
-        ("overlap_grad_reduce", "dp", job.parallel.dp > 1),
-        ("overlap_param_gather", "dp", job.parallel.dp > 1 and job.sharding.zero > 0),
-        ("overlap_tp", "tp", job.parallel.tp > 1),
-        ("cuda_graphs", "host", True),
-    )
-    found = [Option(f"{name}=true", what) for name, what, means in off if means and not job.decided(name)]
-    if job.recompute.granularity == "full":
-        found.append(Option("recompute=selective", "recompute"))
     return found

@@ -10,7 +10,7 @@ width has seen. How many deviations lie to either side is fitted likewise: steps
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -139,33 +139,41 @@ def _answers(basis: Basis, table: FactorTable) -> dict[str, float]:
 
 def known_variance(basis: Basis, table: FactorTable) -> float:
     """Return the variance that the fit of the factors left, and that of what a cluster's own runs taught."""
-    return sum(each**2 for each in _known(basis, table).values())
+    return sum(answer**2 * variance for _, answer, variance in known_sources(basis, table))
 
 
-def _known(basis: Basis, table: FactorTable) -> dict[object, float]:
-    """Return by how much each cause that fits know moves the logarithm of a step, if it is one deviation off."""
-    slopes, shares = _not_own(basis, table), dict[Key, float]()
-    found: dict[object, float] = {}
+def known_sources(basis: Basis, table: FactorTable) -> Iterator[tuple[Hashable, float, float]]:
+    """Yield what the fit left open: each source of error, how the logarithm of the step answers to it, its variance.
+
+    Forecasts with a source in common are off together by it.
+    """
+    shares = dict[Key, float]()
     for name, slope in basis.slopes.items():
-        if (own := _own(name, basis, table)) is not None:
-            found["own runs", name] = slope * own.deviation
+        own = _own(name, basis, table)
+        if own is not None:
+            yield ("own", basis.framework, name), slope, own.deviation**2
+    slopes = _not_own(basis, table)
     if ("chip", chip_of(basis.gpu)) not in table.seen:
-        found |= {("link", name): slope * UNMEASURED_LINK for name, slope in slopes.items() if name in _TRANSFERS}
+        links = ((name, slope) for name, slope in slopes.items() if name in _TRANSFERS)
+        yield from ((("link", chip_of(basis.gpu), name), slope, UNMEASURED_LINK**2) for name, slope in links)
     for name, slope in slopes.items():
         # What several classes share makes all of them longer at once.
         for key in keys_of(name, basis.gpu, basis.fitted_as):
             shares[key] = shares.get(key, 0.0) + slope
-    return found | {key: share * math.sqrt(_left(key, table)) for key, share in shares.items()}
+    yield from ((key, share, _left(key, table)) for key, share in shares.items())
 
 
-def causes(basis: Basis, table: FactorTable) -> dict[object, float]:
+def causes(basis: Basis, table: FactorTable) -> dict[Hashable, float]:
     """Return by how much each cause moves the logarithm of a forecast, if it is one deviation off.
 
     Causes are independent, so that their squares add up to the variance; forecasts of one job in other layouts share
     them, each as far as its step answers to it.
     """
     known = constant(_widths)
-    return _known(basis, table) | {term: known[term] * answer for term, answer in _answers(basis, table).items()}
+    found: dict[Hashable, float] = {
+        source: answer * math.sqrt(variance) for source, answer, variance in known_sources(basis, table)
+    }
+    return found | {term: known[term] * answer for term, answer in _answers(basis, table).items()}
 
 
 def bounds(basis: Basis, table: FactorTable) -> tuple[float, float]:

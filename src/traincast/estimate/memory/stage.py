@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from traincast.estimate.memory.activations import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.states import States, held_by, rank_parameters, states
+from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job
 from traincast.lowering.held import first_alike, held_by_stages
 from traincast.mechanisms.activations import LayerModel
@@ -35,10 +36,6 @@ WORKSPACES = 3
 
 EXPERT_WORKSPACES = 3
 """More of them where experts' GEMMs run on four streams (Transformer Engine, multi_stream_cublas.py)."""
-
-SLACK = 0.04
-"""Reserved over allocated memory, less 1: the median (3.8 %, range 2.8 to 7.9 %) of the 34 Megatron runs of SimuMax
-that print both, which are 14 different measurements (docs/b200)."""
 
 OUTSIDE_ALLOCATOR = ("cuda context", "nccl buffers")
 """Terms that PyTorch's allocator does not count."""
@@ -106,7 +103,7 @@ def memory_with(
 ) -> tuple[StageMemory, ...]:
     """Return the memory of each pipeline stage with its activations; what stages that are alike hold is one sum."""
     job = model.job
-    held_Q, shared = held_by_stages(job, plan), _other(model, plan)
+    held_Q, shared, slack = held_by_stages(job, plan), _other(model, plan), model.policy.slack
     first_Q, known = first_alike(job, held_Q), dict[tuple[int, ...], States]()
     found = []
     for stage, activations in enumerate(activations_P):
@@ -114,11 +111,11 @@ def memory_with(
         if own not in known:
             held = rank_parameters(job, [held_Q[virtual_stage] for virtual_stage in own], model.parts)
             known[own] = states(RankState.alone(job, held))
-        found.append(_stage(known[own], shared, activations))
+        found.append(_stage(known[own], shared, activations, slack))
     return tuple(found)
 
 
-def _stage(state: States, shared: Mapping[str, float], activations: StageActivations) -> StageMemory:
+def _stage(state: States, shared: Mapping[str, float], activations: StageActivations, slack: float) -> StageMemory:
     """Return the memory of a stage: its state, what every rank has, and its activations."""
     alive = sum(activations.parts.values())
     lasting = {name: state.gpu.get(name, 0.0) for name in (PARAMETERS, GRADIENTS, OPTIMIZER)}
@@ -128,7 +125,7 @@ def _stage(state: States, shared: Mapping[str, float], activations: StageActivat
         other[name] = max(0.0, size - alive)
     outside = sum(other[name] for name in OUTSIDE_ALLOCATOR)
     allocated = sum(lasting.values()) + alive + sum(other.values()) - outside
-    other[SLACK_TERM] = SLACK * allocated
+    other[SLACK_TERM] = slack * allocated
     terms = {**lasting, **activations.parts, **other}
     return StageMemory(
         **lasting,
@@ -225,7 +222,8 @@ def _waiting(model: LayerModel, layers: int) -> Number:
 
 def _with_logits(model: LayerModel, forward: Number, backward: Number) -> tuple[Number, Number]:
     """Return what passes in both passes of the last virtual stage, which has the loss."""
-    policy, logits = model.policy, 1.0 * model.share.tokens * model.share.table_rows
+    policy = model.policy
+    logits = model.share.tokens * model.share.table_rows / policy.loss_tiles
     forward = larger(forward, policy.logit_bytes * logits - policy.saved_logit_bytes * logits)
     if policy.fused_loss:
         # The layers' backward passes begin when the logits are gone.
@@ -237,17 +235,30 @@ def _with_logits(model: LayerModel, forward: Number, backward: Number) -> tuple[
 
 def _other(model: LayerModel, plan: SchedulePlan) -> dict[str, float]:
     parallel = model.job.parallel
+    degrees = (parallel.tp, parallel.cp, parallel.dp, parallel.ep, parallel.pp)
     return {
-        "cuda context": CONTEXT_BYTES,
-        "nccl buffers": communicator_bytes(parallel.tp, parallel.cp, parallel.dp, parallel.ep, parallel.pp),
+        "cuda context": runtime_bytes(model.policy),
+        "nccl buffers": 0.0 if model.policy.runtime_bytes else communicator_bytes(*degrees),
         "pipeline messages": 4 * model.share.residual_bytes if len(plan.slots) > 1 else 0.0,
         "communication buckets": model.policy.buffer_bytes,
         "GEMM workspaces": workspace_bytes(model.job),
     }
 
 
+def runtime_bytes(policy: MemoryPolicy) -> float:
+    """Return what the runtime of an accelerator keeps: the context of CUDA, or all that another one takes."""
+    return policy.runtime_bytes or CONTEXT_BYTES
+
+
+def outside_bytes(policy: MemoryPolicy, *degrees: Number) -> Number:
+    """Return what no allocator counts: the runtime and communicators, which other accelerators than GPUs have in it."""
+    return runtime_bytes(policy) + (0.0 if policy.runtime_bytes else communicator_bytes(*degrees))
+
+
 def workspace_bytes(job: Job) -> float:
-    """Return the workspaces of GEMMs on one rank."""
+    """Return the workspaces of GEMMs on one rank; of GPUs alone."""
+    if job.memory_policy.runtime_bytes:
+        return 0.0
     return (WORKSPACES + (EXPERT_WORKSPACES if job.model.experts is not None else 0)) * WORKSPACE_BYTES
 
 

@@ -9,8 +9,8 @@ from traincast.lowering.held import Held
 from traincast.mechanisms.all import lasting
 from traincast.mechanisms.layers import most
 from traincast.mechanisms.rank import RankParameters, RankState, Where
-from traincast.model.blocks.part import Elements
-from traincast.model.numbers import Number
+from traincast.model.blocks.part import Elements, Matrix
+from traincast.model.numbers import Number, larger, smaller
 from traincast.model.structure import Blocks, RankParts
 from traincast.schedules.plan import SchedulePlan
 
@@ -35,13 +35,27 @@ def rank_parameters(job: Job, held: Iterable[Held], parts: RankParts) -> RankPar
             layers[blocks] += count
         ends.update(virtual_stage.ends(job))
     of_layers = {blocks: parts.elements(blocks) for blocks in layers}
-    of_ends = sum((parts.elements(blocks) * count for blocks, count in ends.items()), Elements())
+    single = [parts.elements(blocks) for blocks in ends]
+    of_ends = sum((each * count for each, count in zip(single, ends.values(), strict=True)), Elements())
     return RankParameters(
         total=sum((of_layers[blocks] * count for blocks, count in layers.items()), of_ends),
         ends=of_ends,
         largest_layer=most(each.total for each in of_layers.values()),
         largest_trained=most(each.trained for each in of_layers.values()),
+        largest_matrix=most(_two_largest(each.shapes)[0] for each in of_layers.values()),
+        largest_pair=most(sum(_two_largest(each.shapes)) for each in of_layers.values()),
+        largest_end=most(each.total for each in single),
     )
+
+
+def _two_largest(matrices: Iterable[Matrix]) -> tuple[Number, Number]:
+    """Return the elements of the two largest tensors of a layer; experts' matrices are stacked in one."""
+    first: Number = 0
+    second: Number = 0
+    for each in matrices:
+        elements = each.rows * each.columns * (each.count if each.expert else 1)
+        first, second = larger(first, elements), larger(second, smaller(first, elements))
+    return first, second
 
 
 class States(NamedTuple):

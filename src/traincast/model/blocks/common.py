@@ -238,12 +238,26 @@ def around(share: Share, width: int | None = None) -> Around:
     gather = exchange(share, "all_gather", split, width=width, element_bytes=one)
     scatter = exchange(share, "reduce_scatter", split, width=width)
     reduce = exchange(share, "all_reduce", whole, width=width)
-    again = gather if share.trains_weights else ()
     return Around(
         enter_forward=gather,
-        enter_backward=(*scatter, *again, *reduce),
+        enter_backward=entered(share, gather, (*scatter, *reduce)),
         leave_forward=(*scatter, *reduce),
         leave_backward=exchange(share, "all_gather", split, width=width, element_bytes=both),
+    )
+
+
+def entered(share: Share, gather: tuple[Exchange, ...], summed: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
+    """Return the exchanges of the backward pass of a part that gathers its inputs and splits its outputs.
+
+    The gradient of the weight needs the inputs of all ranks, which come while that of the inputs is computed, and is
+    computed while the latter is summed up. Sources: Megatron-LM, megatron/core/tensor_parallel/layers.py
+    (LinearWithGradAccumulationAndAsyncCommunication); Transformer Engine, transformer_engine/pytorch/module/linear.py
+    (_Linear.backward: inputmat_total_work, dgrad_work).
+    """
+    again = gather if share.trains_weights else ()
+    return (
+        *(replace(each, alongside="dgrad") for each in again),
+        *(replace(each, alongside="wgrad") for each in summed),
     )
 
 

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from traincast.model.blocks import eager
 from traincast.model.blocks.common import (
     around,
+    entered,
     exchange,
     gradient_sums,
     hyper_connection,
@@ -84,7 +85,8 @@ class LmHead(Struct, frozen=True):
         """Return the norm, the GEMM and the loss."""
         model, dtype = share.model, share.execution.core_dtype
         split, whole = share.splits_sequence, share.copies_sequence
-        again = exchange(share, "all_gather", split) if share.trains_weights else ()
+        gathered = exchange(share, "all_gather", split)
+        reduced = (*exchange(share, "reduce_scatter", split), *exchange(share, "all_reduce", whole))
         gemm = Gemm(
             m=share.tokens,
             n=share.table_rows,
@@ -105,12 +107,8 @@ class LmHead(Struct, frozen=True):
                 gemms=(gemm,),
                 vectors=share.table_rows if model.head_bias and not self.shared_table else 0,
                 saved={"LM head inputs": share.norm_bytes, "logits": share.execution.saved_logit_bytes * logits},
-                forward=exchange(share, "all_gather", split),
-                backward=(
-                    *exchange(share, "reduce_scatter", split),
-                    *exchange(share, "all_reduce", whole),
-                    *again,
-                ),
+                forward=gathered,
+                backward=entered(share, gathered, reduced),
             ),
             Part(
                 name="loss",

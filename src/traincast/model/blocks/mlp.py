@@ -137,6 +137,6 @@ def activations(share: Share, elements: Number) -> Activations:
     width, copy = execution.element_bytes, int(share.model.gated and execution.activation_copy)
     return Activations(
         before=width * up * elements,
-        after=(width * copy + share.input_bytes) * elements,
-        passing=width * (up + 1) * elements,
+        after=0 if execution.fuses_pointwise else (width * copy + share.input_bytes) * elements,
+        passing=width * (1 if execution.fuses_pointwise else up + 1) * elements,
     )

@@ -112,6 +112,9 @@ class Exchange(Struct, frozen=True, kw_only=True):
     count: Number = 1
     goes: str = ""
     """``out`` with tokens to their experts, ``back`` with what these made of them; empty for all else."""
+    alongside: str = ""
+    """Which GEMMs of its part frameworks run meanwhile in the backward pass: ``dgrad``, those that make gradients of
+    inputs, or ``wgrad``, those of weights; empty: none."""
 
 
 class Part(Struct, frozen=True, kw_only=True):

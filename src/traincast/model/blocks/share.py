@@ -87,7 +87,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     """Whether the experts' outputs are kept, for the gradient of the router weights that multiply them."""
     eight_bit_inputs: bool = True
     """Whether GEMMs in 8 bits keep their inputs in 8."""
-    saved_logit_bytes: int = 4
+    saved_logit_bytes: float = 4
     """Bytes per logit that wait for the backward pass."""
 
     @property

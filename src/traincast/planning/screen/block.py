@@ -7,6 +7,7 @@ is worked out for every layout.
 Letters: K shares, R recomputations, Z ways to shard, O choices of overlaps.
 """
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -69,21 +70,37 @@ class LayoutBlock(BlockTables, dict=True):
         """What its stages keep."""
         return StageBytes(self)
 
-    def parts(self) -> Iterator[BlockPart]:
-        """Work the block out, one stage of ZeRO after the other."""
+    def parts(self, limit_bytes: float = math.inf) -> Iterator[BlockPart]:
+        """Work the block out, one stage of ZeRO after the other; shares of which no layout is below a limit are not."""
+        for ways, reshard in self._ways():
+            peaks, steps = Peaks(self.held, ways, reshard=reshard), None
+            for rows in ways.rows:
+                peak_bytes = peaks.peak_bytes(rows)
+                if not peak_bytes.min() < limit_bytes:
+                    continue
+                steps = steps or Steps(self, self.passes(ways.zero), self.states, ways, reshard=reshard)
+                overlaps = self._overlaps_of(ways, rows)
+                step_s = steps.step_s(rows, overlaps)
+                yield BlockPart(ways.zero, reshard, rows, overlaps, step_s, peak_bytes, step_s.shape)
+
+    def untimed(self) -> Iterator[BlockPart]:
+        """Return the memory of the block alone, which takes a fraction of the time: its parts have no steps."""
+        for ways, reshard in self._ways():
+            peaks = Peaks(self.held, ways, reshard=reshard)
+            for rows in ways.rows:
+                overlaps, peak_bytes = self._overlaps_of(ways, rows)[:1], peaks.peak_bytes(rows)
+                yield BlockPart(ways.zero, reshard, rows, overlaps, np.empty(0), peak_bytes, (1, *peak_bytes.shape))
+
+    def _ways(self) -> Iterator[tuple[Ways, bool]]:
+        """Yield the ways to shard with each stage of ZeRO, and whether parameters are gathered again."""
         most = max(1, CELLS // len(self.recomputes))
         for zero in sorted({zero for found in self.members.shardings.values() for zero, _ in found}):
             ways = self.members.ways(zero, most)
             for reshard in self.filled.space.reshards(zero, self.job.parallel.pp):
-                yield from self._parts(ways, reshard=reshard)
+                yield ways, reshard
 
-    def _parts(self, ways: Ways, *, reshard: bool) -> Iterator[BlockPart]:
-        steps = Steps(self, self.passes(ways.zero), self.states, ways, reshard=reshard)
-        peaks = Peaks(self.held, ways, reshard=reshard)
-        for rows in ways.rows:
-            overlaps = self._overlaps(ways.zero, replicated=bool(self.members.replicas_K[rows.shares.start] > 1))
-            step_s = steps.step_s(rows, overlaps)
-            yield BlockPart(ways.zero, reshard, rows, overlaps, step_s, peaks.peak_bytes(rows), step_s.shape)
+    def _overlaps_of(self, ways: Ways, rows: Rows) -> tuple[Overlaps, ...]:
+        return self._overlaps(ways.zero, replicated=bool(self.members.replicas_K[rows.shares.start] > 1))
 
     def _overlaps(self, zero: int, *, replicated: bool) -> tuple[Overlaps, ...]:
         """Return what may be overlapped; without replicas nothing is reduced."""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from traincast.estimate.contention import OVERLAP_SLOWDOWN
 from traincast.estimate.program import OperatorSeconds
-from traincast.lowering.work import Exchange, Pass, Work, call_of, runs_of
+from traincast.lowering.work import Exchange, Pass, Work, call_of, exchanged_alongside, runs_of
 from traincast.model.blocks.part import Elements, Gemm, Kernel, Part
 from traincast.model.blocks.part import Exchange as PartExchange
 from traincast.model.blocks.share import Share
@@ -182,12 +182,15 @@ class CostTable:
         trains = self.share.trains_weights
         for part in parts:
             modules = [work.modules.setdefault(name, PassCosts()) for name in part.modules]
+            alongside = exchanged_alongside(work, part, PassCosts)
             for phase, what, direction, count in runs_of(part, self.share, trained=trains or part.adapter):
                 time_s_K, slowed_s_K, runs_K = self.operators.estimated(what, direction, self.shares)
                 one = PassCosts(runs=bool(runs_K.any()), compute_s_K=time_s_K, slowed_s_K=slowed_s_K)
                 among = [work.passes[phase], *(modules if phase is Phase.FORWARD else ())]
                 if part.place:
                     among.append(work.places.setdefault((part.place, phase), PassCosts()))
+                if direction in alongside:
+                    among.append(alongside[direction])
                 for each in among:
                     each.add(one, count)
             for each in (work.passes[Phase.FORWARD], *modules):

@@ -66,8 +66,10 @@ def parallel_of(degrees: Degrees) -> Parallel:
 class SpaceTables(Struct):
     """What families of a space have in common."""
 
-    states: dict[int, StateTable] = field(default_factory=dict)
-    """What exchanging the state takes, by ranks on a node; the same for all ways of execution."""
+    states: dict[tuple[object, ...], StateTable] = field(default_factory=dict)
+    """What exchanging the state takes, by ranks on a node and types of the state: else ways of execution are alike."""
+    weights: dict[tuple[object, ...], list[Elements]] = field(default_factory=dict)
+    """Parameters of kinds of virtual stages, by the degrees that split them."""
     numbers: dict[Hashable, int] = field(default_factory=dict)
     """Kinds of virtual stages and what else pipelines consist of, told by numbers."""
     operators: Operators | None = None
@@ -92,7 +94,8 @@ class FamilyTables:
         self.costs = self._costs(gathers=False)
         self.chunks = self._table(self.costs)
         ranks_per_node = family.cluster.ranks_per_node
-        self.states = common.states.setdefault(ranks_per_node, StateTable(self.links))
+        of_state = (ranks_per_node, self.job.framework.grad_reduce_bytes, self.job.optimizer)
+        self.states = common.states.setdefault(of_state, StateTable(self.links))
         self._messages_s: dict[int, FloatArray] = {}
         self.layers = tuple(blocks_of_layer(self.job, layer) for layer in range(self.job.model.layers))
 
@@ -186,6 +189,8 @@ class FamilyTables:
                 parallel, pairs = job.parallel, job.experts.pairs_passes
                 if any(job.decided(name) != on for name, on in self.family.variant.ways):
                     continue  # it has no effect on this pipeline: not with this schedule, say
+                if not self.space.allows(job, self.family.variant):
+                    continue  # the framework refuses it with this schedule
                 plan = self.common.flights.plan(job.pipeline.schedule, pp, parallel.vpp, parallel.microbatches, pairs)
                 stages = stages_of(job, self.family.cluster.ranks_per_node, self.costs.parts, plan)
                 yield shape_of(

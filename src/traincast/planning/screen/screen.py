@@ -79,7 +79,7 @@ class Screen:
         """Return the layouts that need least memory, with their bytes, of each set of degrees one."""
         found = []
         for block in self.blocks():
-            for part in block.parts():
+            for part in block.untimed():
                 place = int(part.peak_bytes.argmin())
                 found.append((float(part.peak_bytes.min()), block.layout(part.light(), place)))
         least: dict[tuple[int, ...], tuple[float, Layout]] = {}
@@ -87,6 +87,18 @@ class Screen:
             layout = each[1]
             least.setdefault((layout.tp, layout.cp, layout.pp, layout.ep, layout.etp), each)
         return list(least.values())[:count]
+
+    def fastest(self) -> tuple[Layout, float, float] | None:
+        """Return the fastest layout that fits, with its step and its bytes; None where none does.
+
+        Steps are worked out only where something fits, so that it takes little where hardly anything does.
+        """
+        frontier = Frontier(self.limit_bytes, keep=1)
+        for block in self.blocks():
+            for part in block.parts(self.limit_bytes):
+                frontier.take(block, part)
+        steps, peaks, layouts = frontier.best()
+        return (layouts[0], steps[0], peaks[0]) if layouts else None
 
     def blocks(self) -> Iterator[LayoutBlock]:
         """Yield the space block by block."""
@@ -168,6 +180,9 @@ def _blocks(tables: FamilyTables) -> Iterator[LayoutBlock]:
             able = frozenset(
                 count for count in counts if pp * vpp * count <= MAX_SLOTS and space.runs(schedule, pp, vpp, count)
             )
-            recomputes = space.recomputes(shape.job)
+            variant = family.variant
+            recomputes = tuple(
+                each for each in space.recomputes(shape.job) if space.allows(shape.job, variant, recompute=each)
+            )
             if recomputes and able:
                 yield LayoutBlock(tables, shape, members.with_counts(able), recomputes)

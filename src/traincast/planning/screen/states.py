@@ -125,11 +125,11 @@ class StateTimes:
         """Return the parameters of a kind of virtual stage by these degrees."""
         members, filled = self.block.members, self.block.filled
 
-        def found() -> list[Elements]:
+        known, key = filled.common.weights, (filled.number_of(chunk), members.alike)
+        if key not in known:
             rows, weights = members.share_K, chunk.stage.weights()
-            return [_one(weights, int(rows[place]), filled.costs.shares) for place in members.places_A]
-
-        return members.once(("weights", filled.number_of(chunk)), found)
+            known[key] = [_one(weights, int(rows[place]), filled.costs.shares) for place in members.places_A]
+        return known[key]
 
 
 def _column(values: list[int]) -> IntArray:

@@ -70,7 +70,13 @@ def _culprits(result: Result) -> Iterator[_Line]:
 
 
 def _changes(result: Result) -> Iterator[_Line]:
-    """Yield what-ifs that were tried, else suggestions, the most saving first; none of a rank that was named."""
+    """Yield what-ifs that were tried, else advice, then suggestions, the best first; none of a rank that was named."""
+    for advised in () if result.what_if else result.advice:
+        if advised.taken and advised.same_numbers:
+            share = format_share(advised.saving_s / result.iteration_time_s)
+            between = _between(advised.saving_low_s, advised.saving_high_s)
+            saves = f"saves {format_time(advised.saving_s)} ({share}){between}"
+            yield _Line(f"{advised.name}: {saves}; {advised.spelled}", None)
     slow = {each.rank for each in result.stragglers}
     tried = [(each.change, each.saving_s, "") for each in result.what_if]
     suggested = [(each.change, each.saving_s, _between(each.low_s, each.high_s)) for each in result.suggestions]

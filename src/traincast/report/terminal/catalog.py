@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.gpu import Gpu, gpu_names
+from traincast.job.recipes import PublishedRecipe
 from traincast.model.counts import further_blocks, model_flops_per_token, parameters, token_flops
 from traincast.model.model import Attention, Model
 from traincast.report.terminal import layout as ui
@@ -153,6 +154,24 @@ def print_models(models: Sequence[Model]) -> ui.View:
     """Print a line on each model."""
     yield ui.table(_MODELS, models)
     yield ui.text("\ntraincast models NAME... shows parameters and FLOPs by part, and the source", "dim")
+
+
+_RECIPES: tuple[ui.Column[PublishedRecipe], ...] = (
+    ui.column("recipe", "full_name", words=True),
+    ui.column("release", "release", words=True, spare=1),
+    ui.column("settings", "basis", spare=2),
+)
+
+
+@ui.printed
+def print_recipes(recipes: Sequence[PublishedRecipe]) -> ui.View:
+    """Print a line on each published recipe."""
+    yield ui.table(_RECIPES, recipes)
+    yield ui.text(
+        "\ntraincast predict --recipe NAME forecasts one, traincast plan --recipe NAME looks for a better one; "
+        "without @RELEASE it is the newest",
+        "dim",
+    )
 
 
 _Part = tuple[str, str, str]

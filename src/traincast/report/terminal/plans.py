@@ -1,20 +1,23 @@
 """Plans of several models, clusters and numbers of GPUs for people: one table, and what none of them beats."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
 from rich.console import Console
 
 from traincast.planning.answer import Choice, Plan
+from traincast.planning.order import USUAL, Place
 from traincast.planning.several import Plans
 from traincast.report.terminal import layout as ui
+from traincast.report.terminal.goals import goal_answer, goal_runs
 from traincast.report.terminal.plan import changes, picture, print_plan
 from traincast.report.terminal.training_run import training_runs_of
-from traincast.units import counted, format_size, format_time
+from traincast.units import counted, format_share, format_size, format_time
 
 _TERA = 1e12
 _MOST_SHOWN = 12
+_ORDERS = {"tokens-per-s": "tokens/s", "days": "days", "cost": "cost", "energy": "energy"}
 
 Figure = Callable[[Choice], float]
 
@@ -42,11 +45,13 @@ def brief_lines(plan: Plan | Plans) -> list[str]:
 @ui.printed
 def print_plans(plans: Plans) -> ui.View:
     """Print the layout to run of every case, which of them wins in what, and what none beats."""
-    best, kept = plans.best, {each.identity for each in plans.pareto}
+    best, places, kept = plans.best, plans.places, {each.identity for each in plans.pareto}
+    yield from goal_answer(plans.goal)
     for model in dict.fromkeys(each.model for each in best):
         alike = [each for each in best if each.model == model]
         if len(alike) > 1:
-            yield ui.text(f"{model}: {_winners(alike)}", "bold")
+            yield ui.text(f"{model}: {_winners(alike)}", "" if plans.goal else "bold")
+            yield from _too_close([each for each in places if each.model == model], plans.rank_by)
     totals = [sum(getattr(plan, name) for plan in plans.plans) for name in ("evaluated", "simulated")]
     seconds = sum(plan.screen_s for plan in plans.plans)
     yield ui.text(
@@ -56,16 +61,17 @@ def print_plans(plans: Plans) -> ui.View:
     # A mark that all have tells nothing.
     kept = kept if any(each.identity not in kept for each in best) else set()
     marked = f" (* in the Pareto set of {_axes(best)})" if kept else ""
-    yield from ui.section(f"The layout to run of each{marked}", _columns(best, kept), best)
+    yield from goal_runs(plans.goal)
+    behind: dict[object, Place] = {choice.identity: place for choice, place in zip(best, places, strict=True)}
+    ranked = "" if plans.rank_by == USUAL else f", by {_ORDERS[plans.rank_by]}"
+    title = f"The layout to run of each{ranked}{marked}"
+    yield from ui.section(title, _columns(best, kept, behind if plans.rank_by != USUAL else None), best)
     if plans.refused:
         yield ui.heading("Cannot be run")
         for case in plans.refused:
             yield ui.hanging("-", f"{_case(case.model, case.gpus, case.cluster)}: {case.reason}")
-    more = [each for each in plans.pareto if each.identity not in {one.identity for one in best}]
-    yield from _also(more, several=len({each.model for each in best}) > 1)
-    yield from picture(plans)
-    runs = [(f"{_case(each.model, each.layout.gpus, each.cluster)}", each.training) for each in best if each.training]
-    yield from training_runs_of(runs)
+    if plans.goal is None:
+        yield from _traded(plans)
     for plan in plans.plans:
         yield from changes(plan, f": {_case(plan.model, plan.gpus, plan.cluster)}")
     if any(plan.explained for plan in plans.plans):
@@ -76,6 +82,16 @@ def print_plans(plans: Plans) -> ui.View:
                 yield ui.hanging("-", f"{_case(plan.model, plan.gpus, plan.cluster)}: {answer.text}{change}")
     yield from ui.diagnostics("Assumptions", plans.assumptions)
     yield from ui.diagnostics("Warnings", plans.warnings, "yellow")
+
+
+def _traded(plans: Plans) -> ui.View:
+    """Yield what layouts trade for each other, and what a whole run takes with each of the best."""
+    best = plans.best
+    more = [each for each in plans.pareto if each.identity not in {one.identity for one in best}]
+    yield from _also(more, several=len({each.model for each in best}) > 1)
+    yield from picture(plans)
+    runs = [(f"{_case(each.model, each.layout.gpus, each.cluster)}", each.training) for each in best if each.training]
+    yield from training_runs_of(runs)
 
 
 def _also(more: Sequence[Choice], *, several: bool) -> ui.View:
@@ -109,6 +125,23 @@ def _winners(best: Sequence[Choice]) -> str:
     return "; ".join(f"{_listed(names)} with {case}" for case, names in won.items())
 
 
+def _too_close(places: Sequence[Place], by: str) -> ui.View:
+    """Yield which cases of a model are too close to the first one to tell."""
+    ties = [f"{_case_of(each)} ({format_share(each.behind)} behind)" for each in places if each.tied]
+    if ties:
+        yield ui.text(f"Too close to {_case_of(places[0])} to tell which is better in {_ORDERS[by]}: {_listed(ties)}")
+
+
+def _case_of(place: Place) -> str:
+    return f"{place.gpus:,} GPUs of {place.cluster}"
+
+
+def _behind(choice: Choice, places: Mapping[object, Place]) -> str:
+    """Return how far behind the first a case is; = where that is too close to tell."""
+    place = places[choice.identity]
+    return f"{'= ' if place.tied else ''}{format_share(place.behind)}" if place.deviation else "first"
+
+
 def _listed(names: Sequence[str]) -> str:
     *before, last = names
     return f"{', '.join(before)} and {last}" if before else last
@@ -122,7 +155,9 @@ def _axes(best: Sequence[Choice]) -> str:
     return _listed(names)
 
 
-def _columns(lines: Sequence[Choice], kept: AbstractSet[object]) -> list[ui.Column[Choice]]:
+def _columns(
+    lines: Sequence[Choice], kept: AbstractSet[object], places: Mapping[object, Place] | None = None
+) -> list[ui.Column[Choice]]:
     """Return the columns of a table of layouts of several cases; what is alike in all is not among them."""
     found: list[ui.Column[Choice]] = [ui.Column("", lambda each: "*" if each.identity in kept else "")]
     if len({each.model for each in lines}) > 1:
@@ -138,6 +173,8 @@ def _columns(lines: Sequence[Choice], kept: AbstractSet[object]) -> list[ui.Colu
     for name, title, spare in (("cost", "cost of\nT tokens", 0), ("energy_mwh", "MWh of\nT tokens", 1)):
         if any(each.per_token(name) is not None for each in lines):
             found.append(ui.Column(title, partial(_per_tera, name=name), spare=spare))
+    if places is not None and len(lines) > 1:
+        found.insert(1, ui.Column("behind", partial(_behind, places=places)))
     return [*found, ui.column("layout", "layout.text", words=True, least=18)]
 
 

@@ -9,6 +9,7 @@ from traincast.analysis.summary import OtherLayout, Suggestion
 from traincast.job.facts import JobFacts
 from traincast.report.suggestions import meaning
 from traincast.report.terminal import layout as ui
+from traincast.report.terminal.advice import advice
 from traincast.report.terminal.assumptions import parted
 from traincast.report.terminal.comparison import Differences, finish_times, parts
 from traincast.report.terminal.explanation import analysis
@@ -45,6 +46,7 @@ def print_result(result: Result, *, analysed: bool = False, verbose: bool = Fals
     yield from facts(result)
     yield from training_run(result.training_run)
     yield from _breakdown(result)
+    yield from advice(result.advice, result.iteration_time_s)
     yield from _suggestions(result)
     yield from _other_layouts(result)
     yield from _stages(result)
@@ -86,7 +88,7 @@ def _breakdown(result: Result) -> ui.View:
 
 
 def _suggestions(result: Result) -> ui.View:
-    """Yield the changes that would help most, with what each saves and between what that lies."""
+    """Yield what would help most: of a job its sensitivities, of files changes, too; with what each saves."""
     unit = ui.TimeUnit.from_largest(result.iteration_time_s)
 
     def sure(each: Suggestion) -> str:
@@ -101,7 +103,8 @@ def _suggestions(result: Result) -> ui.View:
         ui.Column("share", lambda each: ui.share(each.saving_s, result.iteration_time_s)),
         ui.Column("90 % interval", sure),
     )
-    yield from ui.section("What would help most (each alone; try them with --what-if)", columns, result.suggestions)
+    title = "What would help most" if result.job is None else "If the hardware or the code were better"
+    yield from ui.section(f"{title} (each alone; try them with --what-if)", columns, result.suggestions)
 
 
 def _stages(result: Result) -> ui.View:

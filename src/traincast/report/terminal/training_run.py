@@ -43,10 +43,12 @@ def training_runs_of(cases: Sequence[tuple[str, TrainingRun]]) -> ui.View:
     """
     if not cases:
         return
+    alike = len({run.tokens for _, run in cases}) == 1
     found: list[ui.Column[tuple[str, TrainingRun]]] = [
         ui.Column("of", itemgetter(0), words=True),
-        ui.Column("days", lambda each: _amount((each[1].days, each[1].days_low, each[1].days_high))),
-        ui.Column("GPU-hours", lambda each: _number(each[1].gpu_hours)),
+        *([] if alike else [ui.Column("tokens", lambda each: format_count(each[1].tokens))]),
+        ui.Column("days", lambda each: amount((each[1].days, each[1].days_low, each[1].days_high))),
+        ui.Column("GPU-hours", lambda each: number(each[1].gpu_hours)),
     ]
     for name, title in (
         ("cost", f"cost {cases[0][1].currency or ''}".strip()),
@@ -55,13 +57,13 @@ def training_runs_of(cases: Sequence[tuple[str, TrainingRun]]) -> ui.View:
     ):
         if any(getattr(run, name) is not None for _, run in cases):
             found.append(ui.Column(title, partial(_figure, name=name)))
-    yield ui.heading(f"A run of {format_count(cases[0][1].tokens)} tokens")
+    yield ui.heading(_title(cases[0][1]) if alike else "The whole run of each")
     yield ui.table(found, cases)
 
 
 def _figure(case: tuple[str, TrainingRun], name: str) -> str:
     value = getattr(case[1], name)
-    return "-" if value is None else _number(value)
+    return "-" if value is None else number(value)
 
 
 def _title(run: TrainingRun) -> str:
@@ -69,30 +71,30 @@ def _title(run: TrainingRun) -> str:
 
 
 def _lines(run: TrainingRun) -> Iterator[Line]:
-    yield "time", _amount((run.days, run.days_low, run.days_high), "days"), ""
+    yield "time", amount((run.days, run.days_low, run.days_high), "days"), ""
     if run.goodput is not None:
         yield "goodput", format_share(run.goodput), "useful share of that time"
-    yield "GPU-hours", _amount((run.gpu_hours, run.gpu_hours_low, run.gpu_hours_high)), f"{run.gpus:,} GPUs"
+    yield "GPU-hours", amount((run.gpu_hours, run.gpu_hours_low, run.gpu_hours_high)), f"{run.gpus:,} GPUs"
     if run.cost is not None:
         price = f"{run.cost / run.gpu_hours:,.4g} a GPU-hour" if run.gpu_hours else ""
-        yield "cost", _amount((run.cost, run.cost_low, run.cost_high), run.currency or ""), price
+        yield "cost", amount((run.cost, run.cost_low, run.cost_high), run.currency or ""), price
     if run.energy_mwh is not None and run.gpu_power_w is not None:
-        energy = _amount((run.energy_mwh, run.energy_mwh_low, run.energy_mwh_high), "MWh")
+        energy = amount((run.energy_mwh, run.energy_mwh_low, run.energy_mwh_high), "MWh")
         design = " (design power, no host)" if run.power_is_design else ""
         yield "energy", energy, f"{run.gpu_power_w:,.4g} W a GPU{design}, PUE {run.pue:g}"
     if run.co2_t is not None:
-        emitted = _amount((run.co2_t, run.co2_t_low, run.co2_t_high), "t")
+        emitted = amount((run.co2_t, run.co2_t_low, run.co2_t_high), "t")
         yield "CO2", emitted, f"{run.grid_intensity:,.4g} g CO2e a kWh"
 
 
-def _amount(values: Sequence[float | None], unit: str = "") -> str:
+def amount(values: Sequence[float | None], unit: str = "") -> str:
     """Return an amount with its range: ``274 days (217.5 to 345.2)``."""
-    middle, low, high = (None if each is None else _number(each) for each in values)
+    middle, low, high = (None if each is None else number(each) for each in values)
     between = "" if low is None or high is None else f" ({low} to {high})"
     return f"{middle}{f' {unit}' if unit else ''}{between}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Write a number with four digits: ``3,994,000``, ``274``, ``0.1234``."""
     rounded = float(f"{value:.4g}")
     return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:.4g}"

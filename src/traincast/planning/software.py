@@ -1,0 +1,207 @@
+"""What of a framework's software a plan tries: its switches, as far as they are allowed on a layout.
+
+Switches of one axis exclude each other (`traincast.job.switches`). Of an axis that has one which must be tried, every
+option is tried, nothing among them. The others have switches that never make a step longer or larger, the later in
+the table the better: the best one that is allowed is taken, and what comes before it stays for those layouts of which
+the framework refuses it (`Software.allows`). So no two ways to run one layout are tried of which one is never better.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from msgspec import Struct, field
+
+from traincast.hardware.cluster import Cluster
+from traincast.job.condition_facts import machine_facts, model_facts
+from traincast.job.fields import left_open, ways
+from traincast.job.frameworks import Framework
+from traincast.job.request import JOB_FIELDS, JobRequest
+from traincast.job.switches import SWITCHES, Switch, allowed, offered
+from traincast.planning.layout import Settings
+
+BEST = "best"
+"""How far software is tuned of which all that the framework can do is tried."""
+
+_ROUTED = ("moe_dispatcher", *(each.name for each in ways()))
+"""Axes of a layout that a way of execution decides: all others depend on more of the layout."""
+
+Options = tuple[Switch | None, ...]
+"""Of one axis; None is none of its switches."""
+
+
+class Software(Struct, frozen=True, kw_only=True, dict=True):
+    """The settings of software that a plan may choose from, for one job on one cluster."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What is known of the job and the cluster, whatever its layout."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What the framework does by itself of all that a switch might set."""
+    usual: Settings = ()
+    """What is set where nothing is switched: habits of the framework's recipes."""
+    switches: tuple[Switch, ...] = ()
+    """What the framework offers, but for what the job says itself."""
+    forced: frozenset[str] = frozenset()
+    """Axes of switches of which what the framework does by itself cannot run on this machine."""
+    overlaps: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
+    """Axes of a layout that depend on more of it than a way of execution, with the values that are tried."""
+
+    @cached_property
+    def axes(self) -> Mapping[str, Options]:
+        """The options of each axis, those after others that need these; nothing, unless what the framework does is one."""
+        rows: dict[str, tuple[Switch, ...]] = {}
+        for each in self.switches:
+            rows[each.axis] = (*rows.get(each.axis, ()), each)
+        rows = {axis: options for axis, options in rows.items() if _is_sure(options) or _is_screened(options)}
+        order: list[str] = []
+        while len(order) < len(rows):
+            left = [axis for axis in rows if axis not in order]
+            order.append(next((axis for axis in left if not _waits(rows[axis], left, rows)), left[0]))
+        return {
+            axis: rows[axis] if axis in self.forced or _chosen(rows[axis], self.defaults) else (None, *rows[axis])
+            for axis in order
+        }
+
+    def values(self, name: str) -> tuple[Any, ...]:
+        """Return what switches set a field to."""
+        said = (dict(each.settings) for each in self.switches)
+        return tuple(dict.fromkeys(each[name] for each in said if name in each))
+
+    def choices(self, known: Mapping[str, Any]) -> tuple[Settings, ...]:
+        """Return every combination of settings that is tried with some degrees; `known` are facts of these."""
+        found: dict[Settings, None] = {}
+        for taken in self._tried(known):
+            for each in self._with_best(taken, known):
+                found[self._settings(each)] = None
+        return tuple(found)
+
+    def _tried(self, known: Mapping[str, Any]) -> Iterator[list[Switch]]:
+        """Yield every choice of the axes that must be tried."""
+        for options in product(*filter(_is_screened, self.axes.values())):
+            taken = [each for each in options if each is not None]
+            if all(self._refused(each, self._settings(taken), known) is None for each in taken):
+                yield taken
+
+    def _with_best(self, taken: Sequence[Switch], known: Mapping[str, Any]) -> Iterator[Sequence[Switch]]:
+        """Yield a choice with the best of all other axes, and with what may have to stand for it."""
+        found = [list(taken)]
+        for options in filter(_is_sure, self.axes.values()):
+            longer = []
+            for had in found:
+                for option in reversed(options):
+                    now = had if option is None else [*had, option]
+                    if option is not None and self._refused(option, self._settings(now), known) is not None:
+                        continue
+                    longer.append(now)
+                    if option is not None and self._is_settled(option, self._settings(now), known):
+                        break
+            found = longer
+        yield from found
+
+    def allows(self, settings: Settings, known: Mapping[str, Any]) -> bool:
+        """Say whether settings may stand with what is known of a layout, and nothing that is never worse may, too."""
+        said = {**self.defaults, **dict(settings)}
+        for options in self.axes.values():
+            chosen = _chosen(options, said)
+            if chosen is not None and self._refused(chosen, settings, known) is not None:
+                return False
+            own = {} if chosen is None else dict(chosen.settings)
+            rest = {name: value for name, value in said.items() if name not in own}
+            for better in options[options.index(chosen) + 1 :] if _is_sure(options) else ():
+                if better and self._refused(better, tuple({**rest, **dict(better.settings)}.items()), known) is None:
+                    return False
+        return True
+
+    def _settings(self, taken: Iterable[Switch]) -> Settings:
+        found = dict(self.usual)
+        for each in taken:
+            found.update(each.settings)
+        return tuple(sorted((name, value) for name, value in found.items() if self.defaults.get(name) != value))
+
+    def _refused(self, switch: Switch, settings: Settings, known: Mapping[str, Any]) -> str | None:
+        return allowed(switch, {**self.facts, **self.defaults, **known, **dict(settings)})
+
+    def _is_settled(self, switch: Switch, settings: Settings, known: Mapping[str, Any]) -> bool:
+        """Say whether all that a switch needs is known, so that no layout can have it refused."""
+        said = {**self.facts, **self.defaults, **known, **dict(settings)}
+        return all(
+            all(each.name in said for each in need) or any(each.name in said and each.holds(said) for each in need)
+            for need in switch.needs
+        )
+
+
+def _waits(options: Sequence[Switch], left: Iterable[str], rows: Mapping[str, Sequence[Switch]]) -> bool:
+    """Say whether some switches need what other axes that are left may set."""
+    needed = {each.name for switch in options for need in switch.needs for each in need}
+    own = {name for switch in options for name, _ in switch.settings}
+    others = {name for axis in left if rows[axis] != options for each in rows[axis] for name, _ in each.settings}
+    return bool(needed & others - own)
+
+
+def _is_sure(options: Options) -> bool:
+    """Say whether the later options of an axis are never worse than those before them."""
+    return all(each is None or each.always for each in options)
+
+
+def _is_screened(options: Options) -> bool:
+    """Say whether which option of an axis is best differs among layouts, as what is exchanged does."""
+    return any(name in _ROUTED for each in options if each for name, _ in each.settings)
+
+
+def _chosen(options: Options, said: Mapping[str, Any]) -> Switch | None:
+    """Return the switch of an axis that settings have, of several that with most of them; None where they have none."""
+    found = [each for each in options if each and all(said.get(name) == value for name, value in each.settings)]
+    return max(found, key=lambda each: len(each.settings), default=None)
+
+
+def routed(settings: Settings) -> tuple[dict[str, Any], Settings]:
+    """Return of some settings those that are axes of a layout, and the others."""
+    axes = {name: value for name, value in settings if name in _ROUTED}
+    return axes, tuple((name, value) for name, value in settings if name not in _ROUTED)
+
+
+def _is_idle(switch: Switch, defaults: Mapping[str, Any]) -> bool:
+    """Say whether a switch sets nothing but what the framework does by itself."""
+    return all(defaults.get(name) == value for name, value in switch.settings)
+
+
+def by_framework(framework: Framework, names: Iterable[str], request: JobRequest) -> dict[str, Any]:
+    """Return what a framework sets some fields to where nobody says them."""
+    found = {name: getattr(framework, name, False) for name in names}
+    found |= {"cuda_graph_impl": "transformer_engine" if framework.cuda_graphs else "none"}
+    found |= {"cuda_graph_scope": framework.moe_cuda_graph_scope if request.model.experts else ()}
+    return found
+
+
+def software_of(
+    request: JobRequest, framework: Framework, cluster: Cluster, tuned: str, fixed: Iterable[str], **known: object
+) -> Software:
+    """Return what of a framework's software is tried for a job; what it says itself, and what is `fixed`, stays.
+
+    `known` are facts that all layouts of a plan share.
+    """
+    said = {name: value for name in JOB_FIELDS if (value := getattr(request, name)) is not None}
+    facts = {"task": "pretrain", "optimizer": "adam", **said, **known}
+    facts |= {"dropout": framework.memory.dropout, "packed_length": None, "offload_modules": ()} | said
+    facts |= model_facts(request.model) | machine_facts(cluster)
+    if tuned != BEST:
+        return Software(facts=facts)
+    held, open_ = {*said, *fixed}, set(left_open()) - set(_ROUTED)
+    found, overlaps = list[Switch](), dict[str, tuple[bool, ...]]()
+    for each in offered(framework, facts):
+        fields = dict(each.settings)
+        if held & set(fields):
+            continue
+        if not open_ & set(fields):
+            found.append(each)
+        elif len(fields) == 1 and isinstance(value := next(iter(fields.values())), bool):
+            overlaps |= dict.fromkeys(fields, (value,) if each.always else (value, not value))
+    defaults = by_framework(framework, {name for each in found for name, _ in each.settings}, request)
+    # What only turns something off that is not on is no switch here.
+    found = [each for each in found if not _is_idle(each, defaults) or allowed(each, {**facts, **defaults}) is None]
+    idle = {
+        each.axis: allowed(each, facts) is None for each in SWITCHES if each.of(framework) and _is_idle(each, defaults)
+    }
+    forced = frozenset(axis for axis, can in idle.items() if not can)
+    return Software(facts=facts, defaults=defaults, switches=tuple(found), forced=forced, overlaps=overlaps)

@@ -1,0 +1,69 @@
+"""Advice for a job: its changes are decided as a request is, and forecast on what the study of the job has prepared."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from traincast.analysis.summary import Advice
+from traincast.estimate.factors import factors_on
+from traincast.estimate.memory import JobMemory, usable_bytes
+from traincast.job.condition_facts import job_facts
+from traincast.job.job import Job
+from traincast.job.request import JOB_FIELDS, JobRequest
+from traincast.job.resolve import resolve_job
+from traincast.simulation.advice import Bench, Tried, advise
+from traincast.simulation.advised_changes import changes_of
+from traincast.simulation.forecast import forecast_step
+from traincast.simulation.job_step import JobStep, plan_in
+from traincast.simulation.result import Result
+from traincast.simulation.step import Setting
+from traincast.simulation.study import Study
+from traincast.tables import decoded
+
+_SAID_BY: Mapping[str, tuple[str, ...]] = {
+    "cuda_graph_impl": ("cuda_graphs", "cuda_graph_scope"),
+    "moe_dispatcher": ("deduplicated_dispatch",),
+    "recompute": ("recompute_layers", "recompute_method", "recompute_modules", "recompute_keeps"),
+    "framework": ("year",),
+    "precision": ("fp8_recipe",),
+}
+"""Field to others that say the same or a part of it, which go where it is said anew."""
+
+
+def advice_for(request: JobRequest, job: Job, result: Result, done: JobStep, study: Study) -> tuple[Advice, ...]:
+    """Return what to change of a job that was forecast, in order."""
+    setting = replace(done.step.setting, what_if=(), jitter=0.0, failures=None, suggest=False)
+    start = Tried(job=job, result=result, done=done)
+    return advise(start, changes_of(job, setting.cluster.gpu), _bench(request, setting, study))
+
+
+def _bench(request: JobRequest, setting: Setting, study: Study) -> Bench:
+    cluster, table = setting.cluster, factors_on(setting.cluster)
+
+    def forecast(fields: Mapping[str, Any], job: Job) -> Tried:
+        found, done = forecast_step(job, setting, allow_oom=True, factors=table, study=study)
+        return Tried(fields=fields, job=job, result=found, done=done)
+
+    return Bench(
+        facts=lambda job: job_facts(job, cluster),
+        resolve=lambda fields: resolve_job(changed_request(request, fields), cluster),
+        peak_bytes=lambda job: study.memory(job, lambda job: JobMemory(job, plan_in(study, job))).peak,
+        forecast=forecast,
+        usable_bytes=usable_bytes(cluster.gpu.memory_bytes),
+        table=table,
+    )
+
+
+def changed_request(request: JobRequest, fields: Mapping[str, Any]) -> JobRequest:
+    """Return a request with other values of some fields, without what says otherwise under another name."""
+    gone = {other: None for name in fields for other in _SAID_BY.get(name, ()) if other not in fields}
+    return replace(request, **gone, **fields)
+
+
+def advised_request(request: JobRequest, advice: Iterable[Advice], *, numbers: bool = False) -> JobRequest:
+    """Return a request with advice, as a result has it or its document; what changes numbers only where asked for."""
+    taken = (each for each in advice if each.taken and (numbers or each.same_numbers))
+    fields = {name: value for each in taken for name, value in each.fields.items()}
+    plain = {name: list(each) if isinstance(each, tuple) else each for name, each in fields.items()}
+    return changed_request(request, {name: decoded(name, JOB_FIELDS[name].type, each) for name, each in plain.items()})

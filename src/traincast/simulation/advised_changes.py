@@ -1,0 +1,132 @@
+"""What might be changed of a job: switches of its framework, less recomputation, less in the memory of the host."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from traincast.hardware.dtypes import ELEMENT_TYPES, PEAK_OF_DTYPE
+from traincast.hardware.gpu import Gpu
+from traincast.job.job import Job
+from traincast.job.switches import Switch, offered
+from traincast.model.recompute import DEFAULT_MODULES
+from traincast.simulation.advice import COMPUTE, Change
+
+
+def changes_of(job: Job, gpu: Gpu) -> Iterator[Change]:
+    """Yield what a job might do otherwise, on as many GPUs, in the same layout and with the same batch."""
+    yield from map(_switched, offered(job.framework))
+    yield from _recompute(job)
+    yield from _offload(job)
+    yield from _narrower(job, gpu)
+
+
+_REPLICAS = ("dp", "edp", "shard", "replica")
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "graphs": ("host",),
+    "stash": ("host",),
+    "dispatcher": ("ep", "host", *COMPUTE),
+    "exchanges": ("ep", "host"),
+    "router": ("host", *COMPUTE),
+    "permute": ("host", *COMPUTE),
+    "compiler": ("host", *COMPUTE),
+    "reduction overlap": _REPLICAS,
+    "gather overlap": _REPLICAS,
+    "reshard": _REPLICAS,
+    "switch reduction": _REPLICAS,
+    "gathers": (*_REPLICAS, "step"),
+    "gradient reduction": (*_REPLICAS, "step"),
+    "optimizer state": ("step",),
+    "step checks": ("step", "host"),
+    "tp overlap": ("tp", "etp"),
+    "activation offload": ("nothing",),
+    "optimizer offload": ("nothing",),
+}
+"""Axis of switches to the kinds of work of the critical path that they shorten; others shorten computations."""
+
+
+def _switched(switch: Switch) -> Change:
+    return Change(
+        name=switch.name,
+        fields=switch.fields,
+        shortens=_KINDS.get(switch.axis, ()),
+        asks=switch.asks,
+        numbers=switch.changes,
+        usual=switch.level == "usual",
+        source=switch.source,
+        needs=switch.needs,
+    )
+
+
+def _recompute(job: Job) -> Iterator[Change]:
+    """Yield less recomputation: none, the core of attention alone, half of the layers, one module less."""
+    now = job.recompute
+    if now.granularity == "none":
+        return
+    yield _less_again("no recomputation", {"recompute": "none"})
+    if job.framework.selective_share == 0 and "core_attn" not in now.recomputed_modules:
+        core = {"recompute": "selective", "recompute_modules": DEFAULT_MODULES}
+        yield _less_again("recomputation of the core of attention alone", core)
+    if now.whole_layers and now.group == 1 and job.framework.recomputes_some_layers:
+        most = max(job.pipeline.layers_Q)
+        half = (now.layers or most) // 2
+        if half:
+            fewer = {"recompute": "full", "recompute_method": "block", "recompute_layers": half}
+            yield _less_again(f"recomputation of {half} of {most} layers of each virtual stage", fewer)
+    modules = now.recomputed_modules
+    for name in modules if len(modules) > 1 else ():
+        kept = tuple(each for each in modules if each != name)
+        yield _less_again(f"no recomputation of {name}", {"recompute": "selective", "recompute_modules": kept})
+
+
+def _less_again(name: str, fields: Mapping[str, Any]) -> Change:
+    return Change(name=name, fields=fields, shortens=("recompute", "host"))
+
+
+def _offload(job: Job) -> Iterator[Change]:
+    """Yield what stays on the GPU rather than in the memory of the host, and copies that are overlapped."""
+    offload, waits = job.offload, ("copy", "host", "step")
+    if offload.optimizer > 0:
+        kept = {"offload_optimizer": 0.0}
+        yield Change(name="the optimizer on the GPU", fields=kept, shortens=waits)
+        if not offload.overlap:
+            overlapped = {"overlap_offload": True}
+            yield Change(
+                name="copies to the host overlapped with the update there",
+                fields=overlapped,
+                shortens=waits,
+            )
+    if offload.activations > 0:
+        kept = {"offload_activations": 0}
+        yield Change(name="activations on the GPU", fields=kept, shortens=waits)
+    if offload.modules:
+        none = {"offload_modules": ()}
+        yield Change(name="inputs of modules on the GPU", fields=none, shortens=waits)
+
+
+_TYPES: Mapping[str, tuple[str, ...]] = {
+    "megatron": ("fp8", "mxfp8", "nvfp4"),
+    "fsdp": ("fp8", "mxfp8"),
+    "xla": ("fp8",),
+}
+"""Kin of frameworks to the types of GEMMs narrower than 16 bits that they train in. Sources: Megatron-LM,
+megatron/training/arguments.py (--fp8-format, --fp8-recipe, --fp4-format); torchtitan, docs/float8.md and
+components/quantization/mxfp8.md; MaxText, docs/guides/optimization (quantization)."""
+
+
+def _narrower(job: Job, gpu: Gpu) -> Iterator[Change]:
+    """Yield narrower types of the GEMMs that the GPU has and the framework trains in."""
+    now = _bits(job.precision.dtype)
+    for name in _TYPES.get(job.framework.kin, ()):
+        bits = _bits(name)
+        scaled = ELEMENT_TYPES[name].small_blocks
+        if bits < now and gpu.has_peak(name) and (not scaled or name in gpu.generation.scaled_blocks):
+            yield Change(
+                name=f"GEMMs in {name}",
+                fields={"precision": name},
+                numbers=f"inputs of GEMMs are rounded to {bits} bits, and their gradients",
+                usual=bits == 8,
+            )
+
+
+def _bits(dtype: str) -> int:
+    """Return the bits of the inputs of GEMMs of a type, 16 for all that are as wide or wider."""
+    return {"fp8": 8, "fp4": 4}.get(PEAK_OF_DTYPE[dtype], 16)
