@@ -24,7 +24,7 @@ from traincast.planning.finalists import Finalist
 from traincast.planning.published import FEWEST, kind_of, unpublished
 from traincast.simulation.confidence import basis_of_step
 from traincast.simulation.job_step import JobStep
-from traincast.simulation.widths import causes, known_sources, shipped_widths, terms
+from traincast.simulation.widths import causes
 from traincast.workload.ops import FloatArray
 
 DRAWS = 4096
@@ -122,8 +122,7 @@ def errors_of(done: JobStep) -> Mapping[Hashable, float]:
 
     Their squares sum to the variance that the step's interval is made of.
     """
-    cluster = done.step.setting.cluster
-    basis, table, widths = basis_of_step(done), factors_on(cluster), shipped_widths()
+    cluster, basis = done.step.setting.cluster, basis_of_step(done)
     alike = {
         "model": done.job.model.name,
         "chip": chip_of(basis.gpu),
@@ -131,11 +130,12 @@ def errors_of(done: JobStep) -> Mapping[Hashable, float]:
         "framework": basis.framework,
     }
     found: dict[Hashable, float] = {}
-    for source, answer, variance in known_sources(basis, table):
-        of_cluster = isinstance(source, tuple) and source[0] == "own"
-        found[(cluster.name, source) if of_cluster else source] = answer * math.sqrt(variance)
-    for name, squared in terms(basis, table).items():
-        found["term", name, *(alike[each] for each in _SHARED.get(name, _ALL))] = widths[name] * math.sqrt(squared)
+    for cause, moved in causes(basis, factors_on(cluster)).items():
+        if isinstance(cause, str):
+            found["term", cause, *(alike[each] for each in _SHARED.get(cause, _ALL))] = moved
+        else:
+            of_cluster = isinstance(cause, tuple) and cause[0] == "own"
+            found[(cluster.name, cause) if of_cluster else cause] = moved
     return found
 
 
