@@ -11,17 +11,13 @@ alike, a plan that is faster is not so by an error of the forecast.
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from judges import experts
 from judges.experts import Forecast, Group, Reached
-from judges.scaling import runs_of
-from traincast.calibration.runs import job_of_run
 from traincast.errors import TraincastError
 from traincast.estimate.memory import usable_bytes
 from traincast.job.fields import FIELDS
@@ -30,6 +26,7 @@ from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.layout import said
 from traincast.planning.plan import safe_bytes
+from traincast.planning.published import kind_of, published_counts, texts_of
 from traincast.simulation.forecast import forecast_step
 
 LEAST = 0.002
@@ -49,8 +46,9 @@ class Difference(NamedTuple):
     """By what share the recipe's step changes with it alone; None where it cannot be alone."""
     back: float | None
     """By what share the choice's step changes where it is taken back."""
-    published: int
-    """Published runs of the same code that have the plan's setting."""
+    published: int | None
+    """Published runs of the same code and kind of model that have the plan's setting; None of what turns something off,
+    or is not counted."""
 
 
 def parts() -> Mapping[str, tuple[str, ...]]:
@@ -116,25 +114,16 @@ def _decided(job: Job, name: str) -> Any:  # noqa: ANN401
     return job.decided(name) if name in DECIDED or name == "shard" else None
 
 
-def _published(names: Iterable[str], job: Job) -> int:
-    """Return how many published runs of a job's kin have its setting of some fields, of each field on its own."""
-    counts = published_settings()
-    return min(counts[job.framework.kin, name, str(_decided(job, name))] for name in names if name not in _SPLIT)
-
-
-@cache
-def published_settings() -> Counter[tuple[str, str, str]]:
-    """Return how many published runs have each value of each field, by whose code they share."""
-    found: Counter[tuple[str, str, str]] = Counter()
-    for run in runs_of(experts.TABLE):
-        try:
-            job = job_of_run(run)
-        except TraincastError:
-            continue
-        found.update(
-            (job.framework.kin, name, str(_decided(job, name))) for names in parts().values() for name in names
-        )
-    return found
+def _published(names: Iterable[str], job: Job) -> int | None:
+    """Return how many published runs have a job's setting of some fields; None where nothing counts it."""
+    counts, kind = published_counts(), kind_of(job.model)
+    found = [
+        counts.get((job.framework.kin, kind, name), {}).get(text, 0)
+        for name in names
+        if any(name == counted for *_, counted in counts)
+        for text in texts_of(_decided(job, name))
+    ]
+    return min(found, default=None)
 
 
 def chosen_of(group: Group, found: Reached) -> Forecast | None:
@@ -180,7 +169,8 @@ def _of(one: float, other: float) -> str:
 
 def _line(each: Difference) -> str:
     alone, back = ("  no" if share is None else f"{100 * share:+.1f} %" for share in (each.alone, each.back))
-    return f"    alone {alone:>8}, taken back {back:>8}, {each.published:4} published: {each.text}"
+    known = "" if each.published is None else f", {each.published} published"
+    return f"    alone {alone:>8}, taken back {back:>8}{known}: {each.text}"
 
 
 def main() -> int:

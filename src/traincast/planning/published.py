@@ -42,9 +42,15 @@ def settings_of(layout: Layout, software: Iterable[tuple[str, Any]] = ()) -> Ite
     """Yield what a layout and its software have set, each field with its value; of names every one by itself."""
     matter = ((name, getattr(layout, name)) for name in COLUMNS if FIELDS[name].matters(layout))
     for name, value in (*matter, *software):
-        for each in value if isinstance(value, tuple) else (value,):
-            if name not in _LEFT_OUT and each is not None and (text := said(each)) not in _OFF:
-                yield name, text
+        if name not in _LEFT_OUT:
+            yield from ((name, text) for text in texts_of(value))
+
+
+def texts_of(value: object) -> Iterator[str]:
+    """Yield what a value of a field sets, in words; of several names every one, and nothing of what is off."""
+    for each in value if isinstance(value, tuple) else (value,):
+        if each is not None and (text := said(each)) not in _OFF:
+            yield text
 
 
 def software_of(job: Job) -> Iterator[tuple[str, Any]]:
