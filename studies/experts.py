@@ -33,6 +33,7 @@ LEAST = 0.002
 """Change of a step from which on a difference is shown: less is not one."""
 _SPLIT = ("stage_layers", "pipeline_layout")
 """Fields that write out which layers a stage has."""
+_GRAPHS = ("cuda_graphs", "cuda_graph_impl", "cuda_graph_scope")
 _GIB = 2**30
 
 
@@ -52,8 +53,8 @@ class Difference(NamedTuple):
 
 
 def parts() -> Mapping[str, tuple[str, ...]]:
-    """Return the fields of jobs that a plan is not told, by what changes together."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Return the fields of jobs that a plan is not told, by what changes together, and the release's framework."""
+    found: dict[str, tuple[str, ...]] = {"framework": ("framework",)}
     for name in JOB_FIELDS:
         if name not in experts.SAID and name in FIELDS:
             part = _part(name)
@@ -62,6 +63,8 @@ def parts() -> Mapping[str, tuple[str, ...]]:
 
 
 def _part(name: str) -> str:
+    if name in _GRAPHS:
+        return "CUDA graphs"
     field = FIELDS[name]
     return field.change or ("pipeline" if {name, field.fact} & {*_SPLIT} else field.fact or name)
 
@@ -109,6 +112,8 @@ def _text(names: Iterable[str], one: Job, other: Job) -> str:
 
 
 def _decided(job: Job, name: str) -> Any:  # noqa: ANN401
+    if name == "framework":
+        return job.framework.name
     if name in _SPLIT:
         return str(job.layout) if name == "pipeline_layout" and job.parallel.pp > 1 else None
     return job.decided(name) if name in DECIDED or name == "shard" else None
