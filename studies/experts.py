@@ -11,17 +11,13 @@ alike, a plan that is faster is not so by an error of the forecast.
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from judges import experts
 from judges.experts import Forecast, Group, Reached
-from judges.scaling import runs_of
-from traincast.calibration.runs import job_of_run
 from traincast.errors import TraincastError
 from traincast.estimate.memory import usable_bytes
 from traincast.job.fields import FIELDS
@@ -30,10 +26,14 @@ from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.layout import said
 from traincast.planning.plan import safe_bytes
+from traincast.planning.published import kind_of, published_counts, texts_of
 from traincast.simulation.forecast import forecast_step
 
 LEAST = 0.002
 """Change of a step from which on a difference is shown: less is not one."""
+_SPLIT = ("stage_layers", "pipeline_layout")
+"""Fields that write out which layers a stage has."""
+_GRAPHS = ("cuda_graphs", "cuda_graph_impl", "cuda_graph_scope")
 _GIB = 2**30
 
 
@@ -47,13 +47,14 @@ class Difference(NamedTuple):
     """By what share the recipe's step changes with it alone; None where it cannot be alone."""
     back: float | None
     """By what share the choice's step changes where it is taken back."""
-    published: int
-    """Published runs of the same code that have the plan's setting."""
+    published: int | None
+    """Published runs of the same code and kind of model that have the plan's setting; None of what turns something off,
+    or is not counted."""
 
 
 def parts() -> Mapping[str, tuple[str, ...]]:
-    """Return the fields of jobs that a plan is not told, by what changes together."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Return the fields of jobs that a plan is not told, by what changes together, and the release's framework."""
+    found: dict[str, tuple[str, ...]] = {"framework": ("framework",)}
     for name in JOB_FIELDS:
         if name not in experts.SAID and name in FIELDS:
             part = _part(name)
@@ -62,8 +63,10 @@ def parts() -> Mapping[str, tuple[str, ...]]:
 
 
 def _part(name: str) -> str:
+    if name in _GRAPHS:
+        return "CUDA graphs"
     field = FIELDS[name]
-    return field.change or ("pipeline" if "stage_layers" in (name, field.fact) else field.fact or name)
+    return field.change or ("pipeline" if {name, field.fact} & {*_SPLIT} else field.fact or name)
 
 
 def differences(recipe: Forecast, chosen: Forecast, group: Group) -> list[Difference]:
@@ -73,15 +76,21 @@ def differences(recipe: Forecast, chosen: Forecast, group: Group) -> list[Differ
         text = _text(names, recipe.done.job, chosen.done.job)
         if not text:
             continue
-        alone = _ratio(_with(recipe.request, chosen.request, names), recipe.step_s, group)
-        back = _ratio(_with(chosen.request, recipe.request, names), chosen.step_s, group)
+        alone = _ratio(_with(recipe, chosen, names), recipe.step_s, group)
+        back = _ratio(_with(chosen, recipe, names), chosen.step_s, group)
         if max((abs(each) for each in (alone, back) if each is not None), default=1.0) >= LEAST:
             found.append(Difference(part, text, alone, back, _published(names, chosen.done.job)))
     return sorted(found, key=lambda each: -max(abs(each.alone or 0.0), abs(each.back or 0.0)))
 
 
-def _with(one: JobRequest, other: JobRequest, names: Iterable[str]) -> JobRequest:
-    return replace(one, **{name: getattr(other, name) for name in names})
+def _with(one: Forecast, other: Forecast, names: Iterable[str]) -> JobRequest:
+    """Return a job with some fields of another; what that leaves to its framework is said where it matters."""
+    values = {name: getattr(other.request, name) for name in names}
+    for name in names:
+        mine, theirs = _decided(one.done.job, name), _decided(other.done.job, name)
+        if values[name] is None and name not in _SPLIT and isinstance(theirs, bool) and mine != theirs:
+            values[name] = theirs
+    return replace(one.request, **values)
 
 
 def _ratio(request: JobRequest, step_s: float, group: Group) -> float | None:
@@ -103,34 +112,23 @@ def _text(names: Iterable[str], one: Job, other: Job) -> str:
 
 
 def _decided(job: Job, name: str) -> Any:  # noqa: ANN401
-    if name in ("stage_layers", "pipeline_layout"):
+    if name == "framework":
+        return job.framework.name
+    if name in _SPLIT:
         return str(job.layout) if name == "pipeline_layout" and job.parallel.pp > 1 else None
     return job.decided(name) if name in DECIDED or name == "shard" else None
 
 
-def _published(names: Iterable[str], job: Job) -> int:
-    """Return how many published runs of a job's kin have its setting of some fields, of each field on its own."""
-    counts = published_settings()
-    return min(counts[job.framework.kin, name, str(_decided(job, name))] for name in names if _counts(name))
-
-
-def _counts(name: str) -> bool:
-    return name not in ("stage_layers", "pipeline_layout")
-
-
-@cache
-def published_settings() -> Counter[tuple[str, str, str]]:
-    """Return how many published runs have each value of each field, by whose code they share."""
-    found: Counter[tuple[str, str, str]] = Counter()
-    for run in runs_of(experts.TABLE):
-        try:
-            job = job_of_run(run)
-        except TraincastError:
-            continue
-        found.update(
-            (job.framework.kin, name, str(_decided(job, name))) for names in parts().values() for name in names
-        )
-    return found
+def _published(names: Iterable[str], job: Job) -> int | None:
+    """Return how many published runs have a job's setting of some fields; None where nothing counts it."""
+    counts, kind = published_counts(), kind_of(job.model)
+    found = [
+        counts.get((job.framework.kin, kind, name), {}).get(text, 0)
+        for name in names
+        if any(name == counted for *_, counted in counts)
+        for text in texts_of(_decided(job, name))
+    ]
+    return min(found, default=None)
 
 
 def chosen_of(group: Group, found: Reached) -> Forecast | None:
@@ -176,7 +174,8 @@ def _of(one: float, other: float) -> str:
 
 def _line(each: Difference) -> str:
     alone, back = ("  no" if share is None else f"{100 * share:+.1f} %" for share in (each.alone, each.back))
-    return f"    alone {alone:>8}, taken back {back:>8}, {each.published:4} published: {each.text}"
+    known = "" if each.published is None else f", {each.published} published"
+    return f"    alone {alone:>8}, taken back {back:>8}{known}: {each.text}"
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ from judges.board import Board, board_of
 from judges.scaling import runs_of
 from traincast.calibration.runs import MeasuredRun, job_of_run
 from traincast.errors import TraincastError
+from traincast.job.frameworks import framework_names
 from traincast.job.request import JobRequest
 from traincast.planning.answer import Choice
 from traincast.planning.options import PlanOptions
@@ -171,7 +172,18 @@ def _group(key: tuple[str | int, ...], runs: Iterable[MeasuredRun]) -> Group:
 
 def asked(run: MeasuredRun) -> JobRequest:
     """Return what a plan is told of a run; all else is open."""
-    return JobRequest(**{name: getattr(run.request, name) for name in SAID})
+    told = {name: getattr(run.request, name) for name in SAID}
+    return JobRequest(**{**told, "framework": of_release(str(run.request.framework), year_of(run))})
+
+
+def of_release(framework: str, year: str) -> str:
+    """Return the framework of a release: runs are described by the code whose factors they have, and their settings.
+
+    That is the latest of its name up to the year of the release; itself where nothing says the year.
+    """
+    stem, _, own = framework.rpartition("-")
+    years = [each.rpartition("-")[2] for each in framework_names() if each.rpartition("-")[0] == stem]
+    return f"{stem}-{max((each for each in years if own <= each <= year), default=own)}" if stem else framework
 
 
 def recipe_of(group: Group, run: MeasuredRun | None = None) -> Forecast:

@@ -69,10 +69,11 @@ def test_equal_layouts_differ_by_their_own_errors_alone(plain):
     assert doubt.chance_faster(plain, plain) == pytest.approx(0.5, abs=0.03)
 
 
-def test_a_schedule_that_no_published_run_has_is_risky(plain, piped):
+def test_a_schedule_that_hardly_any_published_run_has_is_risky(plain, piped):
     unknown = replace(piped, layout=replace(piped.layout, schedule="dualpipe_v"))
     assert unpublished(unknown.layout, unknown.done.job) == (("schedule", "dualpipe_v"),)
-    assert doubt.risks(unknown) == ("no published run has schedule dualpipe_v",)
+    (text,) = doubt.risks(unknown)
+    assert text.endswith("have schedule dualpipe_v") and "dense models" in text
     assert doubt.risks(plain) == doubt.risks(piped) == ()
     assert doubt.own_deviation(unknown) > doubt.own_deviation(piped) == doubt.OWN_DEVIATION
     assert doubt.cautious_s(unknown) > doubt.cautious_s(piped) > piped.step_s
@@ -84,11 +85,11 @@ def test_between_published_degrees_others_are_as_good():
     model = load_model("llama3-8b")
     job = SimpleNamespace(model=model, framework=SimpleNamespace(kin="megatron"))
     layout = replace(finalist(tp=2, pp=1).layout, micro_batch=3)
-    known = {("megatron", kind_of(model), name): {value: 1} for name, value in settings_of(layout)}
+    known = {("megatron", kind_of(model), name): {value: 2} for name, value in settings_of(layout)}
     assert unpublished(layout, job, known) == ()
-    known["megatron", "dense", "micro_batch"] = {"1": 5, "4": 1}
+    known["megatron", "dense", "micro_batch"] = {"1": 5, "4": 2}
     assert unpublished(layout, job, known) == ()
-    known["megatron", "dense", "micro_batch"] = {"1": 5, "2": 1}
+    known["megatron", "dense", "micro_batch"] = {"1": 5, "2": 2, "4": 1}
     assert unpublished(layout, job, known) == (("micro_batch", "3"),)
     assert unpublished(layout, job, {}) == tuple(settings_of(layout))
 

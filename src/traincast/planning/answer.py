@@ -40,7 +40,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     cautious_s: float
     """The step that errors of its own, which it does not share with the others, exceed in one of five cases."""
     risks: tuple[str, ...] = ()
-    """What of it no published run has, in words."""
+    """What of it hardly any published run has, in words."""
     training: TrainingRun | None = None
     """A whole run with it, where its tokens are given."""
     errors: Mapping[Hashable, float] = {}

@@ -1,4 +1,4 @@
-"""Which settings published runs have: what none of them has was never timed, whatever its forecast says.
+"""Which settings published runs have: what hardly any has was never timed, whatever its forecast says.
 
 ``data/training/published_settings.csv`` counts the runs with each value of each field of a layout, for the code that
 frameworks share and each kind of model (`studies/published_settings.py` writes it). Of degrees and sizes what is
@@ -17,6 +17,8 @@ from traincast.shipped import constant, shipped_rows
 TABLE = "training/published_settings.csv"
 KINDS = ("dense", "MoE", "hybrid")
 """Kinds of models: of attention and MLPs alone, with experts, and of layers that are not all alike."""
+FEWEST = 2
+"""Published runs from which on a setting counts as timed: a single one may have its step from something else."""
 _OFF = frozenset({"off", "none", "0", "0.0", "all"})
 """What says that nothing is done: it is no risk."""
 _LEFT_OUT = frozenset({"gpus", "dp", "microbatches", "precision", "fp8_recipe", "shard", "recompute_layers"})
@@ -40,9 +42,15 @@ def settings_of(layout: Layout, software: Iterable[tuple[str, Any]] = ()) -> Ite
     """Yield what a layout and its software have set, each field with its value; of names every one by itself."""
     matter = ((name, getattr(layout, name)) for name in COLUMNS if FIELDS[name].matters(layout))
     for name, value in (*matter, *software):
-        for each in value if isinstance(value, tuple) else (value,):
-            if name not in _LEFT_OUT and each is not None and (text := said(each)) not in _OFF:
-                yield name, text
+        if name not in _LEFT_OUT:
+            yield from ((name, text) for text in texts_of(value))
+
+
+def texts_of(value: object) -> Iterator[str]:
+    """Yield what a value of a field sets, in words; of several names every one, and nothing of what is off."""
+    for each in value if isinstance(value, tuple) else (value,):
+        if each is not None and (text := said(each)) not in _OFF:
+            yield text
 
 
 def software_of(job: Job) -> Iterator[tuple[str, Any]]:
@@ -65,17 +73,19 @@ def _counts() -> Counts:
 
 
 def unpublished(layout: Layout, job: Job, counts: Counts | None = None) -> tuple[tuple[str, str], ...]:
-    """Return the settings of a layout that no published run of such code and such a model has, as field and value."""
+    """Return the settings of a layout that fewer than `FEWEST` published runs of such code and such a model have."""
     known, kind = published_counts() if counts is None else counts, kind_of(job.model)
     return tuple(
         (name, value)
         for name, value in settings_of(layout, getattr(layout, "software", ()))
-        if not _is_known(value, known.get((job.framework.kin, kind, name), {}))
+        if not is_known(value, known.get((job.framework.kin, kind, name), {}))
     )
 
 
-def _is_known(value: str, counts: Mapping[str, int]) -> bool:
+def is_known(value: str, counts: Mapping[str, int]) -> bool:
+    """Say whether enough of the counted runs have a value, or values on both sides of it."""
+    values = [each for each, runs in counts.items() if runs >= FEWEST]
     if not value.isdecimal():
-        return value in counts
-    numbers = [int(each) for each in counts if each.isdecimal()]
+        return value in values
+    numbers = [int(each) for each in values if each.isdecimal()]
     return bool(numbers) and min(numbers) <= int(value) <= max(numbers)
