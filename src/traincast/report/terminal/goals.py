@@ -36,9 +36,7 @@ def goal_runs(goal: Goal | None) -> ui.View:
     if any(run.cost is not None for run in goal.runs):
         columns.append(ui.Column(f"cost {goal.currency or ''}".strip(), _cost))
     columns.append(ui.Column("chance", _chance, spare=1))
-    yield from ui.section(
-        f"Runs within {_limits(goal)} (> the one to choose, x too long or too expensive)", columns, goal.runs
-    )
+    yield from ui.section(f"Runs within {_limits(goal)} (> the one to choose, x beyond that)", columns, goal.runs)
     yield ui.heading("The largest model that this buys")
     best: dict[str, Largest] = {}
     for each in goal.largest:
