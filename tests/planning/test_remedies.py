@@ -76,3 +76,15 @@ def test_memory_that_stays_free_may_be_what_is_missing():
     assert 0 < found.value < 0.9
     assert found.chance_of_oom < WARNED_ABOVE
     assert found.peak_bytes <= (1 - found.value) * api.plan(cluster=H100, top=1, **job).best[0].usable_bytes
+
+
+def test_the_nearest_numbers_that_divide_are_named():
+    job = {"model": "llama3.2-1b", "gpus": 9, "global_batch": 32, "seq_length": 1024, "tp": 2, "pp": 1}
+    error = refused(job)
+    assert [(each.field, each.value) for each in error.remedies] == [("gpus", 8), ("gpus", 16)]
+    batch = refused({**job, "gpus": 24, "global_batch": 32})
+    assert {("gpus", 16), ("gpus", 32), ("global_batch", 24), ("global_batch", 36)} == {
+        (each.field, each.value) for each in batch.remedies
+    }
+    for each in (*error.remedies, *batch.remedies):
+        assert each.change in f"{error} {batch}"

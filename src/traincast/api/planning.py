@@ -203,7 +203,7 @@ def plans(
             if tell is not None:
                 tell(cases.done, todo)
     if not cases.plans:
-        raise InfeasibleError(nothing_runs(cases.refused), remedies=cases.refused[0].remedies)
+        raise nothing_runs(cases.refused)
     goal = None if limits is None else goal_of(cases.plans, limits, options.get("tokens_per_parameter"))
     return Plans(plans=tuple(cases.plans), refused=tuple(cases.refused), rank_by=rank_by, goal=goal)
 
