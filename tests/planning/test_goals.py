@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from traincast import api
-from traincast.errors import ConfigError, InfeasibleError, Remedy, UnknownNameError
+from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
 from traincast.hardware.gpu import load_gpu
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
 from traincast.planning.goals import Limits, chance_within, interpolated, least_gpus, search
+from traincast.planning.remedy import Remedy
 
 SMALL = {"cluster": "h100", "global_batch": 32, "seq_length": 2048, "fix": {"micro_batch": 1}, "max_tp": 1, "max_pp": 1}
 MODELS = ("llama3.2-1b", "llama3.2-3b")

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from traincast.errors import InfeasibleError, Remedy, TraincastError
+from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.memory import JobMemory, chance_of_oom, usable_bytes
 from traincast.estimate.memory.fits import WARNED_ABOVE, shown_chance
 from traincast.hardware.host import host_of
@@ -22,6 +22,7 @@ from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.layout import Layout
 from traincast.planning.options import AXES
+from traincast.planning.remedy import Remedy
 from traincast.planning.screen.family import SpaceTables
 from traincast.planning.screen.screen import Screen
 from traincast.units import counted, format_share, format_size, format_time

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from traincast.diagnostics import Note
-from traincast.errors import InfeasibleError, Remedy
+from traincast.errors import InfeasibleError
 from traincast.planning.answer import Choice, Plan
 from traincast.planning.goals import Goal
 from traincast.planning.order import USUAL, Place, in_order
 from traincast.planning.pareto import pareto
 from traincast.planning.remedies import flags_of
+from traincast.planning.remedy import Remedy
 from traincast.units import counted
 
 
