@@ -173,3 +173,11 @@ def test_a_pattern_is_all_models_of_such_names():
 def test_wrong_questions_are_named(given, said):
     with pytest.raises(ConfigError, match=said):
         api.plans(**{"model": "llama3.2-1b", "gpus": 8, **SMALL, **given})
+
+
+def test_where_no_number_of_gpus_is_enough_it_is_said_why_more_are_not_tried():
+    found = api.plans(model="llama3.2-1b", tokens="10B", days=0.02, **SMALL)
+    assert found.goal.chosen is None
+    (first,) = found.refused
+    assert first.gpus > max(plan.gpus for plan in found.plans)
+    assert "global batch of 32" in first.reason
