@@ -10,7 +10,7 @@ from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
 from traincast.hardware.gpu import load_gpu
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
-from traincast.planning.goals import Limits, chance_within, interpolated, least_gpus, search
+from traincast.planning.goals import Limits, chance_within, goal_of, interpolated, least_gpus, search
 from traincast.planning.remedy import Remedy
 
 SMALL = {"cluster": "h100", "global_batch": 32, "seq_length": 2048, "fix": {"micro_batch": 1}, "max_tp": 1, "max_pp": 1}
@@ -41,17 +41,17 @@ def test_the_largest_model_within_is_chosen_on_the_fewest_gpus(bought):
     assert bought.goal.chosen == min(largest, key=lambda run: run.gpus)
 
 
-def test_more_days_and_more_money_buy_no_less():
+def test_more_days_and_more_money_buy_no_less(bought):
     def found(**limits):
-        goal = api.plans(models=MODELS, gpus=16, gpu_hour_price=2.0, **limits, **SMALL).goal
+        goal = goal_of(bought.plans, Limits(**limits), 20.0)
         return goal.largest[0].parameters, goal.chosen.parameters if goal.chosen else 0
 
-    by_money = [found(budget=money) for money in ("100", "1K", 2000)]
+    by_money = [found(budget=money) for money in (100, 1000, 2000)]
     by_days = [found(days=days) for days in (0.1, 1, 5)]
-    for bought in (by_money, by_days):
-        assert bought == sorted(bought)
-        assert bought[0][0] < bought[-1][0]
-        assert bought[0][1] < bought[-1][1] == parameters(load_model("llama3.2-3b")).active
+    for rising in (by_money, by_days):
+        assert rising == sorted(rising)
+        assert rising[0][0] < rising[-1][0]
+        assert rising[0][1] < rising[-1][1] == parameters(load_model("llama3.2-3b")).active
 
 
 def test_between_models_it_is_interpolated_and_beyond_them_goes_by_the_power():
