@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from traincast import api
-from traincast.errors import InfeasibleError
+from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.memory.fits import WARNED_ABOVE
 from traincast.hardware.clusters import load_cluster
 
@@ -88,3 +88,11 @@ def test_the_nearest_numbers_that_divide_are_named():
     }
     for each in (*error.remedies, *batch.remedies):
         assert each.change in f"{error} {batch}"
+
+
+def test_points_of_a_sweep_are_not_told_what_would_do():
+    """They are many, and each is a line."""
+    with pytest.raises(
+        TraincastError, match="1 infeasible; the first: none of .* plan it alone to be told what would do"
+    ):
+        api.sweep.sweep(work="plan", cluster="h100", micro_batch=[1], **LARGE)

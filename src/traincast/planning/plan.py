@@ -62,9 +62,9 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     try:
         screened = screen.run()
     except InfeasibleError as error:
-        raise nothing_divides(screen, error) from None
+        raise nothing_divides(screen, error, looks=options.remedies) from None
     if not screened.layouts:
-        raise nothing_fits(screen, screened.evaluated)
+        raise nothing_fits(screen, screened.evaluated, looks=options.remedies)
 
     study = Study()
     simulate = partial(_simulated, request, setting, study)

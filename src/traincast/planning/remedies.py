@@ -50,8 +50,11 @@ _SPARED = ("headroom", "precision")
 """What is not freed: memory that stays free has a remedy of its own, and other types are another training."""
 
 
-def nothing_fits(screen: Screen, evaluated: int) -> InfeasibleError:
-    """Return the error of a space in which nothing fits: what is nearest, by how much it misses, and what would do."""
+def nothing_fits(screen: Screen, evaluated: int, *, looks: bool = True) -> InfeasibleError:
+    """Return the error of a space in which nothing fits: what is nearest, by how much it misses, and what would do.
+
+    That is looked for unless nobody asks.
+    """
     request, limit = screen.space.request, screen.limit_bytes
     usable = usable_bytes(screen.setting.cluster.gpu.memory_bytes)
     nearest = screen.lightest(_NEAREST)
@@ -59,18 +62,21 @@ def nothing_fits(screen: Screen, evaluated: int) -> InfeasibleError:
         f"{layout.text} needs {format_size(peak)}, over by {format_size(peak - limit)}" for peak, layout in nearest
     )
     least = nearest[0][0]
-    found = remedies(screen, least)
+    found = remedies(screen, least) if looks else ()
+    would = _told(found) if looks else "plan it alone to be told what would do"
     kept = f" ({format_size(usable)} usable, of which {format_share(1 - limit / usable, None)} stays free)"
     text = (
         f"none of {counted(evaluated, 'layout')} of {request.model.name} on {counted(request.gpus, 'GPU')} "
-        f"fits into {format_size(limit)}{kept if limit < usable else ''}; nearest: {missed}; {_told(found)}"
+        f"fits into {format_size(limit)}{kept if limit < usable else ''}; nearest: {missed}; {would}"
     )
     error = InfeasibleError(text, needed_bytes=least, limit_bytes=limit, remedies=found)
     return error.typed(**flags_of(found))
 
 
-def nothing_divides(screen: Screen, error: InfeasibleError) -> InfeasibleError:
-    """Return the error of a space that has no layout: the nearest numbers of GPUs and batches that divide."""
+def nothing_divides(screen: Screen, error: InfeasibleError, *, looks: bool = True) -> InfeasibleError:
+    """Return the error of a space that has no layout, with the nearest numbers of GPUs and batches that divide."""
+    if not looks:
+        return error
     request, found = screen.space.request, list[Remedy]()
     for field, count in (("gpus", request.gpus), ("global_batch", request.global_batch)):
         lower, higher = range(count - 1, count // 2, -1), range(count + 1, 2 * count + 1)
