@@ -93,6 +93,6 @@ def test_the_nearest_numbers_that_divide_are_named():
 def test_points_of_a_sweep_are_not_told_what_would_do():
     """They are many, and each is a line."""
     with pytest.raises(
-        TraincastError, match="1 infeasible; the first: none of .* plan it alone to be told what would do"
+        TraincastError, match=r"1 infeasible; the first: none of .* plan it alone to be told what would do"
     ):
         api.sweep.sweep(work="plan", cluster="h100", micro_batch=[1], **LARGE)
