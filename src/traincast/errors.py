@@ -19,9 +19,7 @@ prints it alone, without a traceback, and ends with ``exit_code``.
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Self
-
-from msgspec import Struct
+from typing import Any, Self
 
 from traincast.names import known_names
 
@@ -134,28 +132,6 @@ class UnknownNameError(ConfigError):
         super().__init__(f"unknown {kind} {name!r}; {known_names(name, self.known)}")
 
 
-class Remedy(Struct, frozen=True, kw_only=True):
-    """A single change with which a job that cannot be run would run."""
-
-    field: str
-    """Field of the job, or option of the plan, that changes."""
-    value: int | float | str
-    """What it would have to be."""
-    layout: str
-    """The fastest layout that it allows, in words."""
-    step_s: float
-    """About how long its step would be."""
-    peak_bytes: float
-    """Memory of the GPU that needs most."""
-    chance_of_oom: float
-    """That it runs out of memory all the same."""
-
-    @property
-    def change(self) -> str:
-        """What to say, as in Python."""
-        return f"{self.field}={self.value:g}" if isinstance(self.value, float) else f"{self.field}={self.value}"
-
-
 class InfeasibleError(TraincastError):
     """A job that is understood but cannot run: it does not divide or does not fit.
 
@@ -167,8 +143,8 @@ class InfeasibleError(TraincastError):
         Where memory refuses it: what the stage that needs most would take of a GPU, and what programs can use of one.
     stage : int, optional
         That pipeline stage.
-    remedies : sequence of Remedy, optional
-        What would do, each alone, found by planning again; of a plan in which no layout fits.
+    remedies : sequence, optional
+        What would do, each alone, of a plan in which no layout fits (`traincast.planning.remedy.Remedy`).
 
     Examples
     --------
@@ -195,10 +171,10 @@ class InfeasibleError(TraincastError):
         needed_bytes: float | None = None,
         limit_bytes: float | None = None,
         stage: int | None = None,
-        remedies: Iterable[Remedy] = (),
+        remedies: Iterable[Any] = (),
     ) -> None:
         self.needed_bytes, self.limit_bytes, self.stage = needed_bytes, limit_bytes, stage
-        self.remedies = tuple(remedies)
+        self.remedies: tuple[Any, ...] = tuple(remedies)
         super().__init__(message)
 
 

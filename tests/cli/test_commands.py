@@ -197,6 +197,7 @@ COMMANDS["plan"] = (
         "--top",
     ),
     *("--explain", "--from", "--goodput", *RUN),
+    *("--tokens-per-parameter", "--days", "--budget", "--rank-by"),
 }
 for name in COMMANDS.keys() - {"schema", "completion", "man"}:
     COMMANDS[name] = COMMANDS[name] | {"--plain", "--verbose", "--quiet"}

@@ -129,3 +129,74 @@ def test_what_would_do_is_said_in_words_of_the_shell_and_in_the_document(call):
     assert "what would do: --offload-optimizer 1 (TP1" in err and "--gpus 3 (" in err
     assert [each["field"] for each in document["remedies"]] == ["offload_optimizer", "gpus"]
     assert document["needed"] > document["limit"] > max(each["peak_bytes"] for each in document["remedies"])
+
+
+GOAL = ("plan", "--global-batch", "32", "--seq-length", "2048", "--tp", "1", "--pp", "1", "--cp", "1")
+
+
+def test_days_and_money_are_answered_in_a_sentence_a_table_and_the_document(call):
+    words = (
+        *GOAL,
+        "--cluster",
+        "h100",
+        "--model",
+        "llama3.2-1b,llama3.2-3b",
+        "--gpus",
+        "8",
+        "--budget",
+        "1K",
+        "--gpu-hour-price",
+        "2",
+    )
+    code, out, err = call(*words, "--currency", "EUR")
+    assert (code, err) == (0, "")
+    assert re.match(r"Within 1,000 EUR: llama3\.2-1b on 8 GPUs of h100: 24\.72 B tokens in [\d.]+ days", out)
+    assert re.search(r"^ +x  llama3\.2-3b", out, re.MULTILINE) and re.search(r"^ +>  llama3\.2-1b", out, re.MULTILINE)
+    assert "20 tokens a parameter (compute-optimal, arXiv 2203.15556)" in out
+    document = json.loads(call(*words, "--json")[1])
+    goal = document["goal"]
+    assert [each["model"] for each in goal["runs"]] == ["llama3.2-3b", "llama3.2-1b"]
+    assert goal["chosen"] == goal["runs"][1]
+    (largest,) = goal["largest"]
+    assert goal["runs"][1]["parameters"] < largest["parameters"] < goal["runs"][0]["parameters"]
+
+
+def test_limits_that_no_run_meets_end_with_3_and_say_by_how_much(call):
+    words = (*GOAL, "--cluster", "h100", "--model", "llama3.2-1b", "--gpus", "8,16", "--days", "0.001")
+    code, out, _ = call(*words, "--quiet")
+    assert code == 3
+    assert re.match(r"No run is within 0\.001 days; the nearest: llama3\.2-1b on 16 GPUs of h100: .* days", out)
+    assert out.count("\n") == 1
+    code, out, _ = call(*words, "--json")
+    assert (code, json.loads(out)["goal"]["chosen"]) == (3, None)
+
+
+def test_clusters_between_commas_are_ranked_each_with_its_gpus(call):
+    words = (*GOAL, "--model", "llama3.2-1b", "--cluster", "b200,h100", "--gpus", "b200=8,16", "--rank-by", "cost")
+    code, out, err = call(*words, "--gpu-hour-price", "h100=2", "--gpu-hour-price", "b200=2", "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["rank_by"] == "cost"
+    cases = [(each["cluster"], each["gpus"]) for each in document["ranked"]]
+    assert sorted(cases) == [("b200", 8), ("h100", 16)]
+    assert cases == [(each["cluster"], each["layout"]["gpus"]) for each in document["best"]]
+    assert [each["figure"] for each in document["ranked"]] == [each["training"]["cost"] for each in document["best"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--gpus", "8", "--budget", "1M"), 1, "give --gpu-hour-price"),
+        (("--gpus", "8", "--budget", "lots"), 2, "not a sum of money"),
+        (("--gpus", "8", "--days", "0"), 2, "--days"),
+        (("--gpus", "8", "--rank-by", "days"), 2, "orders several cases"),
+        (("--gpus", "8,16", "--rank-by", "cost"), 1, "give --gpu-hour-price"),
+        (("--gpus", "=8"), 2, "names no cluster"),
+        (("--gpus", "h200=8"), 1, "'h200' is not a cluster of this plan"),
+        (("--gpus", "8", "--tokens", "1T", "--tokens-per-parameter", "20"), 1, "give one of them"),
+    ],
+)
+def test_wrong_questions_are_named(call, words, code, said):
+    found, out, err = call(*GOAL, "--cluster", "h100", "--model", "llama3.2-1b", *words)
+    assert (found, out) == (code, "")
+    assert said in err

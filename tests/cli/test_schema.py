@@ -27,6 +27,7 @@ PRINTED = {
     "plan": [
         ("plan", *PLAN, "--explain", "tp=8", "--tokens", "1T"),
         ("plan", *PLAN, "--model", "llama3.2-1b"),
+        ("plan", *PLAN, "--gpus", "8,9", "--days", "1", "--budget", "1K", "--gpu-hour-price", "2"),
         ("plan", "--from", "job.toml", "--max-tp", "2", *SMALL),
     ],
     "comparison": [("compare", TRACES, "examples/megatron_pp4_tp2_job.toml", "--tokens", "1T")],

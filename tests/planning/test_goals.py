@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from traincast import api
-from traincast.errors import ConfigError, InfeasibleError, Remedy, UnknownNameError
+from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
 from traincast.hardware.gpu import load_gpu
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
-from traincast.planning.goals import Limits, chance_within, interpolated, least_gpus, search
+from traincast.planning.goals import Limits, chance_within, goal_of, interpolated, least_gpus, search
+from traincast.planning.remedy import Remedy
 
 SMALL = {"cluster": "h100", "global_batch": 32, "seq_length": 2048, "fix": {"micro_batch": 1}, "max_tp": 1, "max_pp": 1}
 MODELS = ("llama3.2-1b", "llama3.2-3b")
@@ -40,17 +41,17 @@ def test_the_largest_model_within_is_chosen_on_the_fewest_gpus(bought):
     assert bought.goal.chosen == min(largest, key=lambda run: run.gpus)
 
 
-def test_more_days_and_more_money_buy_no_less():
+def test_more_days_and_more_money_buy_no_less(bought):
     def found(**limits):
-        goal = api.plans(models=MODELS, gpus=16, gpu_hour_price=2.0, **limits, **SMALL).goal
+        goal = goal_of(bought.plans, Limits(**limits), 20.0)
         return goal.largest[0].parameters, goal.chosen.parameters if goal.chosen else 0
 
-    by_money = [found(budget=money) for money in ("100", "1K", 2000)]
+    by_money = [found(budget=money) for money in (100, 1000, 2000)]
     by_days = [found(days=days) for days in (0.1, 1, 5)]
-    for bought in (by_money, by_days):
-        assert bought == sorted(bought)
-        assert bought[0][0] < bought[-1][0]
-        assert bought[0][1] < bought[-1][1] == parameters(load_model("llama3.2-3b")).active
+    for rising in (by_money, by_days):
+        assert rising == sorted(rising)
+        assert rising[0][0] < rising[-1][0]
+        assert rising[0][1] < rising[-1][1] == parameters(load_model("llama3.2-3b")).active
 
 
 def test_between_models_it_is_interpolated_and_beyond_them_goes_by_the_power():
@@ -172,3 +173,11 @@ def test_a_pattern_is_all_models_of_such_names():
 def test_wrong_questions_are_named(given, said):
     with pytest.raises(ConfigError, match=said):
         api.plans(**{"model": "llama3.2-1b", "gpus": 8, **SMALL, **given})
+
+
+def test_where_no_number_of_gpus_is_enough_it_is_said_why_more_are_not_tried():
+    found = api.plans(model="llama3.2-1b", tokens="10B", days=0.02, **SMALL)
+    assert found.goal.chosen is None
+    (first,) = found.refused
+    assert first.gpus > max(plan.gpus for plan in found.plans)
+    assert "global batch of 32" in first.reason

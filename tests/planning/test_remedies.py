@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from traincast import api
-from traincast.errors import InfeasibleError
+from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.memory.fits import WARNED_ABOVE
 from traincast.hardware.clusters import load_cluster
 
@@ -76,3 +76,23 @@ def test_memory_that_stays_free_may_be_what_is_missing():
     assert 0 < found.value < 0.9
     assert found.chance_of_oom < WARNED_ABOVE
     assert found.peak_bytes <= (1 - found.value) * api.plan(cluster=H100, top=1, **job).best[0].usable_bytes
+
+
+def test_the_nearest_numbers_that_divide_are_named():
+    job = {"model": "llama3.2-1b", "gpus": 9, "global_batch": 32, "seq_length": 1024, "tp": 2, "pp": 1}
+    error = refused(job)
+    assert [(each.field, each.value) for each in error.remedies] == [("gpus", 8), ("gpus", 16)]
+    batch = refused({**job, "gpus": 24, "global_batch": 32})
+    assert {("gpus", 16), ("gpus", 32), ("global_batch", 24), ("global_batch", 36)} == {
+        (each.field, each.value) for each in batch.remedies
+    }
+    for each in (*error.remedies, *batch.remedies):
+        assert each.change in f"{error} {batch}"
+
+
+def test_points_of_a_sweep_are_not_told_what_would_do():
+    """They are many, and each is a line."""
+    with pytest.raises(
+        TraincastError, match=r"1 infeasible; the first: none of .* plan it alone to be told what would do"
+    ):
+        api.sweep.sweep(work="plan", cluster="h100", micro_batch=[1], **LARGE)

@@ -1,6 +1,7 @@
 """Plans: the best layouts for a job that leaves its layout open."""
 
 import fnmatch
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -202,7 +203,7 @@ def plans(
     named = models_named(models or (draft.model,))
     cases = _Cases(draft, options, start=start, engine=engine)
     found = list(_grid(draft, named, clusters or (cluster or draft.cluster,), gpus, options.get("gpu_hour_price")))
-    searches = limits is not None and (not any(each.counts for each in found) or len(named) == 1)
+    searches = limits is not None and not start and (not any(each.counts for each in found) or len(named) == 1)
     todo = sum(len(each.counts) for each in found)
     for where in found:
         if limits is not None and searches and len(where.counts) <= 1:
@@ -213,7 +214,7 @@ def plans(
             if tell is not None:
                 tell(cases.done, todo)
     if not cases.plans:
-        raise InfeasibleError(nothing_runs(cases.refused), remedies=cases.refused[0].remedies)
+        raise nothing_runs(cases.refused)
     goal = None if limits is None else goal_of(cases.plans, limits, options.get("tokens_per_parameter"))
     return Plans(plans=tuple(cases.plans), refused=tuple(cases.refused), rank_by=rank_by, goal=goal)
 
@@ -249,11 +250,16 @@ class _Cases:
         return len(self.plans) + len(self.refused)
 
     def search(self, where: _Where, limits: Limits) -> None:
-        """Plan numbers of GPUs until the answer is among them; what cannot run is kept only where nothing can."""
+        """Plan numbers of GPUs until the answer is among them.
+
+        What cannot run is kept where nothing can, and the first beyond what can where that is not within the limits.
+        """
         plans, refused = len(self.plans), len(self.refused)
         search(partial(self.plan, where), where.base, limits, 0.0 if where.counts else self._least(where, limits))
-        if len(self.plans) > plans:
-            del self.refused[refused:]
+        found, without = self.plans[plans:], self.refused[refused:]
+        if found:
+            most = math.inf if any(limits.within(each.best[0]) for each in found) else max(each.gpus for each in found)
+            self.refused[refused:] = [each for each in without if (each.gpus or 0) > most][:1]
 
     def _least(self, where: _Where, limits: Limits) -> float:
         """Return the GPUs below which none need be tried."""
@@ -323,9 +329,10 @@ def _grid(
     for name in by_name:
         if name and name not in names:
             raise ConfigError(f"{name!r} is not a cluster of this plan; {known_names(name, names)}", "gpus")
+    said = (draft.fields["gpus"],) if draft.fields.get("gpus") else ()
     for model, (cluster, known) in product(models, loaded):
-        counts = tuple(by_name.get(known.name, by_name.get("", ())))
-        base = counts[0] if counts else draft.fields.get("gpus") or known.gpus_per_node
+        counts = tuple(by_name.get(known.name, by_name.get("", ()))) or said
+        base = counts[0] if counts else known.gpus_per_node
         yield _Where(model, cluster, known.name, known.gpu, counts, price_on(prices, known.name), base)
 
 

@@ -99,10 +99,8 @@ _GOALS = (
     click.option(
         "--rank-by",
         metavar="NAME",
-        default="tokens-per-s",
-        show_default=True,
         shell_complete=one_of("tokens-per-s", "days", "cost", "energy"),
-        help="Order of several cases: tokens-per-s, days, cost or energy.",
+        help="Order of several cases: tokens-per-s (default), days, cost or energy.",
     ),
 )
 

@@ -13,7 +13,7 @@ from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags
 from traincast.cli.options import in_range, run_fields, with_options, wrong_usage
 from traincast.cli.sections import SectionedCommand
 from traincast.cli.terminal import announced, console, counted, print_document, print_json, print_line, progress
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, InfeasibleError
 from traincast.job.draft import Draft
 from traincast.job.fields import FIELDS, limited
 from traincast.job.training_run import run_terms
@@ -130,6 +130,8 @@ def command(
         report.show_plan(console(), found)
         for path in written:
             print_line(f"wrote {path}")
+    if asks and found.goal.chosen is None:
+        raise click.exceptions.Exit(InfeasibleError.exit_code)
 
 
 def _planned(
@@ -145,7 +147,9 @@ def _planned(
     patterns = any(set("*?[") & set(each) for each in many["models"])
     if several or asks or patterns:
         with counted("planning", quiet=quiet) as tell:
-            return api.plans(draft, tell=tell, **many, **options)
+            return api.plans(draft, tell=tell, **{name: value for name, value in many.items() if value}, **options)
+    if many["rank_by"] is not None:
+        raise click.UsageError("--rank-by orders several cases; give more of --model, --cluster or --gpus")
     with progress("planning", quiet=quiet):
         return api.plan(draft, engine="auto", **options)
 

@@ -20,8 +20,8 @@ from traincast.planning.answer import Choice, Plan
 from traincast.simulation.widths import Z
 
 CHINCHILLA = 20.0
-"""Tokens for each parameter that train a dense model best for its FLOPs (Hoffmann et al. 2022, arXiv 2203.15556,
-table 3: 20.2 billion for a billion, 1.5 T for 67 billion)."""
+"""Tokens for each parameter that train a dense model best for its FLOPs: Chinchilla's 1.4 T for 70 billion (Hoffmann et
+al. 2022, arXiv 2203.15556, table 1)."""
 SUPERLINEAR = 4 / 3
 """Most that twice the GPUs make a step faster beyond twice: what recomputes all for want of memory, a forward pass more
 for each forward and backward that take three, need not any more."""

@@ -55,6 +55,8 @@ class PlanOptions(RunTerms, frozen=True, kw_only=True):
     """Layouts that are returned."""
     finalists: int = MOST_FINALISTS
     """Most layouts that are simulated."""
+    remedies: bool = True
+    """Whether to look for what would do where nothing fits, which takes as long again."""
     explain: tuple[Mapping[str, Any], ...] = ()
     """Fields of layouts of which is asked why they are not the best."""
 

@@ -24,7 +24,7 @@ from traincast.planning.finalists import Finalist, Simulate, disagreement, simul
 from traincast.planning.layout import Layout
 from traincast.planning.options import PlanOptions
 from traincast.planning.pareto import pareto
-from traincast.planning.remedies import nothing_fits
+from traincast.planning.remedies import nothing_divides, nothing_fits
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import sensitivities
 from traincast.planning.space import Space
@@ -59,9 +59,12 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     safe = safe_bytes(usable, space.framework.name)
     limit = safe if options.headroom is None else usable * (1 - options.headroom)
     screen = Screen(space, setting, limit)
-    screened = screen.run()
+    try:
+        screened = screen.run()
+    except InfeasibleError as error:
+        raise nothing_divides(screen, error, looks=options.remedies) from None
     if not screened.layouts:
-        raise nothing_fits(screen, screened.evaluated)
+        raise nothing_fits(screen, screened.evaluated, looks=options.remedies)
 
     study = Study()
     simulate = partial(_simulated, request, setting, study)

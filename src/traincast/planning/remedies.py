@@ -7,12 +7,13 @@ then searched in eighths.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from traincast.errors import InfeasibleError, Remedy, TraincastError
+from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.memory import JobMemory, chance_of_oom, usable_bytes
 from traincast.estimate.memory.fits import WARNED_ABOVE, shown_chance
 from traincast.hardware.host import host_of
@@ -21,6 +22,7 @@ from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.layout import Layout
 from traincast.planning.options import AXES
+from traincast.planning.remedy import Remedy
 from traincast.planning.screen.family import SpaceTables
 from traincast.planning.screen.screen import Screen
 from traincast.units import counted, format_share, format_size, format_time
@@ -34,6 +36,10 @@ _EIGHTHS = 8
 """Parts of a halving that the longest sequence is searched in."""
 MOST_GPUS = 4096
 """Most times as many GPUs that are tried."""
+_FEW = 3
+"""Numbers of GPUs and batches to either side that are screened where those that there are do not divide."""
+_NEAR = 512
+"""How far away they may be."""
 _TRIES = 6
 """Numbers of GPUs, and smaller batches, that are tried."""
 _NEAREST = 3
@@ -44,8 +50,11 @@ _SPARED = ("headroom", "precision")
 """What is not freed: memory that stays free has a remedy of its own, and other types are another training."""
 
 
-def nothing_fits(screen: Screen, evaluated: int) -> InfeasibleError:
-    """Return the error of a space in which nothing fits: what is nearest, by how much it misses, and what would do."""
+def nothing_fits(screen: Screen, evaluated: int, *, looks: bool = True) -> InfeasibleError:
+    """Return the error of a space in which nothing fits: what is nearest, by how much it misses, and what would do.
+
+    That is looked for unless nobody asks.
+    """
     request, limit = screen.space.request, screen.limit_bytes
     usable = usable_bytes(screen.setting.cluster.gpu.memory_bytes)
     nearest = screen.lightest(_NEAREST)
@@ -53,17 +62,46 @@ def nothing_fits(screen: Screen, evaluated: int) -> InfeasibleError:
         f"{layout.text} needs {format_size(peak)}, over by {format_size(peak - limit)}" for peak, layout in nearest
     )
     least = nearest[0][0]
-    found = remedies(screen, least)
+    found = remedies(screen, least) if looks else ()
+    would = _told(found) if looks else "plan it alone to be told what would do"
     kept = f" ({format_size(usable)} usable, of which {format_share(1 - limit / usable, None)} stays free)"
     text = (
         f"none of {counted(evaluated, 'layout')} of {request.model.name} on {counted(request.gpus, 'GPU')} "
-        f"fits into {format_size(limit)}{kept if limit < usable else ''}; nearest: {missed}; {_told(found)}"
+        f"fits into {format_size(limit)}{kept if limit < usable else ''}; nearest: {missed}; {would}"
     )
-    flags = {each.field: flag_of(each.field) for each in found} | {"space": "--space"}
-    return InfeasibleError(text, needed_bytes=least, limit_bytes=limit, remedies=found).typed(**flags)
+    error = InfeasibleError(text, needed_bytes=least, limit_bytes=limit, remedies=found)
+    return error.typed(**flags_of(found))
 
 
-def _told(found: Sequence[Remedy]) -> str:
+def nothing_divides(screen: Screen, error: InfeasibleError, *, looks: bool = True) -> InfeasibleError:
+    """Return the error of a space that has no layout, with the nearest numbers of GPUs and batches that divide."""
+    if not looks:
+        return error
+    request, found = screen.space.request, list[Remedy]()
+    for field, count in (("gpus", request.gpus), ("global_batch", request.global_batch)):
+        lower, higher = range(count - 1, count // 2, -1), range(count + 1, 2 * count + 1)
+        for counts in (lower[:_NEAR], higher[:_NEAR]):
+            divides = (each for each in counts if _has_degrees(screen, replace(request, **{field: each})))
+            for value in islice(divides, _FEW):
+                best = _again(screen, replace(request, **{field: value}))
+                if best is not None:
+                    found.append(_remedy(screen, field, value, best))
+                    break
+    text = str(error) if not found else f"{str(error).partition(';')[0]}; {_told(found, helpless=False)}"
+    return InfeasibleError(text, remedies=found).typed(**flags_of(found))
+
+
+def _has_degrees(screen: Screen, request: JobRequest) -> bool:
+    space = replace(screen.space, request=request)
+    return any(space.micro_batches(each.dp) for each in space.degrees())
+
+
+def flags_of(found: Iterable[Remedy]) -> dict[str, str]:
+    """Return how what would do is typed in a shell, as `TraincastError.typed` takes it."""
+    return {each.field: flag_of(each.field) for each in found} | {"space": "--space"}
+
+
+def _told(found: Sequence[Remedy], *, helpless: bool = True) -> str:
     """Return what would do, in words."""
     if not found:
         return "no single change was found that would do: fix less, use many more GPUs, or try space=full"
@@ -72,8 +110,9 @@ def _told(found: Sequence[Remedy]) -> str:
         f"{_risk(each)})"
         for each in found
     )
-    helpless = [told for name, told in _HELPLESS.items() if name not in {each.field for each in found}]
-    return f"what would do: {would}" + (f"; {' or '.join(helpless)} alone would not" if helpless else "")
+    fields = {each.field for each in found}
+    others = [told for name, told in _HELPLESS.items() if helpless and name not in fields]
+    return f"what would do: {would}" + (f"; {' or '.join(others)} alone would not" if others else "")
 
 
 def _risk(remedy: Remedy) -> str:

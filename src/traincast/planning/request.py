@@ -55,13 +55,15 @@ def with_tokens(options: PlanKeywords, model: Model) -> tuple[PlanKeywords, tupl
     checked_field("tokens_per_parameter", each, "tokens_per_parameter")
     counts = parameters(model)
     said["tokens"] = tokens = each * counts.active
-    which = "parameters" if counts.active == counts.total else "parameters that one of them passes through"
+    active = "" if counts.active == counts.total else " active"
     usual = " (compute-optimal for dense models, arXiv 2203.15556)" if each == CHINCHILLA else ""
     text = (
-        f"{each:g} tokens a parameter{usual}: {format_count(tokens)} for the {format_count(counts.active)} "
-        f"{which} of {model.name}"
+        f"{model.name} trains on {format_count(tokens)} tokens, {each:g} for each of its {format_count(counts.active)}"
+        f"{active} parameters{usual}"
     )
-    return said, (Note("tokens-per-parameter", text),)
+    source = " (compute-optimal, arXiv 2203.15556)" if usual else ""
+    brief = f"{each:g} tokens a parameter{source}: {format_count(tokens)} for {model.name}"
+    return said, (Note("tokens-per-parameter", text, brief=brief),)
 
 
 def as_trained(job: JobRequest, tokens: float | str | None) -> tuple[JobRequest, tuple[Note, ...]]:

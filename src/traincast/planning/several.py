@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from traincast.diagnostics import Note
-from traincast.errors import Remedy
+from traincast.errors import InfeasibleError
 from traincast.planning.answer import Choice, Plan
 from traincast.planning.goals import Goal
 from traincast.planning.order import USUAL, Place, in_order
 from traincast.planning.pareto import pareto
+from traincast.planning.remedies import flags_of
+from traincast.planning.remedy import Remedy
 from traincast.units import counted
 
 
@@ -22,6 +24,11 @@ class Refusal(Struct, frozen=True):
     reason: str
     remedies: tuple[Remedy, ...] = ()
     """What would do, each alone, where nothing fits."""
+
+    @property
+    def in_shell(self) -> str:
+        """The reason as the command line prints it."""
+        return InfeasibleError(self.reason).typed(**flags_of(self.remedies)).in_shell
 
 
 class Plans(Struct, frozen=True, kw_only=True):
@@ -75,8 +82,9 @@ class Plans(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(note for plan in self.plans for note in plan.warnings))
 
 
-def nothing_runs(refused: Sequence[Refusal]) -> str:
-    """Return why no case has a layout: the reason of the first, and how many more there are."""
+def nothing_runs(refused: Sequence[Refusal]) -> InfeasibleError:
+    """Return the error of cases that have no layout: the reason of the first, and how many more there are."""
     first, *others = refused
     more = f"; {counted(len(others), 'further case')} cannot be run either" if others else ""
-    return f"{first.model} on {first.gpus} GPUs of {first.cluster}: {first.reason}{more}"
+    text = f"{first.model} on {first.gpus} GPUs of {first.cluster}: {first.reason}{more}"
+    return InfeasibleError(text, remedies=first.remedies).typed(**flags_of(first.remedies))

@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from traincast.errors import CalibrationError, ConfigError, FormatError, InfeasibleError, Remedy, UnknownNameError
+from traincast.errors import CalibrationError, ConfigError, FormatError, InfeasibleError, UnknownNameError
+from traincast.planning.remedy import Remedy
 
 
 class Failure(Struct, frozen=True, kw_only=True):

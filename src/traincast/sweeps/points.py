@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.errors import InfeasibleError, TraincastError
 from traincast.job.draft import Draft
@@ -72,7 +73,8 @@ class Layouts(PointWork, frozen=True):
         request, _, named = requested(draft)
         setting = choose(StepOptions(), named, "auto").setting
         options, _ = plan_options(setting.cluster.name, {**self.options, "top": 1})
-        return row_of_plan(plan(request, setting, options), draft, self.prices)
+        # Points that cannot be run are many, and each is a line.
+        return row_of_plan(plan(request, setting, replace(options, remedies=False)), draft, self.prices)
 
 
 _WORKS: Mapping[str, type[PointWork]] = {"predict": Forecasts, "plan": Layouts}

@@ -12,12 +12,21 @@ def goal_answer(goal: Goal | None) -> ui.View:
     """Yield the run to choose, or by how much the nearest one misses; nothing where no days or money were given."""
     if goal is None:
         return
+    yield ui.text(_answer(goal), "bold")
+    if goal.chosen is not None:
+        yield ui.text(f"Run {goal.chosen.layout}")
+
+
+def brief_answer(goal: Goal) -> str:
+    """Return the same in a line."""
+    return _answer(goal) if goal.chosen is None else f"{_answer(goal)}: {goal.chosen.layout}"
+
+
+def _answer(goal: Goal) -> str:
     chosen, limits = goal.chosen, _limits(goal)
     if chosen is None:
-        yield ui.text(f"No run is within {limits}; the nearest: {_took(_nearest(goal), goal)}", "bold")
-        return
-    yield ui.text(f"Within {limits}: {_took(chosen, goal)}; the chance of that is {_chance(chosen)}", "bold")
-    yield ui.text(f"Run {chosen.layout}")
+        return f"No run is within {limits}; the nearest: {_took(_nearest(goal), goal)}"
+    return f"Within {limits}: {_took(chosen, goal)}; the chance of that is {_chance(chosen)}"
 
 
 def goal_runs(goal: Goal | None) -> ui.View:
@@ -36,9 +45,7 @@ def goal_runs(goal: Goal | None) -> ui.View:
     if any(run.cost is not None for run in goal.runs):
         columns.append(ui.Column(f"cost {goal.currency or ''}".strip(), _cost))
     columns.append(ui.Column("chance", _chance, spare=1))
-    yield from ui.section(
-        f"Runs within {_limits(goal)} (> the one to choose, x too long or too expensive)", columns, goal.runs
-    )
+    yield from ui.section(f"Runs within {_limits(goal)} (> the one to choose, x beyond that)", columns, goal.runs)
     yield ui.heading("The largest model that this buys")
     best: dict[str, Largest] = {}
     for each in goal.largest:

@@ -10,7 +10,7 @@ from traincast.planning.answer import Choice, Plan
 from traincast.planning.order import USUAL, Place
 from traincast.planning.several import Plans
 from traincast.report.terminal import layout as ui
-from traincast.report.terminal.goals import goal_answer, goal_runs
+from traincast.report.terminal.goals import brief_answer, goal_answer, goal_runs
 from traincast.report.terminal.plan import changes, picture, print_plan
 from traincast.report.terminal.training_run import training_runs_of
 from traincast.units import counted, format_share, format_size, format_time
@@ -31,8 +31,13 @@ def show_plan(console: Console, plan: Plan | Plans) -> None:
 
 
 def brief_lines(plan: Plan | Plans) -> list[str]:
-    """Return the layout to run of a plan, or of each, in a line: what a script reads."""
+    """Return the layout to run of a plan, or of each, in a line: what a script reads.
+
+    Of what days or money buy it is the run to choose, or by how much the nearest one misses.
+    """
     plans = (plan,) if isinstance(plan, Plan) else plan.plans
+    if isinstance(plan, Plans) and plan.goal is not None:
+        return [brief_answer(plan.goal)]
     lines = []
     for one in plans:
         best = one.best[0]
@@ -69,7 +74,7 @@ def print_plans(plans: Plans) -> ui.View:
     if plans.refused:
         yield ui.heading("Cannot be run")
         for case in plans.refused:
-            yield ui.hanging("-", f"{_case(case.model, case.gpus, case.cluster)}: {case.reason}")
+            yield ui.hanging("-", f"{_case(case.model, case.gpus, case.cluster)}: {case.in_shell}")
     if plans.goal is None:
         yield from _traded(plans)
     for plan in plans.plans:
