@@ -74,7 +74,9 @@ def test_megatron_is_told_flags(job, fields, flags):
         ("torchtitan-2025", {"framework": "torchtitan-eager-2024"}, "without compile.enable", "torchtitan"),
         ("deepspeed-2024", {"zero": 2}, '"zero_optimization.stage": 2', "DeepSpeed"),
         ("transformers-2024", {"recompute": "full"}, "gradient_checkpointing=True", "Transformers"),
-        ("maxtext-2024", {"recompute": "full"}, 'recompute = "full"', "job file"),
+        ("maxtext-2024", {"recompute": "full"}, "remat_policy=full", "MaxText"),
+        ("maxtext-2024", {"precision": "fp8"}, "quantization=te_fp8_delayedscaling", "MaxText"),
+        ("nanotron-2024", {"recompute": "full"}, 'recompute = "full"', "job file"),
     ],
 )
 def test_others_are_told_keys_and_arguments(framework, fields, words, whose):

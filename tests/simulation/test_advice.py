@@ -67,7 +67,7 @@ def test_savings_in_order_are_parts_of_what_all_save(forecast):
 
 
 def test_changes_of_numbers_come_last_and_say_what_they_change(forecast):
-    marks = [not each.same_numbers for each in forecast.advice]
+    marks = [not each.same_numbers for each in forecast.advice if each.taken]
     assert marks == sorted(marks)
     first = forecast.advice[0]
     assert all(first.alone_s >= each.alone_s for each in forecast.advice if each.same_numbers and each.taken)
@@ -123,3 +123,24 @@ def test_advice_is_worked_out_when_it_is_read_and_makes_no_difference():
     assert one.advice == other.advice
     assert one == other
     assert one.advice is one.advice
+
+
+def test_what_a_switch_needs_comes_with_it():
+    job = {**EXPERTS, "precision": "mxfp8", "moe_dispatcher": "alltoall", "te_op_fuser": False, "cuda_graphs": False}
+    forecast = traincast.predict(**job, cluster="gb200", framework="megatron-core-2026", allow_oom=True)
+    graphs = next(each for each in forecast.advice if each.fields.get("cuda_graph_impl") == "full_iteration")
+    fields = {}
+    for each in forecast.advice[: forecast.advice.index(graphs) + 1]:
+        fields |= each.fields if each.taken or each is graphs else {}
+    assert fields["moe_dispatcher"] == "hybridep"
+    assert fields["te_op_fuser"]
+    assert fields["moe_paged_stash"]
+    assert "--cuda-graph-impl full_iteration --moe-paged-stash" in graphs.spelled
+
+
+def test_a_layout_is_told_and_never_taken():
+    job = {**JOBS["recomputed"], "recompute": "none", "tp": 8, "vpp": 1}
+    layouts = [each for each in traincast.predict(**job, cluster="h100").advice if {"tp", "vpp"} & {*each.fields}]
+    assert layouts
+    assert not any(each.taken for each in layouts)
+    assert all("traincast plan" in each.needs for each in layouts)

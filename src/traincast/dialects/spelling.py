@@ -1,7 +1,7 @@
 """A change of a job in the words of its framework: what is written of it after, less what was written before.
 
-Flags of Megatron-LM, overrides of Megatron-Bridge's recipes, keys of torchtitan's TOML, of DeepSpeed's JSON, arguments
-of Transformers' Trainer. What a framework cannot be told is said as a key of a job file of ours.
+Flags of Megatron-LM, overrides of Megatron-Bridge's recipes, keys of torchtitan's TOML, of DeepSpeed's JSON, settings
+of MaxText, arguments of Transformers' Trainer. What a framework cannot be told is said as a key of a job file of ours.
 """
 
 import fnmatch
@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from traincast.dialects.bridge_writing import bridge_said, plain_setting
+from traincast.dialects.maxtext_writing import maxtext_said
 from traincast.dialects.megatron_writing import written_flags
 from traincast.dialects.torchtitan_writing import torchtitan_said
 from traincast.dialects.trainer_writing import deepspeed_said, trainer_said
@@ -71,6 +72,13 @@ _SPEECHES: Mapping[str, _Speech] = {
         torchtitan_said,
         lambda name, value: f"{name} = {toml_value(value)}",
         ", ",
+    ),
+    "maxtext": _Speech(
+        "MaxText",
+        ("maxtext-*",),
+        maxtext_said,
+        lambda name, value: f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}",
+        " ",
     ),
     "deepspeed": _Speech("DeepSpeed", ("deepspeed-2024",), deepspeed_said, _json, ", "),
     "trainer": _Speech("Transformers", ("transformers-*",), trainer_said, _argument, ", "),

@@ -31,7 +31,7 @@ from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import Result
 from traincast.simulation.widths import Z
 
-MOST_TRIALS = 14
+MOST_TRIALS = 18
 """Forecasts that are made of changes by themselves."""
 LEAST_SAVED = 0.002
 """Share of the step that a change must save to be told: less is not a reason to touch a job."""
@@ -221,29 +221,31 @@ def advise(start: Tried, changes: Iterable[Alternative], bench: Bench) -> tuple[
     worth = [each for each in changes if _at_most_s(each, on_path) > LEAST_SAVED * start.step_s]
     worth.sort(key=lambda each: -_at_most_s(each, on_path))
     tried = [(each, found) for each in worth if (found := search.tried(start, (), each)) is not None]
+    # What saves nothing by itself may save once what hides it is gone. Of two that save alike the later one of the
+    # table does more.
+    place, alike_s = {each.name: -at for at, each in enumerate(changes)}, LEAST_SAVED * start.step_s
+    tried.sort(
+        key=lambda each: (
+            not search.saves(each[1][0], start),
+            round(each[1][0].step_s / alike_s),
+            place[each[0].name],
+        )
+    )
     order = _Order(search, start)
     for keeps in (True, False):
-        mine = [each for each in tried if each[0].keeps_numbers == keeps and not each[0].is_layout]
-        # What saves nothing by itself may save once what hides it is gone. Of two that save alike the later one of the
-        # table does more.
-        alike_s, place = LEAST_SAVED * start.step_s, {each.name: -at for at, each in enumerate(changes)}
-        mine.sort(
-            key=lambda each: (
-                not search.saves(each[1][0], start),
-                round(each[1][0].step_s / alike_s),
-                place[each[0].name],
-            )
-        )
-        order.take([(each, found[0]) for each, found in mine], keeps=keeps)
-        if not keeps:
-            # What was not allowed may be by now, as what needs GEMMs in 8 bits.
-            alone = {each.name for each, _ in tried}
-            order.take([(each, None) for each in worth if each.name not in alone and not each.is_layout], keeps=keeps)
-        layouts = [each for each in tried if each[0].is_layout and keeps]
-        # Other ways to do what was done come last.
-        others = sorted((*mine, *layouts), key=lambda each: order.contradicts(each[1][0].fields))
-        for _, (alone_then, group) in others:
-            order.leave(group, alone_then, keeps=keeps)
+        order.take([(each, found[0]) for each, found in tried if each.keeps_numbers == keeps], keeps=keeps)
+        left = [(found, each.keeps_numbers) for each, found in tried if not order.has(each)]
+        if keeps:
+            # Other layouts, and other ways to do what was done, which save less than that, come last.
+            for (alone, group), same in left:
+                is_another_way = order.contradicts(alone.fields) and alone.step_s >= order.now.step_s
+                if same and not group[0].is_layout and not is_another_way:
+                    order.leave(group, alone, keeps=same)
+    # What was not allowed may be by now, as what needs GEMMs in 8 bits.
+    alone_too = {each.name for each, _ in tried}
+    order.take([(each, None) for each in worth if each.name not in alone_too], keeps=False)
+    for (alone, group), same in left:
+        order.leave(group, alone, keeps=same)
     return tuple(order.found)
 
 
@@ -261,7 +263,7 @@ class _Order(Struct):
 
         Of two ways to do the same the first is taken. What saves nothing yet is tried once more after all others.
         """
-        left = list(changes)
+        left = [each for each in changes if not each[0].is_layout]
         self.search.left = MOST_AFTER
         for _ in range(2):
             again = []
@@ -279,14 +281,18 @@ class _Order(Struct):
                     again.append((change, alone))
             left = again
 
+    def has(self, change: Alternative) -> bool:
+        """Say whether a change was taken."""
+        return change in self.taken
+
     def contradicts(self, fields: Mapping[str, Any]) -> bool:
         """Say whether fields are to be otherwise than what was taken has them."""
         return any(self.now.fields.get(name, value) != value for name, value in fields.items())
 
     def leave(self, group: Sequence[Alternative], alone: Tried, *, keeps: bool) -> None:
         """Tell of a change that saves by itself and is not taken."""
-        is_taken = any(each in self.taken for each in group)
-        if self.search.saves(alone, self.search.start) and not is_taken:
+        told = {each.name for each in self.found} | {each.name for each in self.taken}
+        if self.search.saves(alone, self.search.start) and not any(each.name in told for each in group):
             by_itself = _advice(self.search, group, alone, self.search.start, alone, keeps=keeps)
             nothing = {"taken": False, "saving_s": 0.0, "saving_low_s": 0.0, "saving_high_s": 0.0}
             self.found.append(replace(by_itself, **nothing, iteration_time_s=self.now.step_s))

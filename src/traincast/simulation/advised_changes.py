@@ -6,6 +6,7 @@ from typing import Any
 from traincast.hardware.dtypes import ELEMENT_TYPES, PEAK_OF_DTYPE
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
+from traincast.job.recompute import Recomputation
 from traincast.job.switches import Switch, offered
 from traincast.model.recompute import DEFAULT_MODULES
 from traincast.schedules.schedule import usual_schedule
@@ -64,6 +65,9 @@ def _recompute(job: Job) -> Iterator[Alternative]:
     if now.granularity == "none":
         return
     yield _less_again("no recomputation", {"recompute": "none"})
+    if job.framework.kin == "xla":
+        yield from _policies(now)
+        return
     if job.framework.selective_share == 0 and "core_attn" not in now.recomputed_modules:
         core = {"recompute": "selective", "recompute_modules": DEFAULT_MODULES}
         yield _less_again("recomputation of the core of attention alone", core)
@@ -77,6 +81,26 @@ def _recompute(job: Job) -> Iterator[Alternative]:
     for name in modules if len(modules) > 1 else ():
         kept = tuple(each for each in modules if each != name)
         yield _less_again(f"no recomputation of {name}", {"recompute": "selective", "recompute_modules": kept})
+
+
+_POLICIES: Mapping[str, tuple[str, ...]] = {
+    "queries": ("linear_qkv",),
+    "what attention's GEMMs make": ("linear_qkv", "core_attn", "linear_proj"),
+    "what all GEMMs make": (
+        *("linear_qkv", "core_attn", "linear_proj"),
+        *("linear_fc1", "linear_fc2", "expert_fc1", "expert_fc2"),
+    ),
+}
+"""What policies of MaxText save of recomputed layers: save_qkv_proj, save_dot_with_context_except_mlp and
+minimal_with_context. Source: AI-Hypercomputer/maxtext, layers/decoders.py (get_remat_policy)."""
+
+
+def _policies(now: Recomputation) -> Iterator[Alternative]:
+    """Yield the policies that save more of each layer that is recomputed."""
+    for name, keeps in _POLICIES.items():
+        if now.whole_layers and not set(keeps) <= set(now.keeps):
+            fields = {"recompute": "full", "recompute_keeps": keeps}
+            yield _less_again(f"recomputation that keeps {name}", fields)
 
 
 def _less_again(name: str, fields: Mapping[str, Any]) -> Alternative:
