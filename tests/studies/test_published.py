@@ -83,7 +83,8 @@ def test_the_year_of_a_round_of_mlperf_and_of_a_tag():
 
 def test_facts_of_runs_say_where_they_stand():
     facts = run_facts()
-    tables = ("measured_training_runs.csv", "tpu_runs.csv", "amd_other.csv", "mlperf_v6.csv")
+    sweep = "nanotron_ultrascale_h100.csv"
+    tables = ("measured_training_runs.csv", "tpu_runs.csv", "amd_other.csv", "mlperf_v6.csv", sweep)
     ids = {each.id for name in tables for each in read_table(table_path(name)).rows}
     wholes = {name.rpartition("-")[0] for name in ids}
     assert {each.id for each in facts if not each.id.endswith("-*")} <= ids

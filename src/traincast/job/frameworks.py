@@ -101,10 +101,10 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     """Whether the output projection keeps a transposed copy of the attention's output."""
     expert_output_copy: bool = False
     """Whether the experts' outputs are kept, for the gradient of the router weights that multiply them."""
-    waiting_gathers: int = 0
-    """Inputs of a layer that tensor parallel ranks gather and that are not free before the GPU is through with them:
-    as many of every layer as the host launches ahead of it. Those that wait are of all layers of the forward passes
-    that follow each other, which are all but the last in flight in a pipeline."""
+    waiting_tensors: int = 0
+    """Whole outputs of a layer that tensor parallel ranks reduce into shards and that are not free before the GPU is
+    through with them: as many of every layer as the host launches ahead of it. Those that wait are of all layers of the
+    forward passes that follow each other, which are all but the last in flight in a pipeline."""
     gradient_placeholders: bool = False
     """Whether weight gradients leave an unused tensor of each shape of weight (`Framework.gradient_placeholders`)."""
     stage_output_copy: bool = False

@@ -443,17 +443,17 @@ def test_gemms_have_workspaces_and_those_of_experts_more():
     assert [term(each, "GEMM workspaces") / 2**20 for each in (dense, experts)] == [96, 192]
 
 
-def test_gathered_inputs_wait_for_the_gpu_in_all_forward_passes_that_follow_each_other():
-    """Both inputs that a block gathers, whole: of one microbatch, and in a pipeline of all in flight but the last."""
+def test_whole_outputs_wait_for_the_gpu_in_all_forward_passes_that_follow_each_other():
+    """Both outputs that a block reduces, whole: of one microbatch, and in a pipeline of all in flight but the last."""
     whole = 2 * 4096 * load_model("llama3-8b").hidden
     for pp, passes in ((1, 1), (2, 1), (4, 3)):
         job = job_of(framework="nanotron-2024", gpus=4 * pp, tp=4, pp=pp, micro_batch=1, global_batch=32)
-        policy = replace(job.framework.memory, waiting_gathers=0)
+        policy = replace(job.framework.memory, waiting_tensors=0)
         alone = replace(job, framework=replace(job.framework, memory=policy))
         more = memory_of(job)[0].activations - memory_of(alone)[0].activations
         assert more == pytest.approx(2 * whole * job.pipeline.layers_Q[0] * passes)
     (stage,) = memory_of(job_of(framework="nanotron-2024", gpus=1, tp=1, pp=1, global_batch=1))
-    assert term(stage, "gathered inputs") == 0
+    assert term(stage, "waiting outputs") == 0
 
 
 def test_operators_that_are_recomputed_leave_every_other_product_of_a_layer():

@@ -251,7 +251,7 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
 
 def without_waiting(job: Job) -> Job:
     """Return a job whose host is not ahead of its GPUs, so that nothing waits for them."""
-    policy = replace(job.framework.memory, waiting_gathers=0)
+    policy = replace(job.framework.memory, waiting_tensors=0)
     return replace(job, framework=replace(job.framework, memory=policy))
 
 

@@ -206,7 +206,7 @@ def _chunk(model: LayerModel, virtual_stage: int) -> _Chunk:
     if isinstance(waits, np.ndarray) or waits:
         # The last pass in flight is followed by a backward pass, which the host waits for in a pipeline.
         alone = waits if job.parallel.pp > 1 else 0.0
-        parts, forward, backward = [*parts, {"gathered inputs": waits}], forward - alone, backward - alone
+        parts, forward, backward = [*parts, {"waiting outputs": waits}], forward - alone, backward - alone
     saved = _sum_of(parts)
     total = sum(saved.values())
     # Weight gradients read the GEMMs' inputs; what only the inputs' gradients need (layernorm inputs, inputs of
@@ -215,8 +215,8 @@ def _chunk(model: LayerModel, virtual_stage: int) -> _Chunk:
 
 
 def _waiting(model: LayerModel, layers: int) -> Number:
-    """Return the gathered inputs of a microbatch that wait for the GPU."""
-    share, each = model.share, model.policy.waiting_gathers * layers
+    """Return the whole outputs of a microbatch that wait for the GPU."""
+    share, each = model.share, model.policy.waiting_tensors * layers
     return each * share.activation_bytes * choose(share.splits_sequence, 1, 0) if each else 0.0
 
 
