@@ -8,6 +8,7 @@ from traincast.job.share import rank_share
 from traincast.lowering.emit import Emitter
 from traincast.lowering.work import call_of
 from traincast.model.numbers import anywhere
+from traincast.workload.words import CostClass
 
 
 class Told(Emitter):
@@ -35,10 +36,10 @@ class Told(Emitter):
     def outside(self, name, duration_s, *, blocking=True):
         return [(name, duration_s, "blocks" if blocking else "launched")] if anywhere(duration_s) else []
 
-    def exchange(self, each, phase=None, count=1.0, *, blocking=True, unhidden=False):
+    def exchange(self, each, phase=None, count=1.0, *, blocking=True, cost_class=CostClass.NONE):
         if not anywhere(each.size_bytes * count):
             return []
-        how = "unhidden" if unhidden else "blocks" if blocking else "launched"
+        how = "unhidden" if cost_class is CostClass.UNHIDDEN else "blocks" if blocking else "launched"
         return [(f"{each.group.name} {each.operation.name}", each.size_bytes * count, how)]
 
     def wait(self, *streams, where=True):

@@ -118,7 +118,7 @@ def test_equal_transfers_and_waits_are_one_operation_and_others_are_not():
         emit.exchange(STATE, Phase.FORWARD),
         emit.exchange(STATE, count=2.0),
         emit.exchange(STATE, blocking=False),
-        emit.exchange(STATE, unhidden=True),
+        emit.exchange(STATE, cost_class=CostClass.UNHIDDEN),
         emit.exchange(STATE._replace(size_bytes=501)),
     ]
     assert emit.exchange(STATE) == first

@@ -34,6 +34,7 @@ MANY = {"seq_length": 4096, "global_batch": 32, "micro_batch": 1}
 JOBS = {
     "pipeline": ("llama3-8b", {"gpus": 32, "tp": 8, "pp": 4}, {}),
     "interleaved": ("llama3-8b", {"gpus": 32, "tp": 4, "pp": 4, "vpp": 4, "cp": 2}, {}),
+    "alongside gradients": ("llama3-8b", {"gpus": 8, "tp": 8, "overlap_tp": False}, {"transfer tp": 1.3}),
     "sharded": ("llama3-8b", {"gpus": 16, "zero": 3, "framework": "torchtitan-2025"}, {"unhidden fsdp": 1.3}),
     "experts": ("qwen3-30b-a3b", {"gpus": 32, "ep": 8, "pp": 2}, {"transfer ep": 1.4, "host layers": 0.5}),
     "learnt": ("llama3-8b", {"gpus": 32, "tp": 8, "pp": 4},

@@ -72,9 +72,9 @@ class Emitter(ABC):
         count: Number = 1.0,
         *,
         blocking: bool = True,
-        unhidden: bool = False,
+        cost_class: CostClass = CostClass.NONE,
     ) -> Rows:
-        """Return an exchange so many times, perhaps the share of it that nothing hides; nothing for an empty one."""
+        """Return an exchange so many times, perhaps a share that is hidden, or is not; nothing for an empty one."""
 
     @abstractmethod
     def wait(self, *streams: Stream, where: Number = True) -> Rows:
@@ -120,8 +120,9 @@ class Emitter(ABC):
         after: Rows = []
         for each, count in _counted(exchanges):
             share = self.unhidden(each.group)
-            before += self.exchange(each, phase, count * (1 - share), blocking=False)
-            after += self.exchange(each, phase, count * share, unhidden=anywhere(1 - share))
+            unhidden = CostClass.UNHIDDEN if anywhere(1 - share) else CostClass.NONE
+            before += self.exchange(each, phase, count * (1 - share), blocking=False, cost_class=CostClass.HIDDEN)
+            after += self.exchange(each, phase, count * share, cost_class=unhidden)
         return [*self.overlapped(before, compute), *after]
 
     def unhidden(self, group: Group) -> Number:
@@ -208,24 +209,24 @@ class RowEmitter(Emitter):
         count: float = 1.0,
         *,
         blocking: bool = True,
-        unhidden: bool = False,
+        cost_class: CostClass = CostClass.NONE,
     ) -> list[int]:
         """Add a collective."""
         if each.size_bytes <= 0 or count <= 0:
             return []
-        key = each, phase, count, blocking, unhidden
+        key = each, phase, count, blocking, cost_class
         if key not in self._exchanges:
             part = f"{each.group.name.lower()} {each.operation.name.lower()}"
             self._exchanges[key] = self.builder.add(
                 collective_op(
-                    f"{part} (unhidden)" if unhidden else part,
+                    f"{part} (unhidden)" if cost_class is CostClass.UNHIDDEN else part,
                     phase,
                     each.group,
                     each.operation,
                     ceil_div(each.size_bytes, each.messages),
                     blocking=blocking,
                     repeats=count * each.messages,
-                    cost_class=CostClass.UNHIDDEN if unhidden else CostClass.NONE,
+                    cost_class=cost_class,
                     part=part,
                 )
             )

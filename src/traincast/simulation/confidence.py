@@ -60,20 +60,20 @@ def _classes(done: "JobStep", framework: "Framework", row: int) -> dict[str, flo
     if kind is Kind.COLLECTIVE:
         fsdp = done.job.sharding.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD)
         exchanged = "fsdp" if fsdp else _UNHIDDEN.get(group)
-        found |= _unhidden(framework, exchanged, cost_class, blocking=bool(ops.blocking_T[row]))
+        found |= _unhidden(framework, exchanged, cost_class)
     return found
 
 
-def _unhidden(framework: "Framework", kind: str | None, cost_class: CostClass, *, blocking: bool) -> dict[str, float]:
+def _unhidden(framework: "Framework", kind: str | None, cost_class: CostClass) -> dict[str, float]:
     """Return how the share that cannot be hidden scales a transfer, where the framework hides the rest.
 
     What blocks is that share u of an exchange, what is launched to overlap with computation the other, 1 - u, which
     shrinks by u / (1 - u) of itself where the first grows by all of itself.
     """
-    if kind is None or blocking != (cost_class is CostClass.UNHIDDEN):
+    if kind is None or cost_class not in (CostClass.UNHIDDEN, CostClass.HIDDEN):
         return {}
     share = float(getattr(framework, f"unhidden_{kind}"))
-    return {f"unhidden {kind}": 1.0 if blocking else -share / (1 - share)}
+    return {f"unhidden {kind}": 1.0 if cost_class is CostClass.UNHIDDEN else -share / (1 - share)}
 
 
 def basis_of_step(done: "JobStep", notes: Iterable[Note] = ()) -> Basis:

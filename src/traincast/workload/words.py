@@ -184,6 +184,8 @@ class CostClass(IntEnum):
     """Launches of the kernels of layers."""
     UNHIDDEN = 4
     """The share of an exchange that no framework overlaps with computation, where it overlaps the rest."""
+    HIDDEN = 5
+    """The rest of such an exchange."""
 
 
 def operation_named(text: str) -> Operation:

@@ -135,7 +135,7 @@ class MomentEmitter(Emitter):
         count: Number = 1.0,
         *,
         blocking: bool = True,
-        unhidden: bool = False,  # noqa: ARG002
+        cost_class: CostClass = CostClass.NONE,  # noqa: ARG002
     ) -> Rows:
         """Return the seconds of an exchange."""
         if phase not in self._phases or not anywhere(count):
