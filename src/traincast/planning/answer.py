@@ -7,10 +7,12 @@ from msgspec import Struct
 
 from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
+from traincast.job.levels import BEST
 from traincast.job.request import JobRequest
 from traincast.planning.changes import Start
 from traincast.planning.layout import Layout
 from traincast.planning.sensitivity import Sensitivity
+from traincast.planning.tuning import Effort, Switched
 from traincast.simulation.columns import Table, table_of
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
 from traincast.units import counted, format_time
@@ -120,6 +122,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     global_batch: int
     space: str
     """How large the space was: ``default`` or ``full``."""
+    tuned: str = BEST
+    """How far software is tuned, of `traincast.job.levels.LEVELS`."""
+    efforts: tuple[Effort, ...] = ()
+    """What each level of effort reaches, the least first."""
+    switched: tuple[Switched, ...] = ()
+    """What of the framework's software the layout to run has switched on, the most saving first."""
     evaluated: int
     """Layouts whose step and memory were worked out."""
     feasible: int

@@ -198,7 +198,7 @@ class _Search(Struct, frozen=True):
             fixed = {**held, **space.fixed}
             try:
                 found = dataclasses.replace(
-                    self.screen, limit_bytes=limit, space=replace(space, full=full, fixed=fixed)
+                    self.screen, limit_bytes=limit, space=replace(space, full=full, fixed=fixed, held=layout.software)
                 ).run(keep=20)
             except TraincastError:
                 continue

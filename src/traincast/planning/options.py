@@ -50,7 +50,7 @@ class PlanOptions(RunTerms, frozen=True, kw_only=True):
     headroom: float | None = None
     """Share of the memory that is left free; None: so much that running out of it is very unlikely."""
     tuned: str = "best"
-    """How far the framework's software is tuned: one of `traincast.job.choices`' levels."""
+    """How far the framework's software is tuned where the job does not say: of `traincast.job.levels.LEVELS`."""
     top: int = 10
     """Layouts that are returned."""
     finalists: int = MOST_FINALISTS

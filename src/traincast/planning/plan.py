@@ -14,6 +14,7 @@ from traincast.estimate.memory.fits import WARNED_ABOVE
 from traincast.job.feasible import check_choices
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.job import Job
+from traincast.job.levels import BEST, LEVELS
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.answer import Asked, Choice, Estimate, Plan
@@ -28,6 +29,7 @@ from traincast.planning.remedies import nothing_divides, nothing_fits
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import sensitivities
 from traincast.planning.space import Space
+from traincast.planning.tuning import Effort, effort, settled, tuned_further
 from traincast.progress import part
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast_step
@@ -52,10 +54,11 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         If the request cannot be run at all.
     """
     options, request = options or PlanOptions(), _checked(request)
+    level, request = request.tuned or options.tuned, replace(request, tuned=None)
     if setting.engine == "auto":
         setting = replace(setting, engine="several")
     usable = usable_bytes(setting.cluster.gpu.memory_bytes)
-    space = _space(request, setting, options)
+    space = _space(request, setting, options, level)
     safe = safe_bytes(usable, space.framework.name)
     limit = safe if options.headroom is None else usable * (1 - options.headroom)
     screen = Screen(space, setting, limit)
@@ -69,6 +72,11 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     study = Study()
     simulate = partial(_simulated, request, setting, study)
     finalists = _finalists(screened, simulate, options.finalists)
+    if level == BEST:
+        finalists = (*tuned_further(finalists[0], space, limit, simulate), *finalists)
+    choices = chosen_first(_choices(finalists, usable, options, setting))
+    chosen, switches = settled(_finalist_of(choices[0], finalists), space, limit, simulate)
+    finalists = tuple(chosen if each.layout == choices[0].layout else each for each in finalists)
     choices = chosen_first(_choices(finalists, usable, options, setting))
     best = choices[0]
     before = None if had is None else forecast_step(had, setting, allow_oom=True, study=study)
@@ -81,6 +89,9 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         seq_length=request.seq_length,
         global_batch=request.global_batch,
         space="full" if options.full else "default",
+        tuned=level,
+        efforts=_efforts(screen, best, level, simulate),
+        switched=switches if best.layout == chosen.layout else (),
         evaluated=screened.evaluated,
         feasible=screened.feasible,
         screen_s=screened.seconds,
@@ -101,6 +112,16 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         assumptions=tuple(_assumptions(request, space, usable, limit)),
         warnings=(),
     )
+
+
+def _efforts(screen: Screen, best: Choice, level: str, simulate: Simulate) -> tuple[Effort, ...]:
+    """Return what every level of effort reaches, the least first."""
+    reached = Effort(level=level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes)
+    return tuple(reached if each == level else effort(screen, each, simulate) for each in LEVELS)
+
+
+def _finalist_of(choice: Choice, finalists: Sequence[Finalist]) -> Finalist:
+    return next(each for each in finalists if each.layout == choice.layout)
 
 
 def _simulated(request: JobRequest, setting: Setting, study: Study, layout: Layout) -> tuple[Result, JobStep]:
@@ -128,7 +149,7 @@ def _checked(request: JobRequest) -> JobRequest:
     return found
 
 
-def _space(request: JobRequest, setting: Setting, options: PlanOptions) -> Space:
+def _space(request: JobRequest, setting: Setting, options: PlanOptions, level: str) -> Space:
     return Space(
         request=request,
         framework=framework_of(request),
@@ -137,6 +158,7 @@ def _space(request: JobRequest, setting: Setting, options: PlanOptions) -> Space
         allow_offload=options.allow_offload,
         fixed=options.fixed,
         most=options.most,
+        tuned=level,
     )
 
 

@@ -77,7 +77,7 @@ def unpublished(layout: Layout, job: Job, counts: Counts | None = None) -> tuple
     known, kind = published_counts() if counts is None else counts, kind_of(job.model)
     return tuple(
         (name, value)
-        for name, value in settings_of(layout, getattr(layout, "software", ()))
+        for name, value in settings_of(layout, software_of(job))
         if not is_known(value, known.get((job.framework.kin, kind, name), {}))
     )
 

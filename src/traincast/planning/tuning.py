@@ -1,0 +1,164 @@
+"""How far software is tuned: what each level of effort reaches, what each switch saves, and what more would.
+
+Which option of some axes is best hardly depends on how a layout splits the work (kernels of attention, types of its
+core): these are tried on the fastest layout alone, one after the other, as long as each saves something.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from traincast.errors import TraincastError
+from traincast.job.condition_facts import job_facts
+from traincast.job.fields import FIELDS
+from traincast.job.switches import Switch, allowed
+from traincast.planning.finalists import Finalist, Simulate
+from traincast.planning.layout import Layout
+from traincast.planning.screen.screen import Screen, Screened
+from traincast.planning.software import by_framework
+from traincast.planning.space import Space
+from traincast.simulation.result import Result
+
+_LEAST_GAIN = 0.002
+"""Share of the step that a switch must save: less is not a reason to touch a job."""
+_TOLD = 0.001
+"""Share of the step that a switch must save to stay on."""
+_ELSEWHERE = ("framework", "sharp")
+"""What a plan does not switch: another framework, and what the network must be set up for."""
+
+
+class Effort(Struct, frozen=True, kw_only=True):
+    """What a level of effort reaches."""
+
+    level: str
+    """One of `traincast.job.levels.LEVELS`."""
+    layout: Layout | None
+    """Its fastest layout; None where nothing fits."""
+    step_s: float | None
+    peak_bytes: float | None
+
+
+class Switched(Struct, frozen=True, kw_only=True):
+    """A switch of software that the layout to run has on."""
+
+    name: str
+    settings: tuple[tuple[str, Any], ...]
+    saving_s: float
+    """How much longer the step would be without it, all else the same."""
+    frees_bytes: float
+    """How much more memory it would need."""
+    changes: str
+    """What it changes in the numbers that a model learns from; empty: nothing."""
+    asks: str
+    """What else it asks of a user."""
+
+
+def effort(screen: Screen, level: str, simulate: Simulate) -> Effort:
+    """Return what a level of effort reaches: the best layout of its screen, simulated."""
+    of_level = Screen(replace(screen.space, tuned=level), screen.setting, screen.limit_bytes)
+    try:
+        found = of_level.run(keep=4)
+    except TraincastError:
+        found = None
+    best = None if found is None else next(_simulated(found, simulate), None)
+    if best is None:
+        return Effort(level=level, layout=None, step_s=None, peak_bytes=None)
+    layout, result = best
+    return Effort(level=level, layout=layout, step_s=result.iteration_time_s, peak_bytes=peak_of(result))
+
+
+def _simulated(found: Screened, simulate: Simulate) -> Iterator[tuple[Layout, Result]]:
+    for layout in found.layouts:
+        try:
+            yield layout, simulate(layout)[0]
+        except TraincastError:
+            continue
+
+
+def peak_of(result: Result) -> float:
+    """Return the memory of the GPU that needs most."""
+    return max(stage.peak for stage in result.memory_bytes or ())
+
+
+def tuned_further(best: Finalist, space: Space, limit_bytes: float, simulate: Simulate) -> tuple[Finalist, ...]:
+    """Return the fastest layout with what else saves something, switch by switch; nothing where nothing does."""
+    found: list[Finalist] = []
+    for switch in _late(space):
+        now = found[-1] if found else best
+        facts = job_facts(now.done.job, space.cluster)
+        if allowed(switch, {**facts, **dict(switch.settings)}) is not None:
+            continue
+        software = tuple(sorted({**dict(now.layout.software), **dict(switch.settings)}.items()))
+        layout = replace(now.layout, software=software)
+        try:
+            result, done = simulate(layout)
+        except TraincastError:
+            continue
+        peak = peak_of(result)
+        if result.iteration_time_s < (1 - _LEAST_GAIN) * now.step_s and peak < limit_bytes:
+            screened_s = now.screened_s * result.iteration_time_s / now.step_s
+            found.append(Finalist(layout=layout, screened_s=screened_s, peak_bytes=peak, result=result, done=done))
+    return tuple(found[-1:])
+
+
+def _late(space: Space) -> Iterator[Switch]:
+    """Yield the switches that are tried on the fastest layout alone."""
+    screened = {each for options in space.software.axes.values() for each in options}
+    for each in space.software.switches:
+        offloads = any(FIELDS[name].group == "offload" for name, _ in each.settings)
+        elsewhere = any(name in _ELSEWHERE for name, _ in each.settings)
+        if each not in screened and not elsewhere and (space.allow_offload or not offloads):
+            yield each
+
+
+def settled(
+    best: Finalist, space: Space, limit_bytes: float, simulate: Simulate
+) -> tuple[Finalist, tuple[Switched, ...]]:
+    """Return a layout without the switches that save nothing, and what each of the others saves, the most first.
+
+    What frees memory that the layout needs stays.
+    """
+    said = {**dict(best.layout.software), **_ways(best.layout)}
+    own = by_framework(space.framework, said, space.request)
+    now, found = best, list[Switched]()
+    for each in _taken(space.software.switches, said, own):
+        layout = _without(now.layout, {name: own.get(name) for name, _ in each.settings})
+        try:
+            result, done = simulate(layout)
+        except TraincastError:
+            continue
+        saving_s, peak = result.iteration_time_s - now.step_s, peak_of(result)
+        if saving_s <= _TOLD * now.step_s and peak < limit_bytes:
+            now = Finalist(layout=layout, screened_s=now.screened_s, peak_bytes=peak, result=result, done=done)
+        else:
+            told = {name: getattr(each, name) for name in ("name", "settings", "changes", "asks")}
+            found.append(Switched(saving_s=saving_s, frees_bytes=peak - now.peak_bytes, **told))
+    return now, tuple(sorted(found, key=lambda each: -each.saving_s))
+
+
+def _ways(layout: Layout) -> dict[str, Any]:
+    return {"moe_dispatcher": layout.moe_dispatcher, "moe_a2a_overlap": layout.moe_a2a_overlap}
+
+
+def _taken(switches: Sequence[Switch], said: dict[str, Any], own: dict[str, Any]) -> Iterator[Switch]:
+    """Yield the switches that settings have, where the framework does something else by itself; of an axis one."""
+    axes: dict[str, Switch] = {}
+    for each in switches:
+        fields = dict(each.settings)
+        if all(said.get(name) == value for name, value in fields.items()) and any(
+            own.get(name) != value for name, value in fields.items()
+        ):
+            known = axes.get(each.axis)
+            axes[each.axis] = each if known is None or len(each.settings) >= len(known.settings) else known
+    yield from axes.values()
+
+
+def _without(layout: Layout, off: dict[str, Any]) -> Layout:
+    """Return a layout with some fields as the framework has them by itself."""
+    of_layout = {name: value for name, value in off.items() if name in Layout.__struct_fields__}
+    rest = {name: value for name, value in layout.software if name not in off}
+    if of_layout.get("moe_a2a_overlap") is False:
+        rest.pop("delay_wgrad", None)  # which has no effect without
+    return replace(layout, software=tuple(sorted(rest.items())), **of_layout)
