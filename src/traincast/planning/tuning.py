@@ -122,15 +122,18 @@ def settled(
     """
     said = {**dict(best.layout.software), **_ways(best.layout)}
     own = by_framework(space.framework, said, space.request)
-    now, found = best, list[Switched]()
-    for each in _taken(space.software.switches, said, own):
+    now, found, taken = best, list[Switched](), list(_taken(space.software.switches, said, own))
+    for each in taken.copy():
         layout = _without(now.layout, {name: own.get(name) for name, _ in each.settings})
         try:
             result, done = simulate(layout)
         except TraincastError:
             continue
         saving_s, peak = result.iteration_time_s - now.step_s, peak_of(result)
-        if saving_s <= _TOLD * now.step_s and peak < limit_bytes:
+        facts = job_facts(done.job, space.cluster)
+        needed = any(allowed(other, facts) is not None for other in taken if other is not each)
+        if saving_s <= _TOLD * now.step_s and peak < limit_bytes and not needed:
+            taken.remove(each)
             now = Finalist(layout=layout, screened_s=now.screened_s, peak_bytes=peak, result=result, done=done)
         else:
             told = {name: getattr(each, name) for name in ("name", "settings", "changes", "asks")}
@@ -152,7 +155,9 @@ def _taken(switches: Sequence[Switch], said: dict[str, Any], own: dict[str, Any]
         ):
             known = axes.get(each.axis)
             axes[each.axis] = each if known is None or len(each.settings) >= len(known.settings) else known
-    yield from axes.values()
+    found = list(axes.values())
+    # What is a part of another switch is not one by itself.
+    yield from (each for each in found if not any(set(each.settings) < set(other.settings) for other in found))
 
 
 def _without(layout: Layout, off: dict[str, Any]) -> Layout:
