@@ -152,6 +152,9 @@ def test_what_megatron_demands_with_other_flags_is_written():
     assert "--cross-entropy-fusion-impl native" in text
     assert "# loss in one kernel: Megatron-LM refuses it" in text
     assert "--cross-entropy-fusion-impl te" in WRITES["megatron"](resolved(MOE, "megatron-core-2025"))
+    recipe = WRITES["bridge"](job)
+    assert "model.moe_expert_rank_capacity_factor=1.5" in recipe
+    assert "rerun_state_machine.check_for_nan_in_loss=false" in recipe
 
 
 def test_a_type_that_megatron_does_not_name_is_no_flag_of_precision():

@@ -3,7 +3,7 @@
 Source: NVIDIA/Megatron-LM, megatron/training/arguments.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traincast.dialects.flags import flag_table
@@ -37,16 +37,21 @@ _EIGHT_BIT_ATTENTION = "fp8-dot-product-attention"
 
 def _demanded(job: Job) -> dict[str, Any]:
     """Return the flags that Megatron-LM demands because of others, and that no field of a job says."""
-    whole = FULL_ITERATION in job.kernels.cuda_graph_scope
+    also = ("fused_loss",) if _lacks_fused_loss(job) else ()
+    return demanded_by(job, flag_table("megatron").further["demanded"], *also)
+
+
+def demanded_by(job: Job, table: Mapping[str, Mapping[str, Any]], *also: str) -> dict[str, Any]:
+    """Return what a table says is demanded with what a job has, and with what holds `also`."""
+    whole, sharding = FULL_ITERATION in job.kernels.cuda_graph_scope, job.sharding
     holds = {
         "paged_stash": job.experts.paged_stash and job.model.experts is not None,
         "full_iteration": whole,
         "offload_in_iteration": whole and bool(job.offload.modules),
-        "megatron_fsdp": job.sharding.zero > 1 and not _fits_torch_fsdp(job),
-        "fused_loss": _lacks_fused_loss(job),
+        "megatron_fsdp": sharding.zero > 1 and not _fits_torch_fsdp(job),
     }
-    table = flag_table("megatron").further["demanded"]
-    return {flag: value for what, held in holds.items() if held for flag, value in table[what].items()}
+    names = [*(name for name, held in holds.items() if held), *also]
+    return {flag: value for name in names for flag, value in table.get(name, {}).items()}
 
 
 def _lacks_fused_loss(job: Job) -> bool:
