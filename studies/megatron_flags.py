@@ -67,7 +67,7 @@ def _as_on(cluster: Cluster, job: Job, module: ModuleType) -> typing.Iterator[No
     from megatron.core.models.common.embeddings import rope_utils
 
     capability = int(cluster.gpu.generation.capability or 0)
-    in_turn = capability < 10 and (job.parallel.tp > 1 or job.parallel.cp > 1)
+    in_turn = capability < 10 and (job.parallel.tp > 1 or job.parallel.cp > 1) and job.sharding.zero < 2
     fused: dict[str, Any] = {"fused_apply_rotary_pos_emb": object(), "fused_apply_rotary_pos_emb_thd": object()}
     environment = {"WORLD_SIZE": str(job.parallel.world_size), "CUDA_DEVICE_MAX_CONNECTIONS": "1" if in_turn else "32"}
     with (
@@ -96,6 +96,8 @@ def _model_words(job: Job) -> list[str]:
         "position-embedding-type": "rope",
         "vocab-size": model.vocab - 1,
         "tokenizer-type": "NullTokenizer",
+        "attention-dropout": 0.1 if job.kernels.dropout else 0,
+        "hidden-dropout": 0.1 if job.kernels.dropout else 0,
         "lr": 1e-4,
         "train-iters": 10,
     }
