@@ -1,9 +1,9 @@
 """Hold plans against tuned recipes, and say which differences make the difference.
 
-    python studies/experts.py [--group WORDS] [--table WORDS] [--level LEVEL] [--brief] [--out FILE.csv]
+    python studies/experts.py [--group WORDS] [--all] [--level LEVELS] [--brief]
 
-A line for each group (`judges/experts.py`): the fastest measured step, the forecast of its recipe, what a plan reaches
-that is told neither layout nor switches. Below it what differs between recipe and plan. Each difference is forecast
+A paragraph for each group (`judges/experts.py`): the fastest measured step, the forecast of its recipe, and what plans
+of each level of effort reach that are told neither layout nor switches. Below it what differs between recipe and plan. Each difference is forecast
 twice: the recipe with this one change (alone), and the plan's choice with the recipe's setting (taken back); next to it
 stands how many published runs of the same code have the setting. Where forecasts of the recipe's older variants are off
 alike, a plan that is faster is not so by an error of the forecast.
@@ -140,11 +140,9 @@ def chosen_of(group: Group, found: Reached) -> Forecast | None:
     return Forecast(request, result, done)
 
 
-def told(group: Group, levels: Iterable[str], *, brief: bool = False) -> Iterator[str]:
-    """Yield the lines of a group."""
-    recipe = experts.recipe_of(group)
-    usable = usable_bytes(group.setting.cluster.gpu.memory_bytes)
-    limit = safe_bytes(usable, recipe.done.job.framework.name)
+def told(group: Group, recipe: Forecast, found: Iterable[Reached], *, brief: bool = False) -> Iterator[str]:
+    """Yield the lines of a group, with what plans reached."""
+    limit = safe_bytes(usable_bytes(group.setting.cluster.gpu.memory_bytes), recipe.done.job.framework.name)
     over = recipe.peak_bytes - limit
     room = f"over what a plan allows by {over / _GIB:.1f} GiB" if over > 0 else "fits"
     yield f"{group.name} ({group.best.id})"
@@ -154,17 +152,17 @@ def told(group: Group, levels: Iterable[str], *, brief: bool = False) -> Iterato
     if others and not brief:
         pairs = [(experts.recipe_of(group, run).step_s, run.measured_s or 0.0) for run in others]
         yield f"  its other variants: {', '.join(f'{step:.2f} s ({_of(step, known)})' for step, known in pairs)}"
-    for level in levels:
-        reached = experts.reached(group, level)
-        if reached.choice is None:
-            yield f"  {level}: none; {reached.reason}"
+    for each in found:
+        if each.choice is None:
+            yield f"  {each.level}: none; {each.reason}"
             continue
-        chosen, step_s = chosen_of(group, reached), reached.step_s
         yield (
-            f"  {level}: {step_s:.3f} s, {_of(step_s, recipe.step_s)} of the recipe, {_of(step_s, group.measured_s)} "
-            f"of the measured; {reached.choice.layout.text}"
+            f"  {each.level}: {each.step_s:.3f} s, {_of(each.step_s, recipe.step_s)} of the recipe, "
+            f"{_of(each.step_s, group.measured_s)} of the measured; {each.choice.layout.text}"
         )
-        if not brief and chosen is not None:
+        if each.choice.risks:
+            yield f"    {'; '.join(each.choice.risks)}"
+        if not brief and (chosen := chosen_of(group, each)) is not None:
             yield from map(_line, differences(recipe, chosen, group))
 
 
@@ -182,15 +180,23 @@ def main() -> int:
     """Print the groups; return the exit code."""
     parser = argparse.ArgumentParser(description="hold plans against tuned recipes")
     parser.add_argument("--group", default="", metavar="WORDS", help="only groups whose names hold all of these words")
-    parser.add_argument("--level", default=",".join(experts.LEVELS), help="levels of effort, joined by commas")
+    parser.add_argument("--level", default=",".join(experts.EFFORTS), help="levels of effort, joined by commas")
     parser.add_argument("--all", action="store_true", help="the groups of all tables, not only of the newest")
     parser.add_argument("--brief", action="store_true", help="without what differs")
     given = parser.parse_args()
+    words, levels = given.group.lower().split(), given.level.split(",")
     groups = experts.groups_of(experts.tuned_runs(), () if given.all else experts.NEWEST)
-    words = given.group.lower().split()
+    groups = [group for group in groups if all(word in group.name.lower() for word in words)]
+    recipes, found = [], []
     for group in groups:
-        if all(word in group.name.lower() for word in words):
-            print(*told(group, given.level.split(","), brief=given.brief), sep="\n", flush=True)
+        recipes.append(experts.recipe_of(group))
+        found.append([experts.reached(group, level) for level in levels])
+        print(*told(group, recipes[-1], found[-1], brief=given.brief), sep="\n", flush=True)
+    for place, level in enumerate(levels if groups else ()):
+        steps = [each[place].step_s for each in found]
+        ahead = len(list(experts.claims(steps, recipes)))
+        print(f"{level}: faster by over {experts.AHEAD:.0%} than the recipe in {ahead} of {len(steps)} groups")
+        print(*experts.boards_of(level, steps, recipes, groups), sep="\n")
     return 0
 
 

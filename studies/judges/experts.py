@@ -32,8 +32,10 @@ NEWEST = ("megatron-bridge-perf-summary", "2026", "pretrain")
 """Source, year and task of the groups that are judged: those of the newest table of one vendor."""
 EVERY = 3
 """One group in so many is judged, in the order of their names: a plan takes seconds. `studies/experts.py` has all."""
-LEVELS = ("best",)
-"""Levels of effort that are judged."""
+EFFORTS = ("out-of-the-box", "usual", "best")
+"""Levels of effort of a plan."""
+LEVEL = "best"
+"""The one that is judged: what an expert reaches."""
 SAID = (
     *("model", "gpus", "seq_length", "global_batch", "precision", "fp8_recipe", "framework", "year"),
     *("task", "lora_rank", "lora_targets", "packed_length", "packed_lengths", "optimizer", "dropout"),
@@ -42,6 +44,7 @@ SAID = (
 """What of a job a plan is told: what is trained, on how many GPUs, in which numbers and by which software."""
 WITHIN, AHEAD = 0.02, 0.05
 """Shares of the recipe's step by which a plan may be slower, and from which on its being faster needs a reason."""
+_OF_RECIPES, _OF_RUNS = "plans, against forecasts of tuned recipes", "plans, against the fastest tuned run"
 _ASKED = {"within": 90.0, "worst": 5.0}
 _ASKED_OF_STEPS = {"median": 6.0, "p90": 15.0}
 
@@ -117,14 +120,15 @@ class Reached(NamedTuple):
 
 
 def boards() -> list[Board]:
-    """Return the boards of plans at each level: against forecasts of recipes, and against the fastest runs."""
+    """Return the boards of plans: against forecasts of recipes, and against the fastest runs."""
     judged = groups_of(tuned_runs(), NEWEST)[::EVERY]
-    recipes = [recipe_of(group) for group in judged]
-    found = []
-    for level in LEVELS:
-        steps = [reached(group, level).step_s for group in judged]
-        found += [against_recipes(level, steps, recipes), against_runs(level, steps, judged)]
-    return found
+    steps = [reached(group, LEVEL).step_s for group in judged]
+    return boards_of(LEVEL, steps, [recipe_of(group) for group in judged], judged)
+
+
+def boards_of(level: str, steps: Sequence[float], recipes: Sequence[Forecast], judged: Sequence[Group]) -> list[Board]:
+    """Return both boards of what plans of one level reached."""
+    return [against_recipes(level, steps, recipes), against_runs(level, steps, judged)]
 
 
 @cache
@@ -215,14 +219,14 @@ def against_recipes(level: str, steps: Sequence[float], recipes: Sequence[Foreca
         "bias": np.median(ratio) - 1,
     }
     figures = {name: round(100 * float(value), 2) for name, value in found.items()}
-    return Board("plans, against forecasts of tuned recipes", level, len(ratio), figures, _ASKED)
+    return Board(_OF_RECIPES, level, len(ratio), figures, _ASKED if level == LEVEL else {})
 
 
 def against_runs(level: str, steps: Sequence[float], judged: Sequence[Group]) -> Board:
     """Return by how much the steps that plans promise are off the fastest that was measured."""
     pairs = [(step_s, group.measured_s) for step_s, group in zip(steps, judged, strict=True) if step_s < float("inf")]
     forecast, measured = zip(*pairs, strict=True) if pairs else ((), ())
-    return board_of("plans, against the fastest tuned run", level, forecast, measured, (), **_ASKED_OF_STEPS)
+    return board_of(_OF_RUNS, level, forecast, measured, (), **(_ASKED_OF_STEPS if level == LEVEL else {}))
 
 
 def claims(steps: Sequence[float], recipes: Sequence[Forecast]) -> Iterator[int]:

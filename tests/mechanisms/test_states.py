@@ -161,6 +161,18 @@ def test_copies_in_8_bits_are_of_the_layers_and_gathered_ones_are_one_of_them(pr
     }
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+def test_mxfp8_weights_of_megatron_bridge_have_no_others_next_to_them(zero):
+    layers = PSI - ENDS
+    sizes = {}
+    for name in ("megatron-core-2025", "megatron-bridge-2025"):
+        rank = state_of(job_of(zero=zero, precision="mxfp8", framework=name), 8, 8)
+        sizes[name] = sum(of(WeightTypes(), rank).values())
+    # Without a sharded optimizer nothing is gathered, and the 16-bit weights are the model's own.
+    spared = sizes["megatron-core-2025"] - sizes["megatron-bridge-2025"]
+    assert spared == pytest.approx(2 * layers if zero else 0)
+
+
 @pytest.mark.parametrize("shards", [1, 8])
 def test_frozen_weights_in_8_bits_spare_half_of_their_bytes(shards):
     adapters = 1000

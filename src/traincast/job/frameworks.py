@@ -111,6 +111,9 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     """Whether a pipeline stage keeps its output, which the next one holds as its input, until its backward pass."""
     weight_copies: bool = True
     """Whether 8-bit copies of the weights outlive a microbatch."""
+    mxfp8_alone: bool = False
+    """Whether MXFP8 weights with a sharded optimizer have no 16-bit ones next to them, though these are gathered: they
+    pass through the buffer of the gradients, and are cast from there."""
     frozen_eight_bits: bool = False
     """Whether frozen weights that GEMMs read in 8 bits or less are kept in that type alone."""
     buffer_bytes: float = 0.0

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from traincast.job.job import Job
 from traincast.mechanisms.mechanism import OPTIMIZER, Lasting, Mechanism, Run, Update
+from traincast.mechanisms.precision import keeps_eight_bits
 from traincast.mechanisms.rank import RankState
 from traincast.model.blocks.part import Kernel
 
@@ -20,7 +21,9 @@ class Adam(Mechanism):
     def lasting(self, rank: RankState) -> Iterator[Lasting]:
         """Return main parameters and moments of what the rank updates; sharded parameters are their own main copy."""
         job = rank.job
-        main = job.optimizer.main_parameter_bytes(job.precision.dtype, job.sharding.param_gather_bytes)
+        # Next to weights in 8 bits there is no 16-bit half of a main parameter.
+        kept = 1 if keeps_eight_bits(job) else job.sharding.param_gather_bytes
+        main = job.optimizer.main_parameter_bytes(job.precision.dtype, kept)
         each = job.optimizer.moment_bytes + (0 if rank.shards_parameters else main)
         yield Lasting(OPTIMIZER, each * rank.trained_share * rank.updated_here)
 

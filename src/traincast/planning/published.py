@@ -21,7 +21,9 @@ FEWEST = 2
 """Published runs from which on a setting counts as timed: a single one may have its step from something else."""
 _OFF = frozenset({"off", "none", "0", "0.0", "all"})
 """What says that nothing is done: it is no risk."""
-_LEFT_OUT = frozenset({"gpus", "dp", "microbatches", "precision", "fp8_recipe", "shard", "recompute_layers"})
+_LEFT_OUT = frozenset(
+    {"gpus", "dp", "microbatches", "precision", "fp8_recipe", "shard", "recompute_layers", "loss_kernel", "dropout"}
+)
 """Fields that follow from others, or that are asked for and not chosen."""
 _SOFTWARE = ("parallelism", "pipeline", "precision", "kernels", "experts", "sharding", "recompute", "offload")
 _SET = ("switch", "choice", "names")
