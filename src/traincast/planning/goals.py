@@ -67,6 +67,7 @@ class Run(Struct, frozen=True, kw_only=True):
     model: str
     parameters: int
     """Those that one token passes through."""
+    all_parameters: int
     cluster: str
     gpus: int
     layout: str
@@ -89,6 +90,8 @@ class Largest(Struct, frozen=True, kw_only=True):
     cluster: str
     gpus: int
     parameters: float
+    active: bool
+    """Whether these are what one token passes through, of a model with experts."""
     tokens: float
     limit: str
     """Which limit it is that binds: ``days`` or ``budget``."""
@@ -143,6 +146,7 @@ def _run(model: Model, choice: Choice, limits: Limits) -> Run:
     return Run(
         model=choice.model,
         parameters=parameters(model).active,
+        all_parameters=parameters(model).total,
         cluster=choice.cluster,
         gpus=choice.layout.gpus,
         layout=choice.layout.text,
@@ -183,10 +187,14 @@ def _largest(runs: Sequence[Run], limits: Limits, tokens_per_parameter: float | 
         if not found:
             continue
         count, near, name = min(found)
-        models = [each.model for each in of_case if each.parameters in near]
+        nearest = [each for each in of_case if each.parameters in near]
+        models, active = (
+            [each.model for each in nearest],
+            any(each.all_parameters > each.parameters for each in nearest),
+        )
         how = f"between {' and '.join(models)}" if len(models) > 1 else f"at the FLOP/s of {models[0]}"
         tokens = of_case[0].tokens if tokens_per_parameter is None else tokens_per_parameter * count
-        yield Largest(cluster=cluster, gpus=gpus, parameters=count, tokens=tokens, limit=name, how=how)
+        yield Largest(cluster=cluster, gpus=gpus, parameters=count, active=active, tokens=tokens, limit=name, how=how)
 
 
 def interpolated(points: Sequence[tuple[float, float]], limit: float, power: float) -> tuple[float, tuple[float, ...]]:

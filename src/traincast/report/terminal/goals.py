@@ -61,7 +61,8 @@ def _cost(run: Run) -> str:
 def _largest(each: Largest, goal: Goal) -> str:
     rate = goal.tokens_per_parameter
     tokens = f"{format_count(each.tokens)} tokens{'' if rate is None else f', {rate:g} a parameter'}"
-    told = f"{format_count(each.parameters)} parameters on {each.gpus:,} GPUs of {each.cluster} with {tokens}"
+    count = f"{format_count(each.parameters)} {'active ' if each.active else ''}parameters"
+    told = f"{count} on {each.gpus:,} GPUs of {each.cluster} with {tokens}"
     both = goal.limits.days is not None and goal.limits.budget is not None
     binds = "" if not both else "days bind, " if each.limit == "days" else "money binds, "
     return f"{told} ({binds}{each.how})"
