@@ -6,7 +6,8 @@ refuses elsewhere, in `validate_args` and where a step starts, is a table of rul
 (`megatron_rules.csv`), which is asked whether Megatron Core is installed or not.
 
 `pip install megatron-core==0.16.1 torch==2.13.0` is enough: Transformer Engine, which needs a GPU, is taken to be
-there. A checkout of Megatron-LM before it on the path is asked instead (it needs Triton, too).
+there. A checkout of Megatron-LM before it on the path is asked instead (it needs Triton, too), and whether it takes the
+flags that are written of the job (`megatron_flags.py`).
 """
 
 import argparse
@@ -66,11 +67,18 @@ def rules() -> tuple[Rule, ...]:
         return read_rules(csv.DictReader(file))
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Leave out the warnings of what is imported and asked."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 @cache
 def release() -> str | None:
     """Return the release of Megatron Core that is installed; None: none, and only the rules are asked."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         try:
             import megatron.core
             import megatron.core.distributed
@@ -84,7 +92,12 @@ def release() -> str | None:
 def refusals(job: Job, cluster: Cluster | None = None) -> list[str]:
     """Return what Megatron-LM and Megatron Core say against a job, each with who says it; empty: they accept it."""
     found = [f"{rule.source}: {rule.says}" for rule in rules() if breaks(rule, rule_facts(job, cluster))]
-    return found if release() is None else [*found, *_of_configurations(job)]
+    if release() is None:
+        return found
+    from megatron_flags import flag_refusals
+
+    found += _of_configurations(job)
+    return found if cluster is None else [*found, *flag_refusals(job, cluster)]
 
 
 def breaks(rule: Rule, facts: Mapping[str, Any]) -> bool:
@@ -124,8 +137,7 @@ def _of_configurations(job: Job) -> list[str]:
         if any(value for name, value in said.items() if name not in known):
             continue
         try:
-            with _transformer_engine(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with transformer_engine(), quietly():
                 kind(**known)
         except (AssertionError, ValueError, RuntimeError, NotImplementedError, ImportError) as error:
             found.append(f"megatron-core {release()}, {kind.__name__}: {' '.join(str(error).split())}")
@@ -153,7 +165,7 @@ def _kinds(job: Job) -> list[tuple[type[Any], dict[str, Any]]]:
 
 
 @contextmanager
-def _transformer_engine() -> Iterator[None]:
+def transformer_engine() -> Iterator[None]:
     """Take Transformer Engine to be there, where Megatron Core asks for its release or for a kernel of it."""
     from megatron.core import utils
     from megatron.core.transformer.moe import moe_utils

@@ -143,8 +143,23 @@ def test_all_that_is_said_stands_in_the_order_of_writing_and_is_read():
     assert {titan.find(name.replace("_", "-")).effect for name in names} == {READ}
 
 
+def test_what_megatron_demands_with_other_flags_is_written():
+    settings = {"cuda_graph_impl": "full_iteration", "moe_paged_stash": True, "moe_dispatcher": "hybridep"}
+    job = resolved(MOE | settings, "megatron-core-2026")
+    text = WRITES["megatron"](job)
+    assert "--moe-expert-rank-capacity-factor 1.5" in text
+    assert "--no-check-for-nan-in-loss-and-grad" in text
+    assert "--cross-entropy-fusion-impl native" in text
+    assert "# loss in one kernel: Megatron-LM refuses it" in text
+    assert "--cross-entropy-fusion-impl te" in WRITES["megatron"](resolved(MOE, "megatron-core-2025"))
+    recipe = WRITES["bridge"](job)
+    assert "model.moe_expert_rank_capacity_factor=1.5" in recipe
+    assert "rerun_state_machine.check_for_nan_in_loss=false" in recipe
+
+
 def test_a_type_that_megatron_does_not_name_is_no_flag_of_precision():
     job = resolved(DENSE | {"tp": 2, "precision": "fp32"}, "megatron-core-2026")
-    words = WRITES["megatron"](job).split()
+    lines = WRITES["megatron"](job).splitlines()
+    words = [word for line in lines if not line.startswith("#") for word in line.split()]
     assert not {"--bf16", "--fp16"} & set(words)
     assert draft_like("megatron", words).fields["precision"] == "fp32"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from traincast.dialects.flags import flag_table
-from traincast.dialects.megatron_writing import gathers_once, lost_by_megatron, megatron_said
+from traincast.dialects.megatron_writing import demanded_by, gathers_once, lost_by_megatron, megatron_said
 from traincast.dialects.recipe_flags import PRECISION_FLAGS, flag_of_setting, flags_of_precision
 from traincast.job.job import Job
 
@@ -19,7 +19,8 @@ def bridge_text(job: Job) -> str:
     lost = [*lost_by_megatron(job, "Megatron-Bridge")]
     if gathers_once(job):
         lost.append("# parameters gathered once: Megatron-Bridge gathers them again for the backward pass")
-    lines = (f"{name}={plain_setting(value)}" for name, value in bridge_said(job).items())
+    said = bridge_said(job) | demanded_by(job, flag_table("bridge").further["demanded"])
+    lines = (f"{name}={plain_setting(value)}" for name, value in said.items())
     return "".join(f"{line}\n" for line in (*lines, *lost))
 
 

@@ -3,7 +3,7 @@
 Source: NVIDIA/Megatron-LM, megatron/training/arguments.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traincast.dialects.flags import flag_table
@@ -18,8 +18,9 @@ from traincast.schedules.schedule import USUAL
 
 def megatron_text(job: Job) -> str:
     """Return the flags of Megatron-LM, one a line."""
-    lines = [flag_line("--", *each) for each in written_flags(job).items()]
-    lost = [*lost_by_megatron(job, "Megatron-LM")]
+    said = {name: value for name, value in written_flags(job).items() if name != _EIGHT_BIT_ATTENTION}
+    lines = [flag_line("--", *each) for each in (said | _demanded(job)).items()]
+    lost = [*lost_by_megatron(job, "Megatron-LM"), *_lost_by_flags(job)]
     if gathers_once(job) and not _fits_torch_fsdp(job):
         lost.append("# parameters gathered once: Megatron-LM has that with pp 1 and ep 1 alone (--use-torch-fsdp2)")
     return "".join(f"{line}\n" for line in (*lines, *lost))
@@ -29,6 +30,41 @@ def written_flags(job: Job) -> dict[str, Any]:
     """Return the flags that are written of a job, in their order, with their values."""
     names = flag_table("megatron").further["writes"]["flags"].split()
     return dict(in_order(names, megatron_said(job, torch_fsdp=_fits_torch_fsdp(job))))
+
+
+_EIGHT_BIT_ATTENTION = "fp8-dot-product-attention"
+
+
+def _demanded(job: Job) -> dict[str, Any]:
+    """Return the flags that Megatron-LM demands because of others, and that no field of a job says."""
+    also = ("fused_loss",) if _lacks_fused_loss(job) else ()
+    return demanded_by(job, flag_table("megatron").further["demanded"], *also)
+
+
+def demanded_by(job: Job, table: Mapping[str, Mapping[str, Any]], *also: str) -> dict[str, Any]:
+    """Return what a table says is demanded with what a job has, and with what holds `also`."""
+    whole, sharding = FULL_ITERATION in job.kernels.cuda_graph_scope, job.sharding
+    holds = {
+        "paged_stash": job.experts.paged_stash and job.model.experts is not None,
+        "full_iteration": whole,
+        "offload_in_iteration": whole and bool(job.offload.modules),
+        "megatron_fsdp": sharding.zero > 1 and not _fits_torch_fsdp(job),
+    }
+    names = [*(name for name, held in holds.items() if held), *also]
+    return {flag: value for name in names for flag, value in table.get(name, {}).items()}
+
+
+def _lacks_fused_loss(job: Job) -> bool:
+    """Say whether Megatron-LM refuses Transformer Engine's loss, as it does since August 2026."""
+    return job.kernels.loss_kernel == "fused" and job.framework.year > 2025
+
+
+def _lost_by_flags(job: Job) -> Iterator[str]:
+    """Yield a comment for what Megatron-LM has no flag for, though Megatron Core and Megatron-Bridge have it."""
+    if _lacks_fused_loss(job):
+        yield "# loss in one kernel: Megatron-LM refuses it since August 2026, native keeps 10 bytes of a logit, not 4"
+    if job.precision.fp8_attention and job.precision.in_eight_bits:
+        yield "# attention in 8 bits: Megatron-Bridge alone has that (fp8_dot_product_attention)"
 
 
 def megatron_said(job: Job, *, torch_fsdp: bool = False) -> dict[str, Any]:
