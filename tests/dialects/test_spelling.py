@@ -27,7 +27,8 @@ def told(framework, job, fields, cluster="b200"):
         (
             MOE | {"precision": "mxfp8", "moe_dispatcher": "hybridep", "te_op_fuser": True, "cuda_graphs": False},
             {"cuda_graphs": None, "cuda_graph_impl": "full_iteration", "moe_paged_stash": True},
-            "--cuda-graph-impl full_iteration --moe-paged-stash",
+            "--cuda-graph-impl full_iteration --moe-paged-stash --moe-expert-rank-capacity-factor 1.5 "
+            "--moe-paged-stash-buffer-size-factor-cuda 1.2 --no-check-for-nan-in-loss-and-grad",
         ),
         (
             MOE | {"moe_dispatcher": "alltoall"},

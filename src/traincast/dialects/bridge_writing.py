@@ -19,14 +19,13 @@ def bridge_text(job: Job) -> str:
     lost = [*lost_by_megatron(job, "Megatron-Bridge")]
     if gathers_once(job):
         lost.append("# parameters gathered once: Megatron-Bridge gathers them again for the backward pass")
-    said = bridge_said(job) | demanded_by(job, flag_table("bridge").further["demanded"])
-    lines = (f"{name}={plain_setting(value)}" for name, value in said.items())
+    lines = (f"{name}={plain_setting(value)}" for name, value in bridge_said(job).items())
     return "".join(f"{line}\n" for line in (*lines, *lost))
 
 
 def bridge_said(job: Job) -> dict[str, Any]:
-    """Return the settings of a recipe that say a job, by name."""
-    return dict(_settings(job))
+    """Return the settings of a recipe that say a job, by name; then what these demand."""
+    return dict(_settings(job)) | demanded_by(job, flag_table("bridge").further["demanded"])
 
 
 def _settings(job: Job) -> Iterator[tuple[str, Any]]:

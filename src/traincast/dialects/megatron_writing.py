@@ -18,8 +18,7 @@ from traincast.schedules.schedule import USUAL
 
 def megatron_text(job: Job) -> str:
     """Return the flags of Megatron-LM, one a line."""
-    said = {name: value for name, value in written_flags(job).items() if name != _EIGHT_BIT_ATTENTION}
-    lines = [flag_line("--", *each) for each in (said | _demanded(job)).items()]
+    lines = [flag_line("--", *each) for each in written_flags(job).items()]
     lost = [*lost_by_megatron(job, "Megatron-LM"), *_lost_by_flags(job)]
     if gathers_once(job) and not _fits_torch_fsdp(job):
         lost.append("# parameters gathered once: Megatron-LM has that with pp 1 and ep 1 alone (--use-torch-fsdp2)")
@@ -27,9 +26,10 @@ def megatron_text(job: Job) -> str:
 
 
 def written_flags(job: Job) -> dict[str, Any]:
-    """Return the flags that are written of a job, in their order, with their values."""
+    """Return the flags that are written of a job, in their order, with their values; then what these demand."""
     names = flag_table("megatron").further["writes"]["flags"].split()
-    return dict(in_order(names, megatron_said(job, torch_fsdp=_fits_torch_fsdp(job))))
+    said = in_order(names, megatron_said(job, torch_fsdp=_fits_torch_fsdp(job)))
+    return {name: value for name, value in said if name != _EIGHT_BIT_ATTENTION} | _demanded(job)
 
 
 _EIGHT_BIT_ATTENTION = "fp8-dot-product-attention"

@@ -117,7 +117,9 @@ def _unlike(plan: Plan, choice: Choice, like: str, text: str) -> str:
         return f"planned for {plan.framework}; --framework torchtitan-2025 plans for torchtitan"
     try:
         planned = resolve_job(request, cluster)
-        said = Draft(model=plan.asked.model, fields={"gpus": plan.gpus, "framework": framework})
+        # No plan decides what computes the loss; where a framework cannot be told it, a comment of the file says so.
+        given = {"gpus": plan.gpus, "framework": framework, "loss_kernel": planned.kernels.loss_kernel}
+        said = Draft(model=plan.asked.model, fields=given)
         read = resolve_job(_read(like, text).under(said).request(), cluster)
         differing = list(_differences(planned, read))
         if not differing or _alike(planned, read, Setting(cluster=cluster)):

@@ -12,8 +12,9 @@ from traincast.job.condition_facts import job_facts
 from traincast.job.job import Job
 from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.resolve import resolve_job
-from traincast.simulation.advice import Bench, Tried, advise
+from traincast.simulation.advice import advise
 from traincast.simulation.advised_changes import changes_of
+from traincast.simulation.alternatives import Bench, Tried
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.job_step import JobStep, plan_in
 from traincast.simulation.result import Result

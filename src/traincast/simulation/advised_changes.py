@@ -10,7 +10,7 @@ from traincast.job.recompute import Recomputation
 from traincast.job.switches import Switch, offered
 from traincast.model.recompute import DEFAULT_MODULES
 from traincast.schedules.schedule import usual_schedule
-from traincast.simulation.advice import COMPUTE, Alternative
+from traincast.simulation.alternatives import COMPUTE, Alternative
 
 
 def changes_of(job: Job, gpu: Gpu) -> Iterator[Alternative]:
@@ -18,6 +18,7 @@ def changes_of(job: Job, gpu: Gpu) -> Iterator[Alternative]:
     yield from map(_switched, offered(job.framework))
     yield from _recompute(job)
     yield from _offload(job)
+    yield from _sharding(job)
     yield from _narrower(job, gpu)
     yield from _layouts(job)
 
@@ -126,6 +127,19 @@ def _offload(job: Job) -> Iterator[Alternative]:
     if offload.modules:
         none = {"offload_modules": ()}
         yield Alternative(name="inputs of modules on the GPU", fields=none, shortens=waits)
+
+
+_WITH_STAGES: Mapping[str, tuple[int, ...]] = {"megatron": (0, 1, 3), "deepspeed": (0, 1, 2, 3), "torch": (0, 3)}
+"""Kin of frameworks to the stages of ZeRO that they are told by a switch of their own."""
+
+
+def _sharding(job: Job) -> Iterator[Alternative]:
+    """Yield the next lower stage of ZeRO, which exchanges less and keeps more."""
+    lower = [stage for stage in _WITH_STAGES.get(job.framework.kin, ()) if 0 < stage < job.sharding.zero]
+    if lower:
+        names = {1: "the optimizer's state", 2: "the optimizer's state and gradients"}
+        fields = {"zero": lower[-1], "reshard_after_forward": None, "offload_parameters": None}
+        yield Alternative(name=f"{names[lower[-1]]} sharded alone", fields=fields, shortens=(*_REPLICAS, "host"))
 
 
 def _layouts(job: Job) -> Iterator[Alternative]:
