@@ -16,6 +16,7 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from datafiles import table_path
 from judges.board import Board, board_of
@@ -28,6 +29,7 @@ from traincast.estimate.memory import JobMemory, StageMemory, chance_of_oom, usa
 from traincast.estimate.memory.fits import REFUSED_ABOVE, chance_with
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
+from traincast.job.frameworks import MemoryPolicy
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import model_over_base
@@ -45,6 +47,8 @@ FLOOR = 0.1
 1,108 published runs, all of which ran, one in fifteen is forecast to need a little more than it had."""
 TENTHS, LEAST_ROWS = 10, 20
 LEFT_OUT = "memory, source left out"
+OWN_SLACK = ("megatron-deepspeed-2022",)
+"""Frameworks whose allocator slack is fitted to these runs, which are judged with the usual one."""
 
 
 class Peak(NamedTuple):
@@ -83,6 +87,9 @@ def _peak_of_run(run: MeasuredRun) -> list[Peak]:
         job = job_of_run(run)
     except TraincastError:
         return []
+    if job.framework.name in OWN_SLACK:
+        usual = replace(job.framework.memory, slack=MemoryPolicy().slack)
+        job = replace(job, framework=replace(job.framework, memory=usual))
     memory = JobMemory(job if run.cells.get(HOST_AHEAD) != "false" else without_waiting(job))
     stages = memory.stages
     printed = stages[0] if run.first_stage_memory else stages[memory.worst]

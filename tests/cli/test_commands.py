@@ -134,6 +134,7 @@ COMMANDS = {
             "--unfused",
             "--step-checks",
             "--loss-kernel",
+            "--loss-tiles",
             "--dropout",
         ),
         *("--pipeline-layout", "--pipeline-model-parallel-layout", "--mtp-layers", "--mtp-num-layers"),

@@ -76,7 +76,8 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     gradient_bytes: int = 0
     """Bytes per parameter of the gradients that are kept from the first microbatch to the optimizer; 0: as reduced."""
     passing_gradient_bytes: int = 0
-    """Bytes per parameter of gradients that only pass through but have a place of their own."""
+    """Bytes per parameter of gradients that only pass through but have a place of their own: none where gradients are
+    kept as the backward pass makes them."""
     main_gradients_up_to_zero: int = 2
     """Largest stage of ZeRO with which the optimizer's step makes fp32 gradients of those in 16 bits; -1: never.
     Source: Megatron-LM, docs on the distributed optimizer (18 bytes per parameter with fp32 gradients, 20 with others).
@@ -307,10 +308,12 @@ class Framework(Struct, frozen=True, kw_only=True):
         """
         fused = loss_kernel == "fused" if loss_kernel else self.memory.fused_loss
         logit_bytes = COMPILED_LOGIT_BYTES if loss_kernel == "compiled" else self.memory.logit_bytes
+        kept_bytes, passing = self.memory.gradient_bytes or self.grad_reduce_bytes, self.memory.passing_gradient_bytes
         narrow = self.grad_reduce_bytes == 2 and zero <= self.memory.main_gradients_up_to_zero
         return replace(
             self.memory,
-            gradient_bytes=self.memory.gradient_bytes or self.grad_reduce_bytes,
+            gradient_bytes=kept_bytes,
+            passing_gradient_bytes=passing if kept_bytes > passing else 0,
             main_gradient_bytes=4 if narrow else 0,
             dropout=self.memory.dropout if dropout is None else dropout,
             fused_loss=fused,

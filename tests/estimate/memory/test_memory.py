@@ -579,3 +579,13 @@ def test_the_verdict_says_what_is_needed_and_what_is_missing_in_gib():
     assert verdict.text.startswith(f"the job does not fit: stage 0 needs {needed:,.1f} GiB, {usable:.1f} GiB usable")
     assert f"over by {needed - usable:,.1f} GiB" in verdict.text
     assert usable == pytest.approx(79.1, abs=0.1)
+
+
+def test_gradients_of_a_backward_pass_are_there_where_they_are_added_to_wider_ones():
+    """DeepSpeed's BF16 optimizer: 4 bytes that wait for the update, 2 that pass; none pass where 2 are kept."""
+    wide, narrow = (
+        memory_of(job_of(framework="megatron-deepspeed-2022", gpus=8, tp=8, pp=1, grad_reduce_bytes=each))[0]
+        for each in (4, 2)
+    )
+    assert wide.gradients == pytest.approx(3 * narrow.gradients)
+    assert narrow.gradients == pytest.approx(narrow.parameters)
