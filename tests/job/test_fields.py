@@ -123,7 +123,7 @@ def test_a_result_tells_what_was_decided():
 
 
 def test_a_layout_has_the_fields_that_plans_show():
-    assert Layout.__struct_fields__ == COLUMNS
+    assert Layout.__struct_fields__ == (*COLUMNS, "software")
     assert {*AXES} == {*axes()}
 
 
