@@ -124,7 +124,9 @@ def test_every_switch_is_allowed_on_some_job():
         plain = job(model, cluster, **said)
         facts = job_facts(plain, load_cluster(cluster))
         found |= {each.name for each in offered(plain.framework) if allowed(each, facts) is None}
-    assert {each.name for each in SWITCHES} - found == LATER
+    # One hides what another overlaps, and has no effect without.
+    hidden = {"weight gradients that hide exchanges with experts, too"}
+    assert {each.name for each in SWITCHES} - found == LATER | hidden
 
 
 def test_frameworks_have_what_their_release_has():

@@ -83,7 +83,7 @@ def test_a_schedule_that_hardly_any_published_run_has_is_risky(plain, piped):
 
 def test_between_published_degrees_others_are_as_good():
     model = load_model("llama3-8b")
-    job = SimpleNamespace(model=model, framework=SimpleNamespace(kin="megatron"))
+    job = SimpleNamespace(model=model, framework=SimpleNamespace(kin="megatron"), decided=lambda name: None)
     layout = replace(finalist(tp=2, pp=1).layout, micro_batch=3)
     known = {("megatron", kind_of(model), name): {value: 2} for name, value in settings_of(layout)}
     assert unpublished(layout, job, known) == ()

@@ -97,6 +97,11 @@ class Layout(Struct, frozen=True, kw_only=True):
         return "recompute full" + (f", {self.recompute_layers} layers" if self.recompute_layers else "")
 
 
+def software_text(layout: Layout) -> str:
+    """Return the settings of software of a layout as a table has them: ``te_op_fuser=on cuda_graph_impl=local``."""
+    return " ".join(f"{name}={said(value).replace(' ', '+')}" for name, value in layout.software)
+
+
 def said(value: object) -> str:
     """Return a value of a field in words."""
     if isinstance(value, tuple):

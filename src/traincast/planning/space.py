@@ -46,8 +46,11 @@ split 8,192 tokens over two ranks (NVIDIA/dgxc-benchmarking, llama3.1)."""
 _LEAST_DISPATCHER = "deepep"
 """Dispatcher with the fewest kernels of its own."""
 
-_RECOMPUTED = ("recompute", "recompute_layers", "recompute_method", "recompute_modules", "offload_activations")
-"""Facts that each recomputation of a pipeline decides."""
+_DECIDED_LATER = (
+    *("recompute", "recompute_layers", "recompute_method", "recompute_modules", "offload_activations"),
+    *("zero", "overlap_grad_reduce", "overlap_param_gather"),
+)
+"""Facts that each layout of a pipeline decides."""
 
 
 class Degrees(Struct, frozen=True):
@@ -264,7 +267,8 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         if variant.ideal:
             return True
         settings = (*variant.ways, *variant.software, ("moe_dispatcher", variant.moe_dispatcher))
-        known = {name: value for name, value in job_facts(job, self.cluster).items() if name not in _RECOMPUTED}
+        known = {name: value for name, value in job_facts(job, self.cluster).items() if name not in _DECIDED_LATER}
+        known |= self._zero(job.parallel.replicas)
         if recompute is not None:
             known |= {**asdict(recompute), "recompute_modules": recompute.recomputed_modules}
         return self.software.allows(settings, known)
@@ -360,6 +364,11 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
             found += [(zero, each) for each in self.among("shard", splits) if replicas % each == 0 and each > 1]
         return found
 
+    def _zero(self, replicas: int) -> dict[str, int]:
+        """Return the stage of ZeRO as a fact, where only one is tried."""
+        zeros = {zero for zero, _ in self.shardings(replicas)}
+        return {"zero": next(iter(zeros))} if len(zeros) == 1 else {}
+
     def reshards(self, zero: int, pp: int) -> tuple[bool, ...]:
         """Return whether gathered parameters may be freed after the forward pass, and gathered again.
 
@@ -411,8 +420,7 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         of = asdict(degrees)
         known = of | layout_facts(cp=degrees.cp, dp=degrees.dp, ep=degrees.ep, etp=degrees.etp, domain=domain)
         known |= precision_facts(precision)
-        zeros = {zero for zero, _ in self.shardings(degrees.replicas)}
-        known |= {"zero": next(iter(zeros))} if len(zeros) == 1 else {}
+        known |= self._zero(degrees.replicas)
         usual = {name: value for name, value in self.usual(degrees, precision).items() if is_of_way(name)}
         for each in self.software.choices(known):
             yield routed(tuple(sorted({**usual, **dict(each)}.items())))

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from traincast.planning.answer import Plan
-from traincast.planning.layout import COLUMNS
+from traincast.planning.layout import COLUMNS, software_text
 from traincast.planning.several import Plans
 from traincast.report.explorer.points import plan_page
 from traincast.report.exports import exports
@@ -40,10 +40,10 @@ def _files_of(plan: Plan, stem: str) -> dict[str, str]:
 
 def plan_csv(plan: Plan | Plans) -> str:
     """Return the layouts of a plan as a table, one a line."""
-    lines = [csv_line(("model", "cluster", *COLUMNS, *_FIGURES, *_RUN, "mfu", "tied", "pareto", "limited_by"))]
+    lines = [csv_line(("model", "cluster", *COLUMNS, "software", *_FIGURES, *_RUN, "mfu", "tied", "pareto", "limited_by"))]
     kept = {each.identity for each in plan.pareto}
     for each in plan.shown:
-        layout = [_cell(getattr(each.layout, name)) for name in COLUMNS]
+        layout = [*(_cell(getattr(each.layout, name)) for name in COLUMNS), software_text(each.layout)]
         figures = [_cell(getattr(each, name)) for name in _FIGURES]
         run = [_cell(getattr(each.training, name, None)) for name in _RUN]
         limit = next((part for part, _ in each.limits), "")
