@@ -12,13 +12,17 @@ from traincast.dialects.torchtitan_pipeline import pipeline_settings
 from traincast.dialects.writing import flags_of_fields, lost_schedule, toml_of
 from traincast.job.job import Job
 
+_QUANTIZED = "quantize.linear."
+"""What precedes the names of converters and of their settings since 0.2 (components/quantization/float8.py)."""
+
 
 def torchtitan_text(job: Job) -> str:
     """Return the tables of a configuration file that say a job."""
     tables: dict[str, dict[str, Any]] = {}
     for name, value in torchtitan_said(job).items():
-        section, _, key = name.partition(".")
-        tables.setdefault(section, {})[key] = value
+        section, _, key = (f"{_QUANTIZED}{name}" if name.startswith("float8.") else name).partition(".")
+        is_named = name == "model.converters"
+        tables.setdefault(section, {})[key] = [f"{_QUANTIZED}{each}" for each in value] if is_named else value
     return "".join(f"{line}\n" for line in _lost(job)) + toml_of(tables)
 
 
