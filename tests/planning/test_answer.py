@@ -75,7 +75,8 @@ def test_flags_of_megatron_say_the_layout(plan, given):
     usual = {"cp": 1, "ep": 1, "etp": given["tp"], "micro_batch": 1, "microbatches": 8, "schedule": "1f1b", "zero": 1}
     usual |= {"shard": given["dp"], "recompute": "none", "sequence_parallel": given["tp"] > 1, "gpus": 16}
     layout = Layout(**(usual | given))
-    words = WRITES["megatron"](decided(plan, replace(plan.best[0], layout=layout))).split()
+    lines = WRITES["megatron"](decided(plan, replace(plan.best[0], layout=layout))).splitlines()
+    words = " ".join(line.partition("#")[0] for line in lines).split()
     pasted = draft_like("megatron", words)
     job = resolve_job(pasted.under(Draft(model="llama3-8b", fields={"gpus": 16})).request(), H100)
     parallel = job.parallel
@@ -229,7 +230,7 @@ def test_a_layout_is_run_again_and_taken_by_a_forecast(model, more):
             assert api.run_again(given).iteration_time_s == each.result.iteration_time_s
         fields = {name: getattr(each.layout, name) for name in (*names, "recompute_method", "recompute_modules")}
         kind = {"moe_dispatcher": each.layout.moe_dispatcher, "schedule": each.layout.schedule}
-        again = api.predict(cluster="h200", **said, **fields, **kind)
+        again = api.predict(cluster="h200", **said, **{**fields, **kind, **dict(each.layout.software)})
         assert again.iteration_time_s == pytest.approx(each.result.iteration_time_s, rel=1e-12)
 
 

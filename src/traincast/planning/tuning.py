@@ -124,6 +124,8 @@ def settled(
     own = by_framework(space.framework, said, space.request)
     now, found, taken = best, list[Switched](), list(_taken(space.software.switches, said, own))
     for each in taken.copy():
+        if each.axis in space.software.forced:
+            continue  # without it the framework does what cannot run here
         layout = _without(now.layout, {name: own.get(name) for name, _ in each.settings})
         try:
             result, done = simulate(layout)

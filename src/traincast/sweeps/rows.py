@@ -6,6 +6,7 @@ from typing import Any
 from traincast.job.draft import Draft
 from traincast.planning.answer import Plan
 from traincast.planning.layout import COLUMNS as LAYOUT_COLUMNS
+from traincast.planning.layout import software_text
 from traincast.simulation.result import Result
 from traincast.simulation.result_records import RESULT_DEGREES
 
@@ -26,7 +27,7 @@ COLUMNS = (
 ``failed`` (a defect, or its worker died); the last three say why in ``message``."""
 
 _DECIDED = tuple(name for name in LAYOUT_COLUMNS if name not in (*COLUMNS, "gpus"))
-_LAYOUT = ("layout", *_DECIDED)
+_LAYOUT = ("layout", *_DECIDED, "software")
 PLAN_COLUMNS = (*COLUMNS[:-1], *_LAYOUT, *_CHOICE, "message")
 """The same of points that are plans: the figures of the layout to run, what else of it was decided, how likely it is
 the best, how many are tied with it, and how many layouts were worked out, fit, and were simulated."""
@@ -59,6 +60,7 @@ def row_of_plan(plan: Plan, draft: Draft, prices: Mapping[str, float]) -> Row:
     """Return what a plan says of its point: the layout to run, and how sure it is."""
     best = plan.best[0]
     layout = {name: _cell(getattr(best.layout, name)) for name in _DECIDED}
+    layout["software"] = software_text(best.layout)
     found = {
         **row_of(best.result, draft, prices),
         "layout": best.layout.text,
