@@ -25,13 +25,16 @@ from unittest.mock import patch
 
 from msgspec import Struct
 
+import traincast
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 from traincast.job.condition_facts import job_facts
 from traincast.job.conditions import Condition, broken, read_conditions
 from traincast.job.job import Job
 from traincast.job.job_file import read_job_file
+from traincast.job.record import record_from_table
 from traincast.job.resolve import resolve_job
+from traincast.planning.answer import Plan
 
 PINNED = "0.16.1"
 """Release of Megatron Core that CI asks: the newest of February 2026 that PyPI has."""
@@ -196,22 +199,36 @@ def transformer_engine() -> Iterator[None]:
         yield
 
 
+def of_plan(plan: Plan) -> Iterator[tuple[str, list[str]]]:
+    """Yield each layout that a plan proposes, in a line, with what is said against the job that was forecast of it."""
+    for each in plan.best:
+        record = record_from_table(each.result.run or {}, (), each.layout.text)
+        if record.job is not None:
+            job = record.job if isinstance(record.job, Job) else resolve_job(record.job, record.cluster)
+            yield each.layout.text, refusals(job, record.cluster)
+
+
 def main() -> int:
-    """Print what is said against the jobs of some files; 1 where anything is."""
+    """Print what is said against the jobs of some files, or against what plans of them propose; 1 where anything is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="+", metavar="JOB.toml")
-    said = 0
-    for path in parser.parse_args().jobs:
+    parser.add_argument("--plan", action="store_true", help="ask of the layouts that are planned for the jobs")
+    options = parser.parse_args()
+    asked = "the rules alone" if release() is None else f"megatron-core {release()} and the rules"
+    found: list[tuple[str, list[str]]] = []
+    for path in options.jobs:
+        if options.plan:
+            found += ((f"{path}, {layout}", said) for layout, said in of_plan(traincast.plan(path)))
+            continue
         draft = read_job_file(path)
         cluster = draft.cluster if isinstance(draft.cluster, Cluster) else load_cluster(draft.cluster or "h100")
         job = resolve_job(draft.request(), cluster)
-        found, missing = refusals(job, cluster), unknown(job)
-        said += len(found)
-        asked = "the rules alone" if release() is None else f"megatron-core {release()} and the rules"
-        print(f"{path}: {'; '.join(found) or f'accepted by {asked}'}")
-        if missing:
-            print(f"  not known to megatron-core {release()}, so that it was not asked: {', '.join(missing)}")
-    return int(said > 0)
+        found.append((path, refusals(job, cluster)))
+        if missing := unknown(job):
+            print(f"{path}: megatron-core {release()} is older than {', '.join(missing)}, so that the rules alone say")
+    for what, said in found:
+        print(f"{what}: {'; '.join(said) or f'accepted by {asked}'}")
+    return int(any(said for _, said in found))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ JOBS = [
     ),
     ("qwen3-30b-a3b", "gb200", {"ep": 8, "precision": "mxfp8", "moe_dispatcher": "hybridep", "te_op_fuser": True}),
     ("qwen3-30b-a3b", "b200", {"ep": 8, "moe_dispatcher": "alltoall"}),
+    ("qwen3-30b-a3b", "h100", {"ep": 8, "moe_dispatcher": "alltoall", "moe_a2a_overlap": True}),
     ("llama3-8b", "h100", {"tp": 2, "precision": "fp8"}),
     ("llama3-8b", "a100", {"zero": 3}),
     ("nemotron-h-56b", "gb200", {"gpus": 64, "tp": 4}),

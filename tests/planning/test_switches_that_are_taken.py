@@ -38,7 +38,7 @@ def forecast(model, cluster, said):
 def is_allowed(switch, model, cluster, said):
     machine = load_cluster(cluster)
     job = resolve_job(JobRequest(model=load_model(model), **said), machine)
-    return switch.of(job.framework) and allowed(switch, job_facts(job, machine) | switch.fields) is None
+    return switch.is_in(job.framework) and allowed(switch, job_facts(job, machine) | switch.fields) is None
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 
 import megatron_checks
 import torchtitan_checks
+import traincast
 from traincast.errors import TraincastError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.condition_facts import FACTS, job_facts
@@ -155,6 +156,14 @@ def test_torchtitan_accepts_what_switches_allow_together(framework):
             continue
         assert not torchtitan_checks.refusals(changed, cluster), (said, [each.name for each in chosen])
         asked += 1
+
+
+@pytest.mark.slow
+def test_what_a_plan_proposes_is_asked_about():
+    plan = traincast.plan(model="llama3-8b", cluster="h100", gpus=8, global_batch=64, seq_length=4096, top=3)
+    asked = list(megatron_checks.of_plan(plan))
+    assert [text for text, _ in asked] == [each.layout.text for each in plan.best]
+    assert not any(said for _, said in asked)
 
 
 def test_the_rules_are_asked_without_megatron_core():

@@ -1,6 +1,6 @@
 """What conditions on a job may ask about: fields of a job and of its layout, and a few facts of model and machine.
 
-Conditions are written in tables of facts (`traincast.job.conditions`): switches of software, habits of recipes. Whoever
+Conditions are written in tables of facts (`traincast.job.conditions`), such as that of switches of software. Whoever
 asks hands over what is known so far; what is not is not held against a job.
 """
 
@@ -35,7 +35,7 @@ FACTS: Mapping[str, str] = MappingProxyType(
         "ep_crosses_domains": "expert ranks in several NVLink domains",
     }
 )
-"""Facts that are no fields of a job, and what they are."""
+"""Facts that are not fields of a job, and what they are."""
 
 
 def model_facts(model: Model) -> dict[str, Any]:

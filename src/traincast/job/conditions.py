@@ -49,7 +49,7 @@ def read_conditions(text: str, where: str = "needs") -> tuple[Condition, ...]:
     Raises
     ------
     ConfigError
-        If one of them has another form, or compares with what is no number.
+        If one of them has another form, or compares with what is not a number.
     """
     return tuple(_read(each.strip(), where) for each in text.split(";") if each.strip())
 

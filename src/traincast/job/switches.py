@@ -62,9 +62,11 @@ class Switch(Struct, frozen=True, kw_only=True):
         """Return the fields of a job that it sets."""
         return dict(self.settings)
 
-    def of(self, framework: Framework) -> bool:
+    def is_in(self, framework: Framework) -> bool:
         """Say whether a framework has it."""
         return any(kin in (framework.kin, framework.name) and framework.year >= since for kin, since in self.offered_by)
+
+    of = is_in
 
 
 class _Row(Struct, kw_only=True):
@@ -160,7 +162,7 @@ SWITCHES = read_switches(shipped_rows(TABLE))
 
 def offered(framework: Framework, facts: Mapping[str, Any] = MappingProxyType({})) -> tuple[Switch, ...]:
     """Return the switches that a framework has, without those that what is known already excludes."""
-    return tuple(each for each in SWITCHES if each.of(framework) and allowed(each, facts) is None)
+    return tuple(each for each in SWITCHES if each.is_in(framework) and allowed(each, facts) is None)
 
 
 def allowed(switch: Switch, facts: Mapping[str, Any]) -> str | None:
