@@ -33,7 +33,7 @@ add."""
 OWN_SHARE = 0.01
 """Standard deviation, as a share of the step, of what no class explains and both steps do not share: as much as repeats
 of a run with equal settings differ (docs/published-runs.md, noise)."""
-MOST_AFTER = 8
+MOST_AFTER = 6
 """Forecasts that are made of changes after others: of those that keep the numbers, of those that change them, and of
 those that others allow."""
 

@@ -16,7 +16,7 @@ from traincast.job.switches import Need
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import Result
 
-MOST_TRIALS = 18
+MOST_TRIALS = 15
 """Forecasts that are made of changes by themselves."""
 MOST_NEEDED = 3
 """Changes that come with one that needs them."""
