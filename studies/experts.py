@@ -3,10 +3,10 @@
     python studies/experts.py [--group WORDS] [--all] [--level LEVELS] [--brief]
 
 A paragraph for each group (`judges/experts.py`): the fastest measured step, the forecast of its recipe, and what plans
-of each level of effort reach that are told neither layout nor switches. Below it what differs between recipe and plan. Each difference is forecast
-twice: the recipe with this one change (alone), and the plan's choice with the recipe's setting (taken back); next to it
-stands how many published runs of the same code have the setting. Where forecasts of the recipe's older variants are off
-alike, a plan that is faster is not so by an error of the forecast.
+of each level of effort reach that are told neither layout nor switches. Below it what differs between recipe and plan.
+Each difference is forecast twice: the recipe with this one change (alone), and the plan's choice with the recipe's
+setting (taken back); next to it stands how many published runs of the same code have the setting. Where forecasts of
+the recipe's older variants are off alike, a plan that is faster is not so by an error of the forecast.
 """
 
 import argparse
