@@ -55,7 +55,7 @@ def test_the_sequence_is_the_longest_and_the_gpus_are_the_fewest(errors):
 def test_what_is_fixed_and_alone_in_the_way_is_named(errors):
     assert by_field(errors["long"])["recompute"].value == "full"
     assert "recompute" not in by_field(errors["large"])
-    limited = refused({**LARGE, "gpus": 4, "seq_length": 8192}, most={"tp": 1, "pp": 1})
+    limited = refused({**LARGE, "gpus": 4, "seq_length": 8192, "tuned": "out-of-the-box"}, most={"tp": 1, "pp": 1})
     assert by_field(limited)["tp"].value > 1
     assert by_field(limited)["pp"].value > 1
 

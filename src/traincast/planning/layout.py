@@ -99,7 +99,12 @@ class Layout(Struct, frozen=True, kw_only=True):
 
 def software_text(layout: Layout) -> str:
     """Return the settings of software of a layout as a table has them: ``te_op_fuser=on cuda_graph_impl=local``."""
-    return " ".join(f"{name}={said(value).replace(' ', '+')}" for name, value in layout.software)
+    return settings_text(layout.software)
+
+
+def settings_text(settings: Settings) -> str:
+    """Return settings in words: ``cuda_graph_impl=full_iteration te_op_fuser=on``."""
+    return " ".join(f"{name}={said(value).replace(' ', '+')}" for name, value in settings)
 
 
 def said(value: object) -> str:

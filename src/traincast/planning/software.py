@@ -129,7 +129,8 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
         said = {**self.defaults, **dict(settings)}
         for options in self.axes.values():
             chosen = _chosen(options, said)
-            if chosen is not None and self._refused(chosen, settings, known) is not None:
+            sets = chosen is not None and not _is_idle(chosen, self.defaults)
+            if chosen and sets and self._refused(chosen, settings, known) is not None:
                 return False
             own = {} if chosen is None else dict(chosen.settings)
             rest = {name: value for name, value in said.items() if name not in own}

@@ -40,7 +40,9 @@ def _files_of(plan: Plan, stem: str) -> dict[str, str]:
 
 def plan_csv(plan: Plan | Plans) -> str:
     """Return the layouts of a plan as a table, one a line."""
-    lines = [csv_line(("model", "cluster", *COLUMNS, "software", *_FIGURES, *_RUN, "mfu", "tied", "pareto", "limited_by"))]
+    lines = [
+        csv_line(("model", "cluster", *COLUMNS, "software", *_FIGURES, *_RUN, "mfu", "tied", "pareto", "limited_by"))
+    ]
     kept = {each.identity for each in plan.pareto}
     for each in plan.shown:
         layout = [*(_cell(getattr(each.layout, name)) for name in COLUMNS), software_text(each.layout)]

@@ -95,7 +95,7 @@ class FamilyTables:
         self, space: Space, setting: Setting, family: LayoutFamily, places: Places, common: SpaceTables
     ) -> None:
         self.space, self.setting, self.family, self.places, self.common = space, setting, family, places, common
-        self.job = self._job(next(iter(family.members.values()))[0].degrees, usual_schedule(), 1)
+        self.job = self._job(family.members[min(family.members)][0].degrees, usual_schedule(), 1)
         factors = factors_of(self.job, setting)
         self.job = with_factors(self.job, factors)
         self.factors = factors

@@ -3,8 +3,10 @@
 from traincast.planning.advice import advice_of_plan
 from traincast.planning.answer import Choice, Plan
 from traincast.planning.changes import Change
+from traincast.planning.layout import settings_text
 from traincast.planning.sensitivity import Sensitivity
 from traincast.planning.several import Plans
+from traincast.planning.tuning import Effort, Switched
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.advice import advice
 from traincast.report.terminal.training_run import training_run
@@ -48,6 +50,17 @@ _SENSITIVITIES: tuple[ui.Column[Sensitivity], ...] = (
     ui.column("step", "step_s", format_time),
     ui.column("with", "better", words=True),
 )
+_EFFORTS: tuple[ui.Column[Effort], ...] = (
+    ui.Column("step", lambda each: "-" if each.step_s is None else format_time(each.step_s)),
+    ui.Column("memory", lambda each: "-" if each.peak_bytes is None else format_size(each.peak_bytes)),
+    ui.column("tuned", "level"),
+    ui.Column("layout", lambda each: "nothing fits" if each.layout is None else each.layout.text, words=True, least=24),
+)
+_SWITCHED: tuple[ui.Column[Switched], ...] = (
+    ui.Column("saves", lambda each: format_time(each.saving_s) if each.saving_s > 0 else "nothing"),
+    ui.Column("frees", lambda each: format_size(each.frees_bytes) if each.frees_bytes > 0 else "-", spare=1),
+    ui.Column("switch", lambda each: f"{each.name}: {settings_text(each.settings)}", words=True, least=24),
+)
 _SHOWN_LIMITS = 3
 _WIDTH, _HEIGHT, _FEWEST_SHOWN = 60, 10, 3
 
@@ -79,6 +92,7 @@ def print_plan(plan: Plan) -> ui.View:
     if len(plan.pareto) > 1:
         yield from ui.section("Less memory, longer step", _columns(chosen), plan.pareto)
     yield from picture(plan)
+    yield from software(plan)
     yield from training_run(chosen.training)
     yield from changes(plan)
     if plan.explained:
@@ -89,6 +103,19 @@ def print_plan(plan: Plan) -> ui.View:
     yield from ui.section("With better hardware", _SENSITIVITIES, plan.sensitivities)
     yield from ui.diagnostics("Assumptions", plan.assumptions)
     yield from ui.diagnostics("Warnings", plan.warnings, "yellow")
+
+
+def software(plan: Plan) -> ui.View:
+    """Yield what each level of effort reaches, and what the layout to run has switched on."""
+    if len(plan.efforts) > 1:
+        yield from ui.section("By how far the software is tuned (--tuned)", _EFFORTS, plan.efforts)
+    yield from ui.section("Switched on, each saving by itself", _SWITCHED, plan.switched)
+    for each in plan.switched:
+        if each.changes:
+            yield ui.hanging("-", f"{each.name} changes what the model learns from: {each.changes}")
+    for each in plan.switched:
+        if each.asks:
+            yield ui.hanging("-", f"{each.name} asks for {each.asks}")
 
 
 def picture(plan: Plan | Plans) -> ui.View:
