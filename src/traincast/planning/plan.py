@@ -90,7 +90,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         global_batch=request.global_batch,
         space="full" if options.full else "default",
         tuned=level,
-        efforts=_efforts(screen, best, level, simulate),
+        efforts=_efforts(screen, screened, best, level, simulate),
         switched=switches if best.layout == chosen.layout else (),
         evaluated=screened.evaluated,
         feasible=screened.feasible,
@@ -114,10 +114,10 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     )
 
 
-def _efforts(screen: Screen, best: Choice, level: str, simulate: Simulate) -> tuple[Effort, ...]:
+def _efforts(screen: Screen, screened: Screened, best: Choice, level: str, simulate: Simulate) -> tuple[Effort, ...]:
     """Return what every level of effort reaches, the least first."""
     reached = Effort(level=level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes)
-    return tuple(reached if each == level else effort(screen, each, simulate) for each in LEVELS)
+    return tuple(reached if each == level else effort(screen, screened, each, simulate) for each in LEVELS)
 
 
 def _finalist_of(choice: Choice, finalists: Sequence[Finalist]) -> Finalist:

@@ -22,7 +22,7 @@ from traincast.job.frameworks import CP_KINDS, Framework
 from traincast.job.habits import settings_of
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
-from traincast.job.levels import BEST
+from traincast.job.levels import BEST, USUAL
 from traincast.job.precision import check_gpu, precision_on
 from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.model.dispatch import DISPATCHERS, dispatcher_of
@@ -403,6 +403,20 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
                 for on in self._ways(degrees, axes)
             )
         )
+
+    def is_usual(self, variant: Variant) -> bool:
+        """Say whether tokens get to their experts as recipes have it, where there are several ranks for them."""
+        of_experts = {"ep": 2, "pp": 2, "vpp": 2} if self.request.model.experts else {}
+        usual = self._habits(replace(self.request, **of_experts, precision=variant.precision))
+        said = {**dict(variant.ways), "moe_dispatcher": variant.moe_dispatcher}
+        return all(said[name] == value for name, value in usual.items() if name in said)
+
+    def _habits(self, request: JobRequest) -> Mapping[str, Any]:
+        known = self.__dict__.setdefault("_known_habits", {})
+        if request.precision not in known:
+            known[request.precision] = settings_of(USUAL, self.framework, request, self.cluster)
+        found: Mapping[str, Any] = known[request.precision]
+        return found
 
     def ideal(self, variant: Variant) -> Variant:
         """Return the way of execution that is never slower than any choice of software."""

@@ -4,7 +4,7 @@ Which option of some axes is best hardly depends on how a layout splits the work
 core): these are tried on the fastest layout alone, one after the other, as long as each saves something.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -16,9 +16,10 @@ from traincast.job.fields import FIELDS
 from traincast.job.switches import Switch, allowed
 from traincast.planning.finalists import Finalist, Simulate
 from traincast.planning.layout import Layout
+from traincast.planning.screen.blocks import Key
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.software import by_framework
-from traincast.planning.space import Space
+from traincast.planning.space import Degrees, Space
 from traincast.simulation.result import Result
 
 _LEAST_GAIN = 0.002
@@ -55,18 +56,38 @@ class Switched(Struct, frozen=True, kw_only=True):
     """What else it asks of a user."""
 
 
-def effort(screen: Screen, level: str, simulate: Simulate) -> Effort:
-    """Return what a level of effort reaches: the best layout of its screen, simulated."""
+def effort(screen: Screen, screened: Screened, level: str, simulate: Simulate) -> Effort:
+    """Return what a level of effort reaches on the layouts that a screen kept, the best of them simulated.
+
+    Those are the fastest, and the fastest for less memory; where none of them fits with less effort, all are tried.
+    """
     of_level = Screen(replace(screen.space, tuned=level), screen.setting, screen.limit_bytes)
-    try:
-        found = of_level.run(keep=4)
-    except TraincastError:
-        found = None
-    best = None if found is None else next(_simulated(found, simulate), None)
+    wanted = {
+        (
+            Degrees(**{name: getattr(each, name) for name in Degrees.__struct_fields__}),
+            each.micro_batch,
+            each.schedule,
+            each.vpp,
+        )
+        for each in screened.layouts
+    }
+    best = next((found for keys in (wanted, None) if (found := _best(of_level, keys, simulate))), None)
     if best is None:
         return Effort(level=level, layout=None, step_s=None, peak_bytes=None)
     layout, result = best
     return Effort(level=level, layout=layout, step_s=result.iteration_time_s, peak_bytes=peak_of(result))
+
+
+def _key(layout: Layout) -> Key:
+    degrees = Degrees(**{name: getattr(layout, name) for name in Degrees.__struct_fields__})
+    return degrees, layout.micro_batch, layout.schedule, layout.vpp
+
+
+def _best(screen: Screen, wanted: Collection[Key] | None, simulate: Simulate) -> tuple[Layout, Result] | None:
+    try:
+        return next(_simulated(screen.run(keep=4, wanted=wanted), simulate), None)
+    except TraincastError:
+        return None
 
 
 def _simulated(found: Screened, simulate: Simulate) -> Iterator[tuple[Layout, Result]]:

@@ -18,40 +18,34 @@ from traincast.planning.screen.frontier import Frontier
 
 SLACK = 0.05
 """How much above the fastest step a bound may be for its layouts to be tried all the same: finalists are that near."""
-_FIRST = 48
-"""Layouts that all choices are tried on first, those of the least bounds: one of them is nearly the fastest."""
 
 
 def needed(
     every: Sequence[FamilyBlocks],
     frontier: Frontier,
     ideal: Callable[[Iterable[LayoutFamily]], Iterable[FamilyBlocks]],
+    is_usual: Callable[[Variant], bool],
 ) -> Iterator[LayoutBlock]:
     """Yield the blocks that may hold a layout worth keeping; each is added to the frontier before the next is taken.
 
-    The choice of software that the fastest layout has is tried on all of them, for what needs less memory. `ideal`
-    returns all layouts with the software that no choice beats.
+    The choice of software that recipes have is tried on all layouts, for a first step and for what needs less memory.
+    `ideal` returns all layouts with the software that no choice beats.
     """
-    if len({_choice(each.family.variant) for each in every}) == 1:
-        for family in every:
-            yield from family.blocks()
-        return
-    bound = bounds(ideal(each.family for each in every))
-    first, main = set(sorted(bound, key=lambda key: bound[key])[:_FIRST]), _first_of_choices(every)
-    for family in main:
-        yield from family.blocks(first)
-    best = frontier.fastest_variant
-    chosen = [each for each in every if best is None or _choice(each.family.variant) == _choice(best)]
+    choices = list(dict.fromkeys(_choice(each.family.variant) for each in every))
+    usual = [_choice(each.family.variant) for each in every if is_usual(each.family.variant)] or choices
+    chosen = [each for each in every if _choice(each.family.variant) == usual[0]]
     for family in chosen:
-        yield from family.blocks(bound.keys() - first if family in main else None)
-    # What recomputes so much that it cannot have the best software is slower than what does not, where that fits.
+        yield from family.blocks()
+    if len(choices) == 1:
+        return
+    bound, main = bounds(ideal(each.family for each in every)), _first_of_choices(every)
     best = frontier.fastest_variant
+    # What recomputes so much that it cannot have the best software is slower than what does not, where that fits.
     whole = best is None or all(each.family.variant != best for each in main)
     for family in every if whole else main:
         if family not in chosen:
             least_s = frontier.fastest_s * (1 + SLACK)
-            near = {key for key, step_s in bound.items() if step_s < least_s}
-            yield from family.blocks(near - first if family in main else near)
+            yield from family.blocks({key for key, step_s in bound.items() if step_s < least_s})
 
 
 def bounds(families: Iterable[FamilyBlocks]) -> Mapping[Key, float]:

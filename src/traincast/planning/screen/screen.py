@@ -11,7 +11,7 @@ Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stage
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import product
 
@@ -26,7 +26,7 @@ from traincast.job.parallel import Parallel
 from traincast.planning.layout import Layout
 from traincast.planning.options import Variant
 from traincast.planning.screen.block import LayoutBlock
-from traincast.planning.screen.blocks import FamilyBlocks
+from traincast.planning.screen.blocks import FamilyBlocks, Key
 from traincast.planning.screen.bounds import needed
 from traincast.planning.screen.family import FamilyTables, LayoutFamily, SpaceTables, parallel_of
 from traincast.planning.screen.frontier import Frontier
@@ -65,8 +65,8 @@ class Screen:
         """Begin with no places."""
         self._places = Places(self.setting.network)
 
-    def run(self, keep: int = 400) -> Screened:
-        """Work out every layout, and keep the best ones.
+    def run(self, keep: int = 400, wanted: Collection[Key] | None = None) -> Screened:
+        """Work out every layout, or those that are wanted alone, and keep the best ones.
 
         Raises
         ------
@@ -75,7 +75,10 @@ class Screen:
         """
         begin = time.perf_counter()
         frontier = Frontier(self.limit_bytes, keep)
-        for block in needed(self._blocks(), frontier, self._ideal):
+        found = needed(self._blocks(), frontier, self._ideal, self.space.is_usual)
+        if wanted is not None:
+            found = (block for family in self._blocks() for block in family.blocks(wanted))
+        for block in found:
             frontier.add(block)
         if not frontier.evaluated:
             raise InfeasibleError(self._empty())
