@@ -57,19 +57,16 @@ class Switched(Struct, frozen=True, kw_only=True):
 
 
 def effort(screen: Screen, screened: Screened, level: str, simulate: Simulate) -> Effort:
-    """Return what a level of effort reaches on the layouts that a screen kept, the best of them simulated.
+    """Return what a level of effort reaches with the degrees of the layouts that a screen kept, the best simulated.
 
     Those are the fastest, and the fastest for less memory; where none of them fits with less effort, all are tried.
     """
     of_level = Screen(replace(screen.space, tuned=level), screen.setting, screen.limit_bytes)
+    # How large a microbatch may be depends on what software keeps in memory.
     wanted = {
-        (
-            Degrees(**{name: getattr(each, name) for name in Degrees.__struct_fields__}),
-            each.micro_batch,
-            each.schedule,
-            each.vpp,
-        )
-        for each in screened.layouts
+        (degrees, size, schedule, vpp)
+        for degrees, _, schedule, vpp in map(_key, screened.layouts)
+        for size in screen.space.micro_batches(degrees.dp)
     }
     best = next((found for keys in (wanted, None) if (found := _best(of_level, keys, simulate))), None)
     if best is None:
