@@ -97,11 +97,11 @@ def test_each_switch_that_is_left_saves_something_or_is_needed(name):
         assert {**dict(best.layout.software), **best.layout.request()}.items() >= {
             (field, value) for field, value in each.settings if off[field] != value
         }
-        assert each.saving_s > _TOLD * best.step_s or each.frees_bytes > 0 or needed_by_others(name, each, found)
+        assert each.saving_s > _TOLD * best.step_s or each.frees_bytes > 0 or needed_by_others(each, found)
     assert list(found.switched) == sorted(found.switched, key=lambda each: -each.saving_s)
 
 
-def needed_by_others(name, switch, found):
+def needed_by_others(switch, found):
     """Return whether another switch that is on needs something that a switch sets."""
     needs = {other.name: other.needs for other in SWITCHES}
     sets = {field for field, _ in switch.settings}
