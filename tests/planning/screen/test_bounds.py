@@ -176,12 +176,13 @@ def test_settings_that_change_bytes_change_them_as_in_a_forecast(settings):
 
 
 def near_combinations(screen, layout):
-    """Yield what differs from a layout in the options of one or two axes of switches, where that is allowed, as jobs."""
+    """Yield what differs from a layout in options of one or two axes of switches, where all that is on is allowed."""
     space, late = screen.space, {"offload_optimizer", "offload_modules", "framework", "sharp"}
     late |= {"attention_kernel", "fp8_attention"}  # which are tried on the fastest layout alone
+    every_switch = [each for each in SWITCHES if each.is_in(space.framework)]
     axes = {}
-    for each in SWITCHES:
-        if each.is_in(space.framework) and not late & set(each.fields):
+    for each in every_switch:
+        if not late & set(each.fields):
             axes.setdefault(each.axis, []).append(each)
     for one, other in pairs(axes.values(), 2):
         fields = {name for each in (*one, *other) for name in each.fields}
@@ -194,7 +195,8 @@ def near_combinations(screen, layout):
             except TraincastError:
                 continue
             facts = job_facts(job, space.cluster)
-            if all(allowed(each, facts) is None for each in switches):
+            on = [each for each in every_switch if each.fields.items() <= said.items()]
+            if all(allowed(each, facts) is None for each in (*switches, *on)):
                 yield [each.name for each in switches], job
 
 
