@@ -29,7 +29,7 @@ from traincast.planning.remedies import nothing_divides, nothing_fits
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import sensitivities
 from traincast.planning.space import Space
-from traincast.planning.tuning import Effort, effort, settled, tuned_further
+from traincast.planning.tuning import Effort, reached, settled, tuned_further
 from traincast.progress import part
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast_step
@@ -62,22 +62,17 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     safe = safe_bytes(usable, space.framework.name)
     limit = safe if options.headroom is None else usable * (1 - options.headroom)
     screen = Screen(space, setting, limit)
-    try:
-        screened = screen.run()
-    except InfeasibleError as error:
-        raise nothing_divides(screen, error, looks=options.remedies) from None
-    if not screened.layouts:
-        raise nothing_fits(screen, screened.evaluated, looks=options.remedies)
-
+    screened = _screened(screen, remedies=options.remedies)
     study = Study()
     simulate = partial(_simulated, request, setting, study)
     finalists = _finalists(screened, simulate, options.finalists)
     if level == BEST:
         finalists = (*tuned_further(finalists[0], space, limit, simulate), *finalists)
-    choices = chosen_first(_choices(finalists, usable, options, setting))
-    chosen, switches = settled(_finalist_of(choices[0], finalists), space, limit, simulate)
-    finalists = tuple(chosen if each.layout == choices[0].layout else each for each in finalists)
-    choices = chosen_first(_choices(finalists, usable, options, setting))
+    judged = partial(_choices, usable=usable, options=options, setting=setting)
+    first = chosen_first(judged(finalists))[0].layout
+    chosen, switches = settled(next(each for each in finalists if each.layout == first), space, limit, simulate)
+    finalists = tuple(chosen if each.layout == first else each for each in finalists)
+    choices = _with_first(chosen.layout, judged(finalists))
     best = choices[0]
     before = None if had is None else forecast_step(had, setting, allow_oom=True, study=study)
     mean, largest = disagreement(finalists)
@@ -91,7 +86,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         space="full" if options.full else "default",
         tuned=level,
         efforts=_efforts(screen, screened, best, level, simulate),
-        switched=switches if best.layout == chosen.layout else (),
+        switched=switches,
         evaluated=screened.evaluated,
         feasible=screened.feasible,
         screen_s=screened.seconds,
@@ -114,14 +109,26 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     )
 
 
+def _screened(screen: Screen, *, remedies: bool) -> Screened:
+    """Return what a screen finds; where that is nothing, say why, and with `remedies` what would do."""
+    try:
+        screened = screen.run()
+    except InfeasibleError as error:
+        raise nothing_divides(screen, error, looks=remedies) from None
+    if not screened.layouts:
+        raise nothing_fits(screen, screened.evaluated, looks=remedies)
+    return screened
+
+
 def _efforts(screen: Screen, screened: Screened, best: Choice, level: str, simulate: Simulate) -> tuple[Effort, ...]:
     """Return what every level of effort reaches, the least first."""
-    reached = Effort(level=level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes)
-    return tuple(reached if each == level else effort(screen, screened, each, simulate) for each in LEVELS)
+    chosen = Effort(level=level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes)
+    return tuple(chosen if each == level else reached(screen, screened, best.layout, each, simulate) for each in LEVELS)
 
 
-def _finalist_of(choice: Choice, finalists: Sequence[Finalist]) -> Finalist:
-    return next(each for each in finalists if each.layout == choice.layout)
+def _with_first(layout: Layout, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """Return choices with the layout to run before the others: what was settled of it does not unseat it."""
+    return tuple(sorted(choices, key=lambda each: each.layout != layout))
 
 
 def _simulated(request: JobRequest, setting: Setting, study: Study, layout: Layout) -> tuple[Result, JobStep]:

@@ -94,10 +94,8 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
 
     def _able(self, axis: str, options: Options, known: Mapping[str, Any]) -> Options:
         """Return the options of an axis, nothing only where the framework can do without on this machine, or must."""
-        if axis not in self.forced:
-            return options
         able = tuple(each for each in options if each and allowed(each, {**self.facts, **known}) is None)
-        return able or (None,)
+        return able if able and (axis in self.forced or None not in options) else (None, *able)
 
     def _with_best(self, taken: Sequence[Switch], known: Mapping[str, Any]) -> Iterator[Sequence[Switch]]:
         """Yield a choice with the best of all other axes, and with what may have to stand for it."""
@@ -110,7 +108,7 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
         self, had: Sequence[Switch], options: Options, known: Mapping[str, Any]
     ) -> Iterator[Sequence[Switch]]:
         """Yield a choice with the best option of an axis, then with those that can run where it is refused."""
-        doubts: list[Need] = []
+        doubts, found = list[Need](), False
         for option in reversed(options):
             if option is None:
                 yield had
@@ -121,23 +119,27 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
             if doubts and all(need in option.needs for need in doubts):
                 continue  # it is refused where the better one is
             yield now
-            doubts = self._doubts(option, self._settings(now), known)
+            doubts, found = self._doubts(option, self._settings(now), known), True
             if not doubts:
                 return
+        if not found:
+            yield had  # what the framework does by itself has no effect here, as all gradients at once without overlap
 
     def allows(self, settings: Settings, known: Mapping[str, Any]) -> bool:
-        """Say whether settings may stand with what is known of a layout, and nothing that is never worse may, too."""
+        """Say whether settings may stand with what is known of a layout, and nothing that is never worse may, too.
+
+        What the framework does by itself stands where it is refused if there is nothing else, for it has no effect.
+        """
         said = {**self.defaults, **dict(settings)}
         for options in self.axes.values():
             chosen = _chosen(options, said)
-            sets = chosen is not None and not _is_idle(chosen, self.defaults)
-            if chosen and sets and self._refused(chosen, settings, known) is not None:
-                return False
             own = {} if chosen is None else dict(chosen.settings)
-            rest = {name: value for name, value in said.items() if name not in own}
-            for better in options[options.index(chosen) + 1 :] if _is_sure(options) else ():
-                if better and self._refused(better, tuple({**rest, **dict(better.settings)}.items()), known) is None:
-                    return False
+            rest = tuple((name, value) for name, value in said.items() if name not in own)
+            able = [each for each in options if each and self._refused(each, (*rest, *each.settings), known) is None]
+            if chosen and chosen not in able and (able or not _is_idle(chosen, self.defaults)):
+                return False
+            if _is_sure(options) and any(options.index(each) > options.index(chosen) for each in able):
+                return False
         return True
 
     def _settings(self, taken: Iterable[Switch]) -> Settings:
@@ -238,7 +240,9 @@ def software_of(
             found.append(each)
         elif len(fields) == 1 and isinstance(value := next(iter(fields.values())), bool):
             overlaps |= dict.fromkeys(fields, (value,) if each.always else (value, not value))
-    defaults = by_framework(framework, {name for each in found for name, _ in each.settings}, request)
+    # Of all that it has: a switch may need another one that is refused here, as one of experts' kernels in bf16.
+    every = {name for each in SWITCHES if each.is_in(framework) for name, _ in each.settings}
+    defaults = by_framework(framework, every - held - open_, request)
     # What only turns something off that is not on is no switch here.
     found = [each for each in found if not _is_idle(each, defaults) or allowed(each, {**facts, **defaults}) is None]
     idle = {

@@ -91,7 +91,7 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
     def software(self) -> Software:
         """What of the framework's software is tried."""
         offloads = {} if self.allow_offload else {"offload_activations": 0, "offload_optimizer": 0.0}
-        tried = self.tuned == BEST
+        tried = self.tuned == BEST and self.held is None
         return software_of(self.request, self.framework, self.cluster, tried=tried, fixed=self.fixed, **offloads)
 
     def usual(self, degrees: Degrees | None = None, precision: str | None = None) -> Mapping[str, Any]:

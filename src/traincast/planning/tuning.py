@@ -14,7 +14,8 @@ from traincast.errors import TraincastError
 from traincast.job.condition_facts import job_facts
 from traincast.job.fields import FIELDS
 from traincast.job.switches import Switch, allowed
-from traincast.planning.finalists import Finalist, Simulate
+from traincast.planning.doubt import cautious_s
+from traincast.planning.finalists import Finalist, Simulate, simulated
 from traincast.planning.layout import Layout
 from traincast.planning.screen.blocks import Key
 from traincast.planning.screen.screen import Screen, Screened
@@ -26,6 +27,8 @@ _LEAST_GAIN = 0.002
 """Share of the step that a switch must save: less is not a reason to touch a job."""
 _TOLD = 0.001
 """Share of the step that a switch must save to stay on."""
+_SIMULATED = 4
+"""Layouts of a lower level of effort that are simulated."""
 _ELSEWHERE = ("framework", "sharp")
 """What a plan does not switch: another framework, and what the network must be set up for."""
 
@@ -56,23 +59,24 @@ class Switched(Struct, frozen=True, kw_only=True):
     """What else it asks of a user."""
 
 
-def effort(screen: Screen, screened: Screened, level: str, simulate: Simulate) -> Effort:
-    """Return what a level of effort reaches with the degrees of the layouts that a screen kept, the best simulated.
+def reached(screen: Screen, screened: Screened, best: Layout, level: str, simulate: Simulate) -> Effort:
+    """Return what a level of effort reaches on the layouts that a screen kept, the best and some others simulated.
 
     Those are the fastest, and the fastest for less memory; where none of them fits with less effort, all are tried.
+    Of what is simulated it is the layout whose step is least as a cautious forecast has it, as a plan chooses.
     """
     of_level = Screen(replace(screen.space, tuned=level), screen.setting, screen.limit_bytes)
     # How large a microbatch may be depends on what software keeps in memory.
-    wanted = {
+    kept = {
         (degrees, size, schedule, vpp)
         for degrees, _, schedule, vpp in map(_key, screened.layouts)
         for size in screen.space.micro_batches(degrees.dp)
     }
-    best = next((found for keys in (wanted, None) if (found := _best(of_level, keys, simulate))), None)
-    if best is None:
+    found = (*_fastest(of_level, {_key(best)}, simulate, 1), *_fastest(of_level, kept, simulate))
+    chosen = min(found or _fastest(of_level, None, simulate), key=cautious_s, default=None)
+    if chosen is None:
         return Effort(level=level, layout=None, step_s=None, peak_bytes=None)
-    layout, result = best
-    return Effort(level=level, layout=layout, step_s=result.iteration_time_s, peak_bytes=peak_of(result))
+    return Effort(level=level, layout=chosen.layout, step_s=chosen.step_s, peak_bytes=peak_of(chosen.result))
 
 
 def _key(layout: Layout) -> Key:
@@ -80,19 +84,13 @@ def _key(layout: Layout) -> Key:
     return degrees, layout.micro_batch, layout.schedule, layout.vpp
 
 
-def _best(screen: Screen, wanted: Collection[Key] | None, simulate: Simulate) -> tuple[Layout, Result] | None:
+def _fastest(
+    screen: Screen, wanted: Collection[Key] | None, simulate: Simulate, count: int = _SIMULATED
+) -> Sequence[Finalist]:
     try:
-        return next(_simulated(screen.run(keep=4, wanted=wanted), simulate), None)
+        return simulated(screen.run(keep=count, wanted=wanted), simulate, count)
     except TraincastError:
-        return None
-
-
-def _simulated(found: Screened, simulate: Simulate) -> Iterator[tuple[Layout, Result]]:
-    for layout in found.layouts:
-        try:
-            yield layout, simulate(layout)[0]
-        except TraincastError:
-            continue
+        return ()
 
 
 def peak_of(result: Result) -> float:

@@ -16,6 +16,9 @@ from traincast.planning.screen.blocks import FamilyBlocks, Key
 from traincast.planning.screen.family import LayoutFamily
 from traincast.planning.screen.frontier import Frontier
 
+Choice = tuple[object, ...]
+"""What of a way of execution is tried, and not taken because it is never worse."""
+
 SLACK = 0.05
 """How much above the fastest step a bound may be for its layouts to be tried all the same: finalists are that near."""
 
@@ -38,14 +41,18 @@ def needed(
         yield from family.blocks()
     if len(choices) == 1:
         return
-    bound, main = bounds(ideal(each.family for each in every)), _first_of_choices(every)
+    bound, main, fits = bounds(ideal(each.family for each in every)), _first_of_choices(every), set[Choice]()
     best = frontier.fastest_variant
     # What recomputes so much that it cannot have the best software is slower than what does not, where that fits.
     whole = best is None or all(each.family.variant != best for each in main)
-    for family in every if whole else main:
-        if family not in chosen:
-            least_s = frontier.fastest_s * (1 + SLACK)
-            yield from family.blocks({key for key, step_s in bound.items() if step_s < least_s})
+    for family in every:
+        choice, had = _choice(family.family.variant), frontier.feasible
+        if family in chosen or not (whole or family in main or choice not in fits):
+            continue
+        least_s = frontier.fastest_s * (1 + SLACK)
+        yield from family.blocks({key for key, step_s in bound.items() if step_s < least_s})
+        if frontier.feasible > had:
+            fits.add(choice)
 
 
 def bounds(families: Iterable[FamilyBlocks]) -> Mapping[Key, float]:
@@ -71,7 +78,6 @@ def _first_of_choices(families: Iterable[FamilyBlocks]) -> list[FamilyBlocks]:
     return list(found.values())
 
 
-def _choice(variant: Variant) -> tuple[object, ...]:
-    """Return what of a way of execution is tried, and not taken because it is never worse."""
+def _choice(variant: Variant) -> Choice:
     shared = dict(variant.software).get("moe_shared_expert_overlap")
     return variant.moe_dispatcher, variant.ways, shared
