@@ -21,7 +21,7 @@ from traincast.job.resolve import resolve_job
 from traincast.job.words import JOB_WORDS, RUN_WORDS, SIMULATE_WORDS, STEP_WORDS, sorted_out
 from traincast.sweeps.words import SWEEP_WORDS
 
-OF_THE_TERMINAL = {"json", "analysis", "verbose", "quiet", "plain", "html", "ranks", "out", "report"}
+OF_THE_TERMINAL = {"apply", "json", "analysis", "verbose", "quiet", "plain", "html", "ranks", "out", "report"}
 """What to print and write: a result has `save_result` and `explore`, a calibration its `profile`."""
 ELSEWHERE = {
     "simulate": {"pricing", "simai_overlap"},

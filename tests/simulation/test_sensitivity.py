@@ -252,5 +252,7 @@ def test_what_depends_on_more_than_a_factor_is_less_sure():
     plain, grouped, sent = (
         of_step(done, table, {name: 0.5}) ** 2 for name in ("gemm bf16", "grouped_gemm bf16", "transfer ep")
     )
-    assert grouped - plain >= 0.9 * 0.25 * (WIDTHS["grouped GEMMs"] ** 2 - WIDTHS["GEMMs"] ** 2)
+    # Both terms are fitted; which is the wider one is for them to say.
+    more = 0.25 * (WIDTHS["grouped GEMMs"] ** 2 - WIDTHS["GEMMs"] ** 2)
+    assert grouped - plain >= min(0.9 * more, 1.1 * more)
     assert sent - plain >= 0.9 * 0.25 * (WIDTHS["transfers"] ** 2 - WIDTHS["GEMMs"] ** 2)

@@ -175,7 +175,7 @@ def surety(before: JobStep, after: JobStep, table: FactorTable) -> tuple[float, 
     slopes = [{name: each.step_s * slope for name, slope in sensitivities(each).items()} for each in (before, after)]
     basis, saving_s = basis_of_step(before), before.step_s - after.step_s
     variance = (OWN_SHARE * before.step_s) ** 2
-    for name in {*slopes[0], *slopes[1]}:
+    for name in {**slopes[0], **slopes[1]}:
         moved_s = slopes[0].get(name, 0.0) - slopes[1].get(name, 0.0)
         variance += (deviation_alone(basis, table, name) * moved_s) ** 2
     spread_s, factor = math.sqrt(variance), math.exp(Z * OWN_SPREAD)

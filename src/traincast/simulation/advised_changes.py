@@ -175,7 +175,7 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
     "xla": ("fp8",),
 }
 """Kin of frameworks to the types of GEMMs narrower than 16 bits that they train in. Sources: Megatron-LM,
-megatron/training/arguments.py (--fp8-format, --fp8-recipe, --fp4-format); torchtitan, docs/float8.md and
+megatron/training/arguments.py (--fp8-format, --fp8-recipe, --fp4-format); torchtitan, its page on float8 and
 components/quantization/mxfp8.md; MaxText, docs/guides/optimization (quantization)."""
 
 
