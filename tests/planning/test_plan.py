@@ -88,6 +88,15 @@ def test_what_the_job_says_is_fixed():
     assert "assumed-seq-length" in {note.code for note in found.assumptions}
 
 
+def test_what_the_job_says_of_software_in_other_words_is_fixed():
+    said = {"model": "qwen3-30b-a3b", "cluster": "gb200", "gpus": 8, "global_batch": 64, "seq_length": 4096}
+    found = api.plan(**said, ep=8, micro_batch=2, recompute="none", cuda_graphs=False, exp_avg_dtype="fp32", top=1)
+    software = dict(found.best[0].layout.software)
+    assert not {"cuda_graph_impl", "cuda_graph_scope", "exp_avg_sq_dtype"} & software.keys()
+    graphs = api.plan(**said, ep=8, micro_batch=2, recompute="none", top=1)
+    assert graphs.best[0].step_s < found.best[0].step_s
+
+
 def test_more_headroom_needs_less_memory():
     fix = {"tp": (1, 2), "pp": 1, "micro_batch": (1, 2)}
     tight, wide = (api.plan(request_of(), H100, headroom=share, top=1, fix=fix).best[0] for share in (0.0, 0.4))

@@ -17,6 +17,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.condition_facts import machine_facts, model_facts
 from traincast.job.fields import left_open, ways
 from traincast.job.frameworks import Framework
+from traincast.job.habits import TOGETHER
 from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.switches import SWITCHES, Need, Switch, allowed, offered
 from traincast.planning.layout import Settings
@@ -228,7 +229,8 @@ def software_of(
     facts |= model_facts(request.model) | machine_facts(cluster)
     if not tried:
         return Software(facts=facts)
-    held, open_ = {*said, *fixed}, _SPLITS - set(_ROUTED)
+    named, open_ = {*said, *fixed}, _SPLITS - set(_ROUTED)
+    held = named | {name for group in TOGETHER if named & {*group} for name in group}
     found, overlaps = list[Switch](), dict[str, tuple[bool, ...]]()
     for each in offered(framework, facts):
         fields = dict(each.settings)

@@ -60,13 +60,18 @@ class Switched(Struct, frozen=True, kw_only=True):
 
 
 def reached(screen: Screen, screened: Screened, best: Layout, level: str, simulate: Simulate) -> Effort:
-    """Return what a level of effort reaches on the layouts that a screen kept, the best and some others simulated.
+    """Return what a level of effort reaches with the degrees of layouts that a screen kept, some of them simulated.
 
     Those are the fastest, and the fastest for less memory; where none of them fits with less effort, all are tried.
     Of what is simulated it is the layout whose step is least as a cautious forecast has it, as a plan chooses.
     """
     of_level = Screen(replace(screen.space, tuned=level), screen.setting, screen.limit_bytes)
-    kept = {_key(each) for each in screened.layouts}
+    # How large a microbatch may be depends on what software keeps in memory.
+    kept = {
+        (degrees, size, schedule, vpp)
+        for degrees, _, schedule, vpp in map(_key, screened.layouts)
+        for size in screen.space.micro_batches(degrees.dp)
+    }
     found = (*_fastest(of_level, {_key(best)}, simulate, 1), *_fastest(of_level, kept, simulate))
     chosen = min(found or _fastest(of_level, None, simulate), key=cautious_s, default=None)
     if chosen is None:
