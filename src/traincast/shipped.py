@@ -1,6 +1,7 @@
 """The tables that come with traincast: TOML, CSV, and what reports are made of, below ``traincast/data``."""
 
 import csv
+import gzip
 import io
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -35,6 +36,11 @@ def _made(make: Callable[..., object], *of: object, **named: object) -> object:
 def shipped_text(path: str, folder: Path = SHIPPED) -> str:
     """Return the text of a shipped file by its path below the folder."""
     return (folder / path).read_text(encoding="utf-8")
+
+
+def shipped_packed_text(path: str) -> str:
+    """Return the text of a shipped file that is packed with gzip."""
+    return gzip.decompress((SHIPPED / path).read_bytes()).decode()
 
 
 def shipped_names(path: str, folder: Path = SHIPPED) -> list[str]:

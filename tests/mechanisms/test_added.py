@@ -35,7 +35,7 @@ from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.ops import OperatorCall
 
-JOB = {"model": "llama3-8b", "gpus": 8, "seq_length": 4096, "global_batch": 8, "cluster": "h100"}
+JOB = {"tuned": "usual", "model": "llama3-8b", "gpus": 8, "seq_length": 4096, "global_batch": 8, "cluster": "h100"}
 LAYOUT = {"tp": 1, "pp": 1, "cp": 1, "micro_batch": 1, "recompute": "full", "zero": 1, "precision": "bf16"}
 LAYOUT |= {"overlap_grad_reduce": True, "overlap_param_gather": True}
 BOTH = {"folded_moments": [True, False]}

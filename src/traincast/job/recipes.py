@@ -6,7 +6,6 @@ packed by `studies/pack_recipes.py`. A name is made as Megatron-Bridge names its
 """
 
 import csv
-import gzip
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +24,7 @@ from traincast.model.load import builtin_table
 from traincast.model.model import Model
 from traincast.model.table import merged, model_from_table
 from traincast.names import find_name, names_with
-from traincast.shipped import SHIPPED, constant
+from traincast.shipped import constant, shipped_packed_text
 from traincast.tables import decoded
 from traincast.units import GIGA
 
@@ -164,7 +163,7 @@ def search_recipes(words: tuple[str, ...]) -> tuple[PublishedRecipe, ...]:
 
 
 def _read() -> tuple[PublishedRecipe, ...]:
-    text = gzip.decompress((SHIPPED / TABLE).read_bytes()).decode()
+    text = shipped_packed_text(TABLE)
     return tuple(map(_recipe, csv.DictReader(io.StringIO(text))))
 
 

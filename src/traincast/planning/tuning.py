@@ -60,7 +60,7 @@ class Switched(Struct, frozen=True, kw_only=True):
 
 
 def reached(screen: Screen, screened: Screened, best: Layout, level: str, simulate: Simulate) -> Effort:
-    """Return what a level of effort reaches with the degrees of layouts that a screen kept, some of them simulated.
+    """Return what a level of effort reaches on the layouts that a screen kept, the best and some others simulated.
 
     Those are the fastest, and the fastest for less memory; where none of them fits with less effort, all are tried.
     Of what is simulated it is the layout whose step is least as a cautious forecast has it, as a plan chooses.
