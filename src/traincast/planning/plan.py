@@ -59,9 +59,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         setting = replace(setting, engine="several")
     usable = usable_bytes(setting.cluster.gpu.memory_bytes)
     space = _space(request, setting, options, level)
-    safe = safe_bytes(usable, space.framework.name)
-    limit = safe if options.headroom is None else usable * (1 - options.headroom)
-    screen = Screen(space, setting, limit)
+    screen = Screen(space, setting, limit := _limit_bytes(usable, space, options))
     screened = _screened(screen, remedies=options.remedies)
     study = Study()
     simulate = partial(_simulated, request, setting, study)
@@ -72,8 +70,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     first = chosen_first(judged(finalists))[0].layout
     chosen, switches = settled(next(each for each in finalists if each.layout == first), space, limit, simulate)
     finalists = tuple(chosen if each.layout == first else each for each in finalists)
-    choices = _with_first(chosen.layout, judged(finalists))
-    best = choices[0]
+    best, *_ = choices = _with_first(chosen.layout, judged(finalists))
     before = None if had is None else forecast_step(had, setting, allow_oom=True, study=study)
     mean, largest = disagreement(finalists)
     return Plan(
@@ -96,10 +93,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         screen_error_most=largest,
         best=choices[: options.top],
         pareto=pareto(choices),
-        estimated=tuple(
-            Estimate(layout=layout, step_s=step_s, peak_bytes=peak_bytes)
-            for layout, step_s, peak_bytes in zip(screened.layouts, screened.step_s, screened.peak_bytes, strict=True)
-        ),
+        estimated=_estimates(screened),
         explained=tuple(explain(screen, each, best, simulate) for each in options.explain),
         start=None if had is None or before is None else start_of(screen, had, before, usable, simulate),
         sensitivities=sensitivities(request, best.layout, setting, best.step_s, study),
@@ -118,6 +112,13 @@ def _screened(screen: Screen, *, remedies: bool) -> Screened:
     if not screened.layouts:
         raise nothing_fits(screen, screened.evaluated, looks=remedies)
     return screened
+
+
+def _estimates(screened: Screened) -> tuple[Estimate, ...]:
+    return tuple(
+        Estimate(layout=layout, step_s=step_s, peak_bytes=peak_bytes)
+        for layout, step_s, peak_bytes in zip(screened.layouts, screened.step_s, screened.peak_bytes, strict=True)
+    )
 
 
 def _efforts(screen: Screen, screened: Screened, best: Choice, level: str, simulate: Simulate) -> tuple[Effort, ...]:
@@ -182,6 +183,11 @@ def safe_bytes(usable: float, framework: str) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if chance_of_oom(middle, usable, framework) <= WARNED_ABOVE else (low, middle)
     return low
+
+
+def _limit_bytes(usable: float, space: Space, options: PlanOptions) -> float:
+    safe = safe_bytes(usable, space.framework.name)
+    return safe if options.headroom is None else usable * (1 - options.headroom)
 
 
 _LONGER = 0.005

@@ -196,7 +196,8 @@ def near_combinations(screen, layout):
                 continue
             facts = job_facts(job, space.cluster)
             on = [each for each in every_switch if each.fields.items() <= said.items()]
-            if all(allowed(each, facts) is None for each in (*switches, *on)):
+            whole = [each for each in on if not any(set(each.settings) < set(larger.settings) for larger in on)]
+            if all(allowed(each, facts) is None for each in (*switches, *whole)):
                 yield [each.name for each in switches], job
 
 
