@@ -196,14 +196,27 @@ def test_tensor_parallel_transfers_are_hidden_but_for_a_share():
         *("tp all_gather 1", "tp all_reduce 3"),
     ]
     backward = found["backward"][0][0]
-    ends = ["head", "tp reduce_scatter 1", "tp all_gather 1", *again, "launch host 2840"]
-    begin, layers, end = len(ends), backward.index("layers"), backward.index("wait host", len(ends))
-    assert backward[:begin] == ends
-    # Those of a group are in one queue; which is launched first is of no consequence.
-    assert sorted(backward[begin:layers]) == ["launch tp all_gather 5.28", "launch tp reduce_scatter 2.64"]
-    assert backward[layers : layers + 3] == ["layers", "weight gradients", "wait tp"]
-    assert sorted(backward[layers + 3 : end]) == ["tp all_gather 2.72", "tp reduce_scatter 1.36"]
-    assert backward[end:] == ["wait host", "tp all_gather 1", "embedding"]
+    head = [
+        "launch tp all_gather 1",
+        "head",
+        "wait tp",
+        "launch tp reduce_scatter 1",
+        "LM head weight gradient",
+        "wait tp",
+    ]
+    # Inputs of column-parallel layers are gathered alongside the gradients of their inputs, whose own exchange runs
+    # alongside those of the weights; what row-parallel layers exchange is hidden but for its share.
+    column = [
+        "launch tp all_gather 2",
+        "layers",
+        "wait tp",
+        "launch tp reduce_scatter 2",
+        "weight gradients",
+        "wait tp",
+    ]
+    row = ["launch tp all_gather 2.64", "layers", "weight gradients", "wait tp", "tp all_gather 1.36"]
+    ends = ["wait host", "tp all_gather 1", "embedding"]
+    assert backward == [*head, "head", *again, "launch host 2840", *column, *column, *row, *ends]
     plain = product.program(SPLIT, overlap_tp=False)["forward"][0][0]
     assert plain[2:6] == ["launch host 1880", "layers", "tp all_gather 4", "tp reduce_scatter 4"]
 
