@@ -27,8 +27,10 @@ _LEAST_GAIN = 0.002
 """Share of the step that a switch must save: less is not a reason to touch a job."""
 _TOLD = 0.001
 """Share of the step that a switch must save to stay on."""
-_SIMULATED = 4
+_SIMULATED = 3
 """Layouts of a lower level of effort that are simulated."""
+_KEPT = 48
+"""Layouts of either end of a screen that lower levels of effort are tried on: the fastest, and those of least memory."""
 _ELSEWHERE = ("framework", "sharp")
 """What a plan does not switch: another framework, and what the network must be set up for."""
 
@@ -69,7 +71,7 @@ def reached(screen: Screen, screened: Screened, best: Layout, level: str, simula
     # How large a microbatch may be depends on what software keeps in memory.
     kept = {
         (degrees, size, schedule, vpp)
-        for degrees, _, schedule, vpp in map(_key, screened.layouts)
+        for degrees, _, schedule, vpp in map(_key, (*screened.layouts[:_KEPT], *screened.layouts[-_KEPT:]))
         for size in screen.space.micro_batches(degrees.dp)
     }
     found = (*_fastest(of_level, {_key(best)}, simulate, 1), *_fastest(of_level, kept, simulate))

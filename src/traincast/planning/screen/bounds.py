@@ -19,7 +19,7 @@ from traincast.planning.screen.frontier import Frontier
 Choice = tuple[object, ...]
 """What of a way of execution is tried, and not taken because it is never worse."""
 
-SLACK = 0.05
+SLACK = 0.02
 """How much above the fastest step a bound may be for its layouts to be tried all the same: finalists are that near."""
 
 
