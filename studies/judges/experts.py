@@ -30,7 +30,7 @@ from traincast.simulation.step import Setting
 TABLE = "measured_training_runs.csv"
 NEWEST = ("megatron-bridge-perf-summary", "2026", "pretrain")
 """Source, year and task of the groups that are judged: those of the newest table of one vendor."""
-EVERY = 9
+EVERY = 3
 """One group in so many is judged, in the order of their names: a plan takes seconds. `studies/experts.py` has all."""
 EFFORTS = ("out-of-the-box", "usual", "best")
 """Levels of effort of a plan."""
