@@ -9,9 +9,9 @@ from traincast.dialects import draft_like
 from traincast.errors import ConfigError, TraincastError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
-from traincast.job.fields import FIELDS
+from traincast.job.fields import FIELDS, said_together
 from traincast.job.frameworks import framework_names, load_framework
-from traincast.job.habits import TOGETHER, plain_settings, usual_settings
+from traincast.job.habits import plain_settings, usual_settings
 from traincast.job.levels import LEVELS
 from traincast.job.recipes import recipes
 from traincast.job.resolve import resolve_job
@@ -170,8 +170,11 @@ def test_habits_are_those_of_the_newest_recipes():
 
 
 def test_fields_that_go_together_are_fields_of_a_job():
-    assert {name for names in TOGETHER for name in names} <= {*FIELDS}
-    assert len([name for names in TOGETHER for name in names]) == len({name for names in TOGETHER for name in names})
+    for name, field in FIELDS.items():
+        family = said_together(name)
+        assert name in family
+        assert all(said_together(each) == family for each in family)
+        assert {*field.goes_with} <= {*FIELDS}
 
 
 def test_a_framework_of_another_kin_does_not_inherit_levels():

@@ -57,6 +57,10 @@ class Field(Struct, frozen=True, kw_only=True):
     """Change of a layout that it is part of, where it is not one by itself."""
     needs: tuple[str, ...] = ()
     """What must hold for it to have an effect: ``tp>1``, ``zero=3``, or what is true or given, such as ``experts``."""
+    together: str = ""
+    """What it says with others of the same name: who says one of them leaves none of the others open."""
+    goes_with: tuple[str, ...] = ()
+    """Fields with whose value a published recipe's value of it has its meaning: said anew, they take it along."""
     shown: tuple[str, ...] = ()
     """`PARALLEL`, `PLAN`; an axis is in `PLAN` without it, and what is not in `PARALLEL` in `FACTS`."""
     fact: str = ""
@@ -141,6 +145,12 @@ def ways() -> tuple[Field, ...]:
     What they need they need of degrees.
     """
     return tuple(each for each in FIELDS.values() if each.axis == "way")
+
+
+def said_together(name: str) -> tuple[str, ...]:
+    """Return a field and those that say one thing with it."""
+    together = FIELDS[name].together
+    return tuple(each.name for each in FIELDS.values() if each.together == together) if together else (name,)
 
 
 def left_open() -> tuple[str, ...]:

@@ -14,22 +14,10 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.condition_facts import layout_facts, machine_facts, model_facts, precision_facts
 from traincast.job.conditions import broken, read_conditions
 from traincast.job.decisions import Decisions
-from traincast.job.fields import FIELDS
+from traincast.job.fields import FIELDS, said_together
 from traincast.job.frameworks import Framework, load_framework
 from traincast.job.levels import OUT_OF_THE_BOX, Habit
 from traincast.job.request import JOB_FIELDS, JobRequest
-
-TOGETHER = (
-    ("cuda_graphs", "cuda_graph_impl", "cuda_graph_scope"),
-    ("recompute", "recompute_layers", "recompute_method", "recompute_modules", "recompute_keeps"),
-    ("moe_dispatcher", "deduplicated_dispatch"),
-    ("zero", "shard", "reshard_after_forward"),
-    ("grad_reduce_bytes", "main_grads_dtype"),
-    ("precision_aware_optimizer", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"),
-    ("vpp", "stage_layers", "pipeline_layout", "first_stage_layers", "last_stage_layers"),
-    ("packed_length", "packed_lengths"),
-)
-"""Fields that say one thing in several words: who says one of them leaves none of the others open."""
 
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep")
 _NO_MACHINE: Mapping[str, Any] = {"capability": 0.0, "domain": 1, "gpu": "", "vendor": "", "network": ""}
@@ -144,8 +132,7 @@ def facts_of_request(request: JobRequest, cluster: Cluster | None) -> dict[str, 
 
 def _is_open(request: JobRequest, name: str) -> bool:
     """Say whether a job says nothing of a field, nor the same in other words."""
-    family = next((names for names in TOGETHER if name in names), (name,))
-    return all(getattr(request, each) is None for each in family)
+    return all(getattr(request, each) is None for each in said_together(name))
 
 
 def _by_group(found: Mapping[str, Any]) -> dict[str, list[str]]:

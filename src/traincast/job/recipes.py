@@ -17,8 +17,7 @@ from traincast.errors import UnknownNameError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_for
 from traincast.job.draft import Draft
-from traincast.job.fields import FIELDS
-from traincast.job.habits import TOGETHER
+from traincast.job.fields import FIELDS, said_together
 from traincast.job.request import JOB_FIELDS
 from traincast.model.load import builtin_table
 from traincast.model.model import Model
@@ -29,17 +28,6 @@ from traincast.tables import decoded
 from traincast.units import GIGA
 
 TABLE = "recipes/recipes.csv.gz"
-
-_OF_SPLIT = ("stage_layers", "pipeline_layout", "first_stage_layers", "last_stage_layers")
-_GOES_WITH: Mapping[str, tuple[str, ...]] = {
-    "pp": ("vpp", "schedule", *_OF_SPLIT, "embedding_as_layer", "head_as_layer"),
-    "vpp": (*_OF_SPLIT, "embedding_as_layer", "head_as_layer"),
-    "model": (*_OF_SPLIT, "vpp", "embedding_as_layer", "head_as_layer", "etp", "recompute", "recompute_modules"),
-    "precision": ("fp8_recipe", "fp8_attention", "bf16_first_last", "param_gather_bytes"),
-    "gpus": ("shard",),
-    "task": ("lora_rank", "lora_targets", "packed_length"),
-}
-"""Field to what a recipe says only of the value that it has itself."""
 
 _BASES = {
     "exact": "of this release's recipe",
@@ -110,8 +98,8 @@ class PublishedRecipe(Struct, frozen=True, kw_only=True):
         changed = {name for name, value in over.fields.items() if self.fields.get(name) != value}
         if over.model is not None and over.model != self.model:
             changed.add("model")
-        gone = {each for name in changed for each in _GOES_WITH.get(name, ())}
-        gone |= {each for names in TOGETHER if changed & {*names} for each in names}
+        gone = {name for name, each in FIELDS.items() if changed & {*each.goes_with}}
+        gone |= {each for name in changed if name in FIELDS for each in said_together(name)}
         return gone & {*self.fields} - {*over.fields}
 
 

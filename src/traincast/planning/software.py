@@ -15,9 +15,8 @@ from msgspec import Struct, field
 
 from traincast.hardware.cluster import Cluster
 from traincast.job.condition_facts import machine_facts, model_facts
-from traincast.job.fields import left_open, ways
+from traincast.job.fields import FIELDS, left_open, said_together, ways
 from traincast.job.frameworks import Framework
-from traincast.job.habits import TOGETHER
 from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.switches import SWITCHES, Need, Switch, allowed, offered
 from traincast.planning.layout import Settings
@@ -230,7 +229,7 @@ def software_of(
     if not tried:
         return Software(facts=facts)
     named, open_ = {*said, *fixed}, _SPLITS - set(_ROUTED)
-    held = named | {name for group in TOGETHER if named & {*group} for name in group}
+    held = named | {name for each in named if each in FIELDS for name in said_together(each)}
     found, overlaps = list[Switch](), dict[str, tuple[bool, ...]]()
     for each in offered(framework, facts):
         fields = dict(each.settings)

@@ -30,7 +30,7 @@ _TOLD = 0.001
 _SIMULATED = 3
 """Layouts of a lower level of effort that are simulated."""
 _KEPT = 48
-"""Layouts of either end of a screen that lower levels of effort are tried on: the fastest, and those of least memory."""
+"""Layouts of either end of a screen that lower levels are tried on: the fastest, and those of least memory."""
 _ELSEWHERE = ("framework", "sharp")
 """What a plan does not switch: another framework, and what the network must be set up for."""
 
