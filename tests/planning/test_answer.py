@@ -230,6 +230,7 @@ def test_a_layout_is_run_again_and_taken_by_a_forecast(model, more):
             assert api.run_again(given).iteration_time_s == each.result.iteration_time_s
         fields = {name: getattr(each.layout, name) for name in (*names, "recompute_method", "recompute_modules")}
         kind = {"moe_dispatcher": each.layout.moe_dispatcher, "schedule": each.layout.schedule}
+        kind |= {"moe_a2a_overlap": each.layout.moe_a2a_overlap}
         again = api.predict(cluster="h200", **said, **{**fields, **kind, **dict(each.layout.software)})
         assert again.iteration_time_s == pytest.approx(each.result.iteration_time_s, rel=1e-12)
 
