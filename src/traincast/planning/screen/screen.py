@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from traincast.errors import InfeasibleError
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
+from traincast.job.levels import BEST
 from traincast.job.packing import packing_of
 from traincast.job.parallel import Parallel
 from traincast.planning.layout import Layout
@@ -76,7 +77,7 @@ class Screen:
         begin = time.perf_counter()
         frontier = Frontier(self.limit_bytes, keep)
         found = needed(self._blocks(), frontier, self._ideal, self.space.is_usual)
-        if wanted is not None:
+        if wanted is not None or self.space.tuned != BEST:
             found = (block for family in self._blocks() for block in family.blocks(wanted))
         for block in found:
             frontier.add(block)
