@@ -102,7 +102,7 @@ class Forecast(NamedTuple):
     @property
     def peak_bytes(self) -> float:
         """Memory of the GPU that needs most."""
-        return max(stage.peak for stage in self.result.memory_bytes or ())
+        return self.result.peak_bytes
 
 
 class Reached(NamedTuple):

@@ -66,8 +66,6 @@ class Switch(Struct, frozen=True, kw_only=True):
         """Say whether a framework has it."""
         return any(kin in (framework.kin, framework.name) and framework.year >= since for kin, since in self.offered_by)
 
-    of = is_in
-
 
 class _Row(Struct, kw_only=True):
     """A row of the table as it stands there."""

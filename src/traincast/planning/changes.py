@@ -120,7 +120,7 @@ def layout_of(job: Job) -> Layout:
 def start_of(screen: Screen, job: Job, forecast: tuple[Result, JobStep], usable: float, simulate: Simulate) -> Start:
     """Return what changes of a job's layout save, one by one and a few together; all of them are simulated."""
     result, done = forecast
-    peak = max(stage.peak for stage in result.memory_bytes or ())
+    peak = result.peak_bytes
     has = Finalist(layout=layout_of(job), screened_s=done.step_s, peak_bytes=peak, result=result, done=done)
     search = _Search(screen, simulate, has, usable)
     return Start(

@@ -223,8 +223,8 @@ def software_of(
     `known` are facts that all layouts of a plan share.
     """
     said = {name: value for name in JOB_FIELDS if (value := getattr(request, name)) is not None}
-    facts = {"task": "pretrain", "optimizer": "adam", **said, **known}
-    facts |= {"dropout": framework.memory.dropout, "packed_length": None, "offload_modules": ()} | said
+    open_ones = {"task": "pretrain", "optimizer": "adam", "packed_length": None, "offload_modules": ()}
+    facts = {**open_ones, "dropout": framework.memory.dropout, **known, **said}
     facts |= model_facts(request.model) | machine_facts(cluster)
     if not tried:
         return Software(facts=facts)
@@ -245,7 +245,9 @@ def software_of(
     # What only turns something off that is not on is no switch here.
     found = [each for each in found if not _is_idle(each, defaults) or allowed(each, {**facts, **defaults}) is None]
     idle = {
-        each.axis: allowed(each, facts) is None for each in SWITCHES if each.of(framework) and _is_idle(each, defaults)
+        each.axis: allowed(each, facts) is None
+        for each in SWITCHES
+        if each.is_in(framework) and _is_idle(each, defaults)
     }
     forced = frozenset(axis for axis, can in idle.items() if not can)
     return Software(facts=facts, defaults=defaults, switches=tuple(found), forced=forced, overlaps=overlaps)

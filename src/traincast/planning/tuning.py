@@ -21,6 +21,7 @@ from traincast.planning.screen.blocks import Key
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.software import by_framework
 from traincast.planning.space import Degrees, Space
+from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import Result
 
 _LEAST_GAIN = 0.002
@@ -78,7 +79,7 @@ def reached(screen: Screen, screened: Screened, best: Layout, level: str, simula
     chosen = min(found or _fastest(of_level, None, simulate), key=cautious_s, default=None)
     if chosen is None:
         return Effort(level=level, layout=None, step_s=None, peak_bytes=None)
-    return Effort(level=level, layout=chosen.layout, step_s=chosen.step_s, peak_bytes=peak_of(chosen.result))
+    return Effort(level=level, layout=chosen.layout, step_s=chosen.step_s, peak_bytes=chosen.peak_bytes)
 
 
 def _key(layout: Layout) -> Key:
@@ -95,11 +96,6 @@ def _fastest(
         return ()
 
 
-def peak_of(result: Result) -> float:
-    """Return the memory of the GPU that needs most."""
-    return max(stage.peak for stage in result.memory_bytes or ())
-
-
 def tuned_further(best: Finalist, space: Space, limit_bytes: float, simulate: Simulate) -> tuple[Finalist, ...]:
     """Return the fastest layout with what else saves something, switch by switch; nothing where nothing does."""
     found: list[Finalist] = []
@@ -114,11 +110,16 @@ def tuned_further(best: Finalist, space: Space, limit_bytes: float, simulate: Si
             result, done = simulate(layout)
         except TraincastError:
             continue
-        peak = peak_of(result)
+        peak = result.peak_bytes
         if result.iteration_time_s < (1 - _LEAST_GAIN) * now.step_s and peak < limit_bytes:
-            screened_s = now.screened_s * result.iteration_time_s / now.step_s
-            found.append(Finalist(layout=layout, screened_s=screened_s, peak_bytes=peak, result=result, done=done))
+            found.append(_changed(now, layout, result, done))
     return tuple(found[-1:])
+
+
+def _changed(now: Finalist, layout: Layout, result: Result, done: JobStep) -> Finalist:
+    """Return a finalist with other software, as far off its screen as it was: that did not see the change."""
+    screened_s = now.screened_s * result.iteration_time_s / now.step_s
+    return Finalist(layout=layout, screened_s=screened_s, peak_bytes=result.peak_bytes, result=result, done=done)
 
 
 def _late(space: Space) -> Iterator[Switch]:
@@ -149,12 +150,12 @@ def settled(
             result, done = simulate(layout)
         except TraincastError:
             continue
-        saving_s, peak = result.iteration_time_s - now.step_s, peak_of(result)
+        saving_s, peak = result.iteration_time_s - now.step_s, result.peak_bytes
         facts = job_facts(done.job, space.cluster)
         needed = any(allowed(other, facts) is not None for other in taken if other is not each)
         if saving_s <= _TOLD * now.step_s and peak < limit_bytes and not needed:
             taken.remove(each)
-            now = Finalist(layout=layout, screened_s=now.screened_s, peak_bytes=peak, result=result, done=done)
+            now = _changed(now, layout, result, done)
         else:
             told = {name: getattr(each, name) for name in ("name", "settings", "changes", "asks")}
             found.append(Switched(saving_s=saving_s, frees_bytes=peak - now.peak_bytes, **told))

@@ -75,7 +75,7 @@ class Tried(Struct, frozen=True, kw_only=True):
     @property
     def peak_bytes(self) -> float:
         """Memory of the GPU that needs most."""
-        return max(float(stage.peak) for stage in self.result.memory_bytes or ())
+        return self.result.peak_bytes
 
     @property
     def chance_of_oom(self) -> float:

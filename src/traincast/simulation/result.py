@@ -144,6 +144,11 @@ class Result(Struct, frozen=True, kw_only=True):
     """The simulated operations and when they ran, for timelines; not part of the JSON."""
 
     @property
+    def peak_bytes(self) -> float:
+        """Memory of the GPU that needs most; 0 where it is not known."""
+        return max((stage.peak for stage in self.memory_bytes or ()), default=0.0)
+
+    @property
     def program(self) -> "Program | None":
         """The simulated operations."""
         return None if self.timed is None else self.timed.program
