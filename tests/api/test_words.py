@@ -242,7 +242,7 @@ def test_what_is_refused_is_said_in_the_words_of_who_asks(capsys):
     words = [word for name, value in job.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     for ask, command, keyword, flag in (
         (traincast.predict, "predict", "allow_oom=True", "--allow-oom"),
-        (traincast.plan, "plan", "allow_offload=True", "--allow-offload"),
+        (traincast.plan, "plan", "offload_optimizer=1", "--offload-optimizer"),
     ):
         with pytest.raises(InfeasibleError, match=keyword) as wrong:
             ask(**job)

@@ -223,7 +223,9 @@ def software_of(
     `known` are facts that all layouts of a plan share.
     """
     said = {name: value for name in JOB_FIELDS if (value := getattr(request, name)) is not None}
-    open_ones = {"task": "pretrain", "optimizer": "adam", "packed_length": None, "offload_modules": ()}
+    open_ones: dict[str, Any] = {"task": "pretrain", "optimizer": "adam", "offload_modules": ()}
+    if request.packed_lengths is None and request.task in (None, "pretrain"):
+        open_ones["packed_length"] = None  # else the framework, or the lengths, decide it
     facts = {**open_ones, "dropout": framework.memory.dropout, **known, **said}
     facts |= model_facts(request.model) | machine_facts(cluster)
     if not tried:
