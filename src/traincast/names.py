@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 _NEAR = 3
 _MANY = 40
+_MOST = 150
+"""Names that a message lists where some are near, and where none is."""
 _CLOSENESS = 0.6
 
 
@@ -45,7 +47,8 @@ def known_names(name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = nearest(name, names)
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    listed = f"{len(names)} names" if near and len(names) > _MANY else ", ".join(names) or "none"
+    told = len(names) > (_MANY if near else _MOST)
+    listed = f"{len(names)} names" if told else ", ".join(names) or "none"
     return f"known: {listed}{meant}"
 
 

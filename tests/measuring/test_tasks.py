@@ -148,7 +148,7 @@ def test_calibrate_finds_the_gpu_that_the_times_are_of(dense, tmp_path):
         call = Call.from_cells(task.cells)
         asked = OperatorCall(**{**call._asdict(), "options": tuple(call.options.items())})
         ratio = estimate_operator(asked, gpu, known).time_s / estimate_operator(asked, gpu).time_s
-        assert ratio == pytest.approx(1.3, rel=0.03)
+        assert ratio == pytest.approx(1.3, rel=0.04)
 
 
 def test_calibrate_reads_what_torchrun_wrote(dense, tmp_path):

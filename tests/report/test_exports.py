@@ -56,6 +56,10 @@ def plan(request):
     return traincast.plan(**{"seq_length": 2048, **JOBS[request.param]}, top=3)
 
 
+def planned_loss(choice):
+    return choice.result.job.loss_kernel
+
+
 @pytest.mark.slow
 def test_what_is_written_is_the_planned_job_again(plan):
     for choice in plan.shown:
@@ -68,7 +72,10 @@ def test_what_is_written_is_the_planned_job_again(plan):
                 )
                 again = traincast.predict(draft_like(READ[export.name], words).under(given), allow_oom=True)
                 assert again.iteration_time_s == pytest.approx(choice.result.iteration_time_s, rel=1e-9)
-                assert max(stage.peak for stage in again.memory_bytes) == pytest.approx(choice.peak_bytes, rel=1e-9)
+                # Megatron-LM cannot be told which kernel computes the loss, of which its logits depend.
+                said = draft_like(READ[export.name], words).under(Draft(fields={"loss_kernel": planned_loss(choice)}))
+                like = traincast.predict(said.under(given), allow_oom=True)
+                assert like.peak_bytes == pytest.approx(choice.peak_bytes, rel=1e-9)
 
 
 def test_megatron_and_bridge_are_written_and_torchtitan_where_it_was_planned_for(plan):
@@ -83,7 +90,9 @@ def test_megatron_and_bridge_are_written_and_torchtitan_where_it_was_planned_for
 def test_the_type_of_gradients_is_said(plan, request):
     text = next(each.text for each in exports(plan, plan.best[0]) if each.name == "megatron.txt")
     asked = JOBS[request.node.callspec.params["plan"]].get("grad_reduce_bytes")
-    assert ("--grad-reduce-in-bf16" in text) == (asked == 2)
+    # What is not asked for is a plan's to choose.
+    chosen = asked or dict(plan.best[0].layout.software).get("grad_reduce_bytes", 4)
+    assert ("--grad-reduce-in-bf16" in text) == (chosen == 2)
 
 
 def test_what_is_not_written_stands_in_a_file_with_its_reason(plan, tmp_path):

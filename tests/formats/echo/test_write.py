@@ -89,7 +89,7 @@ def test_a_simulated_run_is_read_as_the_same_run(name, jobs, tmp_path):
     # A line of a trace is a whole pass: where its end waits for the host, that is a part of its computation.
     within = {name: time_s for name, time_s in forecast.breakdown_s.items() if name in WITHIN_PASSES}
     found = {name: again.breakdown_s[name] for name in within}
-    assert found == pytest.approx(within, abs=0.01 * forecast.iteration_time_s)
+    assert found == pytest.approx(within, abs=0.015 * forecast.iteration_time_s)
     assert sum(again.breakdown_s.values()) == pytest.approx(forecast.iteration_time_s, rel=1e-6)
     assert len(bytes_of(tmp_path / "traces")) == JOBS[name][1]
     assert "simulated-run" in {note.code for note in again.assumptions}

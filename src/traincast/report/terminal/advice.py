@@ -50,7 +50,7 @@ def _told(mark: str, text: str, known: Iterable[str]) -> Iterator[RenderableType
     more = "; ".join(known)
     yield ui.indented(ui.hanging(mark, text))
     if more:
-        yield ui.indented(ui.hanging(" " * len(mark), more), "dim")
+        yield ui.indented(ui.below(mark, more), "dim")
 
 
 def _figures(lines: Sequence[Advice], unit: ui.TimeUnit, first: int) -> RenderableType:

@@ -111,6 +111,23 @@ def hanging(mark: str, content: str) -> RenderableType:
     return grid
 
 
+def below(mark: str, content: str, style: str = "") -> RenderableType:
+    """Return text that stands below what hangs after a mark."""
+    return _Below(mark, content, style)
+
+
+class _Below(Struct, frozen=True):
+    """Text as far to the right as what hangs after a mark; in plain words where it is."""
+
+    mark: str
+    content: str
+    style: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield it."""
+        yield text(self.content, self.style) if is_plain(console) else hanging(" " * len(self.mark), self.content)
+
+
 def _list(width: int) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=width)
