@@ -169,7 +169,7 @@ def test_launches_that_block_keep_the_gpu_waiting_for_each_of_them():
     usual, blocking = step_s(), step_s(launch_blocking=True)
     layers = of(usual.job)
     factor = usual.factors.factor("host layers")
-    launches = 2 * 32 * factor * sum(each.seconds(usual.job.framework) for each in (layers.forward, layers.backward))
+    launches = 2 * 32 * factor * sum(each.blocking_s(usual.job.framework) for each in (layers.forward, layers.backward))
     assert blocking.step_s - usual.step_s == pytest.approx(launches, rel=0.1)
     graphs = [step_s(cuda_graph_impl="full_iteration", launch_blocking=said).step_s for said in (False, True)]
     assert graphs[1] == pytest.approx(graphs[0], rel=0.01)

@@ -98,7 +98,8 @@ class Emitter(ABC):
         if not rows or not anywhere(seconds):
             return rows
         if self.job.kernels.launch_blocking:
-            return [*self.gap("launches that block", seconds, CostClass.HOST_LAYERS, phase), *rows]
+            blocking_s = host.blocking_s(self.job.framework)
+            return [*self.gap("launches that block", blocking_s, CostClass.HOST_LAYERS, phase), *rows]
         launched = self.launched(seconds, phase)
         waited = self.gap("waits of the host", host.idle_s(self.job.framework), CostClass.HOST_LAYERS, phase)
         return self.overlapped(launched, [*rows, *waited])
