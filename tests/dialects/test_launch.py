@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from traincast.dialects.launch import launch_notes, read_launch
+from traincast.dialects.launch import launch_fields, launch_notes, read_launch
 from traincast.errors import ConfigError
 
 FLAGS = ("--num-layers", "4", "--bf16")
@@ -197,3 +197,11 @@ def test_conditions_of_a_script_are_passed_over_and_all_branches_read():
     assert found.words == ("--num-layers", "4", "--save", "checkpoints/x", "--bf16", "--lr", "1e-4")
     assert (found.script, found.gpus) == ("pretrain_gpt.py", 8)
     assert [note.code for note in launch_notes(found)] == ["script-conditions"]
+
+
+def test_a_variable_that_makes_launches_block_is_a_field_of_the_job():
+    blocking = launch("CUDA_LAUNCH_BLOCKING=1 NCCL_DEBUG=INFO torchrun --nproc_per_node 8 pretrain_gpt.py --bf16")
+    assert launch_fields(blocking) == {"launch_blocking": True}
+    (note,) = launch_notes(blocking)
+    assert "NCCL_DEBUG" in note.text and "BLOCKING" not in note.text
+    assert launch_fields(launch("CUDA_LAUNCH_BLOCKING=0 torchrun pretrain_gpt.py")) == {}

@@ -14,6 +14,7 @@ from traincast.job.resolve import resolve_job
 from traincast.job.sharding import Sharding
 from traincast.job.share import rank_share
 from traincast.model.routing import busiest_rank
+from traincast.model.structure import layer_blocks, parts_of
 
 EP = {"model": TINY_EXPERTS, "gpus": 8, "ep": 8}
 NO_SHARED = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, shared_ffn_hidden=0))
@@ -429,3 +430,20 @@ def test_fields_of_once_are_read_as_those_of_today():
 def test_a_step_has_as_many_microbatches_as_its_batch_divides_into(fields, count):
     job = job_of(**fields)
     assert (job.batch.micro_batch, job.parallel.microbatches) == count
+
+
+@pytest.mark.parametrize(
+    ("framework", "dropout", "passes"),
+    # Softmax and dropout each read and write the scores; OneFlow's kernel of both reads once and writes twice.
+    [("megatron-2021", None, 4), ("megatron-2021", False, 2), ("oneflow-2021", None, 3), ("oneflow-2021", False, 2)],
+)
+def test_scores_cross_memory_as_often_as_softmax_and_dropout_take(framework, dropout, passes):
+    job = job_of(framework=framework, dropout=dropout, attention_kernel="unfused")
+    assert rank_share(job).execution.score_passes == passes
+    (core,) = (
+        kernel
+        for part in parts_of(layer_blocks(job.model, 0), rank_share(job))
+        for kernel in part.kernels
+        if kernel.family == "unfused_attention"
+    )
+    assert core.options == (("passes", str(passes)),)

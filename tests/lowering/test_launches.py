@@ -4,10 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from job_parts import job_of
+from traincast.hardware.clusters import load_cluster
 from traincast.job.frameworks import load_framework
 from traincast.job.share import rank_share
 from traincast.lowering.launches import Launches, layer_launches, message_launches, step_fixed_s, update_launches
 from traincast.model.structure import RankParts, layer_blocks
+from traincast.simulation.job_step import run_job
+from traincast.simulation.step import Setting
 
 
 def of(job):
@@ -154,6 +157,29 @@ def test_an_update_takes_time_for_each_tensor_and_each_check():
     assert update_launches(logged, 100, 0).launches == pytest.approx(usual * (3 + 1 + 4) / 3)
     # Three GEMMs of each step of Muon and matrix.
     assert update_launches(job, 100, 300).launches == pytest.approx(2 * usual)
+
+
+def test_launches_that_block_keep_the_gpu_waiting_for_each_of_them():
+    """Where a GPU is never idle its step grows by all launches of its layers, and by no more than once where it is."""
+    setting = Setting(cluster=load_cluster("h100"), engine="kernel")
+
+    def step_s(**changes):
+        return run_job(job_of("llama3-8b", gpus=1, micro_batch=1, global_batch=2, seq_length=8192, **changes), setting)
+
+    usual, blocking = step_s(), step_s(launch_blocking=True)
+    layers = of(usual.job)
+    factor = usual.factors.factor("host layers")
+    launches = 2 * 32 * factor * sum(each.blocking_s(usual.job.framework) for each in (layers.forward, layers.backward))
+    assert blocking.step_s - usual.step_s == pytest.approx(launches, rel=0.1)
+    graphs = [step_s(cuda_graph_impl="full_iteration", launch_blocking=said).step_s for said in (False, True)]
+    assert graphs[1] == pytest.approx(graphs[0], rel=0.01)
+
+
+def test_nothing_overlaps_where_launches_block():
+    setting = Setting(cluster=load_cluster("h100"), engine="kernel")
+    job = job_of("llama3-8b", gpus=64, tp=4, global_batch=64, launch_blocking=True, cuda_graph_impl="full_iteration")
+    apart = job_of("llama3-8b", gpus=64, tp=4, global_batch=64, cuda_graph_impl="full_iteration", overlap_tp=False)
+    assert run_job(job, setting).step_s >= run_job(apart, setting).step_s
 
 
 def test_the_fixed_part_of_a_step_grows_with_the_logarithm_of_the_ranks():

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note
 from traincast.dialects.deepspeed_settings import ScriptBatch, adapters_of, deepspeed_draft, named_model
 from traincast.dialects.flags import READ, FlagTable, Pasted, flag_table
-from traincast.dialects.launch import Launch, launch_notes, read_launch
+from traincast.dialects.launch import Launch, launch_fields, launch_notes, read_launch
 from traincast.dialects.settings import (
     Values,
     input_files,
@@ -132,7 +132,7 @@ def _others(
     """Return the job of PyTorch's data parallelism, FSDP or Megatron-LM."""
     verdict = judged(settings, table, strict=strict)
     batch, framework = ScriptBatch.from_settings(settings), _FRAMEWORKS[kind]
-    fields = {"framework": framework, **settings.fields(table)}
+    fields = {"framework": framework, **settings.fields(table), **launch_fields(launch)}
     name = "mixed_precision"
     halves = [each for each in ("bf16", "fp16") if settings.is_on(each)]
     fields["precision"] = settings.choice(name, _PRECISIONS) if name in settings else next(iter(halves), "fp32")

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from traincast.diagnostics import Note
 from traincast.dialects.flags import FlagTable, Pasted, flag_table
-from traincast.dialects.launch import Launch, launch_notes, read_launch
+from traincast.dialects.launch import Launch, launch_fields, launch_notes, read_launch
 from traincast.dialects.settings import (
     Values,
     enabled,
@@ -69,7 +69,7 @@ def deepspeed_draft(
     settings = Pasted({**flags, **said}, _SHOWN, "")
     _check_equal(said, flags)
     verdict = judged(settings, table, strict=strict)
-    fields = {"framework": _FRAMEWORK, **settings.fields(table)}
+    fields = {"framework": _FRAMEWORK, **settings.fields(table), **launch_fields(launch)}
     batch = ScriptBatch.from_settings(settings)
     notes = [*verdict.notes, *launch_notes(launch), *_auto(left, flags)]
     assumed = f"framework is not given: {_FRAMEWORK}, for DeepSpeed under Transformers; give --framework"

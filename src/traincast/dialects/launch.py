@@ -39,6 +39,7 @@ class _Launcher(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _TABLE = shipped_toml("dialects/launchers.toml", dict[str, Any])
 _BY_NAME = {name: each for each in msgspec.convert(_TABLE["launcher"], list[_Launcher]) for name in each.names}
 _OF_LIBRARIES = tuple(_TABLE["libraries"]["variables"])
+_BLOCKING = "CUDA_LAUNCH_BLOCKING"
 _TORCHRUN, _SLURM = _BY_NAME["torchrun"], _BY_NAME["srun"]
 
 
@@ -61,9 +62,15 @@ class Launch(Struct, frozen=True):
     """The words before the script: launchers and their options."""
 
 
+def launch_fields(launch: Launch) -> dict[str, Any]:
+    """Return the fields of a job that variables of the environment set."""
+    return {"launch_blocking": True} if launch.variables.get(_BLOCKING) == "1" else {}
+
+
 def launch_notes(launch: Launch) -> tuple[Note, ...]:
-    """Return notes of conditions in a script and of variables that libraries read, none of which is modelled."""
-    found = [brief(f"{name}={value}") for name, value in launch.variables.items() if name.startswith(_OF_LIBRARIES)]
+    """Return notes of conditions in a script and of variables that libraries read and that are not modelled."""
+    said = {name: value for name, value in launch.variables.items() if name.startswith(_OF_LIBRARIES)}
+    found = [brief(f"{name}={value}") for name, value in said.items() if name != _BLOCKING]
     notes = []
     if found:
         text = f"variables of the environment are not modelled: {', '.join(found)}"

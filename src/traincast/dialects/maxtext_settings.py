@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from traincast.diagnostics import Note
 from traincast.dialects.flags import NO_EFFECT, READ, SMALL_EFFECT, FlagTable, Pasted, flag_table
-from traincast.dialects.launch import launch_notes, read_launch
+from traincast.dialects.launch import launch_fields, launch_notes, read_launch
 from traincast.dialects.settings import (
     Values,
     input_files,
@@ -75,7 +75,7 @@ def draft_of_maxtext(words: Sequence[str], *, strict: bool = False) -> Draft:
     settings = Pasted(said, _SHOWN, "")
     verdict = judged(Pasted(_not_default(said, table), _SHOWN, ""), table, strict=strict)
     mesh = _Mesh.from_settings(settings)
-    fields = {"framework": _FRAMEWORK, **settings.fields(table)}
+    fields = {"framework": _FRAMEWORK, **settings.fields(table), **launch_fields(launch)}
     fields |= _computing(settings, table)
     fields |= {name: mesh.degree(name) for name in ("tp", "pp", "cp", "ep")}
     if fields["tp"] > 1:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted, flag_table, split_flags
 from traincast.dialects.judge import judge, less_unused
-from traincast.dialects.launch import launch_notes, read_launch
+from traincast.dialects.launch import launch_fields, launch_notes, read_launch
 from traincast.dialects.megatron_checks import (
     DISPATCHER,
     UNUSED,
@@ -69,7 +69,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
         pasted = replace(pasted, flags={**pasted.flags, **dict.fromkeys(means, ())})
     decoder = decoder_of(pasted, launch.script)
     model = described_model(pasted, hybrid, notes, decoder, causal=not is_encoder(launch.script))
-    fields = _fields(pasted, model, hybrid)
+    fields = _fields(pasted, model, hybrid) | launch_fields(launch)
     if decoder is not None:
         # The sequence of the job is the decoder's, of which the loss is.
         fields["seq_length"] = decoder.length

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted, flag_table, split_flags
 from traincast.dialects.judge import judge, less_unused
-from traincast.dialects.launch import Launch, launch_notes, read_launch
+from traincast.dialects.launch import Launch, launch_fields, launch_notes, read_launch
 from traincast.dialects.torchtitan_pipeline import pipeline_fields, stages_of, unused
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.files import InputFile, input_of, read_toml
@@ -60,6 +60,7 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     else:
         # Source: torchtitan, models/llama4/infra/parallelize.py (apply_moe_ep_tp): tp then splits the experts, too.
         fields = {name: value for name, value in fields.items() if name not in ("ep", "etp")}
+    fields |= launch_fields(launch)
     _data_parallel(settings, fields)
     islands = _islands(settings, fields)
     gpus, says = _world(launch)

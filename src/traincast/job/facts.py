@@ -78,6 +78,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     te_op_fuser: bool = False
     unfused: tuple[str, ...] = ()
     step_checks: tuple[str, ...] = ()
+    launch_blocking: bool = False
     dropout: bool = False
     loss_kernel: str | None = None
     """None in results that did not tell it yet."""

@@ -233,6 +233,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     overlaps_tp_gradients: bool = False
     """Whether layers whose outputs are split over tensor parallel ranks gather their inputs and sum up the gradients of
     these while a GEMM of their backward pass runs, whether `overlap_tp` is on or off."""
+    fused_softmax_dropout: bool = False
+    """Whether one kernel computes the softmax and the dropout of attention that is not fused."""
     te_op_fuser: bool = False
     """Whether Transformer Engine fuses operations where the job does not say."""
     fp8_attention: bool = False

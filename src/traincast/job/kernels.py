@@ -44,6 +44,9 @@ class Kernels(Struct, frozen=True, kw_only=True, rename={"attention": "attention
     """What runs as kernels of its own though the framework fuses it, of `UNFUSED`."""
     step_checks: tuple[str, ...] = ()
     """What is computed once a step to be logged, of `STEP_CHECKS`."""
+    launch_blocking: bool = False
+    """Whether the host waits for every kernel that it launches: nothing runs alongside another, and the GPU waits for
+    every launch (CUDA C++ programming guide, asynchronous concurrent execution, of CUDA_LAUNCH_BLOCKING)."""
     te_op_fuser: bool = False
     """Whether the GEMMs of experts, their activation and their casts are few fused kernels (Transformer Engine)."""
     dropout: bool = False
@@ -99,6 +102,7 @@ def decide_kernels(request: JobRequest, framework: Framework, *, attention: str,
         cuda_graph_scope=scope,
         unfused=request.unfused or (),
         step_checks=request.step_checks or (),
+        launch_blocking=bool(request.launch_blocking),
         te_op_fuser=framework.te_op_fuser if request.te_op_fuser is None else request.te_op_fuser,
         dropout=framework.memory.dropout if request.dropout is None else request.dropout,
         loss_kernel=request.loss_kernel or ("fused" if framework.memory.fused_loss else "unfused"),

@@ -101,6 +101,8 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """What runs as kernels of its own though the framework fuses it, of `traincast.job.kernels.UNFUSED`."""
     step_checks: tuple[str, ...] | None = None
     """What is computed once a step to be logged, of `traincast.job.kernels.STEP_CHECKS`."""
+    launch_blocking: bool | None = None
+    """Whether the host waits for every kernel that it launches (CUDA_LAUNCH_BLOCKING=1)."""
     dropout: bool | None = None
     """Whether layers have dropout, whose masks wait for the backward pass."""
     loss_kernel: str | None = None

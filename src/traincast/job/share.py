@@ -51,6 +51,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         transposes=precision.fp8_transposes,
         gathered_weight_bytes=job.sharding.gathered_weight_bytes,
         attention_kernel=kernels.attention,
+        score_passes=_score_passes(job),
         cp_kind=job.communication.cp_kind,
         adapters=job.finetuning.adapters,
         dispatch=experts.dispatch,
@@ -65,6 +66,16 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         recasts_norms=framework.recasts_norms,
         sequence_first=framework.sequence_first,
     )
+
+
+def _score_passes(job: Job) -> int:
+    """Return how often the scores of unfused attention cross memory forward, by whether there is dropout."""
+    if job.framework.eager_layers:
+        return 4  # of its own: scale, mask, and a softmax in fp32
+    if not job.kernels.dropout:
+        return 2
+    # A kernel that does both reads them once, and writes what the softmax and what dropout makes of them.
+    return 3 if job.framework.fused_softmax_dropout else 4
 
 
 def _gradient_sum(job: Job) -> str:

@@ -91,11 +91,15 @@ class Emitter(ABC):
     def hosted(self, host: Launches, phase: Phase, rows: Rows) -> Rows:
         """Let the host launch some operations while they run: they last at least as long as that takes.
 
-        Where it waits for what they compute, the GPU has nothing to do until it has launched more.
+        Where it waits for what they compute, the GPU has nothing to do until it has launched more: of every kernel
+        where launches block.
         """
         seconds = host.seconds(self.job.framework)
         if not rows or not anywhere(seconds):
             return rows
+        if self.job.kernels.launch_blocking:
+            blocking_s = host.blocking_s(self.job.framework)
+            return [*self.gap("launches that block", blocking_s, CostClass.HOST_LAYERS, phase), *rows]
         launched = self.launched(seconds, phase)
         waited = self.gap("waits of the host", host.idle_s(self.job.framework), CostClass.HOST_LAYERS, phase)
         return self.overlapped(launched, [*rows, *waited])
@@ -110,6 +114,7 @@ class Emitter(ABC):
     ) -> Rows:
         """Return a share of every exchange."""
         rows: Rows = []
+        blocking = blocking or self.job.kernels.launch_blocking
         for each, count in _counted(exchanges):
             rows += self.exchange(each, phase, count * share, blocking=blocking)
         return rows
@@ -128,6 +133,8 @@ class Emitter(ABC):
     def unhidden(self, group: Group) -> Number:
         """Return the share of a group's exchanges that cannot be hidden."""
         job, framework = self.job, self.job.framework
+        if job.kernels.launch_blocking:
+            return 1.0
         if group in (Group.TP, Group.ETP):
             return choose(self.overlap_tp & self.can_overlap(group), framework.unhidden_tp, 1.0)
         if group is Group.CP:

@@ -63,6 +63,10 @@ file, MoEAllGatherTokenDispatcher)."""
 _AFTER_WAIT = 2
 """Launches that nothing hides where the host has waited for the GPU: the copy that it reads, and the next kernel."""
 
+_BLOCKED_S = 6e-6
+"""More for a launch whose kernel the host waits for: 9.6 us from one kernel of 2.9 us to the next, where launches that
+do not wait for each other take 3.8 us (NVIDIA, Getting Started with CUDA Graphs, developer.nvidia.com/blog)."""
+
 _NODES, _OF_NODE = 4, 5
 """Nodes of a layer's pass whose exchanges another microbatch hides, attention, dispatch, experts and combination, and
 calls for each: two streams wait for each other, and are changed, inputs are detached, gradients kept for the other
@@ -123,6 +127,10 @@ class Launches(Summed, frozen=True):
     def seconds(self, framework: Framework) -> Number:
         """Return the time of its launches on an x86 server."""
         return self.launches * launch_s(framework)
+
+    def blocking_s(self, framework: Framework) -> Number:
+        """Return the time of its launches where the host waits for each kernel, likewise."""
+        return self.launches * (launch_s(framework) + _BLOCKED_S)
 
     def idle_s(self, framework: Framework) -> Number:
         """Return the time for which its waits leave the GPU without work, likewise."""

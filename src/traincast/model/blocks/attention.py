@@ -270,7 +270,7 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
         count=count,
         causal=causal,
         window=window,
-        options=() if unfused else (("kernel", execution.attention_kernel),),
+        options=(("passes", str(execution.score_passes)),) if unfused else (("kernel", execution.attention_kernel),),
     )
 
 

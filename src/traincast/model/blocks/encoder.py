@@ -68,7 +68,9 @@ class CrossAttention(Struct, frozen=True):
             family="unfused_attention" if unfused else "attention",
             shape=(share.sequences.count, share.sequence, self.length, share.heads, share.kv_heads, dim, dim),
             dtype=execution.core_dtype,
-            options=() if unfused else (("kernel", execution.attention_kernel),),
+            options=(("passes", str(execution.score_passes)),)
+            if unfused
+            else (("kernel", execution.attention_kernel),),
         )
         others = 2 * share.kv_heads * dim * encoder.tokens * element
         gathered = Exchange(group="cp", operation="all_gather", size_bytes=others * share.cp * (share.cp > 1))

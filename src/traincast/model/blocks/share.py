@@ -60,6 +60,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     """Ranks that reach each other without the network."""
     fused_elementwise: bool = True
     """Whether bias and dropout are fused with their neighbours, and a gate with its activation function."""
+    score_passes: int = 4
+    """How often the scores of unfused attention cross memory forward, in softmax and dropout."""
     eager_layers: bool = False
     """Whether norms, positions, activation functions, sums and the loss are operations of PyTorch, kernel by kernel
     (`traincast.model.blocks.eager`)."""
