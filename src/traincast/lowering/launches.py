@@ -194,28 +194,23 @@ def layer_launches(blocks: Blocks, of_rank: RankParts, job: Job) -> LayerLaunche
     forward, backward, modules = Launches(), Launches(), dict[str, Launches]()
     if FULL_ITERATION in held:
         return LayerLaunches(forward, backward, modules)
-    graph, waited, share = False, False, of_rank.share
-    replay = Launches(job.framework.module_launches + _COPIED)
-    if job.kernels.cuda_graphs and not held:
-        hooks = added(_hooks(part, share) for part in of_rank.of_blocks(blocks))
-        return LayerLaunches(replay, replay + Launches(hooks), modules)
     parts = [(part, scope) for block in blocks for part, scope in _scopes(of_rank.of_block(block))]
+    graph, waits, share = False, _waits(job) and not _is_held("moe", job), of_rank.share
+    # The experts of the layer before precede a graph that a layer begins with, and nothing of it runs before its call.
+    follows = waits and parts[0][1] not in _WITH_EXPERTS and _is_held(parts[0][1], job)
     for part, scope in parts:
-        inside = scope in held or ("moe" in held and scope.startswith("moe"))
+        inside = _is_held(scope, job)
         if inside:
             # Neighbours that are held are one graph.
-            own = Launches() if graph else replay
-            more = 0 if "moe" in held else _MORE_OUTPUTS.get(part.name, 0)
-            back = Launches(own.launches + more + _hooks(part, share))
-            if part is parts[0][0] and scope not in _WITH_EXPERTS and _waits(job):
-                # The experts of the layer before precede it, and nothing of a graph runs before all of it is launched.
-                own = replace(own, after_wait=own.launches)
+            own = Launches() if graph else Launches(job.framework.module_launches + _COPIED)
+            ends = _MORE_OUTPUTS.get(part.name, 0) if held and "moe" not in held else 0
+            back = own + Launches(ends + _hooks(part, share))
         else:
             own, back = Launches(_forward(part, share, job)), Launches(_backward(part, share, job))
-        waits = _waits(job) and not inside
-        waited = waited or (waits and part.name == _DISPATCHER)
-        if waited and not inside:
+            follows = follows or (waits and part.name == _DISPATCHER)
+        if follows:
             own = replace(own, after_wait=own.launches)
+        follows = follows and not inside
         if part.name == _DISPATCHER and not inside:
             # Counts of tokens, which the host waits for before it sends them.
             prepared = _PREPARE_GATHERED if job.experts.dispatcher == "allgather" else _PREPARE
@@ -224,9 +219,15 @@ def layer_launches(blocks: Blocks, of_rank: RankParts, job: Job) -> LayerLaunche
                 own, back = own + _INTERLEAVED, back + _INTERLEAVED
         graph = inside
         forward, backward = forward + own, backward + back
-        for name in part.modules:
+        for name in () if inside else part.modules:
             modules[name] = modules.get(name, Launches()) + own
     return LayerLaunches(forward, backward, modules)
+
+
+def _is_held(scope: str, job: Job) -> bool:
+    """Say whether CUDA graphs hold a module: those of its scope, those of all that experts need, or of whole layers."""
+    held = job.kernels.cuda_graph_scope
+    return job.kernels.cuda_graphs and (not held or scope in held or ("moe" in held and scope in _WITH_EXPERTS))
 
 
 def _scopes(parts: tuple[Part, ...]) -> list[tuple[Part, str]]:
