@@ -225,8 +225,8 @@ def test_experts_are_waited_for_and_the_host_waits_for_their_tokens():
     """Tokens go out and come back once in each of two layers, and nothing hides that."""
     (forward,) = product.program(MOE)["forward"][0]
     assert [word for word in forward if "ep " in word] == ["ep all_to_all 2", "ep all_to_all 2"]
-    # Of a layer 100.2 launches (below) and 6 exchanges over tp; of these 10.4 of the dispatcher, 31.2 of the experts and
-    # the sum behind them follow the wait.
+    # Of a layer 100.2 launches (below) and 6 exchanges over tp; of these 10.4 of the dispatcher, 31.2 of the experts
+    # and the sum behind them follow the wait.
     assert [word for word in forward if "host" in word] == [
         *("launch host 5088", "wait host", "launch host 3408", "idle host 160", "wait host"),
     ]
