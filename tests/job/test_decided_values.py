@@ -289,6 +289,12 @@ def test_graphs_hold_what_is_said_or_usual(usual, fields, graphs, scope):
     assert (found.cuda_graphs, found.cuda_graph_scope) == (graphs, scope)
 
 
+def test_graphs_of_dense_models_hold_what_their_framework_says():
+    own = framework(cuda_graphs=True, cuda_graph_scope=("full_iteration",), moe_cuda_graph_scope=("attn",))
+    assert job_of(framework=own).kernels.cuda_graph_scope == ("full_iteration",)
+    assert job_of(framework=own, cuda_graph_impl="transformer_engine").kernels.cuda_graph_scope == ()
+
+
 @pytest.mark.parametrize(
     ("cluster", "precision", "found"),
     [

@@ -82,10 +82,23 @@ def test_graphs_remove_the_launches_of_what_they_hold():
     # 0.7 launches for each kernel of the router and of what precedes the dispatch.
     assert router < none - 12
     both = forward(cuda_graph_scope=("attn", "moe_router", "moe_preprocess"))
-    # What is held side by side is one graph.
-    assert both == pytest.approx(attention + router - none - 1)
+    # What is held side by side is one graph: a call as of a linear layer, and a copy of what it reads.
+    assert both == pytest.approx(attention + router - none - (2.7 + 1))
     assert of(moe(cuda_graph_impl="full_iteration")).forward == Launches()
-    assert of(moe(cuda_graphs=True)).forward == of(moe(cuda_graphs=True)).backward == Launches(1)
+    whole = of(moe(cuda_graphs=True))
+    assert whole.forward == Launches(2.7 + 1)
+    # Hooks of five linear layers, and of the scales of norms before both blocks, of queries and of keys.
+    assert whole.backward.launches == pytest.approx(2.7 + 1 + 5 + 3)
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "nvfp4"])
+def test_tensors_of_experts_are_made_one_by_one_though_one_kernel_casts_all(recipe):
+    plain, cast = of(moe(cluster="b200")), of(moe(cluster="b200", precision=recipe))
+    # Sixteen tensors each are cast for two GEMMs, and one for each of two linear layers of attention.
+    each = (1 + 0.4 * 15) / 16
+    assert cast.forward.launches - plain.forward.launches == pytest.approx(2 * 16 * each + 2)
+    fused = of(moe(cluster="b200", precision=recipe, te_op_fuser=True))
+    assert cast.forward.launches - fused.forward.launches >= 2 * 15 * each
 
 
 def test_the_age_of_a_framework_is_in_its_kernels():

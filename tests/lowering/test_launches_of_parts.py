@@ -270,22 +270,55 @@ def graphs(*scopes):
     return replace(job, kernels=replace(job.kernels, cuda_graphs=True, cuda_graph_scope=scopes))
 
 
-def test_a_graph_is_one_launch_for_neighbours_that_it_holds():
+REPLAY = 1 + 1
+"""Launches of a graph: its call, a module of one launch here, and a copy of what it reads."""
+
+
+def test_a_graph_is_one_call_for_neighbours_that_it_holds_with_hooks_of_their_parameters():
     whole = launches(*EXPERTS, job=graphs())
-    assert (whole.forward, whole.backward) == (Launches(1), Launches(1))
+    assert (whole.forward, whole.backward) == (Launches(REPLAY), Launches(REPLAY + 4))
     nothing = launches(*EXPERTS, job=graphs("full_iteration"))
     assert (nothing.forward, nothing.backward) == (Launches(), Launches())
-    # Norm and router are neighbours; the shared experts stand apart.
+    # Norm, router and shared experts, which precede the dispatch, are neighbours.
     router = launches(*EXPERTS, job=graphs("moe_router"))
-    assert router.forward == Launches(2 + EXCHANGED + PREPARE, after_wait=EXCHANGED, waits=1)
-    assert router.backward == Launches(2 + 1 + 6)
+    assert router.forward == Launches(REPLAY + EXCHANGED + PREPARE, after_wait=EXCHANGED, waits=1)
+    # Gradients of tokens and probabilities are copied in addition to that of the layer; hooks of router and shared FC1.
+    assert router.backward == Launches(REPLAY + 2 + 2 + 1 + 6)
     prepared = launches(*EXPERTS, job=graphs("moe_router", "moe_preprocess"))
     assert prepared.forward == router.forward + Launches(-PREPARE)
     # A graph of all of it waits for nothing.
     held = launches(*EXPERTS, job=graphs("moe"))
-    assert (held.forward, held.backward) == (Launches(1), Launches(1))
-    dense = launches(part("self_attention.linear_qkv", gemms=(ONE,)), job=graphs("moe"))
-    assert dense.forward == Launches(1)
+    assert (held.forward, held.backward) == (whole.forward, whole.backward)
+    module = launches(*EXPERTS, job=graphs("moe"), module=2.7)
+    assert module.forward == Launches(REPLAY + 1.7)
+
+
+def test_shared_experts_of_a_graph_have_an_output_of_their_own():
+    last = part("mlp.shared_experts.linear_fc2", gemms=(ONE,), place="with combine")
+    without, held = (launches(*parts, job=graphs("moe_router")) for parts in (EXPERTS, (*EXPERTS, last)))
+    assert held.forward == without.forward
+    assert held.backward == without.backward + Launches(1 + 1)
+
+
+def test_what_precedes_the_dispatch_is_held_with_its_preparation():
+    latent = part("mlp.fc1_latent_proj", gemms=(ONE,))
+    router = launches(*EXPERTS, latent, job=graphs("moe_router"))
+    prepared = launches(*EXPERTS, latent, job=graphs("moe_router", "moe_preprocess"))
+    assert prepared.forward == router.forward + Launches(-PREPARE - 1)
+
+
+def test_what_follows_experts_until_a_graph_is_called_waits_with_them():
+    back = part("mlp.fc2_latent_proj", gemms=(ONE,))
+    found = launches(*EXPERTS, back, job=graphs("moe_router"))
+    assert found.forward.after_wait == EXCHANGED + 1
+    mixer = (part("mixer.in_proj", gemms=(ONE,)), part("mixer.conv1d", kernels=(NORM,)))
+    assert launches(*mixer, job=graphs("mamba")).forward == Launches(REPLAY, after_wait=REPLAY)
+    # A kernel is launched while the one before it runs; a router follows a layer without experts.
+    assert launches(*mixer, job=graphs("attn")).forward == Launches(2)
+    assert launches(*EXPERTS[:2], job=graphs("moe_router")).forward.after_wait == 0
+    stashed = moe(moe_paged_stash=True)
+    held = replace(stashed, kernels=replace(stashed.kernels, cuda_graphs=True, cuda_graph_scope=("mamba",)))
+    assert launches(*mixer, job=held).forward == Launches(REPLAY)
 
 
 @pytest.mark.parametrize(
@@ -294,16 +327,16 @@ def test_a_graph_is_one_launch_for_neighbours_that_it_holds():
 def test_a_block_without_experts_has_the_scope_of_its_module(name, scope):
     parts = (part("input_layernorm", kernels=(NORM, NORM)), part(name, gemms=(ONE,)))
     for held in ("attn", "mamba", "mlp", "moe"):
-        assert launches(*parts, job=graphs(held)).forward == Launches(1 if held == scope else 3)
+        assert launches(*parts, job=graphs(held)).forward.launches == (REPLAY if held == scope else 3)
 
 
 def test_blocks_of_a_layer_add_up_and_those_that_are_held_side_by_side_are_one_graph():
     attention, mlp = (part("self_attention.linear_qkv", gemms=(ONE,)),), (part("mlp.linear_fc1", gemms=(ONE, ONE)),)
     both = {"block": (attention, mlp)}
-    assert launches(job=job_of(), **both).forward == Launches(3)
-    assert launches(job=graphs("attn", "mlp"), **both).forward == Launches(1)
-    assert launches(job=graphs("attn"), **both).forward == Launches(3)
-    assert launches(job=graphs("mlp"), **both).forward == Launches(2)
+    assert launches(job=job_of(), **both).forward.launches == 3
+    assert launches(job=graphs("attn", "mlp"), **both).forward.launches == REPLAY
+    assert launches(job=graphs("attn"), **both).forward.launches == REPLAY + 2
+    assert launches(job=graphs("mlp"), **both).forward.launches == 1 + REPLAY
 
 
 def test_modules_are_launched_again_with_what_runs_them():

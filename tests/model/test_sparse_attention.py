@@ -162,6 +162,30 @@ def test_a_layer_of_compressed_sparse_attention_by_hand(tp):
     assert gathered == ([] if tp == 1 else [2 * TOKENS * 512 / 4])
 
 
+def test_what_of_compressed_sparse_attention_stays_in_16_bits():
+    """Compressors and the projection of groups of heads, which is no linear layer (Megatron-LM, dev)."""
+    parts = parts_of("deepseek-v4-flash", 2, execution=Execution(precision="mxfp8"))
+    types = {name: {gemm.dtype for gemm in part.gemms} for name, part in parts.items() if part.gemms}
+    assert types["compressor"] == types["linear_o_down_proj"] == {"bf16"}
+    assert types["linear_q_up_proj"] == types["linear_proj"] == {"mxfp8"}
+    assert types["indexer"] == {"bf16", "mxfp8"}
+
+
+@pytest.mark.parametrize(("layer", "ratio", "wide"), [(2, 4, 2 * 512), (3, 128, 512)])
+def test_compressed_tokens_are_weighted_sums_of_all_before_a_norm_of_the_few(layer, ratio, wide):
+    *sums, norm = parts_of("deepseek-v4-flash", layer)["compressor"].kernels
+    assert norm.shape == (TOKENS // ratio, 512)
+    assert {each.shape for each in sums} == {(TOKENS, wide)}
+    tensors = [sum(int(size) for _, size in each.options) for each in sums]
+    # Two series are laid side by side in 16 bits and in fp32: twice as much as they are added up from.
+    assert tensors == ([8 + 6 + 9, 11 + 7 + 12] if ratio == 4 else [8 + 6, 11 + 7])
+
+
+def test_outputs_are_turned_back_in_a_tensor_of_their_own():
+    (kernel,) = parts_of("deepseek-v4-flash", 2, tp=2)["linear_o_down_proj"].kernels
+    assert (kernel.shape, kernel.backward_alike) == ((TOKENS, 64 * 512 // 2), True)
+
+
 @pytest.mark.parametrize(("cp_kind", "queries", "heads"), [("ring", 2048, 64), ("all_to_all", 8192, 16)])
 def test_context_parallel_ranks_share_the_queries_of_sparse_attention(cp_kind, queries, heads):
     """Each query meets as many keys as without; with all-to-alls a rank has some of the heads instead."""

@@ -241,6 +241,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Whether attention is computed in 8 bits where linear layers are and the job does not say."""
     fused_expert_bias: bool = False
     """Whether experts with biases have them fused with their activation."""
+    cuda_graph_scope: tuple[str, ...] = ()
+    """Modules that its CUDA graphs hold in a dense model, of `GRAPH_SCOPES`; empty: whole layers."""
     moe_cuda_graph_scope: tuple[str, ...] = ()
     """Modules that such graphs hold in a model with experts, of `GRAPH_SCOPES`; empty: whole layers."""
     moe_dispatcher: str = "alltoall"
@@ -335,6 +337,7 @@ _LEVELS: Mapping[str, Callable[[object, str], Any]] = {"out_of_the_box": read_pl
 _SHELF = Shelf("framework", "frameworks")
 _CHOICES = {
     "uneven_split": UNEVEN_SPLITS,
+    "cuda_graph_scope": GRAPH_SCOPES,
     "moe_cuda_graph_scope": GRAPH_SCOPES,
     "gradient_sum": GRADIENT_SUMS,
     "offloads": OFFLOADED,

@@ -119,7 +119,7 @@ def _graphs(request: JobRequest, framework: Framework) -> tuple[bool, tuple[str,
         If two of the fields that say it contradict each other.
     """
     if framework.cuda_graphs and not _says_graphs(request):
-        return True, () if request.model.experts is None else framework.moe_cuda_graph_scope
+        return True, framework.cuda_graph_scope if request.model.experts is None else framework.moe_cuda_graph_scope
     impl, scope = request.cuda_graph_impl, request.cuda_graph_scope or ()
     graphs = framework.cuda_graphs or bool(scope) if request.cuda_graphs is None else request.cuda_graphs
     if impl is not None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from traincast.model.blocks import eager
 from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
-from traincast.model.numbers import Number, added, ceil_div, choose
+from traincast.model.numbers import Number, added, ceil_div, choose, larger
 from traincast.model.recipes import RECIPES, Recipe, recipes_of
 
 Kernels = tuple[Kernel, ...]
@@ -50,13 +50,17 @@ def casts_of(gemm: Gemm, share: Share, *, trained: bool) -> Casts:
     return Casts(inputs + weights.forward, backward, recipe.weight_gradients if trained else "")
 
 
-def launches_of(kernels: Kernels) -> Number:
+def launches_of(kernels: Kernels, tensors: Number = 1) -> Number:
     """Return how many calls some of them are for the host: one for each tensor, whatever kernels it launches at once.
 
-    Source: Transformer Engine, transformer_engine/pytorch/csrc/quantizer.cpp (quantize_impl launches the largest value,
-    the scale and the cast).
+    `tensors` is what the host makes at least, though one kernel may write them all: an object of Python for each
+    expert's part, of as many tensors as it has copies, scales and largest values. Source: Transformer Engine,
+    transformer_engine/pytorch/csrc/quantizer.cpp (quantize_impl launches the largest value, the scale and the cast) and
+    csrc/extensions/cast.cpp (split_quantize: one kernel casts the parts of all experts to NVFP4,
+    bulk_allocate_nvfp4_tensors makes NVFP4TensorStorage of each).
     """
-    return added((each.shape[-1] > 0) * (each.shape[0] if each.family == "cast" else 1) for each in kernels)
+    casts = (larger(each.shape[0], tensors) if each.family == "cast" else 1 for each in kernels)
+    return added((each.shape[-1] > 0) * count for each, count in zip(kernels, casts, strict=True))
 
 
 def weight_casts(share: Share, elements: int, *, gathered_cast: bool) -> Kernels:

@@ -101,12 +101,29 @@ _CHECKS = {"params_norm": 1, "zeros_in_grad": 4}
 """More of them for what is logged: a copy in fp32; the zeros, their number, and two sums (Megatron-LM,
 megatron/training/utils.py, calc_params_l2_norm; megatron/core/optimizer/clip_grads.py, count_zeros_fp32)."""
 
+_COPIED = 1
+"""Tensors that are copied to where a graph reads them before each of its replays: the hidden states, or their gradient.
+The call itself is one of autograd's functions with the books of Transformer Engine, as a linear layer is, and the hooks
+of the parameters that a graph holds run outside of it (NVIDIA/TransformerEngine, transformer_engine/pytorch/graph.py,
+Graphed and new_fwd; Megatron-LM, megatron/core/transformer/module.py, _te_cuda_graph_replay)."""
+
+_MORE_OUTPUTS = {"mlp.router": 2, "mlp.shared_experts.linear_fc2": 1}
+"""Further outputs of a graph that ends where tokens go to their experts, whose gradients are copied, too: these tokens,
+their probabilities, and what shared experts made of all (Megatron-LM, megatron/core/transformer/transformer_layer.py,
+_te_cuda_graph_replay_impl)."""
+
 _ROUTER = "mlp.router"
 _NORM_MODULES = {"self_attention.qk_layernorm": 2}
 """Parts with norms that are modules of their own, and how many; others are in the linear layer that follows."""
 
 _SCOPE_OF_NAME = {"self_attention": "attn", "cross_attention": "attn", "mixer": "mamba", "mlp": "mlp"}
-_ROUTED = ("mlp.router", "pre_mlp_layernorm", "mlp.shared_experts")
+_WITH_EXPERTS = {
+    "moe_router": ("mlp.router", "pre_mlp_layernorm", "mlp.shared_experts"),
+    "moe_preprocess": ("mlp.fc1_latent_proj",),
+    "moe": ("",),
+}
+"""Parts of a block with experts by the scope that holds them, as their names begin, in the order in which they run."""
+
 _DISPATCHER = "mlp.token_dispatcher"
 
 
@@ -168,7 +185,6 @@ def launch_s(framework: Framework) -> float:
     return framework.host_layer_s / (others + _MODULES * framework.module_launches)
 
 
-_REPLAY = Launches(1)
 _INTERLEAVED = Launches(_NODES * _OF_NODE)
 
 
@@ -186,19 +202,23 @@ def layer_launches(blocks: Blocks, of_rank: RankParts, job: Job) -> LayerLaunche
     forward, backward, modules = Launches(), Launches(), dict[str, Launches]()
     if FULL_ITERATION in held:
         return LayerLaunches(forward, backward, modules)
-    if job.kernels.cuda_graphs and not held:
-        return LayerLaunches(_REPLAY, _REPLAY, modules)
-    graph, share = False, of_rank.share
-    for part, scope in ((part, scope) for block in blocks for part, scope in _scopes(of_rank.of_block(block))):
-        inside = scope in held or ("moe" in held and scope.startswith("moe"))
+    parts = [(part, scope) for block in blocks for part, scope in _scopes(of_rank.of_block(block))]
+    graph, waits, share = False, _waits(job) and not _is_held("moe", job), of_rank.share
+    # The experts of the layer before precede a graph that a layer begins with, and nothing of it runs before its call.
+    follows = waits and parts[0][1] not in _WITH_EXPERTS and _is_held(parts[0][1], job)
+    for part, scope in parts:
+        inside = _is_held(scope, job)
         if inside:
             # Neighbours that are held are one graph.
-            own = back = Launches() if graph else _REPLAY
+            own = Launches() if graph else Launches(job.framework.module_launches + _COPIED)
+            ends = _MORE_OUTPUTS.get(part.name, 0) if held and "moe" not in held else 0
+            back = own + Launches(ends + _hooks(part, share))
         else:
             own, back = Launches(_forward(part, share, job)), Launches(_backward(part, share, job))
-        waits = _waits(job) and not inside
-        if waits and (part.name == _DISPATCHER or part.place == "experts"):
+            follows = follows or (waits and part.name == _DISPATCHER)
+        if follows:
             own = replace(own, after_wait=own.launches)
+        follows = follows and not inside
         if part.name == _DISPATCHER and not inside:
             # Counts of tokens, which the host waits for before it sends them.
             prepared = _PREPARE_GATHERED if job.experts.dispatcher == "allgather" else _PREPARE
@@ -207,18 +227,28 @@ def layer_launches(blocks: Blocks, of_rank: RankParts, job: Job) -> LayerLaunche
                 own, back = own + _INTERLEAVED, back + _INTERLEAVED
         graph = inside
         forward, backward = forward + own, backward + back
-        for name in part.modules:
+        for name in () if inside else part.modules:
             modules[name] = modules.get(name, Launches()) + own
     return LayerLaunches(forward, backward, modules)
 
 
-def _scopes(parts: tuple[Part, ...]) -> list[tuple[Part, str]]:
-    """Return the parts of a block, each with the module that a graph's scope names for it.
+def _is_held(scope: str, job: Job) -> bool:
+    """Say whether CUDA graphs hold a module: those of its scope, those of all that experts need, or of whole layers."""
+    held = job.kernels.cuda_graph_scope
+    return job.kernels.cuda_graphs and (not held or scope in held or ("moe" in held and scope in _WITH_EXPERTS))
 
-    Source: Megatron-LM, megatron/core/transformer/transformer_config.py (cuda_graph_scope).
+
+def _scopes(parts: tuple[Part, ...]) -> list[tuple[Part, str]]:
+    """Return the parts of a block, each with the module that a graph's scope names for it, in their order.
+
+    Shared experts precede the dispatch, and so does the projection to the width that is sent. Sources: Megatron-LM,
+    megatron/core/transformer/transformer_config.py (cuda_graph_scope); megatron/core/transformer/moe/moe_layer.py
+    (forward, preprocess).
     """
     if any(part.expert for part in parts):
-        return [(part, "moe_router" if part.name.startswith(_ROUTED) else "moe") for part in parts]
+        scopes = list(_WITH_EXPERTS)
+        found = [(part, next(each for each in scopes if part.name.startswith(_WITH_EXPERTS[each]))) for part in parts]
+        return sorted(found, key=lambda each: scopes.index(each[1]))
     names = (_SCOPE_OF_NAME.get(part.name.partition(".")[0]) for part in parts)
     scope = next((name for name in names if name), "")
     return [(part, scope) for part in parts]
@@ -234,7 +264,7 @@ def _forward(part: Part, share: Share, job: Job) -> Number:
     kernels = added(_kernels(each, job) for each in part.kernels if each.has_forward)
     trained = _trained(part, share)
     gemms = added(
-        _of_group(gemm, gemm.groups + _casts(casts_of(gemm, share, trained=trained).forward, share))
+        _of_group(gemm, gemm.groups + _casts(casts_of(gemm, share, trained=trained).forward, gemm, share))
         for gemm in part.gemms
     )
     return sent + eager.linear_layers(share, part.name) * gemms + kernels + _of_modules(part, job)
@@ -267,14 +297,18 @@ def _backward(part: Part, share: Share, job: Job) -> Number:
     trained = _trained(part, share)
     times = 2 if trained else 1
     gemms = added(
-        _of_group(gemm, times * gemm.groups + _casts(casts_of(gemm, share, trained=trained).backward, share))
+        _of_group(gemm, times * gemm.groups + _casts(casts_of(gemm, share, trained=trained).backward, gemm, share))
         + (len(gradient_sums(share, gemm.elements)) if trained and not share.execution.autocast else 0)
         for gemm in part.gemms
     )
     kernels = added(_kernels(each, job) for each in part.kernels if each.has_backward)
-    # A hook of each tensor of parameters counts it as ready to be reduced, or adds it.
-    hooks = len(part.gemms) + (part.vectors > 0) if trained else 0
-    return sent + eager.linear_layers(share, part.name) * gemms + kernels + hooks + _of_modules(part, job)
+    hooks, modules = _hooks(part, share), _of_modules(part, job)
+    return sent + eager.linear_layers(share, part.name) * gemms + kernels + hooks + modules
+
+
+def _hooks(part: Part, share: Share) -> Number:
+    """Return the hooks of a part's tensors of parameters: each counts one as ready to be reduced, or adds it."""
+    return len(part.gemms) + (part.vectors > 0) if _trained(part, share) else 0
 
 
 def _of_group(gemm: Gemm, launches: Number) -> Number:
@@ -282,9 +316,14 @@ def _of_group(gemm: Gemm, launches: Number) -> Number:
     return launches * (1 + _IN_GROUP * (gemm.groups - 1)) / gemm.groups
 
 
-def _casts(kernels: Kernels, share: Share) -> Number:
-    """Return the launches of the casts of a GEMM; compiled layers launch those of weights with what is around."""
-    return 0 if share.execution.autocast and not share.execution.eager_layers else launches_of(kernels)
+def _casts(kernels: Kernels, gemm: Gemm, share: Share) -> Number:
+    """Return the launches of the casts of a GEMM; compiled layers launch those of weights with what is around.
+
+    The operation fuser of Transformer Engine keeps the tensors of all experts as one (ops, grouped_linear.py).
+    """
+    if share.execution.autocast and not share.execution.eager_layers:
+        return 0
+    return launches_of(kernels, 1 if share.execution.fused_expert_casts else gemm.groups)
 
 
 def _trained(part: Part, share: Share) -> bool:

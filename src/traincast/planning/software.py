@@ -231,7 +231,8 @@ def by_framework(framework: Framework, names: Iterable[str], request: JobRequest
     """Return what a framework sets some fields to where nobody says them."""
     found = {name: getattr(framework, name, False) for name in names}
     found |= {"cuda_graph_impl": "transformer_engine" if framework.cuda_graphs else "none"}
-    found |= {"cuda_graph_scope": framework.moe_cuda_graph_scope if request.model.experts else ()}
+    scope = framework.moe_cuda_graph_scope if request.model.experts else framework.cuda_graph_scope
+    found |= {"cuda_graph_scope": scope}
     return found
 
 

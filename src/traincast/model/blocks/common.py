@@ -100,9 +100,8 @@ def hyper_connection(share: Share, name: str, weights: int, *, counts_as: str = 
     """Return what makes one hidden state of several residual streams, and streams of it and a block's output again.
 
     A matrix from all streams of a token together gives its weights: of n streams n to sum them up before the block, n
-    to add its output to each, and n x n to mix them; each kind has a factor, and every weight a bias. Both kernels read
-    and write the streams once, as a norm does, and in the backward pass their gradients, too; the weights of a token
-    are too few to count. Source: Xie et al. 2026, mHC, as DeepSeek-V4 has it: huggingface/transformers,
+    to add its output to each, and n x n to mix them; each kind has a factor, and every weight a bias. The weights of a
+    token are too few to count. Source: Xie et al. 2026, mHC, as DeepSeek-V4 has it: huggingface/transformers,
     modular_deepseek_v4.py (DeepseekV4HyperConnection); Megatron-LM, megatron/core/transformer/hyper_connection.py.
     """
     streams, rows, execution = share.model.residual_streams, share.norm_tokens, share.execution
@@ -112,9 +111,40 @@ def hyper_connection(share: Share, name: str, weights: int, *, counts_as: str = 
         counts_as=counts_as,
         gemms=(Gemm(m=rows, n=weights, k=wide, dtype=execution.core_dtype),),
         vectors=weights + (_KINDS_OF_WEIGHTS if mixes else 1),
-        kernels=tuple(norm_kernel(share, rows, wide) for _ in range(2 if mixes else 1)),
+        kernels=_of_streams(share, mixes=mixes),
         saved={"residual streams": share.residual_bytes + (share.norm_bytes if mixes else 0)},
     )
+
+
+def _of_streams(share: Share, *, mixes: bool) -> tuple[Kernel, ...]:
+    """Return what sums residual streams up before a block, and what mixes them and adds its output to each behind it.
+
+    Forward, of n streams, the first reads n tensors and writes one; the second reads these and one more and writes n.
+    Backward the first reads the streams and a gradient, and writes n; the second reads the streams, their gradients and
+    the block's output, and writes gradients of both; and what reads the streams, the matrix among them, makes a
+    gradient of its own of all of them, which autograd adds. Source: Megatron-LM (dev),
+    megatron/core/fusions/fused_mhc_kernels.py (FusedProjRms, FusedHAggregate, FusedHPostBDA). A compiler that fuses
+    pointwise work leaves what a norm moves.
+    """
+    n, rows = share.model.residual_streams, share.norm_tokens
+    if share.execution.fuses_pointwise:
+        return (norm_kernel(share, rows, n * share.model.hidden),) * (1 + mixes)
+    forward, backward = [(n, 1)], [(n + 1, n), (2 * n, n)]
+    if mixes:
+        forward.append((n + 1, n))
+        backward += [(2 * n + 1, n + 1), (2 * n, n)]
+    return tuple(
+        replace(moved(share, rows, share.model.hidden, *sizes), has_forward=not back, has_backward=back)
+        for back, each in ((False, forward), (True, backward))
+        for sizes in each
+    )
+
+
+def moved(share: Share, rows: Number, width: Number, inputs: int = 1, outputs: int = 1) -> Kernel:
+    """Return a kernel that reads and writes so many tensors of a width, alike in both passes."""
+    options = (("inputs", str(inputs)), ("outputs", str(outputs)))
+    dtype = share.execution.core_dtype
+    return Kernel(family="elementwise", shape=(rows, width), dtype=dtype, options=options, backward_alike=True)
 
 
 def gradient_sums(share: Share, elements: Number) -> tuple[Kernel, ...]:

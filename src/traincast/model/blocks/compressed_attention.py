@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.model.blocks.attention import attention_norms, core_attention, rotary, sparse_kernel
-from traincast.model.blocks.common import adapters, around, exchange, norm_kernel, residual
-from traincast.model.blocks.part import Gemm, Part, block, mean_keys
+from traincast.model.blocks.common import adapters, around, exchange, moved, norm_kernel, residual
+from traincast.model.blocks.part import Gemm, Kernel, Part, block, mean_keys
 from traincast.model.blocks.share import Share
 from traincast.model.blocks.sparse_latent_attention import INDEX_NAMES, Indexer
 from traincast.model.model import Model
@@ -31,9 +31,24 @@ class Compressor(Struct, frozen=True):
     """Projections of each kind: two where windows overlap."""
 
     def gemms(self, share: Share, width: int) -> tuple[Gemm, ...]:
-        """Return both projections of a rank's tokens to vectors of a width."""
-        n, dtype = 2 * self.series * width, share.execution.precision
+        """Return both projections of a rank's tokens to vectors of a width, which stay in 16 bits (Compressor)."""
+        n, dtype = 2 * self.series * width, share.execution.core_dtype
         return (Gemm(m=share.norm_tokens, n=n, k=share.model.hidden, dtype=dtype),)
+
+    def kernels(self, share: Share, width: int) -> tuple[Kernel, ...]:
+        """Return what makes the weighted sums and their norm: operations of PyTorch, the scores' in fp32.
+
+        They read and write so many tensors of 16 bits: positions are added to scores (1, 2), softmax (2, 2), its
+        weights cast (2, 1), vectors weighted (2, 1) and added up (1). Backward gradients of a product (2, 2), a cast
+        (1, 2), softmax (4, 2), a cast (2, 1) and a sum for the positions (2). Two series are laid side by side, both
+        vectors and scores: filled and copied (3, 6), and copied twice backward (6, 6). Source: Megatron-LM (dev),
+        megatron/core/transformer/experimental_attention_variant/csa.py (Compressor._forward_sbhd).
+        """
+        rows, wide, two = share.norm_tokens, self.series * width, self.series > 1
+        forward = moved(share, rows, wide, 8 + 3 * two, 6 + 6 * two)
+        backward = moved(share, rows, wide, 11 + 6 * two, 7 + 6 * two)
+        summed = norm_kernel(share, ceil_div(rows, self.ratio), width)
+        return replace(forward, has_backward=False), replace(backward, has_forward=False), summed
 
     def pool(self, share: Share) -> Number:
         """Return the compressed tokens of a sequence."""
@@ -147,15 +162,17 @@ class CompressedAttention(Struct, frozen=True):
             counts_as="attention",
             gemms=compressor.gemms(share, dim),
             vectors=compressor.vectors(dim),
-            kernels=(norm_kernel(share, rows, 2 * compressor.series * dim),),
+            kernels=compressor.kernels(share, dim),
             saved={"compressed tokens": rows * 2 * compressor.series * dim * element},
             forward=tuple(replace(each, size_bytes=each.size_bytes / compressor.ratio) for each in every),
         )
         if indexer is None:
             return (main,)
-        width = indexer.head_dim
-        keys, pool = compressor.gemms(share, width), compressor.pool(share)
-        return (main, *indexer.parts(share, self.widths.query_rank, keys, compressor.vectors(width), pool))
+        width, pool, rank = indexer.head_dim, compressor.pool(share), self.widths.query_rank
+        projections, scores = indexer.parts(
+            share, rank, compressor.gemms(share, width), compressor.vectors(width), pool
+        )
+        return main, replace(projections, kernels=compressor.kernels(share, width)), scores
 
     def _outputs(self, share: Share, dim: int) -> tuple[Part, Part]:
         """Return the projection of each group of heads to a narrow vector, and of these to the hidden state."""
@@ -165,9 +182,12 @@ class CompressedAttention(Struct, frozen=True):
         first = Part(
             name="self_attention.linear_o_down_proj",
             counts_as="attention",
+            # A parameter and no linear layer: one batched GEMM in 16 bits, whatever the precision.
             gemms=(
-                Gemm(m=tokens * groups, n=self.widths.output_rank, k=each, dtype=execution.precision, groups=groups),
+                Gemm(m=tokens * groups, n=self.widths.output_rank, k=each, dtype=execution.core_dtype, groups=groups),
             ),
+            # The core's outputs are turned back by their positions, which the gradient of the core needs as they were.
+            kernels=(moved(share, tokens, share.heads * dim),),
         )
         last = Part(
             name="self_attention.linear_proj",

@@ -193,7 +193,7 @@ class MoeMlp(Struct, frozen=True):
             backward_alike=True,
         )
         # Of what is fused the FC1 outputs alone are written in 16 bits, for the backward pass.
-        fused = execution.fused_experts and model.gated and not model.linear_bias
+        fused = execution.fused_experts and not model.linear_bias
         kernels = () if fused else (activation(share, busiest, width), *((bias,) if unfused else ()))
         casts: tuple[tuple[str, ...], ...] = (("gradients",), ("inputs",)) if fused else ((), ())
         # A kernel of a gated activation multiplies by the router's weights, too; else that keeps what it multiplies.

@@ -6,7 +6,15 @@ Source: Dao and Gu 2024, arXiv 2405.21060, sections 6 and 7; Megatron-LM, megatr
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, norm_kernel, residual
+from traincast.model.blocks.common import (
+    adapters,
+    entry_projection,
+    exit_projection,
+    moved,
+    norm,
+    norm_kernel,
+    residual,
+)
 from traincast.model.blocks.part import Exchange, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
@@ -124,8 +132,7 @@ def transposed(share: Share, width: Number) -> tuple[Kernel, ...]:
 
 
 def _moved(share: Share, width: Number, inputs: int, outputs: int) -> Kernel:
-    options = (("inputs", str(inputs)), ("outputs", str(outputs)))
-    return Kernel(family="elementwise", shape=(share.tokens, width), dtype=share.execution.core_dtype, options=options)
+    return replace(moved(share, share.tokens, width, inputs, outputs), backward_alike=False)
 
 
 def swapped(share: Share, size_bytes: Number) -> tuple[Exchange, ...]:

@@ -41,7 +41,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_expert_casts: bool = False
     """Whether one kernel casts the tokens of all local experts, whatever the recipe."""
     fused_experts: bool = False
-    """Whether the GEMMs of experts compute their gated activation and its gradient and cast both as they write them."""
+    """Whether the GEMMs of experts compute their activation and its gradient and cast both as they write them: a gate,
+    or a squared ReLU with the router's weights (Transformer Engine, ops/fused/grouped_mlp.py, ScaledSReLU)."""
     fused_operations: bool = False
     """Whether what stands between the GEMMs of dense MLPs is written cast, and GEMMs add what adapters would: the
     operation fuser of Transformer Engine."""
