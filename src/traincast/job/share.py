@@ -58,7 +58,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         fused_elementwise=framework.fused_elementwise,
         eager_layers=framework.eager_layers and precision.dtype not in ("fp32", "tf32"),
         autocast=job.autocasts,
-        fused_expert_bias=framework.fused_expert_bias or kernels.te_op_fuser,
+        fused_expert_bias=kernels.te_op_fuser,
         gradient_sum=_gradient_sum(job),
         fused_rope="rope" not in kernels.unfused,
         fuses_pointwise=framework.fuses_pointwise,

@@ -18,6 +18,7 @@ from traincast.job.job import Job
 from traincast.lowering.casts import Kernels, casts_of, launches_of
 from traincast.model.blocks import eager
 from traincast.model.blocks.common import gradient_sums
+from traincast.model.blocks.experts import IN_LOOP
 from traincast.model.blocks.part import ATTENTION_FAMILIES, Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, Summed, added
@@ -291,4 +292,6 @@ def _kernels(kernel: Kernel, job: Job) -> Number:
         return kernel.count * (_PERMUTE_FUSED if job.experts.fused_permute else _PERMUTE) * _PLAIN
     if kernel.family == "rotary" and "rope" in job.kernels.unfused:
         return 2 * kernel.count * _PLAIN
+    if IN_LOOP in kernel.options:
+        return kernel.count * _OF_LOOP
     return kernel.count * _KERNELS.get(kernel.family, 1)

@@ -66,6 +66,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     autocast: bool = False
     """Whether weights are fp32, and PyTorch's autocast casts what GEMMs read."""
     fused_expert_bias: bool = False
+    """Whether biases of experts are added, and the inputs of their activation clamped, by kernels next to them."""
     gradient_sum: str = "gemm"
     """What adds the weight gradients of a microbatch to those of the step: ``gemm``, ``kernel``, ``cast`` or
     ``autograd`` (`traincast.job.frameworks.GRADIENT_SUMS`)."""
