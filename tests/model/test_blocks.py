@@ -249,8 +249,8 @@ def test_shared_experts_have_the_biases_of_the_model():
 def test_biases_of_experts_are_added_by_operations_of_pytorch(dispatcher, forward_bytes, backward_bytes):
     """Counted for an element of what FC2 writes, in 16 bits or by fp32 weights of the router, expert by expert.
 
-    Forward a product (written), a sum (2 or 3 tensors), a join (2) and a cast; backward two products (3 each, with the
-    sum that reads them), casts and a join.
+    Forward a product (written), a sum (2 or 3 tensors), a join (2) and a cast; backward two products (2 each) that sums
+    read again, casts and a join.
     """
     model = load_model("gpt-oss-20b")
     share = Share(
@@ -260,7 +260,8 @@ def test_biases_of_experts_are_added_by_operations_of_pytorch(dispatcher, forwar
     moved = Counter()
     for kernel in fc2.kernels:
         width = 4 if kernel.dtype == "fp32" else 2
-        each = math.prod(kernel.shape) * kernel.count * width * (float(dict(kernel.options)["inputs"]) + 1)
+        tensors = sum(float(dict(kernel.options)[name]) for name in ("inputs", "outputs"))
+        each = math.prod(kernel.shape) * kernel.count * width * tensors
         moved.update({"forward": each * kernel.has_forward, "backward": each * kernel.has_backward})
     elements = 4096 * model.experts.topk * model.hidden
     assert (moved["forward"] / elements, moved["backward"] / elements) == (forward_bytes, backward_bytes)

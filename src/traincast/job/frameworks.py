@@ -412,8 +412,8 @@ def _read(given: str | Path) -> dict[str, Value]:
 def under_new_fields(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a framework's table with what its fields were once under those of today.
 
-    A share of expert exchanges that stays in sight has no successor, as what hides them follows from the simulation, nor
-    has whether biases of experts are fused: the fuser of Transformer Engine decides that.
+    A share of expert exchanges that stays in sight has no successor, as what hides them follows from the simulation,
+    nor has whether biases of experts are fused: the fuser of Transformer Engine decides that.
     """
     found = {key: value for key, value in table.items() if key not in _GONE}
     once = table.get("deduplicated_dispatch")

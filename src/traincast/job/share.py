@@ -45,6 +45,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         precision=precision.dtype,
         recipe="" if precision.fp8_recipe == "none" else precision.fp8_recipe,
         eight_bit_attention=precision.fp8_attention,
+        eight_bit_head=precision.fp8_lm_head,
         fused_expert_casts=kernels.te_op_fuser,
         fused_experts=kernels.te_op_fuser and precision.dtype == "mxfp8",
         fused_operations=kernels.te_op_fuser,

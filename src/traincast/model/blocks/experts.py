@@ -305,7 +305,8 @@ def _weighted_biases(share: Share, tokens: Number, hidden: Number, experts: Numb
         _operation(each, dtype, 0, backward=False, count=experts, loops=True),
         _operation(each, dtype, 1.5 if wide else 2, backward=False, count=experts, loops=True),
         _operation(whole, dtype, 1, backward=False),
-        _operation(each, dtype, 2, backward=True, count=2 * experts, loops=True),
+        _operation(each, dtype, 1, backward=True, count=2 * experts, loops=True),
+        _operation(each, dtype, 1, backward=True, outputs=0, count=2 * experts, loops=True),
         _operation(whole, core, 1, backward=True),
         *(casts if wide else ()),
     )
@@ -317,16 +318,17 @@ def _operation(
     inputs: float,
     *,
     backward: bool,
+    outputs: int = 1,
     count: Number = 1,
     loops: bool = False,
 ) -> Kernel:
-    """Return an operation of PyTorch in one of the passes that reads so many tensors of a shape and writes one."""
+    """Return an operation of PyTorch in one of the passes, by how many tensors of a shape it reads and writes."""
     return Kernel(
         family="elementwise",
         shape=shape,
         dtype=dtype,
         count=count,
-        options=(("inputs", str(inputs)), *((IN_LOOP,) if loops else ())),
+        options=(("inputs", str(inputs)), ("outputs", str(outputs)), *((IN_LOOP,) if loops else ())),
         has_forward=not backward,
         has_backward=backward,
         backward_alike=backward,

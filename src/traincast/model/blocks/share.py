@@ -33,9 +33,11 @@ class Execution(Struct, frozen=True, kw_only=True):
     """How the work is done, whatever the layout: the same for all layouts of a `Share`."""
 
     precision: str = "bf16"
-    """Type of the inputs of the layers' GEMMs; the LM head stays in 16 bits below that."""
+    """Type of the inputs of the layers' GEMMs; the LM head mostly stays in 16 bits below that."""
     eight_bit_attention: bool = False
     """Whether the core of attention runs in 8 bits, too, where GEMMs do."""
+    eight_bit_head: bool = False
+    """Whether the LM head runs as the layers' GEMMs do."""
     recipe: str = ""
     """How tensors come to a type of 8 bits or less (`traincast.model.recipes`); empty: as is usual for `precision`."""
     fused_expert_casts: bool = False
