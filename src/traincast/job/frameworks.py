@@ -235,6 +235,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     these while a GEMM of their backward pass runs, whether `overlap_tp` is on or off."""
     te_op_fuser: bool = False
     """Whether Transformer Engine fuses operations where the job does not say."""
+    fused_scaled_rotary: bool = True
+    """Whether its fused kernel of rotary positions also takes a factor, as YaRN has one."""
     fp8_attention: bool = False
     """Whether attention is computed in 8 bits where linear layers are and the job does not say."""
     moe_cuda_graph_scope: tuple[str, ...] = ()

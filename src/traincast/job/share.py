@@ -61,11 +61,18 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         autocast=job.autocasts,
         fused_expert_bias=kernels.te_op_fuser,
         gradient_sum=_gradient_sum(job),
-        fused_rope="rope" not in kernels.unfused,
+        fused_rope=_fuses_rope(job),
         fuses_pointwise=framework.fuses_pointwise,
         recasts_norms=framework.recasts_norms,
         sequence_first=framework.sequence_first,
     )
+
+
+def _fuses_rope(job: Job) -> bool:
+    """Say whether one kernel rotates queries and keys; latent attention has a kernel of its own."""
+    attention = job.model.attention
+    scaled = attention.scaled_rotary and attention.latent is None
+    return "rope" not in job.kernels.unfused and (job.framework.fused_scaled_rotary or not scaled)
 
 
 def _gradient_sum(job: Job) -> str:

@@ -290,7 +290,7 @@ def _kernels(kernel: Kernel, job: Job) -> Number:
         return _ROUTE_FUSED * _PLAIN if job.experts.fused_router else _ROUTE * _PLAIN
     if kernel.family == "permute":
         return kernel.count * (_PERMUTE_FUSED if job.experts.fused_permute else _PERMUTE) * _PLAIN
-    if kernel.family == "rotary" and "rope" in job.kernels.unfused:
+    if kernel.family == "rotary" and kernel.count > 1:
         return 2 * kernel.count * _PLAIN
     if IN_LOOP in kernel.options:
         return kernel.count * _OF_LOOP
