@@ -242,3 +242,23 @@ def test_gemms_add_what_adapters_would():
     for which, width in (("forward", 1024 + 512), ("backward", 512 + 512)):
         spared = moved(plain, which, ("elementwise",)) - moved(fused, which, ("elementwise",))
         assert spared == pytest.approx(PASSES * TOKENS * width * 2 * 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "takes"), [(None, "mxfp8", True), (None, "fp8", False), ("tied", "mxfp8", False)]
+)
+def test_the_lm_head_runs_in_mxfp8_where_it_can(model, precision, takes):
+    """Its GEMMs take the type of the layers', with casts of their own; a head that is the embedding's table cannot."""
+    given = replace(TINY_EXPERTS, tied_embeddings=model is not None)
+    plain, wide = (job_of(given, "gb200", precision=precision, fp8_lm_head=asked) for asked in (False, True))
+    heads = [
+        {
+            call.dtype
+            for call in calls_of(job, "forward")
+            if call.family == "gemm" and call.shape[1] == job.kernels.padded_vocab
+        }
+        for job in (plain, wide)
+    ]
+    assert heads == [{"bf16"}, {"mxfp8" if takes else "bf16"}]
+    assert wide.precision.fp8_lm_head is takes
+    assert any(note.code == "fp8-lm-head-unused" for note in wide.assumptions) is not takes
