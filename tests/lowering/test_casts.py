@@ -173,7 +173,11 @@ def test_every_type_has_a_recipe_and_each_recipe_one_type():
 
 
 def test_fused_experts_compute_their_activation_and_cast_what_they_write():
+<<<<<<< HEAD
     """In MXFP8 and without biases, gated or not: half of their casts are left, those of what others wrote."""
+=======
+    """In MXFP8 and gated: half of the experts' casts are left, those of what others wrote."""
+>>>>>>> moe
     routed = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, shared_ffn_hidden=0))
     plain_ones = replace(routed, gated=False)
 
@@ -194,9 +198,15 @@ def test_fused_experts_compute_their_activation_and_cast_what_they_write():
     # Inputs of FC2, as wide as an expert, and gradients of FC1's outputs, of both halves.
     spared = 3 * rows * experts.ffn_hidden * job.model.layers * job.parallel.microbatches
     assert plain["cast"] - fused["cast"] == spared
+<<<<<<< HEAD
     assert ran(plain_ones, "mxfp8", fused=False)["activation"] > ran(plain_ones, "mxfp8", fused=True)["activation"] == 0
     for model, precision in ((routed, "fp8_block"), (routed, "bf16"), (replace(routed, linear_bias=True), "mxfp8")):
         assert ran(model, precision, fused=True)["activation"] == ran(model, precision, fused=False)["activation"] > 0
+=======
+    assert ran(replace(routed, linear_bias=True), "mxfp8", fused=True)["activation"] == 0
+    for precision in ("fp8_block", "bf16"):
+        assert ran(routed, precision, fused=True)["activation"] == ran(routed, precision, fused=False)["activation"] > 0
+>>>>>>> moe
 
 
 @pytest.mark.parametrize(
@@ -243,3 +253,23 @@ def test_gemms_add_what_adapters_would():
     for which, width in (("forward", 1024 + 512), ("backward", 512 + 512)):
         spared = moved(plain, which, ("elementwise",)) - moved(fused, which, ("elementwise",))
         assert spared == pytest.approx(PASSES * TOKENS * width * 2 * 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "takes"), [(None, "mxfp8", True), (None, "fp8", False), ("tied", "mxfp8", False)]
+)
+def test_the_lm_head_runs_in_mxfp8_where_it_can(model, precision, takes):
+    """Its GEMMs take the type of the layers', with casts of their own; a head that is the embedding's table cannot."""
+    given = replace(TINY_EXPERTS, tied_embeddings=model is not None)
+    plain, wide = (job_of(given, "gb200", precision=precision, fp8_lm_head=asked) for asked in (False, True))
+    heads = [
+        {
+            call.dtype
+            for call in calls_of(job, "forward")
+            if call.family == "gemm" and call.shape[1] == job.kernels.padded_vocab
+        }
+        for job in (plain, wide)
+    ]
+    assert heads == [{"bf16"}, {"mxfp8" if takes else "bf16"}]
+    assert wide.precision.fp8_lm_head is takes
+    assert any(note.code == "fp8-lm-head-unused" for note in wide.assumptions) is not takes

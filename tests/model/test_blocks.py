@@ -1,6 +1,7 @@
 """Blocks are the one description of a model: every count is a sum over them, of numbers as of arrays."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -240,3 +241,29 @@ def test_shared_experts_have_the_biases_of_the_model():
     counted = [layer_parameters(model, 0).shared_experts for model in (plain, biased)]
     assert counted[0] == 3 * 5632 * 2048 + 2048
     assert counted[1] - counted[0] == 2 * 5632 + 2048
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "forward_bytes", "backward_bytes"), [("alltoall", 12, 16), ("hybridep", 28, 40)]
+)
+def test_biases_of_experts_are_added_by_operations_of_pytorch(dispatcher, forward_bytes, backward_bytes):
+    """Counted for an element of what FC2 writes, in 16 bits or by fp32 weights of the router, expert by expert.
+
+    Forward a product (written), a sum (2 or 3 tensors), a join (2) and a cast; backward two products (2 each) that sums
+    read again, casts and a join.
+    """
+    model = load_model("gpt-oss-20b")
+    share = Share(
+        model=model, sequences=Sequences(length=4096), execution=Execution(dispatch=Dispatch(dispatcher=dispatcher))
+    )
+    (fc2,) = (part for part in MoeMlp(model.experts).parts(share) if part.name == "mlp.experts.linear_fc2")
+    moved = Counter()
+    for kernel in fc2.kernels:
+        width = 4 if kernel.dtype == "fp32" else 2
+        tensors = sum(float(dict(kernel.options)[name]) for name in ("inputs", "outputs"))
+        each = math.prod(kernel.shape) * kernel.count * width * tensors
+        moved.update({"forward": each * kernel.has_forward, "backward": each * kernel.has_backward})
+    elements = 4096 * model.experts.topk * model.hidden
+    assert (moved["forward"] / elements, moved["backward"] / elements) == (forward_bytes, backward_bytes)
+    fused = replace(share, execution=replace(share.execution, fused_expert_bias=True))
+    assert not any(part.kernels for part in MoeMlp(model.experts).parts(fused) if part.name == fc2.name)

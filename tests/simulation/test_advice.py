@@ -81,9 +81,9 @@ def test_a_job_with_all_changes_takes_what_was_promised_and_fits(forecast):
         assert again.iteration_time_s == pytest.approx(each.iteration_time_s)
         assert max(stage.peak for stage in again.memory_bytes) == pytest.approx(each.peak_bytes)
         assert again.memory_bytes[0].chance_of_oom <= 0.1
-    # Little that is left of it saves more.
+    # Little that is left of it saves more; the experts' overlap fits once numbers have changed, which come last.
     left = [each.saving_s for each in again.advice if each.taken]
-    assert sum(left) < 0.1 * again.iteration_time_s
+    assert sum(left) < 0.2 * again.iteration_time_s
 
 
 def test_flags_of_a_job_with_its_advice_are_read_back_as_it(forecast):

@@ -43,7 +43,8 @@ def described_model(
         "norm": pasted.choice("normalization", _NORMS) if "normalization" in pasted else "layer",
         "linear_bias": not pasted.is_on("disable-bias-linear"),
         "learned_positions": _positions(pasted) if positions == "learned_absolute" else 0,
-        "attention": _attention(pasted, hidden, heads) | {"rotary": positions != "none", "causal": causal},
+        "attention": _attention(pasted, hidden, heads)
+        | {"rotary": positions != "none", "scaled_rotary": positions == "yarn", "causal": causal},
         "source": "pasted Megatron-LM flags",
     }
     if pasted.is_on("enable-mhc-connections"):

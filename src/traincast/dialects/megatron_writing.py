@@ -143,6 +143,7 @@ def _fields(job: Job, *, torch_fsdp: bool) -> dict[str, Any]:
     said += ["moe_a2a_overlap", "delay_wgrad", "moe_shared_expert_overlap"] if parallel.ep > 1 else []
     said += ["moe_dispatch_dtype"] if parallel.ep > 1 and job.experts.dispatch_dtype != "bf16" else []
     said += ["bf16_first_last", "fp8_attention"] if job.precision.in_eight_bits else []
+    said += ["fp8_lm_head"] if job.precision.fp8_lm_head else []
     return {name: job.decided(name) for name in said} | {
         "sequence_parallel": job.communication.sequence_parallel and parallel.tp > 1,
         "overlap_grad_reduce": sharding.overlap_grad_reduce and parallel.replicas > 1,

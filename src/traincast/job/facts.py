@@ -86,6 +86,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     fp8_recipe: str = "none"
     fp8_transposes: bool = False
     fp8_attention: bool = False
+    fp8_lm_head: bool = False
     bf16_first_last: bool = False
     lora_rank: int | None = None
     """None where no adapters are trained."""

@@ -237,12 +237,17 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Whether one kernel computes the softmax and the dropout of attention that is not fused."""
     te_op_fuser: bool = False
     """Whether Transformer Engine fuses operations where the job does not say."""
+    fused_scaled_rotary: bool = True
+    """Whether its fused kernel of rotary positions also takes a factor, as YaRN has one."""
     fp8_attention: bool = False
     """Whether attention is computed in 8 bits where linear layers are and the job does not say."""
+<<<<<<< HEAD
     fused_expert_bias: bool = False
     """Whether experts with biases have them fused with their activation."""
     cuda_graph_scope: tuple[str, ...] = ()
     """Modules that its CUDA graphs hold in a dense model, of `GRAPH_SCOPES`; empty: whole layers."""
+=======
+>>>>>>> moe
     moe_cuda_graph_scope: tuple[str, ...] = ()
     """Modules that such graphs hold in a model with experts, of `GRAPH_SCOPES`; empty: whole layers."""
     moe_dispatcher: str = "alltoall"
@@ -335,6 +340,9 @@ _LEVELS: Mapping[str, Callable[[object, str], Any]] = {"out_of_the_box": read_pl
 """Tables of a file that say what a job gets of a level of effort."""
 
 _SHELF = Shelf("framework", "frameworks")
+_GONE = ("deduplicated_dispatch", "unhidden_ep", "fused_expert_bias")
+"""Fields that a framework had once."""
+
 _CHOICES = {
     "uneven_split": UNEVEN_SPLITS,
     "cuda_graph_scope": GRAPH_SCOPES,
@@ -416,9 +424,10 @@ def _read(given: str | Path) -> dict[str, Value]:
 def under_new_fields(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a framework's table with what its fields were once under those of today.
 
-    A share of expert exchanges that stays in sight has no successor: what hides them follows from the simulation.
+    A share of expert exchanges that stays in sight has no successor, as what hides them follows from the simulation,
+    nor has whether biases of experts are fused: the fuser of Transformer Engine decides that.
     """
-    found = {key: value for key, value in table.items() if key not in ("deduplicated_dispatch", "unhidden_ep")}
+    found = {key: value for key, value in table.items() if key not in _GONE}
     once = table.get("deduplicated_dispatch")
     if once is not None and "moe_dispatcher" not in found:
         found["moe_dispatcher"] = dispatcher_of(once["value"] if isinstance(once, Mapping) else once)

@@ -25,6 +25,12 @@ class Precision(Struct, frozen=True, kw_only=True, rename={"dtype": "precision"}
     """Whether the matrix units of the GPU read 8 bits along the reduction alone (`Generation.fp8_transposes`)."""
     fp8_attention: bool = False
     """Whether the core of attention runs in 8 bits, too."""
+    fp8_lm_head: bool = False
+    """Whether the LM head runs as the layers do, in MXFP8.
+
+    Its weight must be its own. Source: Megatron-LM, megatron/core/extensions/transformer_engine.py
+    (TELMHeadColumnParallelLinear) and megatron/core/fp8_utils.py (is_mxfp8_output_proj_active), since May 2026.
+    """
     bf16_first_last: bool = False
     """Whether the first and last layers stay in 16 bits."""
     last_wide_layers: int = 1
@@ -74,9 +80,22 @@ def decide_precision(request: JobRequest, decided: Decisions, dtype: str) -> Pre
         fp8_recipe=_recipe(request, decided.framework, dtype),
         fp8_transposes=decided.gpu is not None and decided.gpu.generation.fp8_transposes,
         fp8_attention=decided.framework.fp8_attention if request.fp8_attention is None else request.fp8_attention,
+        fp8_lm_head=_head_in_eight_bits(request, decided, dtype),
         bf16_first_last=ends,
         last_wide_layers=max(1, last),
     )
+
+
+def _head_in_eight_bits(request: JobRequest, decided: Decisions, dtype: str) -> bool:
+    """Return whether the LM head runs in MXFP8; say why not where it was asked for."""
+    if not request.fp8_lm_head:
+        return False
+    why = f"GEMMs run in {dtype}, not in mxfp8" if dtype != "mxfp8" else ""
+    if request.model.tied_embeddings:
+        why = f"the LM head of {request.model.name} is its embedding's table"
+    if why:
+        decided.note("fp8-lm-head-unused", f"fp8_lm_head has no effect: {why}")
+    return not why
 
 
 def _recipe(request: JobRequest, framework: Framework, precision: str) -> str:

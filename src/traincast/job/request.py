@@ -112,6 +112,8 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """How 8- and 4-bit types are scaled: one of `traincast.job.precision.FP8_RECIPES`."""
     fp8_attention: bool | None = None
     """Whether the core of attention runs in 8 bits, too."""
+    fp8_lm_head: bool | None = None
+    """Whether the LM head runs in MXFP8 as the layers do (Megatron-LM, --fp8-output-proj)."""
     bf16_first_last: bool | None = None
     """Whether the first and last layers stay in 16 bits."""
     cp_kind: str | None = None

@@ -45,6 +45,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         precision=precision.dtype,
         recipe="" if precision.fp8_recipe == "none" else precision.fp8_recipe,
         eight_bit_attention=precision.fp8_attention,
+        eight_bit_head=precision.fp8_lm_head,
         fused_expert_casts=kernels.te_op_fuser,
         fused_experts=kernels.te_op_fuser and precision.dtype == "mxfp8",
         fused_operations=kernels.te_op_fuser,
@@ -59,15 +60,16 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         fused_elementwise=framework.fused_elementwise,
         eager_layers=framework.eager_layers and precision.dtype not in ("fp32", "tf32"),
         autocast=job.autocasts,
-        fused_expert_bias=framework.fused_expert_bias or kernels.te_op_fuser,
+        fused_expert_bias=kernels.te_op_fuser,
         gradient_sum=_gradient_sum(job),
-        fused_rope="rope" not in kernels.unfused,
+        fused_rope=_fuses_rope(job),
         fuses_pointwise=framework.fuses_pointwise,
         recasts_norms=framework.recasts_norms,
         sequence_first=framework.sequence_first,
     )
 
 
+<<<<<<< HEAD
 def _score_passes(job: Job) -> int:
     """Return how often the scores of unfused attention cross memory forward, by whether there is dropout."""
     if job.framework.eager_layers:
@@ -76,6 +78,13 @@ def _score_passes(job: Job) -> int:
         return 2
     # A kernel that does both reads them once, and writes what the softmax and what dropout makes of them.
     return 3 if job.framework.fused_softmax_dropout else 4
+=======
+def _fuses_rope(job: Job) -> bool:
+    """Say whether one kernel rotates queries and keys; latent attention has a kernel of its own."""
+    attention = job.model.attention
+    scaled = attention.scaled_rotary and attention.latent is None
+    return "rope" not in job.kernels.unfused and (job.framework.fused_scaled_rotary or not scaled)
+>>>>>>> moe
 
 
 def _gradient_sum(job: Job) -> str:

@@ -18,6 +18,7 @@ from traincast.job.job import Job
 from traincast.lowering.casts import Kernels, casts_of, launches_of
 from traincast.model.blocks import eager
 from traincast.model.blocks.common import gradient_sums
+from traincast.model.blocks.experts import IN_LOOP
 from traincast.model.blocks.part import ATTENTION_FAMILIES, Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, Summed, added
@@ -71,7 +72,7 @@ _NODES, _OF_NODE = 4, 5
 """Nodes of a layer's pass whose exchanges another microbatch hides, attention, dispatch, experts and combination, and
 calls for each: two streams wait for each other, and are changed, inputs are detached, gradients kept for the other
 stream (Megatron-LM, megatron/core/models/common/model_chunk_schedule_plan.py; megatron/core/pipeline_parallel/utils.py,
-ScheduleNode). Both passes of a layer of Qwen3 235B take 3 ms longer on B200 in the release whose recipe overlaps."""
+ScheduleNode). None of these computes; backward each node runs autograd once."""
 
 _IN_GROUP = 0.4
 """Time of a launch for one more expert of a grouped GEMM over that of a single one: a loop in C++ makes it, but its
@@ -185,7 +186,12 @@ def launch_s(framework: Framework) -> float:
     return framework.host_layer_s / (others + _MODULES * framework.module_launches)
 
 
+<<<<<<< HEAD
 _INTERLEAVED = Launches(_NODES * _OF_NODE)
+=======
+_REPLAY = Launches(1)
+_INTERLEAVED = (Launches(_NODES * _OF_NODE * _OF_LOOP), Launches(_NODES * (_OF_NODE * _OF_LOOP + 1)))
+>>>>>>> moe
 
 
 class LayerLaunches(Struct, frozen=True):
@@ -224,7 +230,7 @@ def layer_launches(blocks: Blocks, of_rank: RankParts, job: Job) -> LayerLaunche
             prepared = _PREPARE_GATHERED if job.experts.dispatcher == "allgather" else _PREPARE
             own += Launches(0 if "moe_preprocess" in held else prepared * _PLAIN, waits=float(waits))
             if job.experts.a2a_overlap:
-                own, back = own + _INTERLEAVED, back + _INTERLEAVED
+                own, back = own + _INTERLEAVED[0], back + _INTERLEAVED[1]
         graph = inside
         forward, backward = forward + own, backward + back
         for name in () if inside else part.modules:
@@ -336,6 +342,8 @@ def _kernels(kernel: Kernel, job: Job) -> Number:
         return _ROUTE_FUSED * _PLAIN if job.experts.fused_router else _ROUTE * _PLAIN
     if kernel.family == "permute":
         return kernel.count * (_PERMUTE_FUSED if job.experts.fused_permute else _PERMUTE) * _PLAIN
-    if kernel.family == "rotary" and "rope" in job.kernels.unfused:
+    if kernel.family == "rotary" and kernel.count > 1:
         return 2 * kernel.count * _PLAIN
+    if IN_LOOP in kernel.options:
+        return kernel.count * _OF_LOOP
     return kernel.count * _KERNELS.get(kernel.family, 1)

@@ -76,6 +76,8 @@ class Attention(Struct, frozen=True, kw_only=True):
     """Whether keys and values are those of a layer before, and only queries are projected (Gemma 3n, Gemma 4 E2B)."""
     sinks: bool = False
     """Whether every head has a learned logit that takes a part of the softmax and attends to nothing (gpt-oss)."""
+    scaled_rotary: bool = False
+    """Whether what is rotated is multiplied by a factor, too, as YaRN does (gpt-oss; arXiv 2309.00071, section 3.4)."""
 
 
 class Experts(Struct, frozen=True, kw_only=True):

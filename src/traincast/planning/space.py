@@ -415,12 +415,16 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         found: Mapping[str, Any] = known[request.precision]
         return found
 
-    def ideal(self, variant: Variant) -> Variant:
-        """Return the way of execution that is never slower than any choice of software."""
+    def ideal(self, variant: Variant) -> tuple[Variant, ...]:
+        """Return the ways of execution of which one is never slower than any choice of software.
+
+        Switched off, ways take nothing of the GPU and the host; two passes at once hide what the host does.
+        """
         off = tuple((name, False) for name, _ in variant.ways)
         dispatcher = None if variant.moe_dispatcher is None else _LEAST_DISPATCHER
         software = self.software.ideal(precision_facts(variant.precision))
-        return replace(variant, ways=off, moe_dispatcher=dispatcher, software=software, ideal=True)
+        best = replace(variant, ways=off, moe_dispatcher=dispatcher, software=software, ideal=True)
+        return tuple(dict.fromkeys((best, replace(best, ways=variant.ways))))
 
     def _settings(self, degrees: Degrees, precision: str) -> Iterator[tuple[dict[str, Any], Settings]]:
         """Yield the settings of software that are tried with some degrees, axes of a layout apart from the others."""

@@ -87,11 +87,13 @@ class LmHead(Struct, frozen=True):
         split, whole = share.splits_sequence, share.copies_sequence
         gathered = exchange(share, "all_gather", split)
         reduced = (*exchange(share, "reduce_scatter", split), *exchange(share, "all_reduce", whole))
+        in_eight_bits = share.execution.eight_bit_head
         gemm = Gemm(
             m=share.tokens,
             n=share.table_rows,
             k=model.hidden,
-            dtype=dtype,
+            dtype=share.execution.precision if in_eight_bits else dtype,
+            split="outputs" if in_eight_bits else "",
             elements_of_another=self.shared_table,
         )
         loss = Exchange(group="tp", operation="all_reduce", size_bytes=share.tokens * 4 * (share.tp > 1), count=3)

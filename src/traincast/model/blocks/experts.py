@@ -20,9 +20,8 @@ from traincast.model.blocks.share import Share
 from traincast.model.model import Experts, Model
 from traincast.model.numbers import Number, ceil_div, choose, rounded, smaller
 
-_UNFUSED_PASSES = 5
-"""Passes over both halves of an expert's input where bias and gated activation are kernels of their own: bias, split,
-clamp, shift and product (gpt-oss, openai/gpt-oss, gpt_oss/torch/model.py, swiglu)."""
+IN_LOOP = ("kind", "expert_loop")
+"""Option of kernels that a loop over the experts launches."""
 
 _SCORE_BYTES = 4
 """Routers compute in fp32; their scores and probabilities are kept."""
@@ -184,17 +183,16 @@ class MoeMlp(Struct, frozen=True):
         width, groups = ceil_div(experts.ffn_hidden, share.etp), ceil_div(experts.experts, share.ep)
         kept = self.own_tokens(share) * share.etp * experts.topk * self._room(share)
         inner = activations(share, kept * width)
-        unfused = model.linear_bias and not execution.fused_expert_bias
-        bias = Kernel(
-            family="elementwise",
-            shape=(busiest, up * width),
-            dtype=execution.core_dtype,
-            count=_UNFUSED_PASSES,
-            backward_alike=True,
-        )
+        biased = model.linear_bias and not execution.fused_expert_bias
         # Of what is fused the FC1 outputs alone are written in 16 bits, for the backward pass.
+<<<<<<< HEAD
         fused = execution.fused_experts and not model.linear_bias
         kernels = () if fused else (activation(share, busiest, width), *((bias,) if unfused else ()))
+=======
+        fused = execution.fused_experts and model.gated
+        clamps = _clamps(share, busiest, width) if biased and model.gated else ()
+        kernels = () if fused else (activation(share, busiest, width), *clamps)
+>>>>>>> moe
         casts: tuple[tuple[str, ...], ...] = (("gradients",), ("inputs",)) if fused else ((), ())
         # A kernel of a gated activation multiplies by the router's weights, too; else that keeps what it multiplies.
         weighted = 0 if model.gated or execution.expert_output_copy else execution.element_bytes * kept * width
@@ -227,6 +225,7 @@ class MoeMlp(Struct, frozen=True):
                 place="experts",
                 gemms=(Gemm(m=busiest, n=hidden, k=width, dtype=dtype, groups=groups, fused_casts=casts[1]),),
                 vectors=groups * hidden if model.linear_bias else 0,
+                kernels=_weighted_biases(share, busiest, hidden, groups) if biased else (),
                 saved=outputs,
                 drops={"expert outputs": ("moe",)},
                 modules=("moe", "expert_fc2"),
@@ -279,6 +278,66 @@ class MoeMlp(Struct, frozen=True):
                 modules=("moe", "shared_experts", "linear_fc2"),
             ),
         )
+
+
+def _clamps(share: Share, tokens: Number, width: Number) -> tuple[Kernel, ...]:
+    """Return what limits both halves of a gated activation's input, as gpt-oss does: operations of PyTorch in 16 bits.
+
+    Each half is clamped, then both are joined; backward each clamp reads the gradient and what it clamped. Source:
+    Megatron-LM, megatron/core/fusions/fused_bias_geglu.py (weighted_bias_quick_geglu_impl).
+    """
+    dtype, each = share.execution.core_dtype, (tokens, width)
+    return (
+        _operation(each, dtype, 1, backward=False, count=2),
+        _operation((tokens, 2 * width), dtype, 1, backward=False),
+        _operation(each, dtype, 2, backward=True, count=2),
+        _operation((tokens, 2 * width), dtype, 1, backward=True),
+    )
+
+
+def _weighted_biases(share: Share, tokens: Number, hidden: Number, experts: Number) -> tuple[Kernel, ...]:
+    """Return what adds FC2's biases, times the router's weights, to the tokens of each expert: operations of PyTorch.
+
+    For each expert a product and a sum with it, in the type of the weights; then all are joined and cast to 16 bits.
+    Backward casts, two products for each expert, each summed up over its rows or columns, and joined gradients.
+    Dispatchers that send a token once have the weights in fp32. Source: Megatron-LM,
+    megatron/core/transformer/moe/experts.py (_apply_bias) and token_dispatcher.py (token_probs).
+    """
+    core, wide = share.execution.core_dtype, share.execution.dispatch.kind.sends == "once"
+    dtype, whole, each = "fp32" if wide else core, (tokens, hidden), (ceil_div(tokens, experts), hidden)
+    casts = (_operation(whole, dtype, 0.5, backward=False), _operation(whole, dtype, 0.5, backward=True, count=2))
+    return (
+        _operation(each, dtype, 0, backward=False, count=experts, loops=True),
+        _operation(each, dtype, 1.5 if wide else 2, backward=False, count=experts, loops=True),
+        _operation(whole, dtype, 1, backward=False),
+        _operation(each, dtype, 1, backward=True, count=2 * experts, loops=True),
+        _operation(each, dtype, 1, backward=True, outputs=0, count=2 * experts, loops=True),
+        _operation(whole, core, 1, backward=True),
+        *(casts if wide else ()),
+    )
+
+
+def _operation(
+    shape: tuple[Number, Number],
+    dtype: str,
+    inputs: float,
+    *,
+    backward: bool,
+    outputs: int = 1,
+    count: Number = 1,
+    loops: bool = False,
+) -> Kernel:
+    """Return an operation of PyTorch in one of the passes, by how many tensors of a shape it reads and writes."""
+    return Kernel(
+        family="elementwise",
+        shape=shape,
+        dtype=dtype,
+        count=count,
+        options=(("inputs", str(inputs)), ("outputs", str(outputs)), *((IN_LOOP,) if loops else ())),
+        has_forward=not backward,
+        has_backward=backward,
+        backward_alike=backward,
+    )
 
 
 @block("experts")

@@ -33,9 +33,11 @@ class Execution(Struct, frozen=True, kw_only=True):
     """How the work is done, whatever the layout: the same for all layouts of a `Share`."""
 
     precision: str = "bf16"
-    """Type of the inputs of the layers' GEMMs; the LM head stays in 16 bits below that."""
+    """Type of the inputs of the layers' GEMMs; the LM head mostly stays in 16 bits below that."""
     eight_bit_attention: bool = False
     """Whether the core of attention runs in 8 bits, too, where GEMMs do."""
+    eight_bit_head: bool = False
+    """Whether the LM head runs as the layers' GEMMs do."""
     recipe: str = ""
     """How tensors come to a type of 8 bits or less (`traincast.model.recipes`); empty: as is usual for `precision`."""
     fused_expert_casts: bool = False
@@ -69,6 +71,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     autocast: bool = False
     """Whether weights are fp32, and PyTorch's autocast casts what GEMMs read."""
     fused_expert_bias: bool = False
+    """Whether biases of experts are added, and the inputs of their activation clamped, by kernels next to them."""
     gradient_sum: str = "gemm"
     """What adds the weight gradients of a microbatch to those of the step: ``gemm``, ``kernel``, ``cast`` or
     ``autograd`` (`traincast.job.frameworks.GRADIENT_SUMS`)."""

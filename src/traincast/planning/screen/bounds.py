@@ -1,8 +1,9 @@
 """Which layouts need not be worked out with every choice of software: those that none of them can make fast enough.
 
 No way to exchange tokens with experts is faster than one that takes no time, and no software launches faster than the
-best of each axis. A layout with both (`ideal`) therefore bounds its steps with all choices from below; where that is
-above the fastest step that was found and fits, it is not tried with the others.
+best of each axis. A layout with both (`ideal`), one microbatch at a time or two of which one hides the other's host,
+therefore bounds its steps with all choices from below; where that is above the fastest step that was found and fits,
+it is not tried with the others.
 """
 
 import math

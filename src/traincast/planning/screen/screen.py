@@ -127,9 +127,9 @@ class Screen:
         """Return all layouts with the software that no choice beats."""
         found: dict[tuple[Variant, int | None], LayoutFamily] = {}
         for family in families:
-            variant = self.space.ideal(family.variant)
-            key = variant, family.cluster.ranks_per_node
-            found.setdefault(key, LayoutFamily(variant, family.cluster)).take(family)
+            for variant in self.space.ideal(family.variant):
+                key = variant, family.cluster.ranks_per_node
+                found.setdefault(key, LayoutFamily(variant, family.cluster)).take(family)
         return list(map(self._of, found.values()))
 
     def _empty(self) -> str:
