@@ -241,13 +241,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Whether its fused kernel of rotary positions also takes a factor, as YaRN has one."""
     fp8_attention: bool = False
     """Whether attention is computed in 8 bits where linear layers are and the job does not say."""
-<<<<<<< HEAD
-    fused_expert_bias: bool = False
-    """Whether experts with biases have them fused with their activation."""
     cuda_graph_scope: tuple[str, ...] = ()
     """Modules that its CUDA graphs hold in a dense model, of `GRAPH_SCOPES`; empty: whole layers."""
-=======
->>>>>>> moe
     moe_cuda_graph_scope: tuple[str, ...] = ()
     """Modules that such graphs hold in a model with experts, of `GRAPH_SCOPES`; empty: whole layers."""
     moe_dispatcher: str = "alltoall"

@@ -69,7 +69,6 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
     )
 
 
-<<<<<<< HEAD
 def _score_passes(job: Job) -> int:
     """Return how often the scores of unfused attention cross memory forward, by whether there is dropout."""
     if job.framework.eager_layers:
@@ -78,13 +77,13 @@ def _score_passes(job: Job) -> int:
         return 2
     # A kernel that does both reads them once, and writes what the softmax and what dropout makes of them.
     return 3 if job.framework.fused_softmax_dropout else 4
-=======
+
+
 def _fuses_rope(job: Job) -> bool:
     """Say whether one kernel rotates queries and keys; latent attention has a kernel of its own."""
     attention = job.model.attention
     scaled = attention.scaled_rotary and attention.latent is None
     return "rope" not in job.kernels.unfused and (job.framework.fused_scaled_rotary or not scaled)
->>>>>>> moe
 
 
 def _gradient_sum(job: Job) -> str:

@@ -186,12 +186,7 @@ def launch_s(framework: Framework) -> float:
     return framework.host_layer_s / (others + _MODULES * framework.module_launches)
 
 
-<<<<<<< HEAD
-_INTERLEAVED = Launches(_NODES * _OF_NODE)
-=======
-_REPLAY = Launches(1)
 _INTERLEAVED = (Launches(_NODES * _OF_NODE * _OF_LOOP), Launches(_NODES * (_OF_NODE * _OF_LOOP + 1)))
->>>>>>> moe
 
 
 class LayerLaunches(Struct, frozen=True):

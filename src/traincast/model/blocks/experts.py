@@ -185,14 +185,9 @@ class MoeMlp(Struct, frozen=True):
         inner = activations(share, kept * width)
         biased = model.linear_bias and not execution.fused_expert_bias
         # Of what is fused the FC1 outputs alone are written in 16 bits, for the backward pass.
-<<<<<<< HEAD
-        fused = execution.fused_experts and not model.linear_bias
-        kernels = () if fused else (activation(share, busiest, width), *((bias,) if unfused else ()))
-=======
-        fused = execution.fused_experts and model.gated
+        fused = execution.fused_experts
         clamps = _clamps(share, busiest, width) if biased and model.gated else ()
         kernels = () if fused else (activation(share, busiest, width), *clamps)
->>>>>>> moe
         casts: tuple[tuple[str, ...], ...] = (("gradients",), ("inputs",)) if fused else ((), ())
         # A kernel of a gated activation multiplies by the router's weights, too; else that keeps what it multiplies.
         weighted = 0 if model.gated or execution.expert_output_copy else execution.element_bytes * kept * width
