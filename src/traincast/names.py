@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 _NEAR = 3
 _MANY = 40
-_MOST = 150
+_MOST = 250
 """Names that a message lists where some are near, and where none is."""
 _CLOSENESS = 0.6
 
