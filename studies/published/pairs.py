@@ -20,7 +20,7 @@ from traincast.job.fields import FIELDS
 from traincast.job.request import JOB_FIELDS
 
 GPUS, BATCH, MICRO_BATCH, SEQUENCE, CHIP, RELEASE = (
-    "GPUs", "batch", "micro batch", "sequence", "chip", "release of the framework"
+    "GPUs", "batch", "micro batch", "sequence", "chip", "framework or release"
 )  # fmt: skip
 WEAK, STRONG = "GPUs, batch with them", "GPUs, same batch"
 _SPLIT = ("schedule", "first_stage_layers", "last_stage_layers", "stage_layers", "pipeline_layout")
@@ -77,6 +77,16 @@ class Changed(NamedTuple):
         return self.after.measured_s / self.before.measured_s * self.tokens
 
     @property
+    def source(self) -> str:
+        """Where both were published."""
+        return self.before.run.groups.source
+
+    @property
+    def model(self) -> str:
+        """What both train."""
+        return self.before.run.groups.model
+
+    @property
     def tokens(self) -> float:
         """What makes a ratio of steps one of the times for a token."""
         return self.before.tokens_per_gpu / self.after.tokens_per_gpu
@@ -120,6 +130,8 @@ def things_of(run: MeasuredRun) -> dict[str, Hashable]:
     for name, number in ((GPUS, "gpus"), (BATCH, "global_batch"), (MICRO_BATCH, "micro_batch")):
         things[name] = getattr(run.request, number)
     things[SEQUENCE] = run.request.seq_length
+    # Cards of one job have a run of a few steps, one that is resumed, one that is tuned.
+    things["what ran"] = cells.get("source_url_or_repo_path", "").partition("#")[2].partition(".")[0]
     return things
 
 
