@@ -7,13 +7,13 @@ import pytest
 import traincast
 from traincast.errors import ConfigError
 from traincast.simulation.differences import (
-    KNOWN,
     chance_of_less,
     deviation_between,
     difference_interval,
     difference_widths,
     moves,
 )
+from traincast.simulation.doubts import KNOWN
 
 JOB = {"model": "llama3.2-1b", "gpus": 16, "seq_length": 4096, "global_batch": 64, "micro_batch": 1}
 
