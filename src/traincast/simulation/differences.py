@@ -6,7 +6,7 @@ together by what they share, as far as the steps answer to it alike. In addition
 themselves is modelled within an error of its own: that of a layout grows with every doubling of a degree, that of
 software is there or not, and that of efficiency grows with what is forecast of it. So each forecast is a point in a
 space with one axis for each reason, and the deviation of the logarithm of the ratio of two is how far their points are
-apart: nothing for the same job, the same both ways, and never more than by way of a third.
+apart: nothing for the same job, and the same both ways. What other software gains is off by a share of it besides.
 
 How wide each term is stands in ``data/training/difference_widths.csv``, fitted to pairs of published runs of one source
 that differ in one thing (`studies/fit_differences.py`).
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TABLE = "training/difference_widths.csv"
 MULTIPLE = "multiple"
 """Row of the table that is no term: deviations to either side of the ratio that hold `LEVEL` of what is measured."""
+EFFICIENCY, SOFTWARE, SOFTWARE_GAIN = "efficiency", "software", "software gain"
 Doubts = Mapping[str, Mapping[Hashable, float]]
 """By term and reason by how many of its widths it moves the logarithm of a forecast's step."""
 
@@ -43,7 +44,7 @@ def deviation_between(one: Doubts, other: Doubts, widths: Mapping[str, float] | 
 def moves(doubts: Doubts) -> dict[Hashable, float]:
     """Return by how much each reason moves the logarithm of a forecast, if it is one deviation off.
 
-    Of the ratio of two forecasts it is the difference of both.
+    Of the ratio of two forecasts it is the difference of both, but for what other software gains, which is one of two.
     """
     known = constant(_widths)
     return {(term, reason): known[term] * by for term, reasons in doubts.items() for reason, by in reasons.items()}
@@ -51,7 +52,9 @@ def moves(doubts: Doubts) -> dict[Hashable, float]:
 
 def squares_between(one: Doubts, other: Doubts) -> dict[str, float]:
     """Return what multiplies the squared width of each term in the variance of the ratio of two steps."""
-    return {term: _square(one.get(term, {}), other.get(term, {})) for term in {**one, **other}}
+    found = {term: _square(one.get(term, {}), other.get(term, {})) for term in {**one, **other}}
+    # What other software gains is modelled within a factor, so that the error grows with it.
+    return found | {SOFTWARE_GAIN: found.get(EFFICIENCY, 0.0) if found.get(SOFTWARE, 0.0) > 0 else 0.0}
 
 
 def _square(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> float:

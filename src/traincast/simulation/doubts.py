@@ -14,11 +14,11 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.job import Job
 from traincast.model.counts import flops_per_token
 from traincast.simulation.confidence import basis_of_step
-from traincast.simulation.differences import Doubts
+from traincast.simulation.differences import EFFICIENCY, SOFTWARE, Doubts
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.widths import Basis, causes
 
-KNOWN, EFFICIENCY = "known", "efficiency"
+KNOWN = "known"
 _QUARTERS = 4
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep")
 _SHARED: Mapping[str, tuple[str, ...]] = {
@@ -83,16 +83,18 @@ def _things(job: Job, cluster: Cluster) -> dict[str, dict[Hashable, float]]:
     """Return what a job is: of a number reasons for every doubling, of all else one for each value."""
     parallel, batch = job.parallel, job.batch
     kernels = replace(job.kernels, padded_vocab=0)  # follows from tp
+    sharding = replace(job.sharding, param_gather_bytes=0)
+    experts = (job.experts,) if job.model.experts else ()
     return {
         "GPUs": _doublings(gpus=parallel.world_size),
         "degrees": _doublings(**{name: getattr(parallel, name) for name in _DEGREES}),
         "microbatches": _doublings(microbatches=parallel.microbatches),
         "shapes": _doublings(micro_batch=batch.micro_batch, seq_length=batch.seq_length),
-        "precision": _one_of(job.precision),
+        "precision": _one_of((job.precision, job.sharding.param_gather_bytes)),
         "recomputation": _one_of(job.recompute),
-        "software": _one_of(
-            *(job.communication, job.sharding, job.offload, job.experts, kernels, job.optimizer),
-            *(("schedule", job.pipeline.schedule), ("shard", parallel.shard)),
+        SOFTWARE: _one_of(
+            *(job.communication, sharding, job.offload, kernels, job.optimizer),
+            *(job.pipeline.schedule, parallel.shard, *experts),
         ),
         "framework": _one_of(job.framework.name),
         "chip": _one_of(cluster.gpu.name),
