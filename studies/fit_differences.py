@@ -23,9 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from datafiles import DATA, table_path
-from published.pairs import Changed, Side, changed_pairs, told_changes
+from published.pairs import Changed, changed_pairs, told_changes
 from published.reading import read_published
-from published.single_changes import MADE
 from refit import Fitted, Runs, fitted_to, runs_of
 from traincast.calibration.kind import BoolArray, FloatArray
 from traincast.calibration.run_factors import forecast_runs
@@ -69,37 +68,35 @@ class Told(NamedTuple):
 
 def told_pairs(data: Path = DATA, by: str = "source") -> list[Told]:
     """Return all pairs of the tables, each forecast by a fit that has not seen its group (`by`, names with ``+``)."""
-    singles = list(told_changes())
-    runs, fitted = published(data, [run for pair in singles for side in pair[1:] for run in side.runs])
-    pairs = _all_pairs(runs, singles)
-    place_of = {run.id: place for place, run in enumerate(runs.rows)}
+    rows, fitted = table_runs(data)
+    pairs = all_pairs(rows)
+    # Repeats of a job are one forecast.
+    sides = {side.run.id: side.run for pair in pairs for side in (pair.before, pair.after)}
+    needed = {run.id: run for run in rows if run.id in fitted} | sides
+    runs = _forecast_runs(list(needed.values()))
     groups = [", ".join(run.groups.named(each) for each in by.split("+")) for run in runs.rows]
-    asked = {place_of[run.id] for pair in pairs for side in pair[1:] for run in side.runs}
-    found: dict[int, tuple[float, Doubts]] = {}
-    for fit, places in _fits(runs, fitted, groups, asked):
+    fitted_I = np.array([run.id in fitted for run in runs.rows], np.bool_)
+    asked = [place for place, run in enumerate(runs.rows) if run.id in sides]
+    found: dict[str, tuple[float, Doubts]] = {}
+    for fit, places in _fits(runs, fitted_I, groups, asked):
         for place in places:
-            found[place] = _forecast(runs, place, fit)
-
-    def side(of: Side) -> tuple[float, Doubts]:
-        each = [found[place_of[run.id]] for run in of.runs]
-        return float(np.median([step_s for step_s, _ in each])), each[0][1]
-
-    return [_told(pair, side(pair.before), side(pair.after)) for pair in pairs]
+            found[runs.rows[place].id] = _forecast(runs, place, fit)
+    return [
+        _told(pair, found[pair.before.run.id], found[pair.after.run.id])
+        for pair in pairs
+        if {pair.before.run.id, pair.after.run.id} <= found.keys()
+    ]
 
 
 def _told(pair: Changed, before: tuple[float, Doubts], after: tuple[float, Doubts]) -> Told:
     return Told(pair, after[0] / before[0] * pair.tokens, squares_between(before[1], after[1]))
 
 
-def _all_pairs(runs: Runs, singles: Iterable[Changed]) -> list[Changed]:
-    """Return the pairs of all tables, each once."""
-    known = {run.id for run in runs.rows}
-    # Of what is made of words only the ratio to its other side was measured.
-    whole = [run for run in runs.rows if run.groups.source != MADE]
-    found = {_ids(pair): pair for pair in changed_pairs(whole)}
+def all_pairs(rows: Iterable[MeasuredRun]) -> list[Changed]:
+    """Return the pairs of runs, and those of `single_changes.csv`, each once."""
+    singles, found = list(told_changes()), {_ids(pair): pair for pair in changed_pairs(rows)}
     for pair in singles:
-        if _ids(pair) <= known:
-            found.setdefault(_ids(pair), pair)
+        found.setdefault(_ids(pair), pair)
     return list(found.values())
 
 
@@ -107,21 +104,22 @@ def _ids(pair: Changed) -> frozenset[str]:
     return frozenset((pair.before.run.id, pair.after.run.id))
 
 
-def published(data: Path = DATA, others: Iterable[MeasuredRun] = ()) -> tuple[Runs, BoolArray]:
-    """Return the runs of all tables and others that can be forecast, and to which of them the factors are fitted."""
-    rows, count = list[MeasuredRun](), 0
+def table_runs(data: Path = DATA) -> tuple[list[MeasuredRun], frozenset[str]]:
+    """Return the runs of all tables with a step, and the ids of those that the factors are fitted to."""
+    rows, fitted = list[MeasuredRun](), frozenset[str]()
     for name in TABLES:
         recipes = table_path("recipe_settings.csv", data) if name == FITTED else None
         table = read_runs(read_published(table_path(name, data), recipes)).rows
         rows += [run for run in table if run.measured_s is not None]
-        count = count or len(rows)
-    known = {run.id for run in rows}
-    rows += [run for run in others if run.id not in known]
+        fitted = fitted or frozenset(run.id for run in rows if is_fitted(run))
+    return rows, fitted
+
+
+def _forecast_runs(rows: Sequence[MeasuredRun]) -> Runs:
+    """Return those runs that can be forecast, with what a fit needs of them."""
     forecasts = forecast_runs(rows, [factors_on(run.cluster) for run in rows])
-    kept = [place for place, each in enumerate(forecasts) if each.step_s is not None]
-    runs = runs_of([rows[place] for place in kept], [forecasts[place] for place in kept])
-    fitted = np.array([place < count and is_fitted(rows[place]) for place in kept], np.bool_)
-    return runs, fitted
+    kept = [(run, each) for run, each in zip(rows, forecasts, strict=True) if each.step_s is not None]
+    return runs_of([run for run, _ in kept], [each for _, each in kept])
 
 
 def _fits(
