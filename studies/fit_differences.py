@@ -5,8 +5,9 @@
 Every two published jobs of one source that differ in one thing (`published/pairs.py`) are forecast by factors and
 energies that have not seen the source. The widths make the errors of their ratios most likely (each from a Student
 distribution: a few are far off for reasons of their own), and the multiple is what 90 of 100 errors lie within. Pairs
-of one kind, model and source count together as the square root of their number. Terms that no pair differs in keep what
-they have. ``--write`` replaces `data/training/difference_widths.csv`.
+of one kind, model and source count together as the square root of their number. Where few pairs speak for a term, what
+is expected of it counts too; terms that no pair differs in keep what they have. ``--write`` replaces
+`data/training/difference_widths.csv`.
 
 Letters: I runs, J pairs, T terms.
 """
@@ -30,8 +31,15 @@ from traincast.calibration.kind import BoolArray, FloatArray
 from traincast.calibration.run_factors import forecast_runs
 from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run, read_runs
 from traincast.estimate.factors import factors_on
-from traincast.simulation.differences import MULTIPLE, Doubts, difference_widths, squares_between
-from traincast.simulation.doubts import doubts
+from traincast.simulation.differences import (
+    EFFICIENCY,
+    MULTIPLE,
+    SOFTWARE_GAIN,
+    Doubts,
+    difference_widths,
+    squares_between,
+)
+from traincast.simulation.doubts import KNOWN, doubts
 from traincast.simulation.widths import LEVEL, basis_of
 
 FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "difference_widths.csv"
@@ -40,8 +48,12 @@ TABLES = (FITTED, "mlperf_v6.csv", "tpu_runs.csv", "amd_other.csv", "mbridge_car
 _FREEDOM = 6
 """Degrees of freedom of the Student distribution."""
 _ROUNDS = 400
+_OF_FORECASTS = (KNOWN, EFFICIENCY, SOFTWARE_GAIN)
+"""Terms of what is forecast; the others are of what jobs differ in."""
 _ROUNDING = 1e-12
 """Sum of squares up to which two forecasts are one."""
+_EXPECTED, _AS_MANY = 0.03, 2.0
+"""Width that a difference of jobs is expected to have, and as many pairs as speak for that: some have few."""
 _LEAST = 1e-5
 """Least squared width of a term, that no interval is a point."""
 
@@ -155,12 +167,13 @@ def fit_widths(told: Sequence[Told], seen: BoolArray | None = None) -> dict[str,
     shipped, names = difference_widths(), names_of_terms()
     square_T = np.array([shipped[name] ** 2 for name in names])
     known_T = squares_JT.any(axis=0)
+    prior_T = np.array([_AS_MANY * (name not in _OF_FORECASTS) for name in names])
     for _ in range(_ROUNDS):
         variance_J = squares_JT @ square_T
         far_J = error_J**2 / variance_J
         robust_J = weight_J * (_FREEDOM + 1) / (_FREEDOM + far_J)
-        asked_T = (robust_J * far_J / variance_J) @ squares_JT
-        given_T = (weight_J / variance_J) @ squares_JT
+        asked_T = (robust_J * far_J / variance_J) @ squares_JT + prior_T * (_EXPECTED / square_T) ** 2
+        given_T = (weight_J / variance_J) @ squares_JT + prior_T / square_T
         step_T = np.sqrt(np.maximum(asked_T, 1e-30) / np.maximum(given_T, 1e-30))
         # Keeps widths positive, and makes the errors more likely in every round.
         square_T = np.where(known_T, np.maximum(_LEAST, square_T * step_T), square_T)
