@@ -45,8 +45,8 @@ from traincast.simulation.widths import LEVEL, basis_of
 FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "difference_widths.csv"
 FITTED = "measured_training_runs.csv"
 TABLES = (FITTED, "mlperf_v6.csv", "tpu_runs.csv", "amd_other.csv", "mbridge_cards.csv")
-_FREEDOM = 6
-"""Degrees of freedom of the Student distribution."""
+_FREEDOM = 3
+"""Degrees of freedom of the Student distribution: fewer than for steps, as errors of changes have longer tails."""
 _ROUNDS = 400
 _OF_FORECASTS = (KNOWN, EFFICIENCY, SOFTWARE_GAIN)
 """Terms of what is forecast; the others are of what jobs differ in."""
