@@ -94,13 +94,14 @@ def told_pairs(data: Path = DATA, by: str = "source") -> list[Told]:
         for place in places:
             found[runs.rows[place].id] = _forecast(runs, place, fit)
     return [
-        _told(pair, found[pair.before.run.id], found[pair.after.run.id])
+        told_of(pair, found[pair.before.run.id], found[pair.after.run.id])
         for pair in pairs
         if {pair.before.run.id, pair.after.run.id} <= found.keys()
     ]
 
 
-def _told(pair: Changed, before: tuple[float, Doubts], after: tuple[float, Doubts]) -> Told:
+def told_of(pair: Changed, before: tuple[float, Doubts], after: tuple[float, Doubts]) -> Told:
+    """Return what two forecasts, each with what it may be off by, say of a pair."""
     return Told(pair, after[0] / before[0] * pair.tokens, squares_between(before[1], after[1]))
 
 
