@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
-from traincast.analysis.summary import Advice
+from traincast.analysis.summary import Advice, Ratio
 from traincast.calibration.cluster_calibration import Calibration
 from traincast.calibration.collective_comparison import CollectiveComparison, MeasuredPair
 from traincast.calibration.operator_calibration import OperatorCalibration
@@ -48,7 +48,7 @@ def _plan() -> DocumentShape:
     lists, result = ("best", "pareto"), _result()
     choice = DocumentShape(
         (Choice,),
-        ("result", "errors"),
+        ("result", "doubts"),
         {
             "text": str,
             "step_s": float,
@@ -78,7 +78,7 @@ def _plan() -> DocumentShape:
 
 
 def _comparison() -> DocumentShape:
-    unwritten = ("step_s", "end_s", "part_s", "wait_s", "breakdown_s", "gpu_tdp_w")
+    unwritten = ("step_s", "end_s", "part_s", "wait_s", "breakdown_s", "gpu_tdp_w", "doubts")
     side, by_name = DocumentShape((Side,), unwritten), DocumentShape(values=_DIFFERENCE)
     parts = [DocumentShape(more={"rank": int, "part": str, "time_s": _EITHER})]
     only = DocumentShape(more={"ranks": tuple[int, ...], "parts": parts})
@@ -87,6 +87,7 @@ def _comparison() -> DocumentShape:
             "a": side,
             "b": side,
             "step_s": _DIFFERENCE,
+            "ratio": (DocumentShape((Ratio,)), None),
             "breakdown_s": (by_name, None),
             "parts_s": by_name,
             "waits_s": by_name,

@@ -109,7 +109,7 @@ def _joined(name: str, values: Sequence[Any]) -> object:
 
 
 def _choice(choice: "Choice") -> dict[str, object]:
-    same = _fields(choice, without=("result", "errors"))
+    same = _fields(choice, without=("result", "doubts"))
     limits = [{"part": part, "share": share} for part, share in choice.limits]
     more = {"text": choice.layout.text, "step_s": choice.step_s, "tokens_per_s": choice.tokens_per_s, "limits": limits}
     return {**same, **more, "result": result_to_dict(choice.result)}
@@ -125,6 +125,7 @@ def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
         "a": _side(comparison.a),
         "b": _side(comparison.b),
         "step_s": _difference(comparison.step),
+        "ratio": None if comparison.ratio is None else _fields(comparison.ratio),
         "breakdown_s": None if comparison.breakdown is None else _differences(comparison.breakdown),
         "parts_s": _differences(comparison.parts),
         "waits_s": _differences(comparison.waits),
