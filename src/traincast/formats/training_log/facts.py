@@ -43,6 +43,8 @@ _ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w*) \.{2,} (.*)$")
 _OF_INTERRUPTIONS = ("alidat", "heckpoint", "valuat", "aving")
 _OF_STARTS = ("raining st", "start of training", " arguments ")
 """Words of lines that are worth a closer look; most are not."""
+WORDS = (*_OF_INTERRUPTIONS, *_OF_STARTS)
+"""Texts of which every line has one that tells of an interruption or a start."""
 
 
 def interrupts(text: str) -> bool:

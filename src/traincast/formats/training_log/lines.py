@@ -17,7 +17,7 @@ from traincast.errors import FormatError
 from traincast.formats.training_log.assembly import Assembly, Point
 from traincast.formats.training_log.contract import CutError, Dialect, Found, Line, WrongError
 from traincast.formats.training_log.dialects import DIALECTS
-from traincast.formats.training_log.facts import TAG, argument_of, facts_of_line, interrupts, starts
+from traincast.formats.training_log.facts import TAG, WORDS, argument_of, facts_of_line, interrupts, starts
 from traincast.formats.training_log.record import TrainingLog
 from traincast.formats.training_log.sniff import COLOURS
 
@@ -62,6 +62,13 @@ class LogLines:
         self._settings_follow = True
         """Whether no step was printed since the start: settings come first, and most lines of a log after them."""
         self._wrong: tuple[str, int] | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Texts of which a line has one unless nothing is lost with it; none where every line may say something."""
+        if self._settings_follow:
+            return ()
+        return (*(mark for marks, _, _ in self._readers for mark in marks), *WORDS)
 
     def feed(self, text: str, number: int | None = None) -> Point | None:
         """Take in one line, of this 1-based number (default: the next); return what it says of a step.
