@@ -40,7 +40,7 @@ def test_what_the_job_says_makes_times_of_rates():
 
 
 def test_nothing_is_kept_of_a_long_log():
-    follower, points = followed(megatron_settings(seq_length=4096).split("\n"))
+    follower, _ = followed(megatron_settings(seq_length=4096).split("\n"))
     for step in range(1, 3000):
         assert follower.feed(megatron_line(step, 2000)).step == step
     assert len(follower.lines.assembly.rows) == 0

@@ -68,7 +68,7 @@ def printed(
             groups = begin.groupdict()
             values = dict(_values(text, numbers))
             if groups.get("clock"):
-                values["clock_s"] = _elapsed_s(groups["clock"])
+                values["clock_s"] = elapsed_s(groups["clock"])
             if not values.keys() & {*TIMES}:
                 raise CutError
             return Found(values=values, **_numbers(groups, first))
@@ -125,7 +125,7 @@ def checked(name: str, written: str, factor: float, where: str) -> float | None:
     return None
 
 
-def _elapsed_s(clock: str) -> float:
+def elapsed_s(clock: str) -> float:
     """Return the seconds of a clock such as ``1:02:33``."""
     seconds = 0
     for part in clock.split(":"):

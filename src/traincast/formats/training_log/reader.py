@@ -2,17 +2,25 @@
 
 import codecs
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
-from traincast.files import chunks_of
+from traincast.errors import FormatError
+from traincast.files import MOST_BYTES, chunks_of
 from traincast.formats.contract import Inspection, Reader
+from traincast.formats.training_log.dialects import EVENTS, STATE
+from traincast.formats.training_log.dialects.events import Damage, entries_of_events, is_event_file
+from traincast.formats.training_log.dialects.hugging_face import entries_of_state, is_document
 from traincast.formats.training_log.inspection import describe
 from traincast.formats.training_log.lines import LogLines
 from traincast.formats.training_log.record import TrainingLog
+from traincast.units import format_size
 
 CUT = "\0"
 """Stands where a text ends before its line does."""
 _CHUNK = 2**20
+_HEAD_BYTES = 2**16
+"""Bytes that tell what kind of file it is."""
 _BLOCK = 2**14
 """Characters that are looked through at once."""
 _NOWHERE = 2**62
@@ -29,7 +37,7 @@ def read_log(path: Path) -> TrainingLog:
     FormatError
         If the file cannot be read, or no line of it tells a step.
     """
-    return _read(str(path), chunks_of(path, _CHUNK))
+    return read_chunks(str(path), chunks_of(path, _CHUNK))
 
 
 def parse(path: str, text: str) -> TrainingLog:
@@ -40,11 +48,25 @@ def parse(path: str, text: str) -> TrainingLog:
     FormatError
         If no line tells a step.
     """
-    return _read(path, [text.encode("utf-8", errors="replace")])
+    return read_chunks(path, [text.encode("utf-8", errors="replace")])
 
 
-def _read(path: str, chunks: Iterable[bytes]) -> TrainingLog:
-    lines = LogLines(path)
+def read_chunks(path: str, chunks: Iterable[bytes]) -> TrainingLog:
+    """Read the bytes of a log in pieces; `path` is where they come from, for messages.
+
+    Raises
+    ------
+    FormatError
+        If no line tells a step.
+    """
+    lines, pieces, head = LogLines(path), iter(chunks), b""
+    while len(head) < _HEAD_BYTES and (piece := next(pieces, b"")):
+        head += piece
+    chunks = chain([head], pieces)
+    if is_event_file(head):
+        return _of_events(lines, chunks)
+    if is_document(head.decode("utf-8", errors="replace")):
+        return _of_document(lines, chunks)
     decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
     number, held = 1, ""
     for chunk in chunks:
@@ -60,6 +82,31 @@ def _read(path: str, chunks: Iterable[bytes]) -> TrainingLog:
     # A last line without an end may have been cut within a number: what must end a line does not end this one.
     if held := held + decode(b"", True):
         _feed(lines, held + CUT, number)
+    return lines.log()
+
+
+def _of_events(lines: LogLines, chunks: Iterable[bytes]) -> TrainingLog:
+    """Read an event file; its lines are records."""
+    for number, found in entries_of_events(chunks):
+        if isinstance(found, Damage):
+            lines.warnings.add("record-damaged", f"{found.what}; it is passed over", number)
+        else:
+            lines.take(EVENTS, found, number=number)
+    return lines.log()
+
+
+def _of_document(lines: LogLines, chunks: Iterable[bytes]) -> TrainingLog:
+    """Read a document with a list of entries."""
+    data = bytearray()
+    for chunk in chunks:
+        data += chunk
+        if len(data) > MOST_BYTES:
+            raise FormatError(f"has more than {format_size(MOST_BYTES)}, the limit of a document", lines.path)
+    for number, found in entries_of_state(data.decode("utf-8", errors="replace")):
+        if found is None:
+            lines.warnings.add("step-cut", "the document ends within an entry", number)
+        else:
+            lines.take(STATE, found, number=number)
     return lines.log()
 
 
