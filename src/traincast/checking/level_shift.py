@@ -31,14 +31,14 @@ SHARE = 0.4
 SHORT = 10
 LONG = (24, 28)
 """Points of the windows."""
-LEAST_SHORT, LEAST_LONG = 0.084, 0.0284
+LEAST_SHORT, LEAST_LONG = 0.084, 0.027
 """Shifts, as logarithms, that are told at least."""
 TIMES_SHORT, TIMES_LONG = 4.2, 3.0
 """Times the scatter of levels of ten points that a shift must be."""
 BLOCK = 10
 PRIOR_BLOCKS = 4.0
 """Blocks that the estimate from single points counts as."""
-PRIOR_S, PRIOR_POINTS = 0.002, 0.42
+PRIOR_S, PRIOR_POINTS = 0.002, 0.36
 """Scatter of blocks where points do not scatter, and over the scatter of points: 1.25 over the root of ten is 0.40."""
 YOUNG = 0.7
 """How much wider the threshold is without a block: by this share, less with each."""
