@@ -26,14 +26,14 @@ FEWEST = 8
 """Points to be held against."""
 REFERENCE = 120
 """The most of them."""
-SHARE = 0.4
+SHARE = 0.45
 """The quantile that is a level."""
 SHORT = 10
 LONG = (24, 28)
 """Points of the windows."""
-LEAST_SHORT, LEAST_LONG = 0.084, 0.027
+LEAST_SHORT, LEAST_LONG = 0.084, 0.026
 """Shifts, as logarithms, that are told at least."""
-TIMES_SHORT, TIMES_LONG = 4.2, 3.0
+TIMES_SHORT, TIMES_LONG = 3.8, 3.0
 """Times the scatter of levels of ten points that a shift must be."""
 BLOCK = 10
 PRIOR_BLOCKS = 4.0
