@@ -3,6 +3,8 @@
 Format: OpenMetrics 1.0, https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
 """
 
+import math
+
 from traincast.checking.alarm import KINDS
 from traincast.checking.watching import State
 
@@ -16,7 +18,7 @@ def open_metrics(state: State, log: str) -> str:
     def gauge(metric: str, meaning: str, value: float, unit: str = "") -> None:
         lines.append(f"# TYPE {metric} gauge")
         lines.extend([f"# UNIT {metric} {unit}"] if unit else [])
-        lines.extend([f"# HELP {metric} {meaning}", f"{metric}{{{label}}} {value!r}"])
+        lines.extend([f"# HELP {metric} {meaning}", f"{metric}{{{label}}} {_number(value)}"])
 
     gauge("traincast_step_seconds", "Time of the last step.", state.step_s, "seconds")
     gauge("traincast_usual_step_seconds", "Median of the last steps.", state.usual_s, "seconds")
@@ -31,3 +33,8 @@ def open_metrics(state: State, log: str) -> str:
     for kind in KINDS:
         lines.append(f'traincast_alarms_total{{{label},kind="{kind}"}} {state.alarms.get(kind, 0)}')
     return "\n".join([*lines, "# EOF", ""])
+
+
+def _number(value: float) -> str:
+    """Return a number as the format has it."""
+    return "NaN" if math.isnan(value) else repr(value)
