@@ -7,6 +7,7 @@ shorter is read from its beginning (``copytruncate``). A name that is missing fo
 import codecs
 import gzip
 import os
+import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import BinaryIO
 _PIECE_BYTES = 2**18
 _LONGEST = 2**20
 """Bytes without the end of a line that are kept until it comes; what follows is not of a step."""
+_PATIENCE_S = 5.0
+"""How long a pipe may be silent before that is said."""
 STANDARD_INPUT = Path("-")
 
 
@@ -34,7 +37,7 @@ def lines_as_written(path: Path, *, once: bool) -> Iterator[str | None]:
         If the file cannot be opened at first.
     """
     if path == STANDARD_INPUT:
-        yield from _lines_of(sys.stdin.buffer)
+        yield from _lines_of(sys.stdin.buffer, once=once)
         return
     packed = once and path.suffix == ".gz"
     file: BinaryIO = gzip.GzipFile(path) if packed else path.open("rb")  # type: ignore[assignment]
@@ -71,12 +74,18 @@ def _replaced(path: Path, file: BinaryIO) -> BinaryIO | None:
     return None
 
 
-def _lines_of(file: BinaryIO) -> Iterator[str]:
-    """Yield the lines of a pipe as soon as each is whole."""
+def _lines_of(file: BinaryIO, *, once: bool) -> Iterator[str | None]:
+    """Yield the lines of a pipe as soon as each is whole; None where nothing came for a while, but not with `once`."""
     parts = _Lines()
-    while piece := os.read(file.fileno(), _PIECE_BYTES):
+    while True:
+        if not once and not select.select([file], [], [], _PATIENCE_S)[0]:
+            yield None
+            continue
+        piece = os.read(file.fileno(), _PIECE_BYTES)
+        if not piece:
+            yield from parts.rest()
+            return
         yield from parts.of(piece)
-    yield from parts.rest()
 
 
 class _Lines:
