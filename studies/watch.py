@@ -21,7 +21,7 @@ import numpy as np
 from judges.watch import boards
 from traincast.checking import level_shift
 from traincast.checking.alarm import Alarm
-from traincast.checking.detector import Detector, Point
+from traincast.checking.detector import Detector, LoggedStep
 from watching.injected import (
     FIRST,
     SHIFT,
@@ -51,7 +51,7 @@ class Cusum:
         self.first: list[float] = []
         self.total, self.since = 0.0, 0
 
-    def feed(self, point: Point) -> list[Alarm]:
+    def feed(self, point: LoggedStep) -> list[Alarm]:
         """Take in a point; an alarm starts the sum over."""
         value = math.log(point.step_s)
         if len(self.first) < FIRST:

@@ -14,7 +14,7 @@ import numpy as np
 
 from datafiles import table_path
 from traincast.checking.alarm import Alarm
-from traincast.checking.detector import Detector, Point
+from traincast.checking.detector import Detector, LoggedStep
 from traincast.checking.series import judged_series, spread_of_medians
 from traincast.files import read_unpacked
 from traincast.workload.ops import FloatArray, IntArray
@@ -54,7 +54,7 @@ functional tests): the table has both starts as one series."""
 class Watcher(Protocol):
     """What reads points one by one and raises alarms."""
 
-    def feed(self, point: Point, /) -> list[Alarm]:
+    def feed(self, point: LoggedStep, /) -> list[Alarm]:
         """Take in a point."""
         ...
 
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
 
     run: Run
     at: int
-    """Point from which on it is there."""
+    """LoggedStep from which on it is there."""
     size: float
     found: bool
     dated: bool
@@ -101,7 +101,7 @@ def alarms(
     found = []
     resumes = starts_told and "resume" in run.name
     for step, step_s in zip(run.step[first:last].tolist(), run.step_s[first:last].tolist(), strict=True):
-        found += watcher.feed(Point(step=step, step_s=step_s, start=int(resumes and step > RESUMED)))
+        found += watcher.feed(LoggedStep(step=step, step_s=step_s, start=int(resumes and step > RESUMED)))
     return found
 
 

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from traincast.checking.detector import Detector, Point
+from traincast.checking.detector import Detector, LoggedStep
 
 
 def noisy(points, spread=0.01, seed=0):
@@ -21,7 +21,7 @@ def watched(step_s, every=1, memory=None, **more):
     found = []
     for at, each in enumerate(step_s):
         bytes_ = math.nan if memory is None else memory[at]
-        point = Point(step=(at + 1) * every, step_s=each, memory_bytes=bytes_, **more)
+        point = LoggedStep(step=(at + 1) * every, step_s=each, memory_bytes=bytes_, **more)
         found += detector.feed(point)
     return found
 
@@ -108,7 +108,7 @@ def test_memory_that_creeps_is_found_and_memory_that_settles_is_not():
 def test_a_stall_is_told_once_and_counts_steps_of_a_line():
     detector = Detector()
     for at in range(60):
-        detector.feed(Point(step=10 * at, step_s=2.0, steps=10))
+        detector.feed(LoggedStep(step=10 * at, step_s=2.0, steps=10))
     assert detector.stalled(300) is None, "a line comes every twenty seconds"
     assert detector.stalled(500).kind == "stall"
     assert detector.stalled(600) is None
@@ -119,7 +119,7 @@ def test_another_start_is_learned_again_and_told_where_it_is_much_slower(levels,
     detector, found = Detector(), []
     for start, level in enumerate(levels):
         for at, each in enumerate(noisy(150, 0.005, start)):
-            found += detector.feed(Point(step=at + 100 * start + 1, step_s=level * each, start=start))
+            found += detector.feed(LoggedStep(step=at + 100 * start + 1, step_s=level * each, start=start))
     assert kinds(found) == expected
     if expected:
         assert found[0].began_step == 101
@@ -129,14 +129,14 @@ def test_another_start_is_learned_again_and_told_where_it_is_much_slower(levels,
 def test_an_interruption_explains_what_follows_it():
     detector, found = Detector(), []
     for at, each in enumerate(noisy(300, 0.005)):
-        found += detector.feed(Point(step=at, step_s=each * (1.1 if at > 200 else 1), interrupted=at == 201))
+        found += detector.feed(LoggedStep(step=at, step_s=each * (1.1 if at > 200 else 1), interrupted=at == 201))
     assert "checkpoint before step 201" in found[0].explained_by[0]
 
 
 @pytest.mark.parametrize("step_s", [math.nan, math.inf, 0.0, -1.0])
 def test_what_is_no_time_is_passed_over(step_s):
     detector = Detector()
-    assert detector.feed(Point(step=1, step_s=step_s)) == []
+    assert detector.feed(LoggedStep(step=1, step_s=step_s)) == []
     assert detector.seen == 0
 
 
@@ -146,7 +146,7 @@ def test_memory_is_flat_and_a_point_takes_no_time():
     tracemalloc.start()
     sizes, begin_s = [], time.process_time()
     for at in range(60_000):
-        detector.feed(Point(step=at, step_s=math.exp(draw.gauss(0, 0.02)), memory_bytes=6e10))
+        detector.feed(LoggedStep(step=at, step_s=math.exp(draw.gauss(0, 0.02)), memory_bytes=6e10))
         if at % 20_000 == 19_999:
             sizes.append(tracemalloc.get_traced_memory()[0])
     taken_s = time.process_time() - begin_s

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from traincast.checking.detector import Detector, Point
+from traincast.checking.detector import Detector, LoggedStep
 from watch import Cusum
 from watching.injected import Run, alarms, long_enough, read_series, shift_outcomes, slower_alarms, spike_outcomes
 
@@ -47,4 +47,4 @@ def test_a_restart_that_is_told_is_another_start():
     slower = run._replace(step_s=np.where(np.arange(100) >= 50, 1.05, 1.0) * run.step_s)
     assert slower_alarms(alarms(slower, Detector()))
     assert not slower_alarms(alarms(slower, Detector(), starts_told=True))
-    assert Detector().feed(Point(step=1, step_s=1.0)) == []
+    assert Detector().feed(LoggedStep(step=1, step_s=1.0)) == []

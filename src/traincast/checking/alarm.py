@@ -37,7 +37,7 @@ class Alarm(Struct, frozen=True, kw_only=True):
         return self.kind != NOT_OF_SPEED
 
 
-class Change(NamedTuple):
+class FoundChange(NamedTuple):
     """What a detector of one kind found."""
 
     began: int

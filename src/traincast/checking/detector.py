@@ -5,7 +5,7 @@ from collections import deque
 
 from msgspec import Struct, field
 
-from traincast.checking.alarm import Alarm, Change, confidence_of, quantile
+from traincast.checking.alarm import Alarm, FoundChange, confidence_of, quantile
 from traincast.checking.level_shift import SKIPPED, TIMES_LONG, LevelShift, Reference
 from traincast.checking.periodic import PeriodicSpikes
 from traincast.checking.slow_change import SlowChange
@@ -42,7 +42,7 @@ CAUSES = {
 """What explains each kind where nothing in the log does."""
 
 
-class Point(Struct, frozen=True, kw_only=True):
+class LoggedStep(Struct, frozen=True, kw_only=True):
     """What a line of a log says of a step."""
 
     step: int
@@ -66,7 +66,7 @@ class Detector(Struct):
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=2 * SPREAD_POINTS))
     """Logarithms of the last times."""
     seen: int = 0
-    last: Point | None = None
+    last: LoggedStep | None = None
     start_before: Reference | None = None
     """What the last start was like, until this one is known."""
     begun_at: int = 0
@@ -77,7 +77,7 @@ class Detector(Struct):
     """Steps after evaluations and checkpoints."""
     stalled_at: int | None = None
 
-    def feed(self, point: Point) -> list[Alarm]:
+    def feed(self, point: LoggedStep) -> list[Alarm]:
         """Take in a point; return the alarms that it raises."""
         if not (math.isfinite(point.step_s) and point.step_s > 0):
             return []
@@ -89,7 +89,7 @@ class Detector(Struct):
         found = self._stall_of(point) if before is not None and before.start == point.start else []
         self.recent.append(log_s)
         if point.interrupted:
-            # What it took is no step's time; a period of such steps has its cause in the log.
+            # What it took was not a step alone; a period of such steps has its cause in the log.
             self.interruptions.append(point.step)
         elif shift := self.shifts.feed(point.step, log_s):
             found.append(self._alarm("level shift", shift, point))
@@ -136,7 +136,7 @@ class Detector(Struct):
         self.creeps.restart(SKIPPED)
         self.recent.clear()
 
-    def _since_restart(self) -> Change | None:
+    def _since_restart(self) -> FoundChange | None:
         """Return by how much this start is slower than the one before, once it is known."""
         now = self.shifts.known() if self.start_before is not None else None
         if self.start_before is None or now is None:
@@ -146,9 +146,9 @@ class Detector(Struct):
         slower = now.level - before.level
         if slower <= max(RESTART_LEAST, TIMES_LONG * scatter):
             return None
-        return Change(self.begun_at, math.expm1(slower), confidence_of(slower / scatter))
+        return FoundChange(self.begun_at, math.expm1(slower), confidence_of(slower / scatter))
 
-    def _stall_of(self, point: Point) -> list[Alarm]:
+    def _stall_of(self, point: LoggedStep) -> list[Alarm]:
         """Return the alarm of a step that took as long as a stall, unless its cause is in the log."""
         if point.interrupted or len(self.recent) < SKIPPED or point.steps > 1:
             return []
@@ -166,7 +166,7 @@ class Detector(Struct):
             explained_by=CAUSES["stall"],
         )
 
-    def _alarm(self, kind: str, change: Change, point: Point) -> Alarm:
+    def _alarm(self, kind: str, change: FoundChange, point: LoggedStep) -> Alarm:
         """Return the alarm of a change."""
         near = [step for step in self.interruptions if abs(step - change.began) <= 2 * max(1, point.steps)]
         causes: tuple[str, ...] = CAUSES[kind]
@@ -189,7 +189,7 @@ class Detector(Struct):
             explained_by=causes,
         )
 
-    def _periodic(self, point: Point, log_s: float) -> list[Alarm]:
+    def _periodic(self, point: LoggedStep, log_s: float) -> list[Alarm]:
         found = self.spikes.feed(point.step, log_s)
         if found is None:
             return []
@@ -214,7 +214,7 @@ class Detector(Struct):
             )
         ]
 
-    def _spread(self, point: Point) -> list[Alarm]:
+    def _spread(self, point: LoggedStep) -> list[Alarm]:
         """Return the alarm of a spread that grew, looked for every ten points."""
         if self.seen % 10 or len(self.recent) < 2 * SPREAD_POINTS:
             return []

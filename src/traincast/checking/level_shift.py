@@ -18,7 +18,7 @@ from collections import deque
 
 from msgspec import Struct, field
 
-from traincast.checking.alarm import Change, confidence_of, quantile
+from traincast.checking.alarm import FoundChange, confidence_of, quantile
 
 SKIPPED = 18
 """First points of a start, of which nothing is learned: compiling, allocations, fp16's search for a loss scale."""
@@ -74,7 +74,7 @@ class LevelShift(Struct):
     _quick: float = math.inf
     """The level of the reference a few points ago."""
 
-    def feed(self, step: int, log_s: float) -> Change | None:
+    def feed(self, step: int, log_s: float) -> FoundChange | None:
         """Take in the logarithm of a time; return a shift upwards."""
         if self.to_skip > 0:
             self.to_skip -= 1
@@ -109,7 +109,7 @@ class LevelShift(Struct):
         """Return what the points of this start are like; None for fewer than twenty."""
         return reference_of(list(self.points)) if len(self.points) >= 2 * BLOCK else None
 
-    def _held(self, points: list[float], window: int, level: float) -> Change | None:
+    def _held(self, points: list[float], window: int, level: float) -> FoundChange | None:
         """Return the shift between the last points and those before, if it is one."""
         before = points[max(0, len(points) - window - REFERENCE) : -window]
         after = sorted(points[-window:])
@@ -124,7 +124,7 @@ class LevelShift(Struct):
         if self.seen - len(points) + onset < self.learned:
             return None
         deviations = shift / known.of_blocks * math.sqrt(window / BLOCK)
-        return Change(self.steps[onset], math.expm1(shift), confidence_of(deviations, self.seen / window))
+        return FoundChange(self.steps[onset], math.expm1(shift), confidence_of(deviations, self.seen / window))
 
 
 def reference_of(points: list[float]) -> Reference:

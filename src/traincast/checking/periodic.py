@@ -15,7 +15,7 @@ from traincast.checking.alarm import quantile
 NEIGHBOURS = 40
 """Points before a spike that it stands out of."""
 LEAST = 0.05
-"""Share of a step below which a point is no spike."""
+"""Share of a step that a spike has at least."""
 SPREADS = 5.0
 """Times the spread (median absolute deviation) of its neighbours that a spike stands above their median."""
 ALIKE = 0.6

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
-from traincast.checking.alarm import Change, confidence_of, quantile
+from traincast.checking.alarm import FoundChange, confidence_of, quantile
 
 BLOCK = 10
 """Points of a block."""
@@ -37,7 +37,7 @@ class SlowChange(Struct):
     blocks: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOWS[-1]))
     seen: int = 0
 
-    def feed(self, step: int, value: float) -> Change | None:
+    def feed(self, step: int, value: float) -> FoundChange | None:
         """Take in the logarithm of a value; return what grows, once."""
         self.seen += 1
         if self.seen <= self.skipped:
@@ -59,7 +59,7 @@ class SlowChange(Struct):
         self.blocks.clear()
         self.seen = self.skipped - skipped
 
-    def _over(self, blocks: list[tuple[int, float]]) -> Change | None:
+    def _over(self, blocks: list[tuple[int, float]]) -> FoundChange | None:
         """Return the growth over blocks, where it is one."""
         count = len(blocks)
         values = [value for _, value in blocks]
@@ -80,4 +80,4 @@ class SlowChange(Struct):
         if growth < max(self.least, self.errors * error):
             return None
         looks = self.seen / BLOCK
-        return Change(blocks[0][0], math.expm1(growth), confidence_of(growth / max(error, 1e-9), looks))
+        return FoundChange(blocks[0][0], math.expm1(growth), confidence_of(growth / max(error, 1e-9), looks))

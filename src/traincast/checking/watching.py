@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from traincast.checking.alarm import Alarm
-from traincast.checking.detector import Detector, Point
+from traincast.checking.detector import Detector, LoggedStep
 from traincast.errors import FormatError
 from traincast.formats.training_log.dialects import DIALECTS
 from traincast.formats.training_log.following import LogFollower
@@ -15,7 +15,7 @@ REMEMBERED_POINTS = 60
 """Points for which an alarm stays the verdict."""
 
 
-class State(Struct, frozen=True, kw_only=True):
+class WatchState(Struct, frozen=True, kw_only=True):
     """What is known of a run now."""
 
     step: int
@@ -66,7 +66,7 @@ class Watch:
         if told is None:
             return []
         self._step_s = told.step_s
-        point = Point(
+        point = LoggedStep(
             step=told.step,
             step_s=told.step_s,
             start=told.start,
@@ -102,12 +102,12 @@ class Watch:
                 self.path,
             )
 
-    def state(self) -> State:
+    def state(self) -> WatchState:
         """Return what is known now; times are NaN before the first step."""
         low_s, high_s = self.detector.band()
         last = self._last_alarm
         recent = last is not None and self.points - last[1] < REMEMBERED_POINTS
-        return State(
+        return WatchState(
             step=self.detector.last.step if self.detector.last else 0,
             step_s=self._step_s,
             usual_s=self.detector.usual_s,

@@ -6,10 +6,10 @@ Format: OpenMetrics 1.0, https://github.com/prometheus/OpenMetrics/blob/main/spe
 import math
 
 from traincast.checking.alarm import KINDS
-from traincast.checking.watching import State
+from traincast.checking.watching import WatchState
 
 
-def open_metrics(state: State, log: str) -> str:
+def open_metrics(state: WatchState, log: str) -> str:
     """Return the state of a run, with the name of its log as a label."""
     name = log.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     label = f'log="{name}"'

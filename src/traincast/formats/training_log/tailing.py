@@ -22,7 +22,7 @@ STANDARD_INPUT = Path("-")
 
 
 def lines_as_written(path: Path, *, once: bool) -> Iterator[str | None]:
-    """Yield the lines of a log, and None whenever there is no more of it yet; with `once` it ends there.
+    """Yield the lines of a log, and None whenever it has not more yet; with `once` it ends there.
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ def lines_as_written(path: Path, *, once: bool) -> Iterator[str | None]:
         parts = _Lines()
         while True:
             while piece := file.read(_PIECE_BYTES):
-                yield from parts.of(piece)
+                yield from parts.take(piece)
             if once:
                 yield from parts.rest()
                 return
             if (fresh := _replaced(path, file)) is not None:
                 # What was written between the last read and the renaming.
                 while piece := file.read(_PIECE_BYTES):
-                    yield from parts.of(piece)
+                    yield from parts.take(piece)
                 yield from parts.rest()
                 file.close()
                 file = fresh
@@ -85,7 +85,7 @@ def _lines_of(file: BinaryIO, *, once: bool) -> Iterator[str | None]:
         if not piece:
             yield from parts.rest()
             return
-        yield from parts.of(piece)
+        yield from parts.take(piece)
 
 
 class _Lines:
@@ -95,7 +95,7 @@ class _Lines:
         self._held = ""
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
 
-    def of(self, piece: bytes) -> Iterator[str]:
+    def take(self, piece: bytes) -> Iterator[str]:
         """Yield the lines that a piece completes; a progress bar ends its own with a carriage return."""
         *whole, held = (self._held + self._decode(piece)).replace("\r", "\n").split("\n")
         self._held = held[:_LONGEST]
