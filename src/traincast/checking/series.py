@@ -1,6 +1,6 @@
 """The steps of one run, judged: which are steady, which are left out and why, their mean and how sure it is.
 
-What differs from an ordinary step is told by the log (`told`), by what the job does every so many steps (`every`), or by
+What is not an ordinary step is told by the log (`told`), by what the job does every so many steps (`every`), or by
 its time alone: a run warms up until its level is that of the rest, and a spike lies far from its neighbours. Steps
 follow each other, so that a slow one is rarely alone: the mean's interval counts their autocorrelation as the initial
 positive sequence of Geyer, Practical Markov Chain Monte Carlo, Statistical Science 7 (1992), section 3.3.
