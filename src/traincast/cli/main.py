@@ -34,6 +34,7 @@ _COMMANDS = {
     "plan": "The best layouts for a model on a cluster.",
     "sweep": "Forecast many jobs, on this machine or on Ray; resumable.",
     "compare": "Two results, or a result and a measured trace, side by side.",
+    "watch": "Follow the log of a running job, and say when it becomes slower.",
     "convert": "Write a job, workload, trace or result in another format.",
     "measure": "Time a job's operators, or its collectives, on your own GPUs.",
     "calibrate": "Fit constants to measurements, print residuals, write a profile.",

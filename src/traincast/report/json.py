@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from traincast.calibration.ranking import Ranking
     from traincast.calibration.run_calibration import RunCalibration
     from traincast.calibration.validate import HeldOut, Validation
+    from traincast.checking.alarm import Alarm
     from traincast.estimate.collective_table import CollectiveTable
     from traincast.estimate.operators.cost import OperatorCost
     from traincast.estimate.simai.total import SimaiReport
@@ -113,6 +114,11 @@ def _choice(choice: "Choice") -> dict[str, object]:
     limits = [{"part": part, "share": share} for part, share in choice.limits]
     more = {"text": choice.layout.text, "step_s": choice.step_s, "tokens_per_s": choice.tokens_per_s, "limits": limits}
     return {**same, **more, "result": result_to_dict(choice.result)}
+
+
+def alarm_to_dict(alarm: "Alarm") -> dict[str, Plain]:
+    """Return an alarm of a watched run as ``traincast.alarm/1``."""
+    return _document("alarm", alarm)
 
 
 def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
@@ -304,6 +310,11 @@ def encode(document: Mapping[str, Plain]) -> bytes:
     UTF-8; keys in the order of the document, floats as short as they can be read back exactly.
     """
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def encode_line(document: Mapping[str, Plain]) -> str:
+    """Return a document as one line of JSON, without its end."""
+    return msgspec.json.encode(document).decode("utf-8")
 
 
 def to_json(result: Result) -> bytes:
