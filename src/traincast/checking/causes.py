@@ -1,0 +1,175 @@
+"""What may explain a step that takes longer than it should: single causes, each by its own forecast.
+
+A cause is a row of `data/checking/causes.csv`: one thing that is often wrong with a run, as a change of its forecast
+(`traincast.checking.changes`). All whose needs the job meets are forecast; what the measured step is over the
+expected one is held against what each makes of the forecast. The likelier of two causes is the one that makes the
+step as much longer as it is, and the one that is seen more often. How far a forecast change may be from the measured
+one is what changes of published runs have taught (`traincast.simulation.advice`, `OWN_SPREAD`).
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from traincast.checking.base import Base
+from traincast.checking.changes import Change, read_change
+from traincast.errors import TraincastError
+from traincast.job.condition_facts import job_facts
+from traincast.job.switches import Need, read_need
+from traincast.shipped import shipped_rows
+from traincast.simulation.advice import OWN_SHARE, OWN_SPREAD
+from traincast.simulation.suggestions import MOST_OPS
+from traincast.simulation.widths import Z
+
+TABLE = "checking/causes.csv"
+OFTEN: Mapping[str, float] = {"often": 3.0, "sometimes": 1.0, "seldom": 1 / 3}
+"""How often a cause is seen, as odds: judged from issue threads of frameworks, each a factor of three."""
+LEAST = 0.005
+"""Share by which a cause must make a step longer to be one."""
+MOST_TOLD = 5
+PAUSE = "pause"
+"""Kind of what no work of the step explains."""
+_ODDS_OF_PAUSE = 0.5
+"""A pause may be of any length, so that it explains any step: it goes behind what explains this one."""
+
+
+class Suspect(Struct, frozen=True, kw_only=True):
+    """A row of the table of causes."""
+
+    name: str
+    """In words that finish the sentence "it may be that"."""
+    kind: str
+    change: Change
+    needs: tuple[Need, ...]
+    odds: float
+    look: str
+    """What shows whether it is so."""
+    source: str
+
+
+class PossibleCause(Struct, frozen=True, kw_only=True):
+    """Something that would make the step longer than it should be, by itself alone."""
+
+    name: str
+    kind: str
+    change: str
+    """What is otherwise in its forecast; empty of a pause, which is none of the step's work."""
+    step_s: float
+    """The expected step with it."""
+    ratio: float
+    """The same over the expected step without it."""
+    explains: float
+    """Share of what the measured step is longer by; above 1 where it would be longer still."""
+    fits: bool
+    """Whether it alone may explain the measured step."""
+    chance: float
+    """How likely it is that it is this one, of all that were tried."""
+    look: str
+    """What shows whether it is so."""
+
+
+class Excess(NamedTuple):
+    """What a measured step is over the expected one."""
+
+    expected_s: float
+    ratio: float
+    deviation: float
+    """Standard deviation of the logarithm of the ratio."""
+
+
+@cache
+def suspects() -> tuple[Suspect, ...]:
+    """Return the table of causes."""
+    return tuple(
+        Suspect(
+            name=row["name"],
+            kind=row["kind"],
+            change=read_change(row["change"]),
+            needs=tuple(read_need(each) for each in row["needs"].split(";") if each),
+            odds=OFTEN[row["often"]],
+            look=row["look"],
+            source=row["source"],
+        )
+        for row in shipped_rows(TABLE)
+    )
+
+
+def possible_causes(base: Base, excess: Excess, most: int | None = MOST_TOLD) -> tuple[PossibleCause, ...]:
+    """Return what may make a step as much longer as it is, the likeliest first; nothing of a step that is not longer.
+
+    Of several of a kind the likeliest stands for all. A step of too many operations is not tried again.
+    """
+    if excess.ratio <= 1 + LEAST or len(base.done.step.program) > MOST_OPS:
+        return ()
+    facts = job_facts(base.job, base.setting.cluster)
+    weighed: dict[str, tuple[float, Suspect, float]] = {}
+    for each in suspects():
+        if any(not any(one.holds(facts) for one in need) for need in each.needs):
+            continue
+        ratio = _ratio(base, each.change)
+        if ratio is None or ratio < 1 + LEAST:
+            continue
+        weight = each.odds * _density(ratio, excess)
+        if each.kind not in weighed or weight > weighed[each.kind][0]:
+            weighed[each.kind] = weight, each, ratio
+    total = _ODDS_OF_PAUSE + sum(weight for weight, _, _ in weighed.values())
+    found = [_cause(each, ratio, weight / total, excess) for weight, each, ratio in weighed.values()]
+    found.append(_pause(_ODDS_OF_PAUSE / total, excess))
+    found.sort(key=lambda each: -each.chance)
+    return tuple(found[:most])
+
+
+def _ratio(base: Base, change: Change) -> float | None:
+    """Return what a change makes of the forecast step; None where there is nothing to change."""
+    try:
+        return change.applied(base).step_s / base.step_s
+    except TraincastError:
+        return None
+
+
+def _deviation(ratio: float, excess: Excess) -> float:
+    return math.hypot(excess.deviation, OWN_SPREAD * math.log(ratio), OWN_SHARE)
+
+
+def _density(ratio: float, excess: Excess) -> float:
+    """Return how likely the measured ratio is where a cause makes the step so much longer."""
+    spread = _deviation(ratio, excess)
+    off = (math.log(excess.ratio) - math.log(ratio)) / spread
+    return math.exp(-off * off / 2) / (spread * math.sqrt(2 * math.pi))
+
+
+def _cause(suspect: Suspect, ratio: float, chance: float, excess: Excess) -> PossibleCause:
+    off = math.log(excess.ratio) - math.log(ratio)
+    return PossibleCause(
+        name=suspect.name,
+        kind=suspect.kind,
+        change=suspect.change.text,
+        step_s=excess.expected_s * ratio,
+        ratio=ratio,
+        explains=(ratio - 1) / (excess.ratio - 1),
+        fits=abs(off) <= Z * _deviation(ratio, excess),
+        chance=chance,
+        look=suspect.look,
+    )
+
+
+def _pause(chance: float, excess: Excess) -> PossibleCause:
+    return PossibleCause(
+        name="every step has a pause in which no GPU works",
+        kind=PAUSE,
+        change="",
+        step_s=excess.expected_s * excess.ratio,
+        ratio=excess.ratio,
+        explains=1.0,
+        fits=True,
+        chance=chance,
+        look="the data loader (times of batch-generator in the log), garbage collection, logging and checkpoints",
+    )
+
+
+def kinds(found: Iterable[PossibleCause]) -> Sequence[str]:
+    """Return the kinds of causes, in their order."""
+    return [each.kind for each in found]
