@@ -46,6 +46,7 @@ ROOMS = (
     "sweeps",
     "measuring",
     "calibration",
+    "checking",
     "report",
     "api",
     "cli",
