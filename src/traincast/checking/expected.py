@@ -1,0 +1,72 @@
+"""What a step should take: by a forecast alone, by a forecast and a good run, or after a change of the job."""
+
+import math
+from typing import Literal
+
+from msgspec import Struct
+
+from traincast.checking.base import Base
+from traincast.checking.difference import Ratio
+from traincast.checking.series import Series
+from traincast.units import format_share, format_time
+
+Basis = Literal["forecast", "baseline", "between"]
+
+
+class Expected(Struct, frozen=True, kw_only=True):
+    """An expected step with its interval."""
+
+    basis: Basis
+    """What it rests on: a forecast, a good run and the ratio of two forecasts, or two forecasts."""
+    step_s: float
+    low_s: float | None
+    high_s: float | None
+    """Where the step lies in 90 of 100 cases; None where that is not known."""
+    forecast_s: float
+    """The forecast of the job that is checked."""
+    why: str
+    """Where it is from, in a sentence."""
+
+
+def by_forecast(base: Base) -> Expected:
+    """Return what the forecast of a job expects."""
+    known = base.result.interval
+    return Expected(
+        basis="forecast",
+        step_s=base.step_s,
+        low_s=None if known is None else known.low_s,
+        high_s=None if known is None else known.high_s,
+        forecast_s=base.step_s,
+        why="the forecast of the job, with the interval of forecasts of runs like it",
+    )
+
+
+def by_baseline(base: Base, good: Series, ratio: Ratio) -> Expected:
+    """Return what a good run and the ratio of its job's forecast to this one's expect."""
+    step_s = good.mean_s * ratio.value
+    known = good.points > 1 and math.isfinite(good.high_s)
+    below = math.hypot(math.log(ratio.value / ratio.low), math.log(good.mean_s / good.low_s)) if known else 0.0
+    above = math.hypot(math.log(ratio.high / ratio.value), math.log(good.high_s / good.mean_s)) if known else 0.0
+    same = abs(ratio.value - 1) < 1e-9
+    told = "the same job" if same else f"the ratio of two forecasts, {ratio.value:.3f}"
+    return Expected(
+        basis="baseline",
+        step_s=step_s,
+        low_s=step_s * math.exp(-below) if known else None,
+        high_s=step_s * math.exp(above) if known else None,
+        forecast_s=base.step_s,
+        why=f"the baseline's step of {format_time(good.mean_s)}, and {told}",
+    )
+
+
+def between(before: Base, ratio: Ratio) -> Expected:
+    """Return what stands for a measured step where two forecasts are compared: that of the first job."""
+    spread = format_share(ratio.high / ratio.low - 1)
+    return Expected(
+        basis="between",
+        step_s=before.step_s,
+        low_s=before.step_s * ratio.value / ratio.high,
+        high_s=before.step_s * ratio.value / ratio.low,
+        forecast_s=before.step_s,
+        why=f"the forecast of the first job; errors that both forecasts share cancel, which leaves {spread}",
+    )

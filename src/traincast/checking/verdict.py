@@ -1,0 +1,88 @@
+"""What is said of a step that was measured: as expected, slower, faster, or that nobody can tell.
+
+The ratio of measured to expected step has an interval, in which the doubt about what is expected and the doubt about
+the mean of the measured steps are added as independent ones. A step is slower where all of that interval lies above
+what is allowed, faster where all of it lies below 1. It cannot be told where no interval is known, where no mean is,
+or where the step is longer than is allowed and the interval reaches below that.
+"""
+
+import math
+from enum import StrEnum
+
+from msgspec import Struct
+
+from traincast.checking.expected import Expected
+from traincast.units import format_share
+
+_WIDEST = 4.0
+"""High over low end from which on an interval says nothing: a step may be half or twice of what is expected."""
+
+
+class Word(StrEnum):
+    """The verdict in a word or two."""
+
+    AS_EXPECTED = "as expected"
+    SLOWER = "slower"
+    FASTER = "faster"
+    CANNOT_TELL = "cannot tell"
+
+
+class Mean(Struct, frozen=True, kw_only=True):
+    """The mean of steps, and where it lies with a confidence of 90 %."""
+
+    step_s: float
+    low_s: float | None
+    high_s: float | None
+    """None where too few steps say how sure the mean is."""
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """How a measured step compares to the expected one."""
+
+    word: Word
+    ratio: float
+    """Measured over expected."""
+    low: float | None
+    high: float | None
+    """Where the ratio lies in 90 of 100 cases; None where that is not known."""
+    allowed: float
+    """Share by which a step may be longer than expected."""
+    why: str
+    """In a sentence."""
+
+
+def judge(measured: Mean, expected: Expected, allowed: float | None = None) -> Verdict:
+    """Return the verdict on a measured step; `allowed` is the share by which it may be longer, 0.05 for 5 %."""
+    ratio = measured.step_s / expected.step_s
+    low, high = _ends(measured, expected, ratio)
+    word, why = _word(ratio, low, high, allowed)
+    return Verdict(word=word, ratio=ratio, low=low, high=high, allowed=allowed or 0.0, why=why)
+
+
+def _ends(measured: Mean, expected: Expected, ratio: float) -> tuple[float | None, float | None]:
+    """Return the ends of the interval of the ratio."""
+    if None in (measured.low_s, measured.high_s, expected.low_s, expected.high_s):
+        return None, None
+    assert measured.low_s is not None and measured.high_s is not None
+    assert expected.low_s is not None and expected.high_s is not None
+    if not 0 < measured.low_s <= measured.high_s < math.inf:
+        return None, None
+    below = math.hypot(math.log(expected.high_s / expected.step_s), math.log(measured.step_s / measured.low_s))
+    above = math.hypot(math.log(expected.step_s / expected.low_s), math.log(measured.high_s / measured.step_s))
+    return ratio * math.exp(-below), ratio * math.exp(above)
+
+
+def _word(ratio: float, low: float | None, high: float | None, allowed: float | None) -> tuple[Word, str]:
+    limit = 1 + (allowed or 0.0)
+    longer = "longer than expected" if not allowed else f"more than {format_share(allowed)} longer than expected"
+    if low is None or high is None:
+        return Word.CANNOT_TELL, "no interval is known: the steps that count are too few, or nothing says how sure the forecast is"
+    if high / low > _WIDEST:
+        return Word.CANNOT_TELL, f"the interval is too wide: from {low:.2f} to {high:.2f} times the expected step"
+    if low > limit:
+        return Word.SLOWER, f"all of the interval is {longer}"
+    if high < 1:
+        return Word.FASTER, "all of the interval is shorter than expected"
+    if allowed is not None and ratio > limit:
+        return Word.CANNOT_TELL, f"the step is {longer}, and the interval reaches below that"
+    return Word.AS_EXPECTED, "the expected step lies within the interval" if high >= 1 >= low else f"the step is not {longer}"
