@@ -107,10 +107,15 @@ def read_change(text: str) -> Change:
         elif name in FIELDS and JOB in FIELDS[name].of and name in DECIDED:
             found = replace(found, factors=(*found.factors, (name, float(factor))))
         else:
-            edit = parse_change(each)
-            assert isinstance(edit, WorkEdit)
-            found = replace(found, work=(*found.work, edit))
+            found = replace(found, work=(*found.work, _work_of(each)))
     return found
+
+
+def _work_of(text: str) -> WorkEdit:
+    edit = parse_change(text)
+    if isinstance(edit, WorkEdit):
+        return edit
+    raise ConfigError(f"is {quoted(text)}; what is multiplied must be work, a rate or a number of the job", "change")
 
 
 def _with_value(change: Change, text: str) -> Change:

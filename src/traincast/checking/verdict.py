@@ -12,6 +12,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from traincast.checking.expected import Expected
+from traincast.simulation.widths import Z
 from traincast.units import format_share
 
 _WIDEST = 4.0
@@ -61,22 +62,24 @@ def judge(measured: Mean, expected: Expected, allowed: float | None = None) -> V
 
 def _ends(measured: Mean, expected: Expected, ratio: float) -> tuple[float | None, float | None]:
     """Return the ends of the interval of the ratio."""
-    if None in (measured.low_s, measured.high_s, expected.low_s, expected.high_s):
+    one, other = (measured.low_s, measured.high_s), (expected.low_s, expected.high_s)
+    if one[0] is None or one[1] is None or other[0] is None or other[1] is None:
         return None, None
-    assert measured.low_s is not None and measured.high_s is not None
-    assert expected.low_s is not None and expected.high_s is not None
-    if not 0 < measured.low_s <= measured.high_s < math.inf:
+    if not 0 < one[0] <= one[1] < math.inf:
         return None, None
-    below = math.hypot(math.log(expected.high_s / expected.step_s), math.log(measured.step_s / measured.low_s))
-    above = math.hypot(math.log(expected.step_s / expected.low_s), math.log(measured.high_s / measured.step_s))
+    below = math.hypot(math.log(other[1] / expected.step_s), math.log(measured.step_s / one[0]))
+    above = math.hypot(math.log(expected.step_s / other[0]), math.log(one[1] / measured.step_s))
     return ratio * math.exp(-below), ratio * math.exp(above)
+
+
+_UNKNOWN = "no interval is known: too few steps count, or nothing says how sure the forecast is"
 
 
 def _word(ratio: float, low: float | None, high: float | None, allowed: float | None) -> tuple[Word, str]:
     limit = 1 + (allowed or 0.0)
-    longer = "longer than expected" if not allowed else f"more than {format_share(allowed)} longer than expected"
+    longer = f"more than {format_share(allowed)} longer than expected" if allowed else "longer than expected"
     if low is None or high is None:
-        return Word.CANNOT_TELL, "no interval is known: the steps that count are too few, or nothing says how sure the forecast is"
+        return Word.CANNOT_TELL, _UNKNOWN
     if high / low > _WIDEST:
         return Word.CANNOT_TELL, f"the interval is too wide: from {low:.2f} to {high:.2f} times the expected step"
     if low > limit:
@@ -85,4 +88,10 @@ def _word(ratio: float, low: float | None, high: float | None, allowed: float | 
         return Word.FASTER, "all of the interval is shorter than expected"
     if allowed is not None and ratio > limit:
         return Word.CANNOT_TELL, f"the step is {longer}, and the interval reaches below that"
-    return Word.AS_EXPECTED, "the expected step lies within the interval" if high >= 1 >= low else f"the step is not {longer}"
+    within = low <= 1 <= high
+    return Word.AS_EXPECTED, "the interval holds the expected step" if within else f"the step is not {longer}"
+
+
+def log_deviation(verdict: Verdict) -> float:
+    """Return the standard deviation of the logarithm of the ratio; 0 where no interval is known."""
+    return 0.0 if verdict.low is None or verdict.high is None else math.log(verdict.high / verdict.low) / 2 / Z
