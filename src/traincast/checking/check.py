@@ -10,17 +10,16 @@ from traincast.checking.difference import ratio_of
 from traincast.checking.expected import Expected, between, by_baseline, by_forecast
 from traincast.checking.figures import Figure, flops_figure
 from traincast.checking.logged import Logged, judged
+from traincast.checking.mean import Mean, mean_of
 from traincast.checking.parts import Part, parts_of_step
 from traincast.checking.series import Series
-from traincast.checking.verdict import Mean, Verdict, Word, judge, log_deviation
+from traincast.checking.verdict import Verdict, Word, judge, log_deviation
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.files import InputFile
 from traincast.job.facts import JobFacts
 
 EXIT_CODES = {Word.AS_EXPECTED: 0, Word.FASTER: 0, Word.SLOWER: 4, Word.CANNOT_TELL: 5}
-_FEWEST = 2
-"""Steady points from which on their mean has a confidence."""
 
 
 class StepsLeftOut(Struct, frozen=True, kw_only=True):
@@ -102,9 +101,9 @@ def check_run(
     else:
         good_series, good_apart = judged(good.logs)
         before = _measured(good_series, good.logs)
-        expected = by_baseline(base, good_series, ratio_of(good.base, base))
+        expected = by_baseline(base.step_s, mean_of(good_series), ratio_of(good.base, base))
         notes += [*(note for each in good.logs for note in each.notes), *good_apart]
-    verdict = judge(Mean(step_s=series.mean_s, low_s=measured.low_s, high_s=measured.high_s), expected, allowed)
+    verdict = judge(mean_of(series), expected, allowed)
     excess = Excess(expected.step_s, verdict.ratio, log_deviation(verdict))
     flops = next((each.flops_per_s for each in logs if each.flops_per_s), None)
     return Check(
@@ -125,9 +124,8 @@ def check_run(
 def check_between(before: Base, after: Base, allowed: float | None = None) -> Check:
     """Say what a change of a job makes of its step, by two forecasts."""
     expected = between(before, ratio_of(before, after))
-    exact = Mean(step_s=after.step_s, low_s=after.step_s, high_s=after.step_s)
     return Check(
-        verdict=judge(exact, expected, allowed),
+        verdict=judge(Mean(after.step_s), expected, allowed),
         expected=expected,
         measured=None,
         parts=parts_of_step(before.result.breakdown_s, expected, after.step_s),
@@ -142,7 +140,7 @@ def _measured(series: Series, logs: Sequence[Logged]) -> Measured:
     if not series.points:
         lines = sum(len(each.step) for each in logs)
         raise FormatError(f"none of its {lines:,} timed steps counts: all are warm-up, or no numbers", logs[0].path)
-    sure = series.points >= _FEWEST
+    sure = mean_of(series).spread is not None
     return Measured(
         step_s=series.mean_s,
         low_s=series.low_s if sure else None,

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from traincast.checking.base import Base
 from traincast.checking.difference import Ratio
-from traincast.checking.series import Series
+from traincast.checking.mean import Mean
 from traincast.units import format_share, format_time
 
 Basis = Literal["forecast", "baseline", "between"]
@@ -41,21 +41,22 @@ def by_forecast(base: Base) -> Expected:
     )
 
 
-def by_baseline(base: Base, good: Series, ratio: Ratio) -> Expected:
-    """Return what a good run and the ratio of its job's forecast to this one's expect."""
-    step_s = good.mean_s * ratio.value
-    known = good.points > 1 and math.isfinite(good.high_s)
-    below = math.hypot(math.log(ratio.value / ratio.low), math.log(good.mean_s / good.low_s)) if known else 0.0
-    above = math.hypot(math.log(ratio.high / ratio.value), math.log(good.high_s / good.mean_s)) if known else 0.0
+def by_baseline(forecast_s: float, good: Mean, ratio: Ratio) -> Expected:
+    """Return what a good run, and the ratio of the forecast of this job to that of its own, expect."""
+    step_s = good.step_s * ratio.value
+    below = above = None
+    if good.spread is not None:
+        below = math.hypot(math.log(ratio.value / ratio.low), good.spread)
+        above = math.hypot(math.log(ratio.high / ratio.value), good.spread)
     same = abs(ratio.value - 1) < 1e-9
     told = "the same job" if same else f"the ratio of two forecasts, {ratio.value:.3f}"
     return Expected(
         basis="baseline",
         step_s=step_s,
-        low_s=step_s * math.exp(-below) if known else None,
-        high_s=step_s * math.exp(above) if known else None,
-        forecast_s=base.step_s,
-        why=f"the baseline's step of {format_time(good.mean_s)}, and {told}",
+        low_s=None if below is None else step_s * math.exp(-below),
+        high_s=None if above is None else step_s * math.exp(above),
+        forecast_s=forecast_s,
+        why=f"the baseline's step of {format_time(good.step_s)}, and {told}",
     )
 
 

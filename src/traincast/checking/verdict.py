@@ -12,6 +12,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from traincast.checking.expected import Expected
+from traincast.checking.mean import Mean
 from traincast.simulation.widths import Z
 from traincast.units import format_share
 
@@ -26,15 +27,6 @@ class Word(StrEnum):
     SLOWER = "slower"
     FASTER = "faster"
     CANNOT_TELL = "cannot tell"
-
-
-class Mean(Struct, frozen=True, kw_only=True):
-    """The mean of steps, and where it lies with a confidence of 90 %."""
-
-    step_s: float
-    low_s: float | None
-    high_s: float | None
-    """None where too few steps say how sure the mean is."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -62,13 +54,10 @@ def judge(measured: Mean, expected: Expected, allowed: float | None = None) -> V
 
 def _ends(measured: Mean, expected: Expected, ratio: float) -> tuple[float | None, float | None]:
     """Return the ends of the interval of the ratio."""
-    one, other = (measured.low_s, measured.high_s), (expected.low_s, expected.high_s)
-    if one[0] is None or one[1] is None or other[0] is None or other[1] is None:
+    if measured.spread is None or expected.low_s is None or expected.high_s is None:
         return None, None
-    if not 0 < one[0] <= one[1] < math.inf:
-        return None, None
-    below = math.hypot(math.log(other[1] / expected.step_s), math.log(measured.step_s / one[0]))
-    above = math.hypot(math.log(expected.step_s / other[0]), math.log(one[1] / measured.step_s))
+    below = math.hypot(math.log(expected.high_s / expected.step_s), measured.spread)
+    above = math.hypot(math.log(expected.step_s / expected.low_s), measured.spread)
     return ratio * math.exp(-below), ratio * math.exp(above)
 
 
