@@ -11,7 +11,7 @@ from traincast.analysis.comparison import Difference, Side, Unmatched, compare
 from traincast.analysis.logged import logged_side
 from traincast.analysis.part_words import PASSES, common_part
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.training_log.grammar import parse
+from traincast.formats.training_log.reader import parse
 from training_logs import megatron_line, megatron_world, torchtitan_line
 
 A = Side(

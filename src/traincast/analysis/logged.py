@@ -6,8 +6,8 @@ from traincast.analysis.comparison import Side
 from traincast.analysis.summary import Interval
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
-from traincast.formats.training_log.grammar import TrainingLog
 from traincast.formats.training_log.meaning import LEVEL, facts_of, steady_step
+from traincast.formats.training_log.record import TrainingLog
 from traincast.units import counted
 
 
@@ -33,7 +33,7 @@ def logged_side(log: TrainingLog, name: str, known: Mapping[str, int]) -> Side:
             "gives tokens per second and GPU, but not how many tokens and GPUs a step has; compare it with a job or "
             "the result of a forecast",
             log.path,
-            log.steps[0].line,
+            int(log.steps.line[0]),
         )
     facts = facts_of(log)
     warnings = [

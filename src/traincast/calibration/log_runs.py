@@ -10,7 +10,7 @@ from traincast.calibration.runs import MeasuredRun, groups_of, job_of_run
 from traincast.calibration.tables import LOG_COLUMN, MeasurementTable, Row, Skipped
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
-from traincast.formats.training_log.frameworks import FACTS
+from traincast.formats.training_log.facts import FACTS
 from traincast.formats.training_log.job import draft_of_log
 from traincast.formats.training_log.reader import read_log
 from traincast.hardware.clusters import load_cluster

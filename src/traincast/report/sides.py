@@ -16,10 +16,10 @@ from traincast.files import input_of, read_bytes, read_head
 from traincast.formats.contract import FileKind
 from traincast.formats.open import identify
 from traincast.formats.training_log import TRAINING_LOG
-from traincast.formats.training_log.frameworks import FACTS
-from traincast.formats.training_log.grammar import TrainingLog
+from traincast.formats.training_log.facts import FACTS
 from traincast.formats.training_log.job import draft_of_log
 from traincast.formats.training_log.reader import read_log
+from traincast.formats.training_log.record import TrainingLog
 from traincast.job.draft import Draft
 from traincast.job.job_file import read_job_file
 from traincast.report.json import result_from_json

@@ -1,9 +1,11 @@
 """Lines of steps are read as each framework prints them, behind whatever a launcher puts before them."""
 
+import math
+
 import pytest
 
 from traincast.errors import FormatError
-from traincast.formats.training_log.grammar import parse
+from traincast.formats.training_log.reader import parse
 from traincast.formats.training_log.sniff import looks_like
 from training_logs import (
     bridge_lines,
@@ -24,11 +26,11 @@ def read(*lines):
 
 
 def numbers(log):
-    return [step.number for step in log.steps]
+    return log.steps.step.tolist()
 
 
 def times(log):
-    return [step.time_s for step in log.steps]
+    return log.steps.step_s.tolist()
 
 
 @pytest.mark.parametrize("dated", [True, False])
@@ -37,16 +39,16 @@ def test_megatron(dated):
     assert log.framework.name == "megatron"
     assert (numbers(log), log.planned, log.starts, log.ranks) == ([1, 2, 3], 100, 1, 1)
     assert times(log) == pytest.approx([2.1015, 2.1025, 2.1035])
-    assert [step.flops_per_s for step in log.steps] == pytest.approx([400.2e12] * 3, rel=1e-3)
-    assert [step.global_batch for step in log.steps] == [128] * 3
-    assert [step.steps for step in log.steps] == [1, 1, 1]
-    assert log.steps[0].loss == 10.5
+    assert log.steps.flops_per_s.tolist() == pytest.approx([400.2e12] * 3, rel=1e-3)
+    assert log.steps.global_batch.tolist() == [128] * 3
+    assert log.steps.steps.tolist() == [1, 1, 1]
+    assert log.steps.loss[0] == 10.5
 
 
 def test_megatron_deepspeed_says_seconds_and_flops_at_the_end():
     log = read(f"[default7]:{deepspeed_line(12, 105.22)}", f"[default7]:{deepspeed_line(13, 104.87)}")
     assert times(log) == [105.22, 104.87]
-    assert [step.flops_per_s for step in log.steps] == [140e12] * 2
+    assert log.steps.flops_per_s.tolist() == [140e12] * 2
 
 
 def test_megatron_bridge_prints_two_lines_a_step_in_either_order():
@@ -54,8 +56,8 @@ def test_megatron_bridge_prints_two_lines_a_step_in_either_order():
     log = read(*first, *reversed(second))
     assert log.framework.name == "megatron-bridge"
     assert times(log) == pytest.approx([5.391, 5.391])
-    assert [step.flops_per_s for step in log.steps] == pytest.approx([822.3e12, 832.3e12])
-    assert [step.steps for step in log.steps] == [None, 10]
+    assert log.steps.flops_per_s.tolist() == pytest.approx([822.3e12, 832.3e12])
+    assert log.steps.steps.tolist() == [0, 10]
 
 
 def test_the_first_line_of_megatron_bridge_alone_tells_steps_too():
@@ -71,9 +73,9 @@ def test_torchtitan(coloured, word, tflops, mfu):
     ]
     log = read(torchtitan_start(), *lines)
     assert (log.framework.name, numbers(log)) == ("torchtitan", [1, 10, 20])
-    assert [step.tokens_per_s for step in log.steps] == [7012.0] * 3
-    assert [step.flops_per_s for step in log.steps] == [None if tflops is None else pytest.approx(412.34e12)] * 3
-    assert [step.steps for step in log.steps] == [1, 9, 10]
+    assert log.steps.tokens_per_s.tolist() == [7012.0] * 3
+    assert log.steps.flops_per_s.tolist() == pytest.approx([math.nan if tflops is None else 412.34e12] * 3, nan_ok=True)
+    assert log.steps.steps.tolist() == [1, 9, 10]
     assert log.facts == {
         **{"gpu": "NVIDIA H100 80GB HBM3", "gpus": 64, "pp": 1, "cp": 1, "tp": 1, "ep": 1},
         **{"micro_batch": 1, "global_batch": 64, "seq_length": 8192},
@@ -83,34 +85,34 @@ def test_torchtitan(coloured, word, tflops, mfu):
 def test_the_validation_of_torchtitan_is_no_step():
     text = torchtitan_line(10, 5000).replace("step: 10", "validate step: 10")
     log = read(torchtitan_line(10, 7000), text, torchtitan_line(20, 7000))
-    assert [(step.number, step.interrupted) for step in log.steps] == [(10, False), (20, True)]
+    assert [*zip(numbers(log), log.steps.interrupted.tolist(), strict=True)] == [(10, False), (20, True)]
 
 
 def test_nemo_counts_from_zero():
     log = read(*(nemo_line(step, 7.126 - step, tflops=755.5) for step in (0, 1)))
     assert (log.framework.name, numbers(log), log.planned) == ("nemo", [1, 2], 100)
     assert times(log) == pytest.approx([7.126, 6.126], rel=1e-3)
-    assert [step.global_batch for step in log.steps] == [512, 512]
-    assert log.steps[0].flops_per_s == pytest.approx(755.5e12)
+    assert log.steps.global_batch.tolist() == [512, 512]
+    assert log.steps.flops_per_s[0] == pytest.approx(755.5e12)
 
 
 def test_maxtext_counts_from_zero():
     log = read(*(maxtext_line(step, 9.5 - step) for step in (0, 1, 2)))
     assert (log.framework.name, numbers(log), times(log)) == ("maxtext", [1, 2, 3], [9.5, 8.5, 7.5])
-    assert {(step.tokens_per_s, step.flops_per_s, step.loss) for step in log.steps} == {(7000.25, 400.5e12, 10.5)}
+    assert (log.steps.tokens_per_s[0], log.steps.flops_per_s[0], log.steps.loss[0]) == (7000.25, 400.5e12, 10.5)
 
 
 def test_a_progress_bar_rewrites_its_line():
     bars = "".join(progress_bar(step, 5.25) for step in (1, 2, 2, 3))
     log = parse("run.log", f"Starting\n{bars}")
     assert (log.framework.name, numbers(log), times(log)) == ("lightning", [1, 2, 3], [5.25] * 3)
-    assert {step.line for step in log.steps} == {2}
+    assert set(log.steps.line.tolist()) == {2}
 
 
 def test_a_progress_bar_without_step_times_has_a_clock():
     bars = "".join(progress_bar(10 * step, None, elapsed=65 * step) for step in range(3))
     log = parse("run.log", bars)
-    assert [(step.number, step.clock_s) for step in log.steps] == [(0, 0.0), (10, 65.0), (20, 130.0)]
+    assert [*zip(numbers(log), log.steps.clock_s.tolist(), strict=True)] == [(0, 0.0), (10, 65.0), (20, 130.0)]
 
 
 def test_epochs_add_up():
@@ -133,22 +135,22 @@ def test_several_ranks_of_a_step_are_one_step_of_their_median():
     ]
     log = read(*lines)
     assert (log.ranks, numbers(log)) == (3, [1, 10])
-    assert [step.tokens_per_s for step in log.steps] == [100.0, 100.0]
+    assert log.steps.tokens_per_s.tolist() == [100.0, 100.0]
     # The same without a word on who prints: a step that is printed again is the same step.
     assert numbers(read(*(line.partition(":")[2] for line in lines))) == [1, 10]
 
 
 def test_a_run_that_starts_again_repeats_steps():
     log = read(*(megatron_line(step, 2000) for step in (98, 99, 100, 98, 99)))
-    assert [(step.start, step.number) for step in log.steps] == [(0, 98), (0, 99), (0, 100), (1, 98), (1, 99)]
-    assert [step.steps for step in log.steps] == [None, 1, 1, None, 1]
+    assert [*zip(log.steps.start.tolist(), numbers(log), strict=True)] == [(0, 98), (0, 99), (0, 100), (1, 98), (1, 99)]
+    assert log.steps.steps.tolist() == [0, 1, 1, 0, 1]
 
 
 def test_a_run_that_goes_on_where_it_ended_starts_again_too():
     settings = megatron_settings(hidden_size=4096)
     lines = [megatron_line(step, 2000) for step in (1, 2, 3)]
     log = read(settings, lines[0], lines[1], settings, lines[2])
-    assert [(step.start, step.number) for step in log.steps] == [(0, 1), (0, 2), (1, 3)]
+    assert [*zip(log.steps.start.tolist(), numbers(log), strict=True)] == [(0, 1), (0, 2), (1, 3)]
     # The first rank prints the settings, the last one steps.
     log = read(f"0: {settings}", f"7: {lines[0]}", f"0: {settings}", f"7: {lines[1]}")
     assert log.starts == 2
@@ -190,7 +192,7 @@ def test_the_mesh_of_older_torchtitan():
 )
 def test_what_else_is_done_is_told(said):
     log = read(*(megatron_line(step, 2000) for step in (1, 2)), said, *(megatron_line(step, 2000) for step in (3, 4)))
-    assert [step.interrupted for step in log.steps] == [False, False, True, False]
+    assert log.steps.interrupted.tolist() == [False, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -203,10 +205,15 @@ def test_what_else_is_done_is_told(said):
         ("size:   128", "size: 1.5", "1.5"),
     ],
 )
-def test_a_wrong_number_is_refused_with_its_line(old, new, message):
-    lines = [megatron_line(1, 1000), megatron_line(2, 2000).replace(old, new)]
+def test_a_line_with_a_wrong_number_is_passed_over_and_told_of(old, new, message):
+    whole, wrong = megatron_line(1, 1000), megatron_line(2, 2000).replace(old, new)
+    log = read(whole, wrong, megatron_line(3, 2000))
+    assert numbers(log) == [1, 3]
+    ((code, place, text),) = [(note.code, note.place, note.text) for note in log.warnings]
+    assert (code, place) == ("step-wrong", "run.log:2")
+    assert message in text
     with pytest.raises(FormatError, match=message) as caught:
-        read(*lines)
+        read("noise", wrong)
     assert caught.value.line == 2
 
 
@@ -236,7 +243,7 @@ def test_a_log_without_steps_is_refused():
         (torchtitan_start(), 0.5, 0.9),
         ("[NeMo W 2026-03-01 10:00:00 nemo_logging:405] a warning", 0.5, 0.9),
         ("loss: 3\nstep: 4", 0, 0),
-        ("iteration,time\n1,2\n", 0, 0),
+        ("name,value\n1,2\n", 0, 0),
     ],
 )
 def test_a_log_is_told_by_its_steps_or_what_comes_before_them(text, least, most):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from traincast.formats.training_log.grammar import parse
 from traincast.formats.training_log.meaning import WARM_UP, steady_step
+from traincast.formats.training_log.reader import parse
 from training_logs import (
     megatron_line,
     megatron_settings,

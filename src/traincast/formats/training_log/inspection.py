@@ -1,11 +1,11 @@
 """What there is to be said of a training log."""
 
-import math
+import numpy as np
 
 from traincast.formats.contract import Inspection
-from traincast.formats.training_log.grammar import TrainingLog
 from traincast.formats.training_log.meaning import facts_of, steady_step
-from traincast.units import format_time
+from traincast.formats.training_log.record import TrainingLog
+from traincast.units import format_size, format_time
 
 _TERA = 1e12
 _SAID = ("gpus", "tp", "pp", "vpp", "cp", "ep", "global_batch", "micro_batch", "seq_length", "layers", "hidden", "gpu")
@@ -25,12 +25,14 @@ def describe(log: TrainingLog) -> Inspection:
             layout["tokens/s/GPU"] = f"{steady.tokens_per_s:,.0f}"
         if steady.flops_per_s is not None:
             layout["TFLOP/s/GPU"] = f"{steady.flops_per_s / _TERA:.1f} as the framework counts them"
-    losses = [step.loss for step in log.steps if step.loss is not None and math.isfinite(step.loss)]
-    if losses:
+        if steady.memory_bytes is not None:
+            kind = "" if log.framework.memory is None else f" ({log.framework.memory.kind})"
+            layout["memory"] = f"{format_size(steady.memory_bytes)}{kind}"
+    losses = log.steps.loss[np.isfinite(log.steps.loss)]
+    if losses.size:
         layout["loss"] = f"{losses[0]:.4g} to {losses[-1]:.4g}"
-    numbers = [step.number for step in log.steps]
     counts = {"lines_of_steps": len(log.steps), "starts": log.starts, "printing_ranks": log.ranks}
-    evidence = f"steps {min(numbers)} to {max(numbers)}" + (f" of {log.planned}" if log.planned else "")
+    evidence = f"steps {log.steps.step.min()} to {log.steps.step.max()}" + (f" of {log.planned}" if log.planned else "")
     return Inspection(
         generation=f"training log of {log.framework.title}",
         evidence=(f"{evidence}, printed as {log.framework.title} does",),

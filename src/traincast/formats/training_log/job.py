@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note
 from traincast.dialects.flags import READ, REFUSED, flag_table
 from traincast.dialects.megatron_flags import draft_of_megatron
-from traincast.formats.training_log.grammar import TrainingLog
+from traincast.formats.training_log.record import TrainingLog
 from traincast.job.draft import Draft
 
 _OTHERWISE: Mapping[str, str] = {"fp8": "fp8-format", "fp4": "fp4-format"}

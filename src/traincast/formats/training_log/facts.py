@@ -1,0 +1,98 @@
+"""What frameworks print of a run in addition to its steps: ``data/formats/training_log.toml``, compiled.
+
+Lists of settings (Megatron-LM's arguments, YAML, JSON), sentences, the name of the GPU, the mesh; and what tells that a
+run starts, or does something else than training.
+"""
+
+import math
+import re
+from functools import cache
+from typing import Any
+
+from msgspec import Struct
+
+from traincast.shipped import shipped_toml
+
+
+class _Run(Struct, forbid_unknown_fields=True):
+    sentences: tuple[str, ...]
+    gpu_name: str
+    mesh: str
+    preamble: str
+    interruption: str
+
+
+class _Table(Struct, forbid_unknown_fields=True):
+    facts: dict[str, str]
+    run: _Run
+
+
+_TABLE = shipped_toml("formats/training_log.toml", _Table)
+FACTS = _TABLE.facts
+"""Name of a fact in a list of all settings, and the settings that say it."""
+PREAMBLE = _TABLE.run.preamble
+"""Finds what stands before the first step of a log."""
+
+TAG = re.compile(r"\s*(\[(?:rank|default)\d+\]:|\d+:(?=\s)|\[\d+,\d+\]<\w+>:?|\[[\w.-]+-\d+\]|[\w.-]+/\d+(?=\s))")
+"""How launchers mark the rank of a line: torchrun, srun --label, mpirun --tag-output, Kubernetes, NeMo-Run."""
+_INTERRUPTION = re.compile(_TABLE.run.interruption)
+_STARTS = re.compile(r"Training starts at step|before the start of training step|(?<!-)-{10,}+ arguments -{10,}")
+_SETTING = re.compile(rf"""[\s"']*({"|".join(FACTS.values())})["']?\s*(?:\.{{2,}}|[:=])\s*(\d{{1,12}})\s*,?\s*$""")
+_LOGGED_SETTING = re.compile(rf"\[config\.py:\d+:print\]\s+({'|'.join(FACTS.values())}) \.{{2,}} (\d{{1,12}})\s*$")
+_ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w*) \.{2,} (.*)$")
+_OF_INTERRUPTIONS = ("alidat", "heckpoint", "valuat", "aving")
+_OF_STARTS = ("raining st", "start of training", " arguments ")
+"""Words of lines that are worth a closer look; most are not."""
+
+
+def interrupts(text: str) -> bool:
+    """Say whether a line tells that something else than training was done: an evaluation, a checkpoint."""
+    return any(word in text for word in _OF_INTERRUPTIONS) and _INTERRUPTION.search(text) is not None
+
+
+def starts(text: str) -> bool:
+    """Say whether a line is the first that a framework prints when a run starts."""
+    return any(word in text for word in _OF_STARTS) and _STARTS.search(text) is not None
+
+
+def argument_of(text: str) -> tuple[str, str] | None:
+    """Return name and value of an argument that Megatron-LM lists."""
+    match = _ARGUMENT.search(text)
+    return None if match is None else (match[1], match[2].strip())
+
+
+@cache
+def _sentences() -> tuple[tuple[re.Pattern[str], ...], re.Pattern[str], re.Pattern[str]]:
+    run = _TABLE.run
+    return tuple(map(re.compile, run.sentences)), re.compile(run.gpu_name), re.compile(run.mesh)
+
+
+def facts_of_line(text: str) -> dict[str, int | str]:
+    """Return what a line says of the run, by the keys of `FACTS`."""
+    tag = TAG.match(text)
+    setting = _SETTING.match(text, tag.end() if tag else 0) or _LOGGED_SETTING.search(text)
+    if setting is not None:
+        name = next(name for name, words in FACTS.items() if re.fullmatch(words, setting[1]))
+        return {name: int(setting[2])} if int(setting[2]) > 0 else {}
+    sentences, gpu_name, mesh = _sentences()
+    for sentence in sentences:
+        if match := sentence.search(text):
+            told = {name: int(value.replace(",", "")) for name, value in match.groupdict().items() if value}
+            return _with_world(told)
+    if match := gpu_name.search(text):
+        return {"gpu": match["gpu"]}
+    if match := mesh.search(text):
+        names = re.findall(r"\w+", match["names"])
+        sizes = list(map(int, re.findall(r"\d{1,12}", match["sizes"])))
+        if len(names) == len(sizes):
+            told = {name: size for name, size in zip(names, sizes, strict=True) if name in ("tp", "pp", "cp")}
+            return {**told, "gpus": math.prod(sizes)}
+    return {}
+
+
+def _with_world(told: dict[str, Any]) -> dict[str, int | str]:
+    """Return facts with the GPUs that torchtitan's degrees make; ep is not a dimension of its own."""
+    if "dp_shard" not in told:
+        return told
+    replicas = told.pop("dp_replicate") * told.pop("dp_shard")
+    return {**told, "gpus": replicas * told["pp"] * told["cp"] * told["tp"]}

@@ -1,0 +1,190 @@
+"""Read a log line by line: what each says of a step, and what all of them say of the run.
+
+Launchers put a rank before each line (``[rank0]:``, ``[default7]:``, ``0: ``, ``[1,0]<stdout>:``), schedulers a time;
+several ranks may print each step into one file, and a run may be started again in it. The lines themselves are those of
+`traincast.formats.training_log.dialects`; all others are passed over, but for what tells of the run, or that something
+else than training was done before a step.
+"""
+
+import re
+from collections import Counter
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from traincast.diagnostics import FileWarnings
+from traincast.errors import FormatError
+from traincast.formats.training_log.assembly import Assembly, Point
+from traincast.formats.training_log.contract import CutError, Dialect, Found, Line, WrongError
+from traincast.formats.training_log.dialects import DIALECTS
+from traincast.formats.training_log.facts import TAG, argument_of, facts_of_line, interrupts, starts
+from traincast.formats.training_log.record import TrainingLog
+from traincast.formats.training_log.sniff import COLOURS
+
+LONGEST_LINE = 20_000
+"""Characters of a line; no framework prints so many of a step."""
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
+_DATE_WITHIN = 80
+"""Characters of a line in which a date is when it was printed."""
+
+
+class LogLines:
+    """Takes the lines of a log one by one: `feed` says what each tells, `log` what all of them do.
+
+    Parameters
+    ----------
+    path : str
+        Where they come from, for messages.
+    keep : bool
+        Whether steps are kept for `log`; without, memory stays the same however long the log is.
+    dialects : sequence of Dialect
+
+    Examples
+    --------
+    >>> from traincast.formats.training_log.lines import LogLines
+    >>> lines = LogLines("run.log")
+    >>> point = lines.feed("iteration 20/ 100 | elapsed time per iteration (ms): 2001.5 | global batch size: 128 |")
+    >>> point.step, point.values["step_s"]
+    (20, 2.0015)
+    """
+
+    def __init__(self, path: str, *, keep: bool = True, dialects: tuple[Dialect, ...] = DIALECTS) -> None:
+        self.path, self.number = path, 0
+        self.warnings = FileWarnings(path)
+        self.assembly = Assembly(path=path, warnings=self.warnings, keep=keep)
+        self.settings: dict[str, str] = {}
+        self._readers = [(each.marks, each, each.opened()) for each in dialects]
+        self._heads: Counter[str] = Counter()
+        self._facts: list[dict[str, int | str]] = [{}]
+        """What was said of each start of the run."""
+        self._starter: str | None = None
+        """Who prints the first line of a start; others say it too, perhaps later."""
+        self._settings_follow = True
+        """Whether no step was printed since the start: settings come first, and most lines of a log after them."""
+        self._wrong: tuple[str, int] | None = None
+
+    def feed(self, text: str, number: int | None = None) -> Point | None:
+        """Take in one line, of this 1-based number (default: the next); return what it says of a step.
+
+        Of several ranks that print each step, that is what the first one says. Nothing comes back for other lines, and
+        for those of steps that cannot be read: these are among the warnings.
+        """
+        self.number = self.number + 1 if number is None else number
+        if "\x1b" in text:
+            text = COLOURS.sub("", text)
+        for marks, dialect, read in self._readers:
+            for mark in marks:
+                if mark in text:
+                    try:
+                        found = self._read(text, read)
+                    except CutError:
+                        what = f"a line of a step as {dialect.title} prints it cannot be read"
+                        self.warnings.add("step-cut", what, self.number)
+                        return None
+                    except WrongError as error:
+                        self._wrong = self._wrong or (str(error), self.number)
+                        self.warnings.add(
+                            "step-wrong", f"a line of a step is passed over: {error}", self.number, kind=""
+                        )
+                        return None
+                    if found is not None:
+                        return self._step(text, dialect, found)
+                    break
+        if interrupts(text):
+            self.assembly.interrupted = True
+        else:
+            self._setting(text)
+        return None
+
+    def _read(self, text: str, read: Line) -> Found | None:
+        if len(text) <= LONGEST_LINE:
+            return read(text)
+        self.warnings.add(
+            "long-line", f"a line has more than {LONGEST_LINE:,} characters and is passed over", self.number
+        )
+        return None
+
+    def _step(self, text: str, dialect: Dialect, found: Found) -> Point | None:
+        self._heads[dialect.name] += 1
+        self._settings_follow = False
+        tag = TAG.match(text)
+        if "clock_s" not in found.values and (clock_s := _clock_s(text[:_DATE_WITHIN])) is not None:
+            found = replace(found, values={**found.values, "clock_s": clock_s})
+        return self.assembly.take(found, tag[1] if tag else "", self.number)
+
+    def _setting(self, text: str) -> None:
+        """Take in what a line says of the run."""
+        if starts(text):
+            self._settings_follow = True
+            tag = TAG.match(text)
+            who = tag[1] if tag else ""
+            self._starter = who if self._starter is None else self._starter
+            if who == self._starter:
+                self.assembly.restart()
+                if self._heads:
+                    self._facts.append({})
+        if self._settings_follow:
+            if argument := argument_of(text):
+                self.settings.setdefault(*argument)
+            for name, value in facts_of_line(text).items():
+                self._facts[-1].setdefault(name, value)
+
+    @property
+    def facts(self) -> dict[str, int | str]:
+        """What was said of the run so far; of several starts what the first says."""
+        return {name: value for each in reversed(self._facts) for name, value in each.items()}
+
+    def log(self) -> TrainingLog:
+        """Return what all lines say.
+
+        Raises
+        ------
+        FormatError
+            If none tells a step, with what was looked for; or lines of two runs are mixed.
+        """
+        if not self._heads:
+            raise self._nothing()
+        steps, heads = self.assembly.steps(), self._heads
+        first = next(each for _, each, _ in self._readers if each.name == heads.most_common(1)[0][0])
+        # Megatron-Bridge prints Megatron-LM's lines too.
+        bridge = [each for _, each, _ in self._readers if each.name == "megatron-bridge" and each.name in heads]
+        self._tell_other_runs()
+        return TrainingLog(
+            path=self.path,
+            framework=bridge[0] if bridge and "megatron" in heads else first,
+            steps=steps,
+            facts=self.facts,
+            ranks=self.assembly.ranks,
+            planned=self.assembly.planned,
+            settings=self.settings,
+            warnings=self.warnings.notes(),
+        )
+
+    def _nothing(self) -> FormatError:
+        if self._wrong is not None:
+            return FormatError(self._wrong[0], self.path, self._wrong[1])
+        known = "; ".join(f"{each.title}: {each.example}" for _, each, _ in self._readers)
+        return FormatError(
+            f"no line tells the time of a step; was the log cut before it? Looked for {known}", self.path, 1
+        )
+
+    def _tell_other_runs(self) -> None:
+        """Note where a later start says of the run what the first says otherwise."""
+        for later in self._facts[1:]:
+            for name, value in later.items():
+                first = self.facts[name]
+                if value != first:
+                    text = f"a later start is of another run: {name} is {value}, and {first} in the first"
+                    self.warnings.add("another-run", text, self.number)
+
+
+def _clock_s(text: str) -> float | None:
+    """Return the date before a line in seconds."""
+    date = _DATE.search(text)
+    if date is None:
+        return None
+    try:
+        whole = datetime.fromisoformat(f"{date[1]}T{date[2]}+00:00").timestamp()
+    except ValueError:
+        return None
+    return whole + float(f"0.{date[3] or 0}")
