@@ -18,9 +18,9 @@ from traincast.checking.logged import logged
 from traincast.errors import ConfigError, FormatError
 from traincast.files import InputFile, input_of
 from traincast.formats.training_log import TRAINING_LOG
-from traincast.formats.training_log.grammar import TrainingLog
 from traincast.formats.training_log.job import draft_of_log
 from traincast.formats.training_log.reader import read_log
+from traincast.formats.training_log.record import TrainingLog
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
 from traincast.job.options import StepOptions

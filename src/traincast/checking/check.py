@@ -8,7 +8,7 @@ from traincast.checking.base import Base
 from traincast.checking.causes import Excess, PossibleCause, possible_causes
 from traincast.checking.difference import ratio_of
 from traincast.checking.expected import Expected, between, by_baseline, by_forecast
-from traincast.checking.figures import Figure, flops_figure
+from traincast.checking.figures import Figure, flops_figure, memory_figure
 from traincast.checking.logged import Logged, judged
 from traincast.checking.mean import Mean, mean_of
 from traincast.checking.parts import Part, parts_of_step
@@ -105,7 +105,6 @@ def check_run(
         notes += [*(note for each in good.logs for note in each.notes), *good_apart]
     verdict = judge(mean_of(series), expected, allowed)
     excess = Excess(expected.step_s, verdict.ratio, log_deviation(verdict))
-    flops = next((each.flops_per_s for each in logs if each.flops_per_s), None)
     return Check(
         verdict=verdict,
         expected=expected,
@@ -113,12 +112,23 @@ def check_run(
         baseline=before,
         parts=parts_of_step(base.result.breakdown_s, expected, series.mean_s),
         causes=possible_causes(base, excess) if causes else (),
-        figures=() if flops is None else (flops_figure(flops, base, expected, series.mean_s),),
+        figures=_figures(logs, base, expected, series.mean_s),
         job=base.result.job,
         cluster=base.setting.cluster.name,
         assumptions=base.result.assumptions,
         warnings=(*base.result.warnings, *notes),
     )
+
+
+def _figures(logs: Sequence[Logged], base: Base, expected: Expected, step_s: float) -> tuple[Figure, ...]:
+    """Return what else the logs print of a GPU: of the first that does, the memory of the one that needs most."""
+    flops = next((each.flops_per_s for each in logs if each.flops_per_s), None)
+    found = [] if flops is None else [flops_figure(flops, base, expected, step_s)]
+    memory = [(each.memory_bytes, each.memory) for each in logs if each.memory_bytes and each.memory]
+    if memory:
+        size_bytes, meaning = max(memory, key=lambda each: each[0])
+        found.append(memory_figure(size_bytes, meaning, base))
+    return tuple(found)
 
 
 def check_between(before: Base, after: Base, allowed: float | None = None) -> Check:

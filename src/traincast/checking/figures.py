@@ -6,7 +6,6 @@ taken, and said. Where none does the log is of another model, batch or number of
 """
 
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -15,6 +14,7 @@ from traincast.checking.base import Base
 from traincast.checking.expected import Expected
 from traincast.estimate.memory import JobMemory
 from traincast.estimate.memory.fits import memory_deviation
+from traincast.formats.training_log.contract import MemoryDefinition
 from traincast.job.job import Job
 from traincast.model.counts import hardware_flops_per_token, token_flops
 from traincast.simulation.job_step import plan_in
@@ -23,12 +23,6 @@ from traincast.units import format_share
 
 SAME = 0.03
 """Share within which two counts of the FLOP of a step are the same: of paddings, norms and embeddings."""
-MemoryKind = Literal["allocated", "reserved", "device"]
-_MEANINGS: Mapping[str, str] = {
-    "allocated": "what tensors use (max_memory_allocated)",
-    "reserved": "what PyTorch's allocator holds (max_memory_reserved)",
-    "device": "what the driver shows to be in use",
-}
 
 
 class Figure(Struct, frozen=True, kw_only=True):
@@ -90,11 +84,11 @@ def _counts(job: Job) -> dict[str, float]:
     return found
 
 
-def memory_figure(size_bytes: float, kind: MemoryKind, base: Base) -> Figure:
+def memory_figure(size_bytes: float, meaning: MemoryDefinition, base: Base) -> Figure:
     """Return the peak memory that a log prints of a GPU, beside the forecast one of the same meaning."""
     memory = base.study.memory(base.job, lambda job: JobMemory(job, plan_in(base.study, job)))
     stage = max(memory.stages, key=lambda each: each.peak)
-    expected = {"allocated": stage.allocated, "reserved": stage.reserved, "device": stage.peak}[kind]
+    expected = {"allocated": stage.allocated, "reserved": stage.reserved, "device": stage.peak}[meaning.kind]
     spread = math.exp(Z * memory_deviation(base.job.framework.name))
     low, high = expected / spread, expected * spread
     return Figure(
@@ -104,7 +98,7 @@ def memory_figure(size_bytes: float, kind: MemoryKind, base: Base) -> Figure:
         low=low,
         high=high,
         word=_word(size_bytes, low, high),
-        definition=_MEANINGS[kind],
+        definition=meaning.text,
     )
 
 

@@ -8,8 +8,9 @@ from msgspec import Struct
 from traincast.checking.series import Series, judged_series
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
-from traincast.formats.training_log.grammar import Step, TrainingLog
-from traincast.formats.training_log.meaning import INTERRUPTED, WARM_UP, _timed, facts_of
+from traincast.formats.training_log.contract import FlopsDefinition, MemoryDefinition
+from traincast.formats.training_log.meaning import INTERRUPTED, timed_steps, warm_up
+from traincast.formats.training_log.record import Steps, TrainingLog
 from traincast.units import counted, format_share
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
 
@@ -28,8 +29,13 @@ class Logged(Struct, frozen=True, kw_only=True):
     told: Mapping[str, BoolArray]
     """Which points the log itself says to be no ordinary ones, by the reason (`traincast.checking.series`)."""
     flops_per_s: float | None
-    """Of a GPU, as the framework counts them, in the median of the steps that count."""
-    facts: Mapping[str, int | str]
+    """Of a GPU, in the median of the steps that count."""
+    flops: FlopsDefinition | None
+    """How the framework counts them."""
+    memory_bytes: float | None
+    """The most of a GPU."""
+    memory: MemoryDefinition | None
+    """What the framework means by it."""
     notes: tuple[Note, ...]
 
 
@@ -41,53 +47,62 @@ def logged(log: TrainingLog, known: Mapping[str, int]) -> Logged:
     FormatError
         If it tells no time of a step, and nothing else does.
     """
-    facts, notes = facts_of(log, known), list[Note]()
-    timed = _timed(log, facts, notes)
-    if not timed:
-        text = "gives tokens per second and GPU, but not how many tokens and GPUs a step has; give the job (--job)"
-        raise FormatError(text, log.path, log.steps[0].line)
-    kept = [step for step in timed if step.global_batch == timed[-1].global_batch]
-    if len(kept) < len(timed):
-        text = f"the global batch changes; {counted(len(kept), 'line')} of the last one, of {len(timed)}, count"
-        notes.append(Note("batch-changes", text, f"{log.path}:{kept[0].line}"))
-    notes += [
-        Note("log-contradicts", f"{name} is {facts[name]} in the log, and {value} of the job", log.path)
-        for name, value in known.items()
-        if name in log.facts and log.facts[name] != value
-    ]
-    flops = [each.flops_per_s for each in kept if each.flops_per_s]
+    timed = timed_steps(log, known)
+    if timed is None:
+        text = "gives rates, but not how many tokens and GPUs a step has; give the job (--job)"
+        raise FormatError(text, log.path, int(log.steps.line[0]))
+    notes = [*timed.notes, *_contradictions(log, known)]
+    kept = _of_last_batch(timed.steps, log.path, notes)
+    steady = ~np.logical_or.reduce([*_told(kept).values()])
     return Logged(
         path=log.path,
         framework=log.framework.title,
         step=_rising(kept),
-        step_s=np.array([each.time_s for each in kept], np.float64),
+        step_s=kept.step_s,
         told=_told(kept),
-        flops_per_s=float(np.median(flops)) if flops else None,
-        facts=facts,
+        flops_per_s=_median(kept.flops_per_s[steady]),
+        flops=log.framework.flops,
+        memory_bytes=None if np.isnan(kept.memory_bytes).all() else float(np.nanmax(kept.memory_bytes)),
+        memory=log.framework.memory,
         notes=(*notes, *log.warnings),
     )
 
 
-def _rising(steps: Sequence[Step]) -> IntArray:
+def _contradictions(log: TrainingLog, known: Mapping[str, int]) -> list[Note]:
+    return [
+        Note("log-contradicts", f"{name} is {log.facts[name]} in the log, and {value} of the job", log.path)
+        for name, value in known.items()
+        if name in log.facts and log.facts[name] != value
+    ]
+
+
+def _of_last_batch(steps: Steps, path: str, notes: list[Note]) -> Steps:
+    """Return the steps of the last global batch, where it grows."""
+    last = steps.global_batch[-1]
+    same = np.isnan(steps.global_batch) if np.isnan(last) else steps.global_batch == last
+    if same.all():
+        return steps
+    kept = steps.select(same)
+    text = f"the global batch changes; {counted(len(kept), 'line')} of the last one, of {len(steps)}, count"
+    notes.append(Note("batch-changes", text, f"{path}:{kept.line[0]}"))
+    return kept
+
+
+def _median(values: FloatArray) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else None
+
+
+def _rising(steps: Steps) -> IntArray:
     """Return numbers of steps that go on rising where a run was started again from an earlier step."""
-    found, shift = list[int](), 0
-    for step in steps:
-        number = step.number + shift
-        if found and number <= found[-1]:
-            shift += found[-1] - number + 1
-            number = found[-1] + 1
-        found.append(number)
-    return np.array(found, np.int64)
+    back = np.minimum(np.diff(steps.step, prepend=steps.step[0] - 1), 1) - 1
+    return np.asarray(steps.step - np.cumsum(back), np.int64)
 
 
-def _told(steps: Sequence[Step]) -> dict[str, BoolArray]:
+def _told(steps: Steps) -> dict[str, BoolArray]:
     """Return which points hold the first steps of a later start, or what interrupted training."""
-    start = np.array([step.start for step in steps])
-    began = {each: next(step.number - (step.steps or 1) for step in steps if step.start == each) for each in set(start)}
-    warm = [step.start > start[0] and step.number - (step.steps or 1) < began[step.start] + WARM_UP for step in steps]
-    times = np.array([step.time_s or 0.0 for step in steps])
-    longer = np.array([step.interrupted for step in steps]) & (times > INTERRUPTED * np.median(times))
-    return {"warm-up": np.array(warm, bool), "evaluation": longer}
+    longer = steps.interrupted & (steps.step_s > INTERRUPTED * np.median(steps.step_s))
+    return {"warm-up": warm_up(steps) & (steps.start > steps.start[0]), "evaluation": longer}
 
 
 def judged(logs: Sequence[Logged]) -> tuple[Series, tuple[Note, ...]]:
