@@ -8,7 +8,7 @@ one is what changes of published runs have taught (`traincast.simulation.advice`
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -71,6 +71,14 @@ class PossibleCause(Struct, frozen=True, kw_only=True):
     """What shows whether it is so."""
 
 
+class Tried(NamedTuple):
+    """A cause that was forecast."""
+
+    suspect: Suspect
+    ratio: float
+    """What it makes of the forecast step."""
+
+
 class Excess(NamedTuple):
     """What a measured step is over the expected one."""
 
@@ -78,6 +86,11 @@ class Excess(NamedTuple):
     ratio: float
     deviation: float
     """Standard deviation of the logarithm of the ratio."""
+
+    @property
+    def is_longer(self) -> bool:
+        """Whether it is enough to look for a cause."""
+        return self.ratio > 1 + LEAST
 
 
 @cache
@@ -97,29 +110,36 @@ def suspects() -> tuple[Suspect, ...]:
     )
 
 
-def possible_causes(base: Base, excess: Excess, most: int | None = MOST_TOLD) -> tuple[PossibleCause, ...]:
+def tried(base: Base) -> tuple[Tried, ...]:
+    """Return what each cause that the job allows makes of its forecast; nothing of a step of too many operations."""
+    if len(base.done.step.program) > MOST_OPS:
+        return ()
+    facts, found = job_facts(base.job, base.setting.cluster), list[Tried]()
+    for each in suspects():
+        if all(any(one.holds(facts) for one in need) for need in each.needs):
+            ratio = _ratio(base, each.change)
+            if ratio is not None and ratio >= 1 + LEAST:
+                found.append(Tried(each, ratio))
+    return tuple(found)
+
+
+def possible_causes(found: Sequence[Tried], excess: Excess, most: int | None = MOST_TOLD) -> tuple[PossibleCause, ...]:
     """Return what may make a step as much longer as it is, the likeliest first; nothing of a step that is not longer.
 
-    Of several of a kind the likeliest stands for all. A step of too many operations is not tried again.
+    Of several of a kind the likeliest stands for all.
     """
-    if excess.ratio <= 1 + LEAST or len(base.done.step.program) > MOST_OPS:
+    if not excess.is_longer:
         return ()
-    facts = job_facts(base.job, base.setting.cluster)
-    weighed: dict[str, tuple[float, Suspect, float]] = {}
-    for each in suspects():
-        if any(not any(one.holds(facts) for one in need) for need in each.needs):
-            continue
-        ratio = _ratio(base, each.change)
-        if ratio is None or ratio < 1 + LEAST:
-            continue
-        weight = each.odds * _density(ratio, excess)
-        if each.kind not in weighed or weight > weighed[each.kind][0]:
-            weighed[each.kind] = weight, each, ratio
-    total = _ODDS_OF_PAUSE + sum(weight for weight, _, _ in weighed.values())
-    found = [_cause(each, ratio, weight / total, excess) for weight, each, ratio in weighed.values()]
-    found.append(_pause(_ODDS_OF_PAUSE / total, excess))
-    found.sort(key=lambda each: -each.chance)
-    return tuple(found[:most])
+    likeliest: dict[str, tuple[float, Tried]] = {}
+    for each in found:
+        weight = each.suspect.odds * _density(each.ratio, excess)
+        if weight > likeliest.get(each.suspect.kind, (0.0, each))[0]:
+            likeliest[each.suspect.kind] = weight, each
+    total = _ODDS_OF_PAUSE + sum(weight for weight, _ in likeliest.values())
+    causes = [_cause(each, weight / total, excess) for weight, each in likeliest.values()]
+    causes.append(_pause(_ODDS_OF_PAUSE / total, excess))
+    causes.sort(key=lambda each: -each.chance)
+    return tuple(causes[:most])
 
 
 def _ratio(base: Base, change: Change) -> float | None:
@@ -141,7 +161,8 @@ def _density(ratio: float, excess: Excess) -> float:
     return math.exp(-off * off / 2) / (spread * math.sqrt(2 * math.pi))
 
 
-def _cause(suspect: Suspect, ratio: float, chance: float, excess: Excess) -> PossibleCause:
+def _cause(tried: Tried, chance: float, excess: Excess) -> PossibleCause:
+    suspect, ratio = tried
     off = math.log(excess.ratio) - math.log(ratio)
     return PossibleCause(
         name=suspect.name,
@@ -168,8 +189,3 @@ def _pause(chance: float, excess: Excess) -> PossibleCause:
         chance=chance,
         look="the data loader (times of batch-generator in the log), garbage collection, logging and checkpoints",
     )
-
-
-def kinds(found: Iterable[PossibleCause]) -> Sequence[str]:
-    """Return the kinds of causes, in their order."""
-    return [each.kind for each in found]

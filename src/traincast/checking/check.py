@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from traincast.checking.base import Base
-from traincast.checking.causes import Excess, PossibleCause, possible_causes
+from traincast.checking.causes import Excess, PossibleCause, possible_causes, tried
 from traincast.checking.difference import ratio_of
 from traincast.checking.expected import Expected, between, by_baseline, by_forecast
 from traincast.checking.figures import Figure, flops_figure, memory_figure
@@ -111,7 +111,7 @@ def check_run(
         measured=measured,
         baseline=before,
         parts=parts_of_step(base.result.breakdown_s, expected, series.mean_s),
-        causes=possible_causes(base, excess) if causes else (),
+        causes=possible_causes(tried(base), excess) if causes and excess.is_longer else (),
         figures=_figures(logs, base, expected, series.mean_s),
         job=base.result.job,
         cluster=base.setting.cluster.name,
