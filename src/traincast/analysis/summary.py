@@ -194,6 +194,23 @@ class Interval(IndexedByName, frozen=True, kw_only=True):
     high_s: float
 
 
+class Ratio(IndexedByName, frozen=True, kw_only=True):
+    """How many times as long one step takes as another (`traincast.simulation.differences`)."""
+
+    level: float
+    """Share of such pairs whose measured ratio lies between `low` and `high`."""
+    ratio: float
+    low: float
+    high: float
+    chance_shorter: float
+    """Chance that it is shorter, 0 to 1."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the forecasts tell which of the steps is shorter."""
+        return not self.low <= 1 <= self.high
+
+
 class Variability(Struct, frozen=True, kw_only=True):
     """The step over some seeds, in seconds (`traincast.simulation.variability`)."""
 

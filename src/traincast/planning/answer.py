@@ -45,8 +45,8 @@ class Choice(Struct, frozen=True, kw_only=True):
     """What of it hardly any published run has, in words."""
     training: TrainingRun | None = None
     """A whole run with it, where its tokens are given."""
-    errors: Mapping[Hashable, float] = {}
-    """By how much each source of error moves the logarithm of its step (`doubt.errors_of`); not in documents."""
+    doubts: Mapping[str, Mapping[Hashable, float]] = {}
+    """What its forecast may be off by (`traincast.simulation.differences`); not in documents."""
 
     @property
     def step_s(self) -> float:

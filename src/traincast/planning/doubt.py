@@ -1,30 +1,23 @@
 """How certain it is which layout is the fastest: the same errors act on all layouts, as much as each responds.
 
-What is not known of factors, links and classes of work (`traincast.simulation.widths`) is drawn from normal
-distributions, once for all layouts; the share of draws in which a layout is the fastest is the probability that it is
-the best. In addition each layout has errors of its own, and larger ones where it has settings that hardly any
-published run has (`traincast.planning.published`): the fastest of many forecasts is the fastest in part by its error,
-and the more so the less is known of it. So what counts for the choice is the cautious step, which its own errors exceed
-in one of five cases.
-
-Between cases, on other GPUs, of other models, only those errors cancel that both have: each forecast says how far every
-independent source of error moves it, and what two of them share drops out of their ratio.
+What forecasts may be off by (`traincast.simulation.differences`) is drawn from normal distributions, once for all
+layouts, which are off alike by what they share; the share of draws in which a layout is the fastest is the probability
+that it is the best. In addition each layout has errors of its own, and larger ones where it has settings that hardly
+any published run has (`traincast.planning.published`): the fastest of many forecasts is the fastest in part by its
+error, and the more so the less is known of it. So what counts for the choice is the cautious step, which its own errors
+exceed in one of five cases.
 
 Letters: N layouts, C causes of errors, D draws.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from statistics import NormalDist
+from collections.abc import Sequence
 
 import numpy as np
 
-from traincast.estimate.factors import chip_of, factors_on
 from traincast.planning.finalists import Finalist
 from traincast.planning.published import FEWEST, kind_of, unpublished
-from traincast.simulation.confidence import basis_of_step
-from traincast.simulation.job_step import JobStep
-from traincast.simulation.widths import causes
+from traincast.simulation.differences import doubts_of, moves
 from traincast.workload.ops import FloatArray
 
 DRAWS = 4096
@@ -43,8 +36,7 @@ CAUTION = 0.8416
 
 def drawn_steps(finalists: Sequence[Finalist]) -> FloatArray:
     """Return the steps of layouts in every draw, [N, D] seconds; the same for the same layouts."""
-    table = factors_on(finalists[0].done.step.setting.cluster)
-    found = [causes(basis_of_step(each.done), table) for each in finalists]
+    found = [moves(doubts_of(each.done)) for each in finalists]
     names = sorted(set().union(*found), key=str)
     answer_NC = np.array([[each.get(name, 0.0) for name in names] for each in found])
     draws = np.random.default_rng(_SEED)
@@ -99,52 +91,3 @@ def chance_faster(one: Finalist, other: Finalist) -> float:
     """Return the probability that one layout's step is shorter than another's."""
     one_D, other_D = drawn_steps((one, other))
     return float((one_D < other_D).mean())
-
-
-_SHARED: Mapping[str, tuple[str, ...]] = {
-    "transfers": ("chip",),
-    "grouped GEMMs": ("chip",),
-    "GEMMs": ("chip",),
-    "launches": ("chip", "framework"),
-    "new chip": ("chip",),
-    "new architecture": ("architecture",),
-    "new code": ("framework",),
-    "small": ("model",),
-    "context": ("model",),
-    "task": ("model",),
-}
-"""Terms of the interval to what two forecasts must have alike to be off by it together; others: all of it."""
-_ALL = ("model", "chip", "framework")
-
-
-def errors_of(done: JobStep) -> Mapping[Hashable, float]:
-    """Return by how much each independent source of error moves the logarithm of a step, by a deviation of it.
-
-    Their squares sum to the variance that the step's interval is made of.
-    """
-    cluster, basis = done.step.setting.cluster, basis_of_step(done)
-    alike = {
-        "model": done.job.model.name,
-        "chip": chip_of(basis.gpu),
-        "architecture": str(basis.gpu.architecture),
-        "framework": basis.framework,
-    }
-    found: dict[Hashable, float] = {}
-    for cause, moved in causes(basis, factors_on(cluster)).items():
-        if isinstance(cause, str):
-            found["term", cause, *(alike[each] for each in _SHARED.get(cause, _ALL))] = moved
-        else:
-            of_cluster = isinstance(cause, tuple) and cause[0] == "own"
-            found[(cluster.name, cause) if of_cluster else cause] = moved
-    return found
-
-
-def apart(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> float:
-    """Return the standard deviation of the logarithm of the ratio of two steps: what both are off by cancels."""
-    off = [one.get(source, 0.0) - other.get(source, 0.0) for source in {**one, **other}]
-    return math.hypot(*off, OWN_DEVIATION)
-
-
-def chance_of_less(ratio: float, deviation: float) -> float:
-    """Return the probability that what is forecast to be so many times as much as another is less than it after all."""
-    return NormalDist().cdf(-math.log(ratio) / deviation)

@@ -8,7 +8,7 @@ from msgspec import Struct
 from traincast.errors import ConfigError
 from traincast.names import known_names
 from traincast.planning.answer import Choice
-from traincast.planning.doubt import apart, chance_of_less
+from traincast.simulation.differences import chance_of_less, deviation_between
 
 
 def _run(name: str) -> Callable[[Choice], float | None]:
@@ -87,7 +87,7 @@ def _of_one(choices: Sequence[Choice], by: str, figure: Callable[[Choice], float
 
 def _place(choice: Choice, value: float, first: float, best: Choice, by: str) -> Place:
     ratio = first / value if by == USUAL else value / first
-    deviation = 0.0 if choice is best else apart(best.errors, choice.errors)
+    deviation = deviation_between(best.doubts, choice.doubts)
     return Place(
         model=choice.model,
         cluster=choice.cluster,

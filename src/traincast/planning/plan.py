@@ -19,7 +19,7 @@ from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.answer import Asked, Choice, Estimate, Plan
 from traincast.planning.changes import start_of
-from traincast.planning.doubt import cautious_s, drawn_steps, errors_of, probabilities, regrets, risks, tied
+from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
 from traincast.planning.explain import explain
 from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
 from traincast.planning.layout import Layout
@@ -250,7 +250,7 @@ def _choices(
             cautious_s=cautious_s(each),
             risks=risks(each),
             training=training(each),
-            errors=errors_of(each.done),
+            doubts=each.result.doubts or {},
         )
         for each, probability, regret, tie in zip(
             finalists, probabilities(steps_ND), regrets(steps_ND), ties, strict=True

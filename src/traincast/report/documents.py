@@ -49,7 +49,7 @@ def _plan() -> DocumentShape:
     lists, result = ("best", "pareto"), _result()
     choice = DocumentShape(
         (Choice,),
-        ("result", "errors"),
+        ("result", "doubts"),
         {
             "text": str,
             "step_s": float,

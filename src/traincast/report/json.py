@@ -110,7 +110,7 @@ def _joined(name: str, values: Sequence[Any]) -> object:
 
 
 def _choice(choice: "Choice") -> dict[str, object]:
-    same = _fields(choice, without=("result", "errors"))
+    same = _fields(choice, without=("result", "doubts"))
     limits = [{"part": part, "share": share} for part, share in choice.limits]
     more = {"text": choice.layout.text, "step_s": choice.step_s, "tokens_per_s": choice.tokens_per_s, "limits": limits}
     return {**same, **more, "result": result_to_dict(choice.result)}

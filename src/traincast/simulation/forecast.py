@@ -31,6 +31,7 @@ from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.account import account
 from traincast.simulation.block_times import block_times
 from traincast.simulation.confidence import interval
+from traincast.simulation.differences import doubts_of
 from traincast.simulation.job_step import JobStep, factors_of, placed, plan_in, run_job
 from traincast.simulation.later import later
 from traincast.simulation.result import Result
@@ -83,6 +84,7 @@ def forecast_step(
     found = replace(
         result,
         interval=later(lambda: interval(done, table)),
+        doubts=later(lambda: doubts_of(done, table)),
         memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes), job.framework.name) for each in memory.stages),
         assumptions=later(lambda: (*_in_bytes(result.assumptions, memory), *_own_factors(job, setting.cluster))),
         warnings=later(lambda: result.warnings + warnings + above_peak(rates)),

@@ -1,5 +1,6 @@
 """What a simulation returns: the contract ``traincast.result/1``."""
 
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -62,7 +63,7 @@ MEASURED = "measured"
 TABLES = ("operations", "ranks", "collectives", "parts", "stragglers", "causes", "advice", "suggestions", "what_if")
 """What a result has columns of."""
 
-UNWRITTEN = ("timed",)
+UNWRITTEN = ("timed", "doubts")
 """Fields of a `Result` that are not part of its document."""
 
 _UNCOMPARED = (*UNWRITTEN, "advice")
@@ -142,6 +143,9 @@ class Result(Struct, frozen=True, kw_only=True):
     version: str = ""
     timed: "TimedProgram | None" = None
     """The simulated operations and when they ran, for timelines; not part of the JSON."""
+    doubts: Mapping[str, Mapping[Hashable, float]] | None = None
+    """Of a forecast: what it may be off by, by which two forecasts are compared (`traincast.simulation.differences`);
+    not part of the JSON."""
 
     @property
     def peak_bytes(self) -> float:
@@ -235,5 +239,5 @@ class Result(Struct, frozen=True, kw_only=True):
 readable(
     Result,
     *("breakdown_s", "ranks", "job", "interval", "collectives", "slowdown", "causes", "parts", "blocks", "gpu_time"),
-    *("stragglers", "analysis", "advice", "assumptions", "warnings", "run"),
+    *("stragglers", "analysis", "advice", "assumptions", "warnings", "run", "doubts"),
 )

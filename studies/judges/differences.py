@@ -1,0 +1,77 @@
+"""Differences: every two published jobs of one source that differ in one thing, and what was said of the change.
+
+Each pair is forecast by factors that have not seen its source, and its interval by widths fitted to four fifths of the
+sources without it. A change is told in points of the time of a GPU for a token. Two releases that nothing modelled
+tells apart are no change: how far they are apart is a board of its own.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fit_differences import Told, fit_widths, spreads_of, told_pairs
+from judges.board import Board
+from traincast.calibration.kind import BoolArray, FloatArray
+
+CLEAR = 0.03
+"""Measured change from which on its sign is held against the forecast's."""
+_FOLDS = 5
+_FEWEST = 10
+"""Pairs of a kind from which on it has a line of its own."""
+_ASKED = {"median": 3.0, "rightly told": 90.0, "inside": 85.0}
+SUBJECT = "changes, source left out"
+
+
+def boards() -> list[Board]:
+    """Return the boards of all changes, of each kind of them, and of what is no change to us."""
+    return boards_of(told_pairs())
+
+
+def boards_of(told: Sequence[Told]) -> list[Board]:
+    """Return the boards of pairs that were forecast."""
+    changes = [each for each in told if not each.is_one_job]
+    inside = inside_of(changes)
+    kinds = np.array([each.pair.kind for each in changes])
+    found = [_board("all", changes, inside, **_ASKED)]
+    common = [str(kind) for kind in dict.fromkeys(kinds) if (kinds == kind).sum() >= _FEWEST]
+    for kind in sorted(common):
+        found.append(_board(kind, [each for each in changes if each.pair.kind == kind], inside[kinds == kind]))
+    rare = ~np.isin(kinds, common)
+    found.append(_board("all others", [each for each, is_rare in zip(changes, rare, strict=True) if is_rare], inside[rare]))
+    alike = [each for each in told if each.is_one_job]
+    return [*found, _board("releases that we take for one", alike, np.array([], np.bool_))]
+
+
+def inside_of(told: Sequence[Told]) -> BoolArray:
+    """Return which measured ratios lie inside intervals whose widths have not seen their source."""
+    return np.asarray(np.abs([each.error for each in told]) <= left_out_spreads(told), np.bool_)
+
+
+def left_out_spreads(told: Sequence[Told]) -> FloatArray:
+    """Return by how much the logarithm of each ratio may be off, by widths that have not seen its source, [J]."""
+    sources = sorted({each.pair.source for each in told})
+    fold_J = np.array([sources.index(each.pair.source) % _FOLDS for each in told])
+    found = np.zeros(len(told))
+    for fold in range(_FOLDS):
+        found[fold_J == fold] = spreads_of(told, fit_widths(told, fold_J != fold))[fold_J == fold]
+    return found
+
+
+def _board(name: str, told: Sequence[Told], inside: BoolArray, /, **asked: float) -> Board:
+    """Return the board of some pairs, in points of the change."""
+    if not told:
+        return Board(SUBJECT, name, 0, {}, asked)
+    said, measured = (np.array(values) for values in zip(*((each.ratio, each.pair.ratio) for each in told), strict=True))
+    median, p90 = np.quantile(np.abs(said - measured), (0.5, 0.9))
+    figures = {"median": median, "p90": p90, "bias": np.median(said - measured)}
+    if len(inside):
+        figures["inside"] = np.mean(inside)
+        clear = np.abs(measured - 1) > CLEAR
+        if clear.any():
+            figures["rightly told"] = np.mean(((said < 1) == (measured < 1))[clear])
+    return Board(SUBJECT, name, len(told), {each: round(100 * float(value), 2) for each, value in figures.items()}, asked)
+
+
+def worst_of(told: Sequence[Told]) -> Iterator[Told]:
+    """Yield pairs, those whose change was said most wrongly first."""
+    yield from sorted(told, key=lambda each: -abs(each.ratio - each.pair.ratio))
