@@ -5,8 +5,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from traincast.analysis.summary import Ratio
 from traincast.checking.base import Base
-from traincast.checking.difference import Ratio
 from traincast.checking.mean import Mean
 from traincast.units import format_share, format_time
 
@@ -43,13 +43,13 @@ def by_forecast(base: Base) -> Expected:
 
 def by_baseline(forecast_s: float, good: Mean, ratio: Ratio) -> Expected:
     """Return what a good run, and the ratio of the forecast of this job to that of its own, expect."""
-    step_s = good.step_s * ratio.value
+    step_s = good.step_s * ratio.ratio
     below = above = None
     if good.spread is not None:
-        below = math.hypot(math.log(ratio.value / ratio.low), good.spread)
-        above = math.hypot(math.log(ratio.high / ratio.value), good.spread)
-    same = abs(ratio.value - 1) < 1e-9
-    told = "the same job" if same else f"the ratio of two forecasts, {ratio.value:.3f}"
+        below = math.hypot(math.log(ratio.ratio / ratio.low), good.spread)
+        above = math.hypot(math.log(ratio.high / ratio.ratio), good.spread)
+    same = abs(ratio.ratio - 1) < 1e-9
+    told = "the same job" if same else f"the ratio of two forecasts, {ratio.ratio:.3f}"
     return Expected(
         basis="baseline",
         step_s=step_s,
@@ -62,12 +62,12 @@ def by_baseline(forecast_s: float, good: Mean, ratio: Ratio) -> Expected:
 
 def between(before: Base, ratio: Ratio) -> Expected:
     """Return what stands for a measured step where two forecasts are compared: that of the first job."""
-    spread = format_share(ratio.high / ratio.low - 1)
+    off = format_share((ratio.high / ratio.low) ** 0.5 - 1)
     return Expected(
         basis="between",
         step_s=before.step_s,
-        low_s=before.step_s * ratio.value / ratio.high,
-        high_s=before.step_s * ratio.value / ratio.low,
+        low_s=before.step_s * ratio.ratio / ratio.high,
+        high_s=before.step_s * ratio.ratio / ratio.low,
         forecast_s=before.step_s,
-        why=f"the forecast of the first job; errors that both forecasts share cancel, which leaves {spread}",
+        why=f"the forecast of the first job; errors that both forecasts share cancel, which leaves {off}",
     )
