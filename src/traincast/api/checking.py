@@ -55,7 +55,8 @@ def check(
     logs : path or sequence of paths
         What the run logged; several are of several nodes of one run.
     job : path, Draft, JobRequest, Job, or Result, optional
-        What should have run, as `predict` takes it; by default what the arguments in the log say. Keywords win.
+        What should have run, as `predict` takes it; keywords win over it. By default what they say alone, if they say a
+        model, else what the arguments in the log say.
     cluster : str, path or Cluster, optional
         Where; by default what the job says, else ``h100``, an assumption.
     baseline : path or sequence of paths, optional
@@ -79,7 +80,7 @@ def check(
     (said,) = sorted_out(words, JOB_WORDS)
     over, study = draft_of_words(said), Study()
     read = _read(logs)
-    given = _job_of(read[0][0]) if job is None and like is None else job
+    given = _job_of(read[0][0]) if job is None and over.model is None else job
     base = _forecast(given, over, cluster, study, like=like, strict=strict, recipe=recipe)
     good = None
     inputs = [file for _, file in read]

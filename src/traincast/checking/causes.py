@@ -3,8 +3,8 @@
 A cause is a row of `data/checking/causes.csv`: one thing that is often wrong with a run, as a change of its forecast
 (`traincast.checking.changes`). All whose needs the job meets are forecast; what the measured step is over the
 expected one is held against what each makes of the forecast. The likelier of two causes is the one that makes the
-step as much longer as it is, and the one that is seen more often. How far a forecast change may be from the measured
-one is what changes of published runs have taught (`traincast.simulation.advice`, `OWN_SPREAD`).
+step as much longer as it is, and the one that is seen more often. How far what a change is forecast to cost may be from
+what it costs is what changes of published runs have taught (`traincast.simulation.advice`, `OWN_SPREAD`).
 """
 
 import math
@@ -32,8 +32,8 @@ LEAST = 0.005
 MOST_TOLD = 5
 PAUSE = "pause"
 """Kind of what no work of the step explains."""
-_ODDS_OF_PAUSE = 0.5
-"""A pause may be of any length, so that it explains any step: it goes behind what explains this one."""
+_ODDS_OF_PAUSE = OFTEN["seldom"]
+"""A pause may be of any length, so that it fits every step: it goes behind what fits this one and is seen more."""
 
 
 class Suspect(Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ def possible_causes(found: Sequence[Tried], excess: Excess, most: int | None = M
         return ()
     likeliest: dict[str, tuple[float, Tried]] = {}
     for each in found:
-        weight = each.suspect.odds * _density(each.ratio, excess)
+        weight = each.suspect.odds * _likelihood(each.ratio, excess)
         if weight > likeliest.get(each.suspect.kind, (0.0, each))[0]:
             likeliest[each.suspect.kind] = weight, each
     total = _ODDS_OF_PAUSE + sum(weight for weight, _ in likeliest.values())
@@ -150,20 +150,21 @@ def _ratio(base: Base, change: Change) -> float | None:
         return None
 
 
-def _deviation(ratio: float, excess: Excess) -> float:
-    return math.hypot(excess.deviation, OWN_SPREAD * math.log(ratio), OWN_SHARE)
+def _off(ratio: float, excess: Excess) -> float:
+    """Return by how many deviations a cause is off: of the logarithm of what the step is longer by."""
+    measured = math.log(excess.ratio)
+    spread = math.hypot(OWN_SPREAD, math.hypot(excess.deviation, OWN_SHARE) / measured)
+    return math.log(measured / math.log(ratio)) / spread
 
 
-def _density(ratio: float, excess: Excess) -> float:
-    """Return how likely the measured ratio is where a cause makes the step so much longer."""
-    spread = _deviation(ratio, excess)
-    off = (math.log(excess.ratio) - math.log(ratio)) / spread
-    return math.exp(-off * off / 2) / (spread * math.sqrt(2 * math.pi))
+def _likelihood(ratio: float, excess: Excess) -> float:
+    """Return how likely the measured step is if a cause makes it so much longer, over one that fits exactly."""
+    off = _off(ratio, excess)
+    return math.exp(-off * off / 2)
 
 
 def _cause(tried: Tried, chance: float, excess: Excess) -> PossibleCause:
     suspect, ratio = tried
-    off = math.log(excess.ratio) - math.log(ratio)
     return PossibleCause(
         name=suspect.name,
         kind=suspect.kind,
@@ -171,7 +172,7 @@ def _cause(tried: Tried, chance: float, excess: Excess) -> PossibleCause:
         step_s=excess.expected_s * ratio,
         ratio=ratio,
         explains=(ratio - 1) / (excess.ratio - 1),
-        fits=abs(off) <= Z * _deviation(ratio, excess),
+        fits=abs(_off(ratio, excess)) <= Z,
         chance=chance,
         look=suspect.look,
     )

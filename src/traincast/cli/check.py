@@ -1,6 +1,6 @@
 """``traincast check``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -104,7 +104,7 @@ def command(
         else:
             found = api.check(
                 logs,
-                _job(job, flags, like, said, strict=strict),
+                _job(job, flags, like, strict=strict),
                 cluster,
                 baseline=baseline or None,
                 baseline_job=baseline_job,
@@ -125,8 +125,8 @@ def _logs_and_flags(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     return list(map(Path, words[:first])), list(words[first:])
 
 
-def _job(job: str | None, flags: Sequence[str], like: str | None, said: Mapping[str, Any], *, strict: bool) -> Any:  # noqa: ANN401
-    """Return what should have run: a file, pasted flags, or what options say alone; None: what the log says."""
+def _job(job: str | None, flags: Sequence[str], like: str | None, *, strict: bool) -> str | Draft | None:
+    """Return what should have run: a file or pasted flags; None: what options or the log say."""
     if job is not None and flags:
         raise click.UsageError("--job and pasted flags both say the job; give one")
     if flags and like is None:
@@ -136,7 +136,7 @@ def _job(job: str | None, flags: Sequence[str], like: str | None, said: Mapping[
         return draft_of_words(like, list(flags), strict=strict)
     if like is not None:
         raise click.UsageError("--like is of pasted flags, which stand after --; a file says by itself what it is")
-    return Draft() if job is None and "model" in said else job
+    return job
 
 
 def _show(found: "Check", form: str | None, *, as_json: bool, quiet: bool) -> None:
