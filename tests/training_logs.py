@@ -3,6 +3,9 @@
 Each function has the format strings of the source that it names, so that a test reads what a user's file holds.
 """
 
+import json
+import struct
+
 RESET = "\033[39m"
 
 
@@ -144,3 +147,116 @@ def maxtext_line(step, seconds, tflops=400.5, tokens=7000.25):
         f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: {tflops:.3f}, "
         f"Tokens/s/device: {tokens:.3f}, total_weights: 65536, loss: {10.5:.3f}"
     )
+
+
+def trainer_start(*, batch=64, steps=1000):
+    """Return what Hugging Face's Trainer logs before a step: `_inner_training_loop` of src/transformers/trainer.py."""
+    return "\n".join(
+        (
+            "***** Running training *****",
+            "  Num examples = 64,000",
+            "  Num Epochs = 1",
+            "  Instantaneous batch size per device = 1",
+            f"  Total train batch size (w. parallel, distributed & accumulation) = {batch:,}",
+            "  Gradient Accumulation steps = 1",
+            f"  Total optimization steps = {steps:,}",
+        )
+    )
+
+
+def trainer_bar(step, elapsed, *, steps=1000):
+    """Return the state of the bar of Hugging Face's `ProgressCallback` (trainer_callback.py): tqdm without a title."""
+    share = step / steps
+    clock = f"{elapsed // 60:02d}:{elapsed % 60:02d}"
+    rate = f"{elapsed / step:.2f}s/it" if step else "?it/s"
+    return f"\r{100 * share:3.0f}%|{('█' * round(10 * share)).ljust(10)}| {step}/{steps} [{clock}<{clock}, {rate}]"
+
+
+def trainer_dict(at, *, loss=2.5, quoted=False, **more):
+    """Return what `ProgressCallback.on_log` writes (trainer_callback.py); since 2026 numbers are texts."""
+    logs = {"loss": loss, "grad_norm": 1.25, "learning_rate": 5e-05, **more, "epoch": round(at / 1000, 2)}
+    return str({name: f"{value:.4g}" if quoted else value for name, value in logs.items()})
+
+
+def trainer_state(entries, *, steps=1000, indent=2):
+    """Return a trainer_state.json: `TrainerState.save_to_json` of src/transformers/trainer_callback.py."""
+    state = {
+        "best_metric": None,
+        "epoch": 1.0,
+        "global_step": entries[-1]["step"],
+        "is_local_process_zero": True,
+        "log_history": entries,
+        "logging_steps": 10,
+        "max_steps": steps,
+        "total_flos": 1.5e18,
+        "train_batch_size": 1,
+    }
+    return json.dumps(state, indent=indent, sort_keys=True) + "\n"
+
+
+def throughput_timer(step, samples_per_s, *, peak=61.52):
+    """Return what DeepSpeed's engine logs: `ThroughputTimer.stop` of deepspeed/utils/timer.py, through its logger."""
+    return (
+        f"[2026-03-01 10:{step // 60 % 60:02d}:{step % 60:02d},123] [INFO] [timer.py:264:stop] epoch=0/"
+        f"micro_step={8 * step}/global_step={step}, RunningAvgSamplesPerSec={samples_per_s * 0.99}, "
+        f"CurrSamplesPerSec={samples_per_s}, MemAllocated=22.25GB, MaxMemAllocated={peak}GB"
+    )
+
+
+def deepspeed_settings(**values):
+    """Return what DeepSpeed prints of its settings: `DeepSpeedConfig.print` of deepspeed/runtime/config.py."""
+    head = "[2026-03-01 10:00:00,123] [INFO] [config.py:1001:print]   "
+    return "\n".join(f"{head}{name} {'.' * (29 - len(name))} {value}" for name, value in values.items())
+
+
+def pipeline_line(step, seconds, *, batch=64, more=""):
+    """Return what DeepSpeed's pipeline engine prints: `train_batch` of deepspeed/runtime/pipe/engine.py."""
+    return f"steps: {step} loss: {2.5:0.4f} {more}iter time (s): {seconds:0.3f} samples/sec: {batch / seconds:0.3f}"
+
+
+def event_file(rows, *, tensors=False):
+    """Return an event file of TensorBoard with one scalar an event: tensorflow/core/util/event.proto."""
+    records = [_double(1, 1.7e9) + _text(3, b"brain.Event:2")]
+    for clock, step, tag, value in rows:
+        scalar = b"\x15" + struct.pack("<f", value)
+        if tensors:
+            scalar = _text(8, b"\x08\x01" + _text(4, struct.pack("<f", value)))
+        summary = _text(1, _text(1, tag.encode()) + scalar)
+        records.append(_double(1, clock) + b"\x10" + _varint(step) + _text(5, summary))
+    return b"".join(map(event_record, records))
+
+
+def event_record(data):
+    """Return a record of TFRecord: tensorflow/core/lib/io/record_writer.h."""
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", _masked(length)) + data + struct.pack("<I", _masked(data))
+
+
+def crc32c(data):
+    """Return the CRC-32C of some bytes, bit by bit (RFC 3720, appendix B.4)."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def _masked(data):
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _varint(value):
+    found = b""
+    while value >= 128:
+        found, value = found + bytes([value & 127 | 128]), value >> 7
+    return found + bytes([value])
+
+
+def _double(number, value):
+    return bytes([number << 3 | 1]) + struct.pack("<d", value)
+
+
+def _text(number, value):
+    return bytes([number << 3 | 2]) + _varint(len(value)) + value

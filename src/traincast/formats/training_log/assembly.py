@@ -99,6 +99,7 @@ class Assembly(Struct, kw_only=True):
     """Lines that say no number."""
     counted: int = 0
     """Lines that said none, since one that did."""
+    last_loose: Point | None = None
 
     @property
     def ranks(self) -> int:
@@ -129,12 +130,18 @@ class Assembly(Struct, kw_only=True):
         return point if key == next(iter(self.streams)) else None
 
     def _loose(self, found: Found, line: int) -> Point | None:
-        """Take in a line without a number: it counts as a step of its own only where no others say theirs."""
+        """Take in a line without a number: it counts as a step of its own only where no others say theirs.
+
+        Others may come next, so that what is returned is the one before.
+        """
         self.counted += 1
-        point = Point(self.counted, 0, line, found.steps or 1, found.values, self.interrupted)
+        before, self.last_loose = (
+            self.last_loose,
+            Point(self.counted, 0, line, found.steps or 1, found.values, self.interrupted),
+        )
         if self.keep:
-            self.loose.add(point, 0)
-        return None if self.streams else point
+            self.loose.add(self.last_loose, 0)
+        return None if self.streams else before
 
     def _advance(self, stream: _Stream, step: int, epoch: int, line: int) -> None:
         """Set the number of a stream's step and the start that it belongs to."""

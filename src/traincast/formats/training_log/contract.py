@@ -46,6 +46,8 @@ class Found(Struct, frozen=True, kw_only=True):
     """Steps that the run, or the epoch, is to have."""
     series: str = ""
     """What tells lines of different things apart, such as several progress bars."""
+    framework: str = ""
+    """Name of the dialect whose figures they are, where another wrote them down."""
     steps: int | None = None
     """Steps of which the line tells the mean; None: those since the line before."""
 
@@ -79,6 +81,11 @@ Line = Callable[[str], Found | None]
 
 Raises `CutError` and `WrongError` for lines of steps that cannot be read.
 """
+
+
+def no_lines() -> Line:
+    """Return what reads the lines of a dialect that has none."""
+    return lambda _: None
 
 
 class Dialect(Struct, frozen=True, kw_only=True):

@@ -38,11 +38,18 @@ TAG = re.compile(r"\s*(\[(?:rank|default)\d+\]:|\d+:(?=\s)|\[\d+,\d+\]<\w+>:?|\[
 _INTERRUPTION = re.compile(_TABLE.run.interruption)
 _STARTS = re.compile(r"Training starts at step|before the start of training step|(?<!-)-{10,}+ arguments -{10,}")
 _SETTING = re.compile(rf"""[\s"']*({"|".join(FACTS.values())})["']?\s*(?:\.{{2,}}|[:=])\s*(\d{{1,12}})\s*,?\s*$""")
-_LOGGED_SETTING = re.compile(rf"\[config\.py:\d+:print\]\s+({'|'.join(FACTS.values())}) \.{{2,}} (\d{{1,12}})\s*$")
+_OF_DEEPSPEED = re.compile(r"\[config\.py:\d+:print\]\s+(\w+) \.* ?(\d{1,12})\s*$")
+_DEEPSPEED_FACTS = {
+    "train_batch_size": "global_batch",
+    "train_micro_batch_size_per_gpu": "micro_batch",
+    "world_size": "gpus",
+}
 _ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w*) \.{2,} (.*)$")
 _OF_INTERRUPTIONS = ("alidat", "heckpoint", "valuat", "aving")
 _OF_STARTS = ("raining st", "start of training", " arguments ")
 """Words of lines that are worth a closer look; most are not."""
+WORDS = (*_OF_INTERRUPTIONS, *_OF_STARTS)
+"""Texts of which every line has one that tells of an interruption or a start."""
 
 
 def interrupts(text: str) -> bool:
@@ -70,7 +77,9 @@ def _sentences() -> tuple[tuple[re.Pattern[str], ...], re.Pattern[str], re.Patte
 def facts_of_line(text: str) -> dict[str, int | str]:
     """Return what a line says of the run, by the keys of `FACTS`."""
     tag = TAG.match(text)
-    setting = _SETTING.match(text, tag.end() if tag else 0) or _LOGGED_SETTING.search(text)
+    if (logged := _OF_DEEPSPEED.search(text)) is not None and logged[1] in _DEEPSPEED_FACTS:
+        return {_DEEPSPEED_FACTS[logged[1]]: int(logged[2])}
+    setting = _SETTING.match(text, tag.end() if tag else 0)
     if setting is not None:
         name = next(name for name, words in FACTS.items() if re.fullmatch(words, setting[1]))
         return {name: int(setting[2])} if int(setting[2]) > 0 else {}

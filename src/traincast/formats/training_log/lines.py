@@ -16,13 +16,12 @@ from traincast.diagnostics import FileWarnings
 from traincast.errors import FormatError
 from traincast.formats.training_log.assembly import Assembly, Point
 from traincast.formats.training_log.contract import CutError, Dialect, Found, Line, WrongError
-from traincast.formats.training_log.dialects import DIALECTS
-from traincast.formats.training_log.facts import TAG, argument_of, facts_of_line, interrupts, starts
+from traincast.formats.training_log.dialects import CSV, DIALECTS, dialect_of
+from traincast.formats.training_log.dialects.tables import is_header
+from traincast.formats.training_log.facts import TAG, WORDS, argument_of, facts_of_line, interrupts, starts
 from traincast.formats.training_log.record import TrainingLog
-from traincast.formats.training_log.sniff import COLOURS
+from traincast.formats.training_log.sniff import COLOURS, LONGEST_LINE
 
-LONGEST_LINE = 20_000
-"""Characters of a line; no framework prints so many of a step."""
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 _DATE_WITHIN = 80
 """Characters of a line in which a date is when it was printed."""
@@ -62,6 +61,16 @@ class LogLines:
         self._settings_follow = True
         """Whether no step was printed since the start: settings come first, and most lines of a log after them."""
         self._wrong: tuple[str, int] | None = None
+        self._wrote: Counter[str] = Counter()
+        """Frameworks whose figures others wrote down."""
+        self._begun = False
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Texts of which a line has one unless nothing is lost with it; none where every line may say something."""
+        if self._settings_follow:
+            return ()
+        return (*(mark for marks, _, _ in self._readers for mark in marks), *WORDS)
 
     def feed(self, text: str, number: int | None = None) -> Point | None:
         """Take in one line, of this 1-based number (default: the next); return what it says of a step.
@@ -72,6 +81,10 @@ class LogLines:
         self.number = self.number + 1 if number is None else number
         if "\x1b" in text:
             text = COLOURS.sub("", text)
+        if not self._begun and text.strip():
+            self._begun = True
+            if is_header(text):
+                self._readers = [(CSV.marks, CSV, CSV.opened())]
         for marks, dialect, read in self._readers:
             for mark in marks:
                 if mark in text:
@@ -105,12 +118,19 @@ class LogLines:
         return None
 
     def _step(self, text: str, dialect: Dialect, found: Found) -> Point | None:
-        self._heads[dialect.name] += 1
         self._settings_follow = False
         tag = TAG.match(text)
         if "clock_s" not in found.values and (clock_s := _clock_s(text[:_DATE_WITHIN])) is not None:
             found = replace(found, values={**found.values, "clock_s": clock_s})
-        return self.assembly.take(found, tag[1] if tag else "", self.number)
+        return self.take(dialect, found, tag[1] if tag else "")
+
+    def take(self, dialect: Dialect, found: Found, rank: str = "", number: int | None = None) -> Point | None:
+        """Take in what is already known to be of a step, such as an entry of a document, as `feed` does a line."""
+        self.number = self.number if number is None else number
+        self._heads[dialect.name] += 1
+        if found.framework:
+            self._wrote[found.framework] += 1
+        return self.assembly.take(found, rank, self.number)
 
     def _setting(self, text: str) -> None:
         """Take in what a line says of the run."""
@@ -144,21 +164,26 @@ class LogLines:
         """
         if not self._heads:
             raise self._nothing()
-        steps, heads = self.assembly.steps(), self._heads
-        first = next(each for _, each, _ in self._readers if each.name == heads.most_common(1)[0][0])
-        # Megatron-Bridge prints Megatron-LM's lines too.
-        bridge = [each for _, each, _ in self._readers if each.name == "megatron-bridge" and each.name in heads]
         self._tell_other_runs()
         return TrainingLog(
             path=self.path,
-            framework=bridge[0] if bridge and "megatron" in heads else first,
-            steps=steps,
+            framework=self._framework(),
+            steps=self.assembly.steps(),
             facts=self.facts,
             ranks=self.assembly.ranks,
             planned=self.assembly.planned,
             settings=self.settings,
             warnings=self.warnings.notes(),
         )
+
+    def _framework(self) -> Dialect:
+        """Return whose lines most are, with what its figures mean."""
+        names = [name for name, _ in self._heads.most_common()]
+        # Megatron-Bridge prints Megatron-LM's lines too.
+        bridge = {"megatron-bridge", "megatron"} <= {*names}
+        dialect = dialect_of("megatron-bridge" if bridge else names[0])
+        wrote = dialect_of(self._wrote.most_common(1)[0][0]) if self._wrote else None
+        return dialect if wrote is None else replace(dialect, flops=wrote.flops, memory=wrote.memory)
 
     def _nothing(self) -> FormatError:
         if self._wrong is not None:

@@ -24,7 +24,7 @@ SLOW = 1.5
 """Multiple of the median above which lines are told of."""
 LEVEL = 0.9
 """Share of the lines within the spread: from the 5th to the 95th percentile."""
-_LEAST_SPAN_S = 20.0
+LEAST_SPAN_S = 20.0
 """Least time between two clock times that a step is told from: a progress bar says whole seconds."""
 
 
@@ -154,7 +154,7 @@ def _by_clock(steps: Steps) -> tuple[Steps, int]:
             before = at
             continue
         elapsed, done = clock_s[at] - clock_s[before], number[at] - number[before]
-        if elapsed >= _LEAST_SPAN_S and done > 0:
+        if elapsed >= LEAST_SPAN_S and done > 0:
             kept.append(at)
             times.append(elapsed / done)
             spans.append(done)

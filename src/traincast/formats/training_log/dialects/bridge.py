@@ -15,8 +15,8 @@ BRIDGE = Dialect(
     opened=printed(
         "Step Time ?:",
         (
-            Quantity("step_s", "Step Time", "s"),
-            Quantity("flops_per_s", "GPU utilization", " ?MODEL_TFLOP/s/GPU", 1e12),
+            Quantity("step_s", ("Step Time",), "s"),
+            Quantity("flops_per_s", ("GPU utilization",), " ?MODEL_TFLOP/s/GPU", 1e12),
         ),
     ),
     flops=FLOPS,

@@ -17,10 +17,10 @@ MAXTEXT = Dialect(
     opened=printed(
         r"completed step: (?P<step>\d{1,12}), (?=seconds: )",
         (
-            Quantity("step_s", "seconds", "(?=,)"),
-            Quantity("flops_per_s", "TFLOP/s/device", "(?=,)", 1e12),
-            Quantity("tokens_per_s", "Tokens/s/device", "(?=,)"),
-            Quantity("loss", r"\bloss"),
+            Quantity("step_s", ("seconds",), "(?=,)"),
+            Quantity("flops_per_s", ("TFLOP/s/device",), "(?=,)", 1e12),
+            Quantity("tokens_per_s", ("Tokens/s/device",), "(?=,)"),
+            Quantity("loss", (r"\bloss",)),
         ),
         telling="",
         first=0,

@@ -25,18 +25,20 @@ MEGATRON = Dialect(
     opened=printed(
         r"iteration\s+(?P<step>\d{1,12})/\s*(?P<steps>\d{1,12}) \|",
         (
-            Quantity("step_s", r"elapsed time per iteration \(ms\)", _BAR, 1e-3),
-            Quantity("step_s", r"elapsed time per iteration \(s\)", _BAR),
+            Quantity("step_s", (r"elapsed time per iteration \(ms\)",), _BAR, 1e-3),
+            Quantity("step_s", (r"elapsed time per iteration \(s\)",), _BAR),
             Quantity(
                 "flops_per_s",
-                r"throughput per GPU \(TFLOP/s/GPU\)|flop throughput \(TFLOP/sec/GPU\)|TFLOPs",
+                (r"throughput per GPU \(TFLOP/s/GPU\)", r"flop throughput \(TFLOP/sec/GPU\)", r"TFLOPs"),
                 _BAR,
                 1e12,
             ),
-            Quantity("tokens_per_s", r"tokens per gpu per second \(tgs\)|throughput \(token/sec/GPU\)", _BAR),
-            Quantity("memory_bytes", r"mem-max-allocated-bytes-avg\(MB\)|mem-max-allocated-bytes\(MB\)", _BAR, 2**20),
-            Quantity("global_batch", "global batch size", _BAR),
-            Quantity("loss", "lm loss", _BAR),
+            Quantity("tokens_per_s", (r"tokens per gpu per second \(tgs\)", r"throughput \(token/sec/GPU\)"), _BAR),
+            Quantity(
+                "memory_bytes", (r"mem-max-allocated-bytes-avg\(MB\)", r"mem-max-allocated-bytes\(MB\)"), _BAR, 2**20
+            ),
+            Quantity("global_batch", ("global batch size",), _BAR),
+            Quantity("loss", ("lm loss",), _BAR),
         ),
         telling="",
     ),

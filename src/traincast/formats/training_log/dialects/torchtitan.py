@@ -26,10 +26,10 @@ TORCHTITAN = Dialect(
     opened=printed(
         r"(?<!validate )step:\s+(?P<step>\d{1,12})\s+loss:\s(?=.*\b(?:tps|wps):)",
         (
-            Quantity("tokens_per_s", "tps|wps", r"(?=\s)"),
-            Quantity("flops_per_s", "tflops", r"(?=\s)", 1e12),
-            Quantity("memory_bytes", "memory", "GiB", 2**30),
-            Quantity("loss", "loss"),
+            Quantity("tokens_per_s", ("tps", "wps"), r"(?=\s)"),
+            Quantity("flops_per_s", ("tflops",), r"(?=\s)", 1e12),
+            Quantity("memory_bytes", ("memory",), "GiB", 2**30),
+            Quantity("loss", ("loss",)),
         ),
         telling=r"^(?!.*validate step:).*(?:\bstep:.*loss:|loss:.*\b[tw]ps:)",
     ),
