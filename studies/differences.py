@@ -44,18 +44,22 @@ def _by_size(told: Sequence[Told]) -> Iterator[str]:
     for place in range(len(_SIZES) + 1):
         mine_J = class_J == place
         if mine_J.any():
-            low, middle, high = 100 * np.quantile(measured[mine_J], (0.1, 0.5, 0.9))
-            yield f"{100 * np.median(said[mine_J]):+6.1f} %: {middle:+6.1f} % ({low:+.1f} to {high:+.1f}), {mine_J.sum()} pairs"
+            low, middle, high = map(_points, np.quantile(measured[mine_J], (0.1, 0.5, 0.9)))
+            yield f"{_points(np.median(said[mine_J]))}: {middle} ({low} to {high}), {mine_J.sum()} pairs"
 
 
 def line(each: Told, spread: float) -> str:
     """Return a pair in a line; `spread` is how far the logarithm of its ratio may be off."""
-    low, high = (100 * (each.ratio * np.exp(sign * spread) - 1) for sign in (-1, 1))
+    low, high = (_points(each.ratio * np.exp(sign * spread) - 1) for sign in (-1, 1))
     before, after = each.pair.before.run, each.pair.after.run
     return (
-        f"said {100 * (each.ratio - 1):+6.1f} % ({low:+.1f} to {high:+.1f}), was {100 * (each.pair.ratio - 1):+6.1f} %: "
-        f"{before.id} -> {after.id}, {before.groups.model} on {before.request.gpus} {before.groups.gpu}, {each.pair.text}"
+        f"said {_points(each.ratio - 1)} ({low} to {high}), was {_points(each.pair.ratio - 1)}: {before.id} -> "
+        f"{after.id}, {before.groups.model} on {before.request.gpus} {before.groups.gpu}, {each.pair.text}"
     )
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f} %"
 
 
 def _indented(text: str) -> str:
@@ -65,7 +69,7 @@ def _indented(text: str) -> str:
 def main() -> int:
     """Print the board; return the exit code."""
     parser = argparse.ArgumentParser(description="hold what was said of changes against what they were")
-    parser.add_argument("--kind", default="", metavar="WORDS", help="only kinds of changes that hold all of these words")
+    parser.add_argument("--kind", default="", metavar="WORDS", help="only kinds that hold all of these words")
     parser.add_argument("--worst", type=int, default=5, help="pairs of each kind that are shown")
     parser.add_argument("--by", default="source", metavar="GROUPS", help="what is left out of the fits")
     given = parser.parse_args()

@@ -23,15 +23,16 @@ from typing import NamedTuple
 import numpy as np
 
 from datafiles import DATA, table_path
-from published.pairs import Changed, Side, changed_pairs
+from published.pairs import Changed, Side, changed_pairs, told_changes
 from published.reading import read_published
+from published.single_changes import MADE
 from refit import Fitted, Runs, fitted_to, runs_of
 from traincast.calibration.kind import BoolArray, FloatArray
 from traincast.calibration.run_factors import forecast_runs
 from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run, read_runs
 from traincast.estimate.factors import factors_on
 from traincast.simulation.differences import MULTIPLE, Doubts, difference_widths, doubts, squares_between
-from traincast.simulation.widths import LEVEL
+from traincast.simulation.widths import LEVEL, basis_of
 
 FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "difference_widths.csv"
 FITTED = "measured_training_runs.csv"
@@ -67,8 +68,9 @@ class Told(NamedTuple):
 
 def told_pairs(data: Path = DATA, by: str = "source") -> list[Told]:
     """Return all pairs of the tables, each forecast by a fit that has not seen its group (`by`, names with ``+``)."""
-    runs, fitted = published(data)
-    pairs = changed_pairs(runs.rows)
+    singles = list(told_changes())
+    runs, fitted = published(data, [run for pair in singles for side in pair[1:] for run in side.runs])
+    pairs = _all_pairs(runs, singles)
     place_of = {run.id: place for place, run in enumerate(runs.rows)}
     groups = [", ".join(run.groups.named(each) for each in by.split("+")) for run in runs.rows]
     asked = {place_of[run.id] for pair in pairs for side in pair[1:] for run in side.runs}
@@ -88,14 +90,32 @@ def _told(pair: Changed, before: tuple[float, Doubts], after: tuple[float, Doubt
     return Told(pair, after[0] / before[0] * pair.tokens, squares_between(before[1], after[1]))
 
 
-def published(data: Path = DATA) -> tuple[Runs, BoolArray]:
-    """Return the runs of all tables that can be forecast, and which of them the factors are fitted to."""
-    rows: list[MeasuredRun] = []
+def _all_pairs(runs: Runs, singles: Iterable[Changed]) -> list[Changed]:
+    """Return the pairs of all tables, each once."""
+    known = {run.id for run in runs.rows}
+    # Of what is made of words only the ratio to its other side was measured.
+    whole = [run for run in runs.rows if run.groups.source != MADE]
+    found = {_ids(pair): pair for pair in changed_pairs(whole)}
+    for pair in singles:
+        if _ids(pair) <= known:
+            found.setdefault(_ids(pair), pair)
+    return list(found.values())
+
+
+def _ids(pair: Changed) -> frozenset[str]:
+    return frozenset((pair.before.run.id, pair.after.run.id))
+
+
+def published(data: Path = DATA, others: Iterable[MeasuredRun] = ()) -> tuple[Runs, BoolArray]:
+    """Return the runs of all tables and others that can be forecast, and to which of them the factors are fitted."""
+    rows, count = list[MeasuredRun](), 0
     for name in TABLES:
         recipes = table_path("recipe_settings.csv", data) if name == FITTED else None
         table = read_runs(read_published(table_path(name, data), recipes)).rows
         rows += [run for run in table if run.measured_s is not None]
-        count = len(rows) if name == FITTED else count
+        count = count or len(rows)
+    known = {run.id for run in rows}
+    rows += [run for run in others if run.id not in known]
     forecasts = forecast_runs(rows, [factors_on(run.cluster) for run in rows])
     kept = [place for place, each in enumerate(forecasts) if each.step_s is not None]
     runs = runs_of([rows[place] for place in kept], [forecasts[place] for place in kept])
@@ -117,10 +137,10 @@ def _fits(
 
 
 def _forecast(runs: Runs, place: int, fit: Fitted) -> tuple[float, Doubts]:
-    run, basis = runs.rows[place], runs.forecasts[place].basis
+    run, job = runs.rows[place], job_of_run(runs.rows[place])
+    basis = runs.forecasts[place].basis or basis_of(job, run.cluster.gpu, {})
     step_s = (run.measured_s or 0.0) * float(np.exp(fit.log_ratio_I[place]))
-    assert basis is not None
-    return step_s, doubts(basis, fit.table, job_of_run(run), run.cluster, step_s)
+    return step_s, doubts(basis, fit.table, job, run.cluster, step_s)
 
 
 def names_of_terms() -> list[str]:

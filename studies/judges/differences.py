@@ -32,14 +32,18 @@ def boards_of(told: Sequence[Told]) -> list[Board]:
     changes = [each for each in told if not each.is_one_job]
     inside = inside_of(changes)
     kinds = np.array([each.pair.kind for each in changes])
-    found = [_board("all", changes, inside, **_ASKED)]
-    common = [str(kind) for kind in dict.fromkeys(kinds) if (kinds == kind).sum() >= _FEWEST]
-    for kind in sorted(common):
-        found.append(_board(kind, [each for each in changes if each.pair.kind == kind], inside[kinds == kind]))
-    rare = ~np.isin(kinds, common)
-    found.append(_board("all others", [each for each, is_rare in zip(changes, rare, strict=True) if is_rare], inside[rare]))
+    common = sorted({str(kind) for kind in kinds if (kinds == kind).sum() >= _FEWEST})
+    of_kind = {**{kind: kinds == kind for kind in common}, "all others": ~np.isin(kinds, common)}
     alike = [each for each in told if each.is_one_job]
-    return [*found, _board("releases that we take for one", alike, np.array([], np.bool_))]
+    return [
+        _board("all", changes, inside, **_ASKED),
+        *(_board(kind, _chosen(changes, mine), inside[mine]) for kind, mine in of_kind.items()),
+        _board("releases that we take for one", alike, np.array([], np.bool_)),
+    ]
+
+
+def _chosen(told: Sequence[Told], mine: BoolArray) -> list[Told]:
+    return [told[place] for place in np.flatnonzero(mine)]
 
 
 def inside_of(told: Sequence[Told]) -> BoolArray:
@@ -61,7 +65,9 @@ def _board(name: str, told: Sequence[Told], inside: BoolArray, /, **asked: float
     """Return the board of some pairs, in points of the change."""
     if not told:
         return Board(SUBJECT, name, 0, {}, asked)
-    said, measured = (np.array(values) for values in zip(*((each.ratio, each.pair.ratio) for each in told), strict=True))
+    said, measured = (
+        np.array(values) for values in zip(*((each.ratio, each.pair.ratio) for each in told), strict=True)
+    )
     median, p90 = np.quantile(np.abs(said - measured), (0.5, 0.9))
     figures = {"median": median, "p90": p90, "bias": np.median(said - measured)}
     if len(inside):
@@ -69,7 +75,9 @@ def _board(name: str, told: Sequence[Told], inside: BoolArray, /, **asked: float
         clear = np.abs(measured - 1) > CLEAR
         if clear.any():
             figures["rightly told"] = np.mean(((said < 1) == (measured < 1))[clear])
-    return Board(SUBJECT, name, len(told), {each: round(100 * float(value), 2) for each, value in figures.items()}, asked)
+    return Board(
+        SUBJECT, name, len(told), {each: round(100 * float(value), 2) for each, value in figures.items()}, asked
+    )
 
 
 def worst_of(told: Sequence[Told]) -> Iterator[Told]:

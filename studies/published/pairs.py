@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from published import single_changes
 from traincast.calibration.runs import MeasuredRun
 from traincast.job.fields import FIELDS
 from traincast.job.request import JOB_FIELDS
 
-GPUS, BATCH, MICRO_BATCH, SEQUENCE, CHIP, RELEASE = (
+GPUS, BATCH, MICRO_BATCH, SEQUENCE, CHIP, FRAMEWORK = (
     "GPUs", "batch", "micro batch", "sequence", "chip", "framework or release"
 )  # fmt: skip
 WEAK, STRONG = "GPUs, batch with them", "GPUs, same batch"
@@ -33,10 +34,19 @@ _THINGS: Mapping[str, str] = {
     **dict.fromkeys(("expert_imbalance", "moe_routing"), "routing"),
     **dict.fromkeys(("cuda_graphs", "cuda_graph_impl", "cuda_graph_scope", "moe_paged_stash"), "graphs"),
     **dict.fromkeys(("param_gather_bytes", "moe_dispatch_dtype"), "precision"),
-    **dict.fromkeys(("framework", "year", "tuned"), RELEASE),
+    **dict.fromkeys(("framework", "year", "tuned"), FRAMEWORK),
     **{"task": "task", "model": "model", "sequence_parallel": "tp", "cp_kind": "cp"},
 }
 """What a field of a job belongs to, where that is not its group in `data/job/fields.csv`."""
+_KINDS = {
+    **dict.fromkeys(("ep_a2a_overlap", "delay_wgrad"), "expert overlap"),
+    **dict.fromkeys(("cuda_graph", "cuda_graphs"), "graphs"),
+    **dict.fromkeys(("recompute_modules", "ac"), "recompute"),
+    **dict.fromkeys(("optimizer_cpu_offload", "optimizer_cpu_offload fraction"), "offload"),
+    **{"gpus": WEAK, "compile": FRAMEWORK, "async_tp": "parallelism", "dispatcher": "dispatcher"},
+    **{"precision": "precision", "linear precision": "precision", "data parallel": "sharding", "fsdp": "sharding"},
+}
+"""Words of `single_changes.csv` to what changes, where the jobs that they make differ in more."""
 _WIDEST = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "mxfp4", "nvfp4")
 
 
@@ -112,6 +122,17 @@ def changed_pairs(runs: Iterable[MeasuredRun]) -> list[Changed]:
     ]
 
 
+def told_changes() -> Iterator[Changed]:
+    """Yield the pairs of `single_changes.csv`, whose runs stand in no other table or differ in what follows too."""
+    for pair in single_changes.pairs():
+        named = (("before", pair.before), ("after", pair.after))
+        ids = (run.id if run.id != pair.id else f"{run.id} {side}" for side, run in named)
+        runs = (replace(run, id=name) for (_, run), name in zip(named, ids, strict=True))
+        before, after = (Side((run,), things_of(run)) for run in runs)
+        kind = _kind(before, after) or _KINDS.get(pair.change.partition(":")[0], "several settings")
+        yield Changed(kind, before, after)
+
+
 def things_of(run: MeasuredRun) -> dict[str, Hashable]:
     """Return what a run is, by thing; what is left open is not in it."""
     found: dict[str, dict[str, str]] = {}
@@ -122,7 +143,7 @@ def things_of(run: MeasuredRun) -> dict[str, Hashable]:
             found.setdefault(thing, {})[name] = str(value)
     cells = run.cells
     things: dict[str, Hashable] = {thing: tuple(said.items()) for thing, said in found.items()}
-    things[RELEASE] = (*found.get(RELEASE, {}).items(), ("framework as written", cells.get("framework", "")))
+    things[FRAMEWORK] = (*found.get(FRAMEWORK, {}).items(), ("framework as written", cells.get("framework", "")))
     things[CHIP] = tuple(
         (name, cells.get(name, "")) for name in ("gpu", "interconnect", "nic_gbit_per_gpu", "scaleup_domain")
     )

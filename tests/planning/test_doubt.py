@@ -18,6 +18,7 @@ from traincast.planning.finalists import Finalist
 from traincast.planning.plan import chosen_first
 from traincast.planning.published import kind_of, published_counts, settings_of, software_of, unpublished
 from traincast.simulation.confidence import basis_of_step
+from traincast.simulation.differences import deviation_between
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.step import Setting
 from traincast.simulation.widths import causes, deviation
@@ -55,12 +56,13 @@ def test_causes_add_up_to_the_variance_of_the_interval(plain, piped):
         assert sum(cause**2 for cause in causes(basis, table).values()) == pytest.approx(deviation(basis, table) ** 2)
 
 
-def test_every_layout_is_drawn_as_wide_as_its_interval_and_its_own_errors(plain, piped):
-    drawn = np.log(doubt.drawn_steps([plain, piped]))
-    for each, log_D in zip((plain, piped), drawn, strict=True):
-        wide = math.hypot(deviation(basis_of_step(each.done), shipped_factors()), doubt.own_deviation(each))
-        assert log_D.std() == pytest.approx(wide, rel=0.05)
-    assert sum(doubt.probabilities(np.exp(drawn))) == pytest.approx(1.0, abs=1e-12)
+def test_layouts_are_drawn_as_far_apart_as_their_difference_is_uncertain(plain, piped):
+    one, other = np.log(doubt.drawn_steps([plain, piped]))
+    of_both = deviation_between(plain.result.doubts, piped.result.doubts)
+    own = [doubt.own_deviation(each) for each in (plain, piped)]
+    assert (one - other).std() == pytest.approx(math.hypot(of_both, *own), rel=0.05)
+    assert np.median(one - other) == pytest.approx(math.log(plain.step_s / piped.step_s), abs=0.01)
+    assert sum(doubt.probabilities(np.exp([one, other]))) == pytest.approx(1.0, abs=1e-12)
 
 
 def test_equal_layouts_differ_by_their_own_errors_alone(plain):

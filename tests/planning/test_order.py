@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from traincast import api
 from traincast.errors import ConfigError
-from traincast.planning.doubt import OWN_DEVIATION, apart, chance_of_less
 from traincast.planning.order import in_order
-from traincast.simulation.widths import Z, shipped_widths
+from traincast.simulation.differences import chance_of_less, deviation_between
+from traincast.simulation.widths import Z
 
 JOB = {
     "model": "llama3.2-1b",
@@ -27,25 +27,12 @@ def plans():
     return api.plans(clusters=tuple(PRICES), gpus=8, rank_by="cost", gpu_hour_price=PRICES, **JOB)
 
 
-def test_errors_sum_to_the_interval_of_the_step(plans):
-    widths = shipped_widths()
-    for choice in plans.best:
-        spread, interval = math.hypot(*choice.errors.values()), choice.result.interval
-        assert math.log(interval.high_s / choice.step_s) == pytest.approx(widths["above"] * spread)
-        assert math.log(interval.low_s / choice.step_s) == pytest.approx(-widths["below"] * spread)
-
-
 def test_what_two_forecasts_share_cancels(plans):
     by_cluster = {each.cluster: each for each in plans.best}
-    one = by_cluster["h100"].errors
-    assert apart(one, one) == OWN_DEVIATION
-    for name in ("h200", "b200"):
-        other = by_cluster[name].errors
-        alone = math.hypot(math.hypot(*one.values()), math.hypot(*other.values()))
-        assert OWN_DEVIATION < apart(one, other) < alone
-        assert apart(one, other) == apart(other, one)
-    same_kind, other_kind = (apart(one, by_cluster[name].errors) for name in ("h200", "b200"))
-    assert same_kind < other_kind, "H100 and H200 compute alike"
+    one = by_cluster["h100"].doubts
+    assert deviation_between(one, one) == 0
+    same_kind, other_kind = (deviation_between(one, by_cluster[name].doubts) for name in ("h200", "b200"))
+    assert 0 < same_kind < other_kind, "H100 and H200 compute alike"
 
 
 def test_more_gpus_of_one_cluster_share_nearly_all():
@@ -53,7 +40,8 @@ def test_more_gpus_of_one_cluster_share_nearly_all():
     first, second = found.places
     assert (first.gpus, second.gpus) == (16, 8)
     assert not second.tied and second.confidence > 0.99
-    assert second.deviation < math.hypot(*found.best[0].errors.values()) / 1.5
+    interval = found.best[0].result.interval
+    assert second.deviation < math.log(interval.high_s / interval.low_s) / 2 / Z / 1.5
 
 
 def test_places_are_in_order_with_what_is_too_close_marked(plans):

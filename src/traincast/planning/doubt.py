@@ -17,7 +17,7 @@ import numpy as np
 
 from traincast.planning.finalists import Finalist
 from traincast.planning.published import FEWEST, kind_of, unpublished
-from traincast.simulation.differences import doubts_of, moves
+from traincast.simulation.differences import moves
 from traincast.workload.ops import FloatArray
 
 DRAWS = 4096
@@ -35,12 +35,14 @@ CAUTION = 0.8416
 
 
 def drawn_steps(finalists: Sequence[Finalist]) -> FloatArray:
-    """Return the steps of layouts in every draw, [N, D] seconds; the same for the same layouts."""
-    found = [moves(doubts_of(each.done)) for each in finalists]
+    """Return the steps of layouts in every draw, [N, D] seconds, without what moves all of them alike."""
+    found = [moves(each.result.doubts or {}) for each in finalists]
     names = sorted(set().union(*found), key=str)
     answer_NC = np.array([[each.get(name, 0.0) for name in names] for each in found])
+    # What moves all alike tells none of them apart.
+    answer_NC = answer_NC[:, np.ptp(answer_NC, axis=0) > 0]
     draws = np.random.default_rng(_SEED)
-    shared = draws.standard_normal((len(names), DRAWS))
+    shared = draws.standard_normal((answer_NC.shape[1], DRAWS))
     own = draws.standard_normal((len(finalists), DRAWS)) * np.array(list(map(own_deviation, finalists)))[:, None]
     step_N = np.array([each.step_s for each in finalists])
     steps: FloatArray = step_N[:, None] * np.exp(answer_NC @ shared + own)

@@ -39,12 +39,13 @@ TABLE = "training/difference_widths.csv"
 MULTIPLE = "multiple"
 """Row of the table that is no term: deviations to either side of the ratio that hold `LEVEL` of what is measured."""
 KNOWN, EFFICIENCY = "known", "efficiency"
+_QUARTERS = 4
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep")
 _SHARED: Mapping[str, tuple[str, ...]] = {
     "transfers": ("chip",),
-    "grouped GEMMs": ("chip",),
-    "GEMMs": ("chip",),
-    "launches": ("chip", "framework"),
+    "grouped GEMMs": ("architecture",),
+    "GEMMs": ("architecture",),
+    "launches": ("framework",),
     "new chip": ("chip",),
     "new architecture": ("architecture",),
     "new code": ("framework",),
@@ -70,7 +71,7 @@ def doubts(basis: Basis, table: FactorTable, job: Job, cluster: Cluster, step_s:
     found: dict[str, Mapping[Hashable, float]] = {
         KNOWN: _known(basis, table, job, cluster),
         EFFICIENCY: {"": math.log(_efficiency(job, cluster, step_s))},
-        **_things(job),
+        **_things(job, cluster),
     }
     return found
 
@@ -171,8 +172,8 @@ def _efficiency(job: Job, cluster: Cluster, step_s: float) -> float:
     return job.batch.tokens_per_step * needed / step_s / job.parallel.world_size / peak
 
 
-def _things(job: Job) -> dict[str, dict[Hashable, float]]:
-    """Return what a job is: of a number one reason for every doubling, of all else one for each value."""
+def _things(job: Job, cluster: Cluster) -> dict[str, dict[Hashable, float]]:
+    """Return what a job is: of a number reasons for every doubling, of all else one for each value."""
     parallel, batch = job.parallel, job.batch
     kernels = replace(job.kernels, padded_vocab=0)  # follows from tp
     return {
@@ -183,9 +184,10 @@ def _things(job: Job) -> dict[str, dict[Hashable, float]]:
         "precision": _one_of(job.precision),
         "software": {
             **_one_of(job.communication, job.sharding, job.recompute, job.offload, job.experts, kernels, job.optimizer),
-            **_one_of(("schedule", job.pipeline.schedule)),
+            **_one_of(("schedule", job.pipeline.schedule), ("shard", parallel.shard)),
         },
         "framework": _one_of(job.framework.name),
+        "chip": _one_of(cluster.gpu.name),
         "model": _one_of(job.model.name, job.finetuning),
     }
 
@@ -196,10 +198,10 @@ def _one_of(*values: object) -> dict[Hashable, float]:
 
 
 def _doublings(**numbers: int) -> dict[Hashable, float]:
-    """Return a reason for each doubling of a number, the last one by the share that it has of it."""
+    """Return reasons for each doubling of a number, one for every quarter of it: numbers drift apart as they differ."""
     found: dict[Hashable, float] = {}
     for name, number in numbers.items():
-        doublings = math.log2(max(1, number))
-        for place in range(math.ceil(doublings)):
-            found[name, place] = math.sqrt(min(1.0, doublings - place))
+        quarters = _QUARTERS * math.log2(max(1, number))
+        for place in range(math.ceil(quarters)):
+            found[name, place] = math.sqrt(min(1.0, quarters - place) / _QUARTERS)
     return found
