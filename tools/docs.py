@@ -47,6 +47,8 @@ _TIME_TAKEN = re.compile(r"\b(estimated in) [\d.,]+ (?:us|ms|s|min)\b")
 _ALIKE = 0.6
 """Least similarity of two lines, figures aside, of which one stands for the other."""
 _LIMIT_S = 600
+_VERDICTS = (0, 4, 5)
+"""Exit codes of commands that did what they were asked to; 4 and 5 are verdicts of ``check``."""
 
 
 class PageError(Exception):
@@ -195,7 +197,7 @@ def printed_by(command: str, folder: Path, *, fails: bool) -> list[str]:
         timeout=_LIMIT_S,
         check=False,
     )
-    if (done.returncode != 0) != fails:
+    if (done.returncode not in _VERDICTS) != fails:
         raise PageError(f"ends with {done.returncode}: {command}\n{done.stderr.strip()}")
     told = f"{done.stdout}{done.stderr}" if fails else done.stdout
     return [line.rstrip() for line in told.splitlines()]

@@ -91,8 +91,8 @@ def check_run(
 ) -> Check:
     """Hold the logs of a run against the forecast of its job, or against a good run and two forecasts.
 
-    `allowed` is the share by which a step may be longer. Causes are looked for where a step is longer, unless told
-    otherwise.
+    `allowed` is the share by which a step may be longer. Causes are looked for, unless told otherwise, where a step is
+    slower or may be.
     """
     series, apart = judged(logs)
     measured, before, notes = _measured(series, logs), None, [*(note for each in logs for note in each.notes), *apart]
@@ -104,6 +104,7 @@ def check_run(
         expected = by_baseline(base.step_s, mean_of(good_series), ratio_of(good.base, base))
         notes += [*(note for each in good.logs for note in each.notes), *good_apart]
     verdict = judge(mean_of(series), expected, allowed)
+    unsettled = verdict.word in (Word.SLOWER, Word.CANNOT_TELL)
     excess = Excess(expected.step_s, verdict.ratio, log_deviation(verdict))
     return Check(
         verdict=verdict,
@@ -111,7 +112,7 @@ def check_run(
         measured=measured,
         baseline=before,
         parts=parts_of_step(base.result.breakdown_s, expected, series.mean_s),
-        causes=possible_causes(tried(base), excess) if causes and excess.is_longer else (),
+        causes=possible_causes(tried(base), excess) if causes and unsettled and excess.is_longer else (),
         figures=_figures(logs, base, expected, series.mean_s),
         job=base.result.job,
         cluster=base.setting.cluster.name,

@@ -13,8 +13,6 @@ from traincast.report.terminal import layout as ui
 from traincast.units import counted, format_share, format_size, format_time
 
 _STYLES = {Word.AS_EXPECTED: "bold green", Word.FASTER: "bold green", Word.SLOWER: "bold red"}
-_ENOUGH = 0.5
-"""Share of a longer step from which on a cause that does not explain all of it explains a part."""
 
 
 def check_line(check: Check) -> str:
@@ -41,11 +39,10 @@ def print_check(check: Check) -> ui.View:
         if measured is not None:
             yield ui.text(f"{name}: {_steps(measured)}")
     yield from _figures(check.figures)
-    longer = verdict.ratio > 1
-    if longer and verdict.word is not Word.AS_EXPECTED:
+    if verdict.ratio > 1 and verdict.word is not Word.AS_EXPECTED:
         yield from _parts(check)
     if check.causes:
-        yield from _causes(check.causes, check)
+        yield from _causes(check)
     if check.assumptions:
         found = counted(len(check.assumptions), "assumption")
         yield ui.text(f"\nThe forecast makes {found}, which traincast predict lists.", "dim")
@@ -87,11 +84,8 @@ def _parts(check: Check) -> ui.View:
     yield from ui.section("What one part would have to take for this step", columns, check.parts)
 
 
-def _causes(causes: Sequence[PossibleCause], check: Check) -> ui.View:
+def _causes(check: Check) -> ui.View:
     unit = ui.TimeUnit.from_largest(check.expected.step_s)
-    title = "What may explain it, each by a forecast of its own"
-    if check.verdict.word is Word.AS_EXPECTED:
-        title = "What would explain the little that it is longer, if it is not chance"
     columns: tuple[ui.Column[PossibleCause], ...] = (
         ui.column("cause", "name", words=True, least=30),
         ui.column(f"step, {unit.name}", "step_s", unit.text),
@@ -99,6 +93,6 @@ def _causes(causes: Sequence[PossibleCause], check: Check) -> ui.View:
         ui.column("explains", "explains", lambda share: format_share(share, 0)),
         ui.column("chance", "chance", lambda share: format_share(share, 0)),
     )
-    yield from ui.section(title, columns, causes)
-    for number, each in enumerate(causes, 1):
+    yield from ui.section("What may explain it, each by a forecast of its own", columns, check.causes)
+    for number, each in enumerate(check.causes, 1):
         yield ui.indented(ui.hanging(f"{number}", f"look at: {each.look}"), "dim")
