@@ -391,7 +391,7 @@ def parse_share(text: str, path: str | None = None) -> float:
     Raises
     ------
     ConfigError
-        If it is no number, or out of range.
+        If it is not a number, or out of range.
     """
     plain = text.strip().removesuffix("%").strip()
     if not is_number(plain):

@@ -25,12 +25,12 @@ import numpy as np
 from datafiles import table_path
 from judges.board import Board
 from traincast.checking.base import Base, base_of
-from traincast.checking.causes import Excess, PossibleCause, Tried, possible_causes, tried
+from traincast.checking.causes import Excess, ForecastCause, PossibleCause, possible_causes, tried
 from traincast.checking.difference import of_same_job
 from traincast.checking.expected import by_baseline
 from traincast.checking.mean import Mean, mean_of
 from traincast.checking.series import Series, judged_series
-from traincast.checking.verdict import Verdict, Word, judge, log_deviation
+from traincast.checking.verdict import SpeedVerdict, Word, judge, log_deviation
 from traincast.hardware.clusters import load_cluster
 from traincast.job.options import StepOptions
 from traincast.job.words import said_of_job
@@ -53,7 +53,7 @@ class Checked(NamedTuple):
 
     good: str
     run: str
-    verdict: Verdict
+    verdict: SpeedVerdict
     ratio: float
     """Of medians of the later halves of both."""
 
@@ -80,7 +80,7 @@ def pairs() -> Iterator[Checked]:
             yield Checked(good, run, _verdict(good, run), _late(run) / _late(good))
 
 
-def _verdict(good: str, run: str, longer: float = 1.0) -> Verdict:
+def _verdict(good: str, run: str, longer: float = 1.0) -> SpeedVerdict:
     """Return the verdict on a run, made longer, with another as its baseline."""
     mean = mean_of(series()[run])
     return judge(Mean(longer * mean.step_s, mean.spread), by_baseline(1.0, mean_of(series()[good]), of_same_job()))
@@ -131,7 +131,7 @@ def _ratio(row: Mapping[str, str]) -> float:
 
 
 @cache
-def _tried(cluster: str, job: str) -> tuple[Tried, ...]:
+def _tried(cluster: str, job: str) -> tuple[ForecastCause, ...]:
     return tried(_base(cluster, job))
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from traincast.checking.causes import PAUSE, Excess, possible_causes, suspects, tried
+from traincast.checking.causes import PAUSE, Excess, known_causes, possible_causes, tried
 from traincast.checking.changes import read_change
 from traincast.checking.expected import by_forecast
 from traincast.checking.parts import parts_of_step
@@ -18,8 +18,8 @@ def found(base):
 
 
 def test_every_cause_says_its_change_what_shows_it_and_its_source():
-    assert len({each.name for each in suspects()}) == len(suspects())
-    for each in suspects():
+    assert len({each.name for each in known_causes()}) == len(known_causes())
+    for each in known_causes():
         assert each.change.text and each.look and each.source and each.odds > 0
 
 

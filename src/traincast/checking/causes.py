@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from traincast.checking.base import Base
-from traincast.checking.changes import Change, read_change
+from traincast.checking.changes import Fault, read_change
 from traincast.errors import TraincastError
 from traincast.job.condition_facts import job_facts
 from traincast.job.switches import Need, read_need
@@ -36,13 +36,13 @@ _ODDS_OF_PAUSE = OFTEN["seldom"]
 """A pause may be of any length, so that it fits every step: it goes behind what fits this one and is seen more."""
 
 
-class Suspect(Struct, frozen=True, kw_only=True):
+class KnownCause(Struct, frozen=True, kw_only=True):
     """A row of the table of causes."""
 
     name: str
     """In words that finish the sentence "it may be that"."""
     kind: str
-    change: Change
+    change: Fault
     needs: tuple[Need, ...]
     odds: float
     look: str
@@ -71,10 +71,10 @@ class PossibleCause(Struct, frozen=True, kw_only=True):
     """What shows whether it is so."""
 
 
-class Tried(NamedTuple):
+class ForecastCause(NamedTuple):
     """A cause that was forecast."""
 
-    suspect: Suspect
+    suspect: KnownCause
     ratio: float
     """What it makes of the forecast step."""
 
@@ -94,10 +94,10 @@ class Excess(NamedTuple):
 
 
 @cache
-def suspects() -> tuple[Suspect, ...]:
+def known_causes() -> tuple[KnownCause, ...]:
     """Return the table of causes."""
     return tuple(
-        Suspect(
+        KnownCause(
             name=row["name"],
             kind=row["kind"],
             change=read_change(row["change"]),
@@ -110,27 +110,29 @@ def suspects() -> tuple[Suspect, ...]:
     )
 
 
-def tried(base: Base) -> tuple[Tried, ...]:
+def tried(base: Base) -> tuple[ForecastCause, ...]:
     """Return what each cause that the job allows makes of its forecast; nothing of a step of too many operations."""
     if len(base.done.step.program) > MOST_OPS:
         return ()
-    facts, found = job_facts(base.job, base.setting.cluster), list[Tried]()
-    for each in suspects():
+    facts, found = job_facts(base.job, base.setting.cluster), list[ForecastCause]()
+    for each in known_causes():
         if all(any(one.holds(facts) for one in need) for need in each.needs):
             ratio = _ratio(base, each.change)
             if ratio is not None and ratio >= 1 + LEAST:
-                found.append(Tried(each, ratio))
+                found.append(ForecastCause(each, ratio))
     return tuple(found)
 
 
-def possible_causes(found: Sequence[Tried], excess: Excess, most: int | None = MOST_TOLD) -> tuple[PossibleCause, ...]:
+def possible_causes(
+    found: Sequence[ForecastCause], excess: Excess, most: int | None = MOST_TOLD
+) -> tuple[PossibleCause, ...]:
     """Return what may make a step as much longer as it is, the likeliest first; nothing of a step that is not longer.
 
     Of several of a kind the likeliest stands for all.
     """
     if not excess.is_longer:
         return ()
-    likeliest: dict[str, tuple[float, Tried]] = {}
+    likeliest: dict[str, tuple[float, ForecastCause]] = {}
     for each in found:
         weight = each.suspect.odds * _likelihood(each.ratio, excess)
         if weight > likeliest.get(each.suspect.kind, (0.0, each))[0]:
@@ -142,7 +144,7 @@ def possible_causes(found: Sequence[Tried], excess: Excess, most: int | None = M
     return tuple(causes[:most])
 
 
-def _ratio(base: Base, change: Change) -> float | None:
+def _ratio(base: Base, change: Fault) -> float | None:
     """Return what a change makes of the forecast step; None where there is nothing to change."""
     try:
         return change.applied(base).step_s / base.step_s
@@ -163,7 +165,7 @@ def _likelihood(ratio: float, excess: Excess) -> float:
     return math.exp(-off * off / 2)
 
 
-def _cause(tried: Tried, chance: float, excess: Excess) -> PossibleCause:
+def _cause(tried: ForecastCause, chance: float, excess: Excess) -> PossibleCause:
     suspect, ratio = tried
     return PossibleCause(
         name=suspect.name,

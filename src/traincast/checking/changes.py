@@ -40,7 +40,7 @@ _FOLLOW: Mapping[str, tuple[str, ...]] = {
 """Field to those that were right for its old value and are decided anew."""
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Fault(Struct, frozen=True, kw_only=True):
     """What is otherwise."""
 
     text: str
@@ -85,7 +85,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return replace(setting, edits=(*setting.edits, *self.work))
 
 
-def read_change(text: str) -> Change:
+def read_change(text: str) -> Fault:
     """Return a change as a table of causes has it.
 
     Raises
@@ -93,7 +93,7 @@ def read_change(text: str) -> Change:
     ConfigError
         If it names no field, work or rate, or a value that is not allowed.
     """
-    found = Change(text=text)
+    found = Fault(text=text)
     for each in filter(None, (part.strip() for part in text.split(";"))):
         name, star, factor = each.partition("*")
         if not star:
@@ -118,7 +118,7 @@ def _work_of(text: str) -> WorkEdit:
     raise ConfigError(f"is {quoted(text)}; what is multiplied must be work, a rate or a number of the job", "change")
 
 
-def _with_value(change: Change, text: str) -> Change:
+def _with_value(change: Fault, text: str) -> Fault:
     if text == f"{_ACROSS}=true":
         return replace(change, across_nodes=True)
     return replace(change, fields=(*change.fields, read_setting(text)))

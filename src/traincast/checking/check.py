@@ -11,9 +11,9 @@ from traincast.checking.expected import Expected, between, by_baseline, by_forec
 from traincast.checking.figures import Figure, flops_figure, memory_figure
 from traincast.checking.logged import Logged, judged
 from traincast.checking.mean import Mean, mean_of
-from traincast.checking.parts import Part, parts_of_step
+from traincast.checking.parts import NeededPart, parts_of_step
 from traincast.checking.series import Series
-from traincast.checking.verdict import Verdict, Word, judge, log_deviation
+from traincast.checking.verdict import SpeedVerdict, Word, judge, log_deviation
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.files import InputFile
@@ -31,7 +31,7 @@ class StepsLeftOut(Struct, frozen=True, kw_only=True):
     last_step: int
 
 
-class Measured(Struct, frozen=True, kw_only=True):
+class MeasuredSteps(Struct, frozen=True, kw_only=True):
     """The steps of a run, as they were judged."""
 
     step_s: float
@@ -55,13 +55,13 @@ class Measured(Struct, frozen=True, kw_only=True):
 class Check(Struct, frozen=True, kw_only=True):
     """Whether a run is as fast as it should be."""
 
-    verdict: Verdict
+    verdict: SpeedVerdict
     expected: Expected
-    measured: Measured | None
+    measured: MeasuredSteps | None
     """None where two jobs are compared without a run."""
-    baseline: Measured | None = None
+    baseline: MeasuredSteps | None = None
     """The good run, where there is one."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[NeededPart, ...] = ()
     """What each part of the step would have to take if it alone made the step as long as it is."""
     causes: tuple[PossibleCause, ...] = ()
     """What may make a longer step longer, the likeliest first."""
@@ -147,12 +147,12 @@ def check_between(before: Base, after: Base, allowed: float | None = None) -> Ch
     )
 
 
-def _measured(series: Series, logs: Sequence[Logged]) -> Measured:
+def _measured(series: Series, logs: Sequence[Logged]) -> MeasuredSteps:
     if not series.points:
         lines = sum(len(each.step) for each in logs)
         raise FormatError(f"none of its {lines:,} timed steps counts: all are warm-up, or no numbers", logs[0].path)
     sure = mean_of(series).spread is not None
-    return Measured(
+    return MeasuredSteps(
         step_s=series.mean_s,
         low_s=series.low_s if sure else None,
         high_s=series.high_s if sure else None,

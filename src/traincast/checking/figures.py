@@ -41,7 +41,7 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 
 def flops_figure(flops_per_s: float, base: Base, expected: Expected, step_s: float) -> Figure:
-    """Return the FLOP/s that a log prints of a GPU, beside what is expected of the same count."""
+    """Return the FLOP/s that a log prints of a GPU, with what is expected of the same count."""
     job = base.job
     tokens, gpus = job.batch.tokens_per_step, job.parallel.world_size
     counted = flops_per_s * step_s * gpus / tokens
@@ -85,7 +85,7 @@ def _counts(job: Job) -> dict[str, float]:
 
 
 def memory_figure(size_bytes: float, meaning: MemoryDefinition, base: Base) -> Figure:
-    """Return the peak memory that a log prints of a GPU, beside the forecast one of the same meaning."""
+    """Return the peak memory that a log prints of a GPU, with the forecast one of the same meaning."""
     memory = base.study.memory(base.job, lambda job: JobMemory(job, plan_in(base.study, job)))
     stage = max(memory.stages, key=lambda each: each.peak)
     expected = {"allocated": stage.allocated, "reserved": stage.reserved, "device": stage.peak}[meaning.kind]

@@ -10,7 +10,7 @@ LEAST = 0.001
 """Share of a step below which a part is not told."""
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class NeededPart(Struct, frozen=True, kw_only=True):
     """One part of the breakdown."""
 
     part: str
@@ -21,7 +21,7 @@ class Part(Struct, frozen=True, kw_only=True):
     """The same over what is expected of it."""
 
 
-def parts_of_step(breakdown_s: Mapping[str, float], expected: Expected, measured_s: float) -> tuple[Part, ...]:
+def parts_of_step(breakdown_s: Mapping[str, float], expected: Expected, measured_s: float) -> tuple[NeededPart, ...]:
     """Return the parts of the expected step, the largest first.
 
     A step that is expected by a good run is divided as the forecast is.
@@ -36,7 +36,7 @@ def parts_of_step(breakdown_s: Mapping[str, float], expected: Expected, measured
         needed_s = expected_s + excess_s
         possible = needed_s > 0
         found.append(
-            Part(
+            NeededPart(
                 part=name,
                 expected_s=expected_s,
                 needed_s=needed_s if possible else None,

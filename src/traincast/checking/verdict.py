@@ -29,7 +29,7 @@ class Word(StrEnum):
     CANNOT_TELL = "cannot tell"
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class SpeedVerdict(Struct, frozen=True, kw_only=True):
     """How a measured step compares to the expected one."""
 
     word: Word
@@ -44,12 +44,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """In a sentence."""
 
 
-def judge(measured: Mean, expected: Expected, allowed: float | None = None) -> Verdict:
+def judge(measured: Mean, expected: Expected, allowed: float | None = None) -> SpeedVerdict:
     """Return the verdict on a measured step; `allowed` is the share by which it may be longer, 0.05 for 5 %."""
     ratio = measured.step_s / expected.step_s
     low, high = _ends(measured, expected, ratio)
     word, why = _word(ratio, low, high, allowed)
-    return Verdict(word=word, ratio=ratio, low=low, high=high, allowed=allowed or 0.0, why=why)
+    return SpeedVerdict(word=word, ratio=ratio, low=low, high=high, allowed=allowed or 0.0, why=why)
 
 
 def _ends(measured: Mean, expected: Expected, ratio: float) -> tuple[float | None, float | None]:
@@ -81,6 +81,6 @@ def _word(ratio: float, low: float | None, high: float | None, allowed: float | 
     return Word.AS_EXPECTED, "the interval holds the expected step" if within else f"the step is not {longer}"
 
 
-def log_deviation(verdict: Verdict) -> float:
+def log_deviation(verdict: SpeedVerdict) -> float:
     """Return the standard deviation of the logarithm of the ratio; 0 where no interval is known."""
     return 0.0 if verdict.low is None or verdict.high is None else math.log(verdict.high / verdict.low) / 2 / Z

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 
 from traincast.checking.causes import PossibleCause
-from traincast.checking.check import Check, Measured
+from traincast.checking.check import Check, MeasuredSteps
 from traincast.checking.figures import Figure
-from traincast.checking.parts import Part
+from traincast.checking.parts import NeededPart
 from traincast.checking.verdict import Word
 from traincast.report.terminal import layout as ui
 from traincast.units import counted, format_share, format_size, format_time
@@ -49,7 +49,7 @@ def print_check(check: Check) -> ui.View:
     yield from ui.diagnostics("Warnings", check.warnings, "yellow", files=[each.path for each in check.inputs])
 
 
-def _steps(measured: Measured) -> str:
+def _steps(measured: MeasuredSteps) -> str:
     """Return what was measured, in a line."""
     within = ""
     if measured.low_s is not None and measured.high_s is not None:
@@ -75,7 +75,7 @@ def _tera(flops_per_s: float) -> str:
 
 def _parts(check: Check) -> ui.View:
     unit = ui.TimeUnit.from_largest(check.expected.step_s)
-    columns: tuple[ui.Column[Part], ...] = (
+    columns: tuple[ui.Column[NeededPart], ...] = (
         ui.column("part", "part", ui.spaced, words=True),
         ui.column(f"expected, {unit.name}", "expected_s", unit.text),
         ui.Column("needed", lambda each: "-" if each.needed_s is None else unit.text(each.needed_s)),
