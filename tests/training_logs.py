@@ -260,3 +260,11 @@ def _double(number, value):
 
 def _text(number, value):
     return bytes([number << 3 | 2]) + _varint(len(value)) + value
+
+
+def megatron_memory(iteration, megabytes, rank=0):
+    """Return what `report_memory` prints (megatron/training/utils.py, called by `training_log` after some lines)."""
+    return (
+        f"[Rank {rank}] (after {iteration} iterations) memory (MB) | allocated: {megabytes / 2} | max allocated: "
+        f"{megabytes} | reserved: {megabytes + 64} | max reserved: {megabytes + 64}"
+    )

@@ -48,6 +48,8 @@ class Found(Struct, frozen=True, kw_only=True):
     """What tells lines of different things apart, such as several progress bars."""
     framework: str = ""
     """Name of the dialect whose figures they are, where another wrote them down."""
+    doubtful: bool = False
+    """Whether `step_s` may as well be the time since the beginning."""
     steps: int | None = None
     """Steps of which the line tells the mean; None: those since the line before."""
 

@@ -10,19 +10,22 @@ import re
 from collections import Counter
 from datetime import datetime
 
+import numpy as np
 from msgspec.structs import replace
 
 from traincast.diagnostics import FileWarnings
 from traincast.errors import FormatError
 from traincast.formats.training_log.assembly import Assembly, Point
-from traincast.formats.training_log.contract import CutError, Dialect, Found, Line, WrongError
+from traincast.formats.training_log.contract import TIMES, CutError, Dialect, Found, Line, WrongError
 from traincast.formats.training_log.dialects import CSV, DIALECTS, dialect_of
 from traincast.formats.training_log.dialects.tables import is_header
 from traincast.formats.training_log.facts import TAG, WORDS, argument_of, facts_of_line, interrupts, starts
-from traincast.formats.training_log.record import TrainingLog
+from traincast.formats.training_log.record import Steps, TrainingLog
 from traincast.formats.training_log.sniff import COLOURS, LONGEST_LINE
 
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
+_FEWEST_OF_CLOCK = 12
+"""Times of steps that rise from each to the next so often are none: of noise alone one in 12! does."""
 _DATE_WITHIN = 80
 """Characters of a line in which a date is when it was printed."""
 
@@ -64,6 +67,8 @@ class LogLines:
         self._wrote: Counter[str] = Counter()
         """Frameworks whose figures others wrote down."""
         self._begun = False
+        self._doubtful = 0
+        """Lines whose time may be that since the beginning."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -118,6 +123,9 @@ class LogLines:
         return None
 
     def _step(self, text: str, dialect: Dialect, found: Found) -> Point | None:
+        if found.number is None and not found.values.keys() & {*TIMES}:
+            self.assembly.amend_memory(found.values["memory_bytes"])
+            return None
         self._settings_follow = False
         tag = TAG.match(text)
         if "clock_s" not in found.values and (clock_s := _clock_s(text[:_DATE_WITHIN])) is not None:
@@ -128,6 +136,7 @@ class LogLines:
         """Take in what is already known to be of a step, such as an entry of a document, as `feed` does a line."""
         self.number = self.number if number is None else number
         self._heads[dialect.name] += 1
+        self._doubtful += found.doubtful
         if found.framework:
             self._wrote[found.framework] += 1
         return self.assembly.take(found, rank, self.number)
@@ -168,13 +177,22 @@ class LogLines:
         return TrainingLog(
             path=self.path,
             framework=self._framework(),
-            steps=self.assembly.steps(),
+            steps=self._steps(),
             facts=self.facts,
             ranks=self.assembly.ranks,
             planned=self.assembly.planned,
             settings=self.settings,
             warnings=self.warnings.notes(),
         )
+
+    def _steps(self) -> Steps:
+        """Return the steps; times that do nothing but rise, under a name that says not of what, are of a clock."""
+        steps = self.assembly.steps()
+        if self._doubtful < _FEWEST_OF_CLOCK or not (np.diff(steps.step_s) > 0).all():
+            return steps
+        text = "the column time only rises: it is taken for the time since the beginning, and steps for its differences"
+        self.warnings.add("time-is-clock", text, int(steps.line[0]))
+        return steps.select(slice(None), clock_s=steps.step_s, step_s=np.full(len(steps), np.nan))
 
     def _framework(self) -> Dialect:
         """Return whose lines most are, with what its figures mean."""
