@@ -19,7 +19,7 @@ from traincast.formats.training_log.assembly import Assembly, Point
 from traincast.formats.training_log.contract import TIMES, CutError, Dialect, Found, Line, WrongError
 from traincast.formats.training_log.dialects import CSV, DIALECTS, dialect_of
 from traincast.formats.training_log.dialects.tables import is_header
-from traincast.formats.training_log.facts import TAG, WORDS, argument_of, facts_of_line, interrupts, starts
+from traincast.formats.training_log.facts import TAG, WORDS, facts_of_line, interrupts, settings_of_line, starts
 from traincast.formats.training_log.record import Steps, TrainingLog
 from traincast.formats.training_log.sniff import COLOURS, LONGEST_LINE
 
@@ -54,7 +54,8 @@ class LogLines:
         self.path, self.number = path, 0
         self.warnings = FileWarnings(path)
         self.assembly = Assembly(path=path, warnings=self.warnings, keep=keep)
-        self.settings: dict[str, str] = {}
+        self.settings: dict[str, dict[str, str]] = {}
+        """By whose they are."""
         self._readers = [(each.marks, each, each.opened()) for each in dialects]
         self._heads: Counter[str] = Counter()
         self._facts: list[dict[str, int | str]] = [{}]
@@ -153,8 +154,10 @@ class LogLines:
                 if self._heads:
                     self._facts.append({})
         if self._settings_follow:
-            if argument := argument_of(text):
-                self.settings.setdefault(*argument)
+            if listed := settings_of_line(text):
+                of = self.settings.setdefault(listed[0], {})
+                for setting, written in listed[1].items():
+                    of.setdefault(setting, written)
             for name, value in facts_of_line(text).items():
                 self._facts[-1].setdefault(name, value)
 
@@ -174,6 +177,7 @@ class LogLines:
         if not self._heads:
             raise self._nothing()
         self._tell_other_runs()
+        like = max(self.settings, key=lambda each: len(self.settings[each]), default="")
         return TrainingLog(
             path=self.path,
             framework=self._framework(),
@@ -181,7 +185,8 @@ class LogLines:
             facts=self.facts,
             ranks=self.assembly.ranks,
             planned=self.assembly.planned,
-            settings=self.settings,
+            settings=self.settings.get(like, {}),
+            settings_like=like,
             warnings=self.warnings.notes(),
         )
 
