@@ -96,6 +96,16 @@ def test_columns_of_two_runs_are_refused():
         read('"Step","a - step_time","b - step_time"', '"1","1.5","2.5"')
 
 
+def test_rows_of_several_runs_are_refused():
+    for rows in (
+        ["run,step,step_s", "a,1,1.5", "a,2,1.5", "b,1,2.5"],
+        [json.dumps({"run_name": name, "step": 1, "step_s": 1.5}) for name in "aab"],
+    ):
+        with pytest.raises(FormatError, match=r"steps of several runs \(column run(_name)?: 'a', 'b'\)") as caught:
+            read(*rows)
+        assert caught.value.line == len(rows)
+
+
 def test_a_clock_that_goes_back_tells_no_step_across():
     lines = [torchtitan_line(step, 7000, seconds=25 * step - (300 if step > 20 else 0)) for step in range(1, 40)]
     timed = timed_steps(read(*lines))

@@ -34,6 +34,10 @@ class WrongError(ValueError):
     """A line of a step with a number that cannot be one; the message says which and what it must be."""
 
 
+class RunsError(ValueError):
+    """A table of several runs; the message says how it tells."""
+
+
 class Found(Struct, frozen=True, kw_only=True):
     """What one line says of the step that it names."""
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from traincast.diagnostics import FileWarnings
 from traincast.errors import FormatError
 from traincast.formats.training_log.assembly import Assembly, Point
-from traincast.formats.training_log.contract import TIMES, CutError, Dialect, Found, Line, WrongError
+from traincast.formats.training_log.contract import TIMES, CutError, Dialect, Found, Line, RunsError, WrongError
 from traincast.formats.training_log.dialects import CSV, DIALECTS, dialect_of
 from traincast.formats.training_log.dialects.tables import is_header
 from traincast.formats.training_log.facts import TAG, WORDS, facts_of_line, interrupts, settings_of_line, starts
@@ -83,6 +83,11 @@ class LogLines:
 
         Of several ranks that print each step, that is what the first one says. Nothing comes back for other lines, and
         for those of steps that cannot be read: these are among the warnings.
+
+        Raises
+        ------
+        FormatError
+            If the rows of a table are of several runs.
         """
         self.number = self.number + 1 if number is None else number
         if "\x1b" in text:
@@ -100,6 +105,8 @@ class LogLines:
                         what = f"a line of a step as {dialect.title} prints it cannot be read"
                         self.warnings.add("step-cut", what, self.number)
                         return None
+                    except RunsError as error:
+                        raise FormatError(str(error), self.path, self.number) from None
                     except WrongError as error:
                         self._wrong = self._wrong or (str(error), self.number)
                         self.warnings.add(
