@@ -74,6 +74,12 @@ class _Columns:
             columns[name].append(point.values.get(name, math.nan))
         columns["interrupted"].append(point.interrupted)
 
+    def raise_last(self, name: str, value: float) -> None:
+        """Set a number of the last row to one that is larger, or where it has none."""
+        column = self._columns[name]
+        if not column[-1] >= value:
+            column[-1] = value
+
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         kinds = {"q": np.int64, "d": np.float64, "b": np.bool_}
         return {name: np.array(column, dtype=kinds[column.typecode]) for name, column in self._columns.items()}
@@ -128,6 +134,11 @@ class Assembly(Struct, kw_only=True):
         if self.keep:
             self.rows.add(point, [*self.series].index(found.series))
         return point if key == next(iter(self.streams)) else None
+
+    def amend_memory(self, size_bytes: float) -> None:
+        """Take in the memory of a rank that a line of its own says, of the step before; the most of ranks counts."""
+        if len(self.rows):
+            self.rows.raise_last("memory_bytes", size_bytes)
 
     def _loose(self, found: Found, line: int) -> Point | None:
         """Take in a line without a number: it counts as a step of its own only where no others say theirs.

@@ -17,6 +17,10 @@ _PREFIXES = ("train/", "perf/", "performance/", "metrics/", "time/", "timing/", 
 """What loggers put before the names of a group."""
 _SIDES = ("__min", "__max")
 """W&B's charts have the least and most of each value next to it."""
+_AMBIGUOUS = "throughput"
+"""Megatron-LM's FLOP/s, and next to other names of times anything."""
+_DOUBTFUL = "time"
+"""Of a step, or since the beginning."""
 _EPOCH_S = 1e8
 """A time above this is one since 1970, not that of a step."""
 
@@ -77,6 +81,15 @@ class Names:
             if other is None or column.rank < other[1].rank:
                 self.of[column.quantity] = (name, column)
 
+        name, column = self.of.get("flops_per_s", ("", None))
+        if column is not None and name.strip().lower().endswith(_AMBIGUOUS) and self.framework_of_times != "megatron":
+            del self.of["flops_per_s"]
+
+    @property
+    def framework_of_times(self) -> str:
+        """The framework whose name of the step's time it is."""
+        return self.of["step_s"][1].framework if "step_s" in self.of else ""
+
     @property
     def tell_steps(self) -> bool:
         """Whether a step and something that its time follows from are among them."""
@@ -114,7 +127,8 @@ class Names:
                 told[told_as] = value
         if not told.keys() & {*TIMES}:
             return None
-        return Found(values=told, number=int(step), framework=self.framework)
+        doubtful = "step_s" in self.of and self.of["step_s"][0].strip().lower() == _DOUBTFUL
+        return Found(values=told, number=int(step), framework=self.framework, doubtful=doubtful)
 
 
 def _number(value: object) -> float | None:

@@ -3,7 +3,7 @@
 src/megatron/bridge/training/utils/train_utils.py (main of August 2026): ``training_log``.
 """
 
-from traincast.formats.training_log.contract import Dialect
+from traincast.formats.training_log.contract import Dialect, MemoryDefinition
 from traincast.formats.training_log.dialects.megatron import FLOPS
 from traincast.formats.training_log.printed import Quantity, printed
 
@@ -20,4 +20,9 @@ BRIDGE = Dialect(
         ),
     ),
     flops=FLOPS,
+    memory=MemoryDefinition(
+        text="the most that PyTorch's allocator gave out, of the rank that logs it",
+        source="src/megatron/bridge/training/utils/train_utils.py: report_memory, memory/peak_allocated_gigabytes",
+        kind="allocated",
+    ),
 )

@@ -144,7 +144,7 @@ TRAINER = Dialect(
     name="hugging-face",
     title="Hugging Face's Trainer",
     example="10%|... | 100/1000 [01:05<09:45, 1.54it/s], {'loss': 2.5, ...}",
-    marks=("it/s]", "s/it]", "{'", "Total optimization steps"),
+    marks=("it/s]", "s/it]", "'loss'", "'train_runtime'", "Total optimization steps"),
     opened=_Console,
 )
 STATE = Dialect(

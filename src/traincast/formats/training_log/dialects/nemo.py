@@ -15,7 +15,8 @@ FLOPS = FlopsDefinition(
 )
 MEMORY = MemoryDefinition(
     text="the most that PyTorch's allocator gave out so far, of the rank that prints it",
-    source="nemo/lightning/pytorch/callbacks/memory_profiler.py: peak_memory_usage, torch.cuda.max_memory_allocated",
+    source="nemo/lightning/pytorch/callbacks/memory_callback.py: MemoryMonitor, allocated_bytes.all.peak / 1e9; "
+    "peak_memory_usage where a recipe logs that, in bytes",
     kind="allocated",
 )
 
@@ -32,6 +33,7 @@ NEMO = Dialect(
             Quantity("step_s", ("train_step_timing in s",), _END),
             Quantity("flops_per_s", ("TFLOPS_per_GPU",), _END, 1e12),
             Quantity("tokens_per_s", ("tokens_per_sec_per_gpu",), _END),
+            Quantity("memory_bytes", ("memory/peak_allocated_mem",), _END, 1e9),
             Quantity("memory_bytes", ("peak_memory_usage",), _END),
             Quantity("global_batch", ("global_batch_size",), _END),
             Quantity("loss", ("reduced_train_loss",), _END),
