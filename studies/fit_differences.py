@@ -31,7 +31,8 @@ from traincast.calibration.kind import BoolArray, FloatArray
 from traincast.calibration.run_factors import forecast_runs
 from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run, read_runs
 from traincast.estimate.factors import factors_on
-from traincast.simulation.differences import MULTIPLE, Doubts, difference_widths, doubts, squares_between
+from traincast.simulation.differences import MULTIPLE, Doubts, difference_widths, squares_between
+from traincast.simulation.doubts import doubts
 from traincast.simulation.widths import LEVEL, basis_of
 
 FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "difference_widths.csv"

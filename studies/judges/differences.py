@@ -43,7 +43,7 @@ def boards_of(told: Sequence[Told]) -> list[Board]:
 
 
 def _chosen(told: Sequence[Told], mine: BoolArray) -> list[Told]:
-    return [told[place] for place in np.flatnonzero(mine)]
+    return [each for each, is_mine in zip(told, mine.tolist(), strict=True) if is_mine]
 
 
 def inside_of(told: Sequence[Told]) -> BoolArray:

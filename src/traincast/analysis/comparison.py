@@ -4,14 +4,14 @@ Nothing is assumed of what only one side knows: it is listed as such.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import PurePath
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.analysis.part_words import common_part, in_common_words, times_whole_passes
-from traincast.analysis.summary import Interval, TrainingRun
+from traincast.analysis.summary import Interval, Ratio, TrainingRun
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.units import format_share, format_time
@@ -56,6 +56,8 @@ class Side(Struct, frozen=True, kw_only=True):
     """What a whole run takes, where its tokens are given and the side says those of a step."""
     how: str = ""
     """What a measured step is, where it is not one that was traced."""
+    doubts: Mapping[str, Mapping[Hashable, float]] | None = None
+    """Of a forecast: what it may be off by (`traincast.simulation.differences`)."""
     notes: tuple[Note, ...] = ()
     """How the step was measured."""
     warnings: tuple[Note, ...] = ()
@@ -113,6 +115,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
     a: Side
     b: Side
     step: Difference
+    ratio: Ratio | None = None
+    """How many times as long as the step of `a` that of `b` is, with the interval of that; None but of two forecasts,
+    of whose errors it holds those that they do not share."""
     breakdown: dict[str, Difference] | None
     """By owner of the instant; None where a side has no breakdown."""
     parts: dict[str, Difference]

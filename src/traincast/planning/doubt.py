@@ -17,7 +17,7 @@ import numpy as np
 
 from traincast.planning.finalists import Finalist
 from traincast.planning.published import FEWEST, kind_of, unpublished
-from traincast.simulation.differences import moves
+from traincast.simulation.differences import deviation_between, moves
 from traincast.workload.ops import FloatArray
 
 DRAWS = 4096
@@ -81,12 +81,15 @@ def regrets(steps_ND: FloatArray) -> tuple[float, ...]:
     return tuple((steps_ND / steps_ND.min(axis=0) - 1).mean(axis=1).tolist())
 
 
-def tied(steps_ND: FloatArray, step_s: Sequence[float]) -> tuple[bool, ...]:
-    """Return which layouts cannot be told from the fastest: nearer to it than their difference is uncertain."""
-    logs = np.log(steps_ND)
-    spread = (logs - logs[0]).std(axis=1)
-    behind = np.log(np.array(step_s)) - math.log(step_s[0])
-    return tuple((behind <= spread).tolist())
+def tied(finalists: Sequence[Finalist]) -> tuple[bool, ...]:
+    """Return which layouts are nearer to the first, the fastest, than the difference is uncertain: not to be told."""
+    first = finalists[0]
+
+    def spread(each: Finalist) -> float:
+        shared = deviation_between(first.result.doubts or {}, each.result.doubts or {})
+        return math.hypot(shared, own_deviation(first), own_deviation(each))
+
+    return tuple(each is first or math.log(each.step_s / first.step_s) <= spread(each) for each in finalists)
 
 
 def chance_faster(one: Finalist, other: Finalist) -> float:

@@ -233,7 +233,7 @@ def _choices(
         )
 
     steps_ND = drawn_steps(finalists)
-    ties = tied(steps_ND, [each.step_s for each in finalists])
+    ties = tied(finalists)
     return tuple(
         Choice(
             model=each.done.job.model.name,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
-from traincast.analysis.summary import Advice
+from traincast.analysis.summary import Advice, Ratio
 from traincast.calibration.cluster_calibration import Calibration
 from traincast.calibration.collective_comparison import CollectiveComparison, MeasuredPair
 from traincast.calibration.operator_calibration import OperatorCalibration
@@ -79,7 +79,7 @@ def _plan() -> DocumentShape:
 
 
 def _comparison() -> DocumentShape:
-    unwritten = ("step_s", "end_s", "part_s", "wait_s", "breakdown_s", "gpu_tdp_w")
+    unwritten = ("step_s", "end_s", "part_s", "wait_s", "breakdown_s", "gpu_tdp_w", "doubts")
     side, by_name = DocumentShape((Side,), unwritten), DocumentShape(values=_DIFFERENCE)
     parts = [DocumentShape(more={"rank": int, "part": str, "time_s": _EITHER})]
     only = DocumentShape(more={"ranks": tuple[int, ...], "parts": parts})
@@ -88,6 +88,7 @@ def _comparison() -> DocumentShape:
             "a": side,
             "b": side,
             "step_s": _DIFFERENCE,
+            "ratio": (DocumentShape((Ratio,)), None),
             "breakdown_s": (by_name, None),
             "parts_s": by_name,
             "waits_s": by_name,

@@ -126,6 +126,7 @@ def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
         "a": _side(comparison.a),
         "b": _side(comparison.b),
         "step_s": _difference(comparison.step),
+        "ratio": None if comparison.ratio is None else _fields(comparison.ratio),
         "breakdown_s": None if comparison.breakdown is None else _differences(comparison.breakdown),
         "parts_s": _differences(comparison.parts),
         "waits_s": _differences(comparison.waits),

@@ -11,7 +11,7 @@ from traincast.analysis.logged import logged_side
 from traincast.analysis.timed_program import timed_program
 from traincast.analysis.whole_step import measured_breakdown
 from traincast.dialects.recognise import draft_of_file
-from traincast.errors import FormatError
+from traincast.errors import FormatError, TraincastError
 from traincast.files import input_of, read_bytes, read_head
 from traincast.formats.contract import FileKind
 from traincast.formats.open import identify
@@ -30,12 +30,11 @@ from traincast.workload.workload import Workload
 _HEAD_BYTES = 4096
 
 Given = str | PathLike[str] | Result | Workload | Draft
+Forecast = Callable[[Draft | Result], Result]
 Known = Result | Workload | TrainingLog
 
 
-def sides_of(
-    given: Sequence[Given], read: Callable[[Path], Workload], predict: Callable[[Draft], Result]
-) -> list[Side]:
+def sides_of(given: Sequence[Given], read: Callable[[Path], Workload], predict: Forecast) -> list[Side]:
     """Return what was given as sides of a comparison.
 
     A training log is held against what the other side says of its job, and takes from it what it is silent about.
@@ -45,7 +44,7 @@ def sides_of(
     given : sequence
         Results, jobs, workloads that were measured, or paths.
     read, predict : callable
-        Read the traces of a run; forecast a job.
+        Read the traces of a run; forecast a job, or that of a result again.
 
     Raises
     ------
@@ -54,10 +53,23 @@ def sides_of(
     """
     known = [_known(each, read, predict) for each in given]
     forecast = next((each for each, _ in known if isinstance(each, Result)), None)
-    return [_side(each, name, forecast) for each, name in known]
+    sides = [_side(each, name, forecast) for each, name in known]
+    if all(isinstance(each, Result) and each.job is not None for each, _ in known):
+        return [_doubted(side, each, predict) for side, (each, _) in zip(sides, known, strict=True)]
+    return sides
 
 
-def _known(given: Given, read: Callable[[Path], Workload], predict: Callable[[Draft], Result]) -> tuple[Known, str]:
+def _doubted(side: Side, known: Known, predict: Forecast) -> Side:
+    """Return a forecast with what it may be off by; one that was read does not say it, and is made again for it."""
+    if side.doubts is not None or not isinstance(known, Result):
+        return side
+    try:
+        return replace(side, doubts=predict(known).doubts)
+    except TraincastError:
+        return side
+
+
+def _known(given: Given, read: Callable[[Path], Workload], predict: Forecast) -> tuple[Known, str]:
     """Return what was given, read or forecast, and its name for people."""
     if isinstance(given, Result):
         return given, ", ".join(file.path for file in given.inputs[:1]) or "result"
@@ -68,7 +80,7 @@ def _known(given: Given, read: Callable[[Path], Workload], predict: Callable[[Dr
     return _opened(Path(given), read, predict), str(given)
 
 
-def _opened(path: Path, read: Callable[[Path], Workload], predict: Callable[[Draft], Result]) -> Known:
+def _opened(path: Path, read: Callable[[Path], Workload], predict: Forecast) -> Known:
     """Return what a file or folder holds."""
     written = path / "result.json"
     # A folder that a simulation wrote to holds other files too; what it says is its result.

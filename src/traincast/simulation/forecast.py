@@ -31,7 +31,7 @@ from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.account import account
 from traincast.simulation.block_times import block_times
 from traincast.simulation.confidence import interval
-from traincast.simulation.differences import doubts_of
+from traincast.simulation.doubts import doubts_of
 from traincast.simulation.job_step import JobStep, factors_of, placed, plan_in, run_job
 from traincast.simulation.later import later
 from traincast.simulation.result import Result

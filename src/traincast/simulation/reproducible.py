@@ -43,7 +43,7 @@ from traincast.simulation.suggestions import (
     spread_of_files,
     suggestions,
 )
-from traincast.simulation.what_if import TOGETHER, Changed, Rerun, changed, check_what_ifs, what_ifs
+from traincast.simulation.what_if import TOGETHER, Again, Changed, Rerun, changed, check_what_ifs, what_ifs
 from traincast.workload.workload import Workload
 
 DEFAULT_CLUSTER = "h100"
@@ -125,21 +125,24 @@ def reproducible_simulation(
     with part(0.0, _SHARE_OF_STEP if chosen.setting.suggest else 1.0):
         result = explained(simulate(workload, chosen.setting, study))
 
-    def rerun(change: Changed) -> float:
+    def rerun(change: Changed) -> Again:
         if not change.fields:
-            return timed(workload, change.setting, study).timeline.step_s
+            return Again(timed(workload, change.setting, study).timeline.step_s)
         if read_again is None:
             raise ConfigError(f"cannot change {next(iter(change.fields))} of a workload that was built in Python")
         of_layout = [*LayoutOptions.__struct_fields__]
         unknown = next((name for name in change.fields if name not in of_layout), None)
         if unknown is not None:
             raise ConfigError(f"{unknown} applies to a job, and this is a file; {known_names(unknown, of_layout)}")
-        return timed(read_again(replace(workload.layout, **change.fields)), change.setting, study).timeline.step_s
+        layout = replace(workload.layout, **change.fields)
+        return Again(timed(read_again(layout), change.setting, study).timeline.step_s)
 
     result = _suggested(result, chosen.setting, options_of_files(result, workload.layout), rerun)
     result = _with_what_ifs(result, chosen.setting, rerun)
     if chosen.setting.suggest and result.program is not None and len(result.program) <= MOST_OPS:
-        result = replace(result, other_layouts=other_layouts(workload, chosen.setting, rerun))
+        result = replace(
+            result, other_layouts=other_layouts(workload, chosen.setting, lambda change: rerun(change).step_s)
+        )
     result = _in_the_long_run(result, chosen.setting, lambda setting: timed(workload, setting, study))
     result = with_training_run(result, chosen.setting, chosen.setting.tokens_per_step)
     record = RunRecord(
@@ -191,9 +194,10 @@ def reproducible_forecast(
     )
     result = explained(result)
 
-    def rerun(change: Changed) -> float:
+    def rerun(change: Changed) -> Again:
         other, again = change.setting.cluster, _changed_job(job, change)
-        return forecast(decide(again, other)[2], change.setting, allow_oom=allow_oom, study=study).iteration_time_s
+        found = forecast(decide(again, other)[2], change.setting, allow_oom=allow_oom, study=study)
+        return Again(found.iteration_time_s, found.doubts)
 
     if isinstance(request, JobRequest):
         result = replace(result, advice=later(lambda: advice_for(request, decided, result, done, study)))
@@ -231,7 +235,7 @@ def _suggested(
             result,
             spread or spread_of_files(result, setting.cluster),
             options,
-            lambda text: rerun(changed(plain, [text])),
+            lambda text: rerun(changed(plain, [text])).step_s,
             setting.engine,
         )
     return replace(result, suggestions=found)
@@ -269,7 +273,7 @@ def _with_what_ifs(result: Result, setting: Setting, rerun: Rerun) -> Result:
     """Return a result with the steps of what its options ask to try; itself where they ask nothing."""
     if not setting.what_if:
         return result
-    found = what_ifs(setting.what_if, setting, result.iteration_time_s, rerun)
+    found = what_ifs(setting.what_if, setting, Again(result.iteration_time_s, result.doubts), rerun)
     idle = [each.change for each in found if each.saving_s == 0 and each.change != TOGETHER]
     why = ""
     if any(each.algorithm == MEASURED for each in result.collectives):

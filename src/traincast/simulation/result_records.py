@@ -114,6 +114,9 @@ class WhatIfResult(IndexedByName, frozen=True, kw_only=True):
     iteration_time_s: float
     saving_s: float
     """The step as it is, less the one with the change."""
+    saving_low_s: float | None = None
+    """Between these that lies in 90 of 100 cases; None but of forecasts."""
+    saving_high_s: float | None = None
 
 
 class ParallelFacts(IndexedByName, frozen=True, kw_only=True):

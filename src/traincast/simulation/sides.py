@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 
 from traincast.analysis.comparison import Side
+from traincast.analysis.summary import Ratio
+from traincast.simulation.differences import ratio_of
 from traincast.simulation.result import Result
 
 
@@ -24,7 +26,15 @@ def simulated_side(result: Result, name: str) -> Side:
         gpus=result.parallel.world_size,
         gpu_tdp_w=result.cluster.gpu_tdp_w,
         training_run=result.training_run,
+        doubts=result.doubts,
     )
+
+
+def ratio_of_sides(a: Side, b: Side) -> Ratio | None:
+    """Return how many times as long one step is as another; None where one was not forecast."""
+    if a.doubts is None or b.doubts is None:
+        return None
+    return ratio_of(a.step_s, a.doubts, b.step_s, b.doubts)
 
 
 def replayed_side(result: Result, name: str) -> Side | None:

@@ -18,6 +18,7 @@ from traincast.job.changes import FieldEdit, WorkEdit, parse_change
 from traincast.job.options import LayoutOptions
 from traincast.job.request import JOB_FIELDS
 from traincast.names import find_name, known_names
+from traincast.simulation.differences import Doubts, ratio_of
 from traincast.simulation.result_records import WhatIfResult
 from traincast.simulation.step import Setting
 from traincast.tables import decoded
@@ -50,12 +51,22 @@ class Changed(Struct, frozen=True):
     """Fields of the job, or of the layout of files, that are other than they were."""
 
 
-Rerun = Callable[[Changed], float]
-"""Simulates a changed run and returns its step, in seconds."""
+class Again(Struct, frozen=True):
+    """A run that was simulated again."""
+
+    step_s: float
+    doubts: Doubts | None = None
+    """What it may be off by, where it was forecast."""
 
 
-def what_ifs(texts: Sequence[str], setting: Setting, step_s: float, rerun: Rerun) -> tuple[WhatIfResult, ...]:
+Rerun = Callable[[Changed], Again]
+"""Simulates a changed run."""
+
+
+def what_ifs(texts: Sequence[str], setting: Setting, start: Again, rerun: Rerun) -> tuple[WhatIfResult, ...]:
     """Return the step with each of some changes, and with all of them where there are several.
+
+    `start` is the run as it is; of forecasts a saving has the interval of the ratio of both.
 
     Raises
     ------
@@ -68,12 +79,21 @@ def what_ifs(texts: Sequence[str], setting: Setting, step_s: float, rerun: Rerun
     found = []
     for name, changes in tries:
         try:
-            changed_s = rerun(changed(replace(setting, what_if=()), changes))
+            after = rerun(changed(replace(setting, what_if=()), changes))
         except TraincastError as error:
             error.add_note(f"with the what-if {' and '.join(changes)}")
             raise
-        found.append(WhatIfResult(change=name, iteration_time_s=changed_s, saving_s=step_s - changed_s))
+        found.append(_result(name, start, after))
     return tuple(found)
+
+
+def _result(name: str, start: Again, after: Again) -> WhatIfResult:
+    found = WhatIfResult(change=name, iteration_time_s=after.step_s, saving_s=start.step_s - after.step_s)
+    if start.doubts is None or after.doubts is None:
+        return found
+    ratio = ratio_of(start.step_s, start.doubts, after.step_s, after.doubts)
+    low_s, high_s = (start.step_s * (1 - end) for end in (ratio.high, ratio.low))
+    return replace(found, saving_low_s=low_s, saving_high_s=high_s)
 
 
 def check_what_ifs(setting: Setting) -> None:

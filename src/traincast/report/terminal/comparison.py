@@ -8,6 +8,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
+from traincast.analysis.summary import Ratio
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.training_run import training_runs
 from traincast.units import format_share, format_time
@@ -67,7 +68,7 @@ def print_comparison(comparison: Comparison, *, ranks: bool = False) -> ui.View:
         shares = utilisation(side.mfu, None, side.mfu_peak, side.mfu_16_bit)
         facts = (side.what, side.how, _within(side), _tokens(side), shares)
         yield ui.text(f"{label}: {side.name} ({', '.join(filter(None, facts))})")
-    if (verdict := _verdict(comparison)) is not None:
+    if (verdict := _verdict(comparison) or _told(comparison.ratio)) is not None:
         yield ui.text(verdict)
     yield from training_runs(comparison.a.training_run, comparison.b.training_run)
     if comparison.breakdown is not None:
@@ -148,6 +149,15 @@ def _verdict(comparison: Comparison) -> str | None:
     inside = forecast.interval.low_s <= measured.step_s <= forecast.interval.high_s
     where = "within" if inside else "above" if measured.step_s > forecast.interval.high_s else "below"
     return f"The measured step is {where} the interval of the forecast."
+
+
+def _told(ratio: Ratio | None) -> str | None:
+    """Say how sure the difference of two forecasts is; None where it has no interval, or is none."""
+    if ratio is None or ratio.low == ratio.high:
+        return None
+    ends = f"{format_share(ratio.low - 1, 1, '+')} to {format_share(ratio.high - 1, 1, '+')}"
+    told = "" if ratio.is_told else ": too close to tell which is shorter"
+    return f"{format_share(ratio.level, 0)} interval of the difference {ends}{told}"
 
 
 def _headline(step: Difference) -> str:

@@ -316,10 +316,17 @@ def _other_layouts(result: Result) -> ui.View:
 def _what_if(result: Result) -> ui.View:
     """Yield what each change that was tried makes of the step."""
     unit = ui.TimeUnit.from_largest(result.iteration_time_s)
+
+    def sure(each: WhatIfResult) -> str:
+        if each.saving_low_s is None or each.saving_high_s is None:
+            return ""
+        return f"{unit.brief(each.saving_low_s)} to {unit.brief(each.saving_high_s)}"
+
     columns: tuple[ui.Column[WhatIfResult], ...] = (
         ui.Column("change", lambda each: each.change, words=True),
         ui.column(f"step, {unit.name}", "iteration_time_s", unit.text),
         ui.column(f"saves, {unit.name}", "saving_s", unit.text),
+        *([ui.Column("90 % interval", sure)] if any(each.saving_low_s is not None for each in result.what_if) else []),
     )
     yield from ui.section("What if", columns, result.what_if)
 
