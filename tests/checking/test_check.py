@@ -69,13 +69,18 @@ def test_too_few_steps_tell_nothing(log):
     assert (found.verdict.word, found.exit_code) == (Word.CANNOT_TELL, 5)
 
 
-def test_an_overlap_that_is_off_is_the_first_cause(log, forecast):
-    off = traincast.predict(overlap_grad_reduce=False, overlap_param_gather=False, **JOB)
-    good = log("good.log", 1.0, noise=0.001)
-    slow = log("slow.log", off.iteration_time_s / forecast.iteration_time_s, noise=0.001)
-    found = traincast.check(slow, baseline=good, **JOB)
+def test_an_overlap_that_is_off_is_the_first_cause(tmp_path):
+    job = {**JOB, "global_batch": 16}
+    on_s = traincast.predict(**job).iteration_time_s
+    off_s = traincast.predict(overlap_grad_reduce=False, overlap_param_gather=False, **job).iteration_time_s
+    good, slow = (
+        write_log(tmp_path / name, step_s, batch=16, noise=0.001) for name, step_s in (("good", on_s), ("slow", off_s))
+    )
+    found = traincast.check(slow, baseline=good, **job)
+    assert found.exit_code == 4
     assert found.causes[0].kind == "overlap"
     assert "gradients" in found.causes[0].name
+    assert found.causes[0].explains == pytest.approx(1.0, abs=0.1)
 
 
 def test_logs_of_several_nodes_are_one_run_and_one_of_another_run_is_told(log):
