@@ -1,5 +1,8 @@
 """A whole check of logs: what they tell, against a forecast or a good run."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 import traincast
@@ -8,6 +11,7 @@ from traincast.checking.verdict import Word
 from traincast.errors import ConfigError, FormatError
 
 JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "tp": 2, "pp": 2, "global_batch": 64, "seq_length": 4096}
+EXAMPLES = Path(__file__).parents[2] / "examples" / "check"
 FIELDS = ("gpus", "tp", "pp", "global_batch", "seq_length")
 
 
@@ -120,6 +124,23 @@ def test_a_log_without_arguments_needs_a_job_and_a_job_of_a_baseline_needs_its_l
         traincast.check(run)
     with pytest.raises(ConfigError, match="baseline"):
         traincast.check(run, baseline_job=traincast.Draft(model="llama3-8b"), **JOB)
+
+
+def test_a_baseline_of_other_arguments_is_forecast_by_its_own(tmp_path):
+    text = (EXAMPLES / "last_good.log").read_text()
+    other = tmp_path / "other.log"
+    # Both take as long, but one had half of the batch to do: the other should take about twice as long.
+    other.write_text(re.sub(r"(global_batch_size \.+) 128", r"\1 64", text))
+    found = traincast.check(EXAMPLES / "last_good.log", cluster="h100", baseline=other, causes=False)
+    assert found.verdict.word is Word.FASTER
+    assert 0.45 < found.verdict.ratio < 0.65
+
+
+def test_starts_are_told_and_each_warms_up(tmp_path):
+    (tmp_path / "twice.log").write_text(2 * (EXAMPLES / "last_good.log").read_text())
+    found = traincast.check(tmp_path / "twice.log", cluster="h100", causes=False)
+    assert any("started 2 times" in note.text for note in found.warnings)
+    assert {each.reason: each.count for each in found.measured.left_out}["warm-up"] > 2
 
 
 def test_a_change_is_judged_before_anything_runs():

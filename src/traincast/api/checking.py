@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -62,7 +62,7 @@ def check(
     baseline : path or sequence of paths, optional
         Logs of a run that was good. What is expected is then its step times the ratio of two forecasts.
     baseline_job : as `job`, optional
-        What ran there; by default the same job.
+        What ran there; by default what its log says, where the job of `logs` is told so, too, else the same job.
     fail_above : float or str, optional
         Share by which a step may be longer than expected: 0.05, or ``"5%"``.
     like, strict, recipe
@@ -80,21 +80,23 @@ def check(
     (said,) = sorted_out(words, JOB_WORDS)
     over, study = draft_of_words(said), Study()
     read = _read(logs)
-    given = _job_of(read[0][0]) if job is None and over.model is None else job
-    base = _forecast(given, over, cluster, study, like=like, strict=strict, recipe=recipe)
-    good = None
-    inputs = [file for _, file in read]
-    if baseline is not None:
-        good_read = _read(baseline)
-        inputs += [file for _, file in good_read]
-        before = base if baseline_job is None else _forecast(baseline_job, over, cluster, study)
-        known = said_of_job(before.job)
-        good = Good(logs=tuple(logged(log, known) for log, _ in good_read), base=before)
-    elif baseline_job is not None:
+    own = job is None and over.model is None
+    base = _forecast(
+        _job_of(read[0].log) if own else job, over, cluster, study, like=like, strict=strict, recipe=recipe
+    )
+    if baseline_job is not None and baseline is None:
         raise ConfigError("is of a baseline; give its logs, too", "baseline_job")
+    good_read = [] if baseline is None else _read(baseline)
+    before = base
+    if baseline_job is not None:
+        before = _forecast(baseline_job, over, cluster, study)
+    elif good_read and own and not _same_job(read[0].log, good_read[0].log):
+        before = _forecast(_job_of(good_read[0].log), over, cluster, study)
+    good = _good(before, good_read) if good_read else None
     known = said_of_job(base.job)
-    found = check_run(base, [logged(log, known) for log, _ in read], good, _allowed(fail_above), causes=causes)
-    return replace(found, inputs=(*inputs, *base.result.inputs))
+    found = check_run(base, [logged(each.log, known) for each in read], good, _allowed(fail_above), causes=causes)
+    inputs = (*(each.file for each in (*read, *good_read)), *base.result.inputs)
+    return replace(found, inputs=inputs)
 
 
 @takes(JOB_WORDS)
@@ -132,11 +134,33 @@ def _allowed(share: float | str | None) -> float | None:
     return parse_share(share, "fail_above") if isinstance(share, str) else checked_field("fail_above", share)
 
 
-def _read(logs: Logs) -> list[tuple[TrainingLog, InputFile]]:
+class _Read(NamedTuple):
+    """A log, and the file that it is from."""
+
+    log: TrainingLog
+    file: InputFile
+
+
+def _read(logs: Logs) -> list[_Read]:
     paths = [logs] if isinstance(logs, (str, PathLike)) else list(logs)
     if not paths:
         raise ConfigError("no log was given")
-    return [(read_log(Path(path)), input_of(Path(path), TRAINING_LOG.name)) for path in paths]
+    return [_Read(read_log(Path(path)), input_of(Path(path), TRAINING_LOG.name)) for path in paths]
+
+
+def _good(base: Base, read: Sequence[_Read]) -> Good:
+    known = said_of_job(base.job)
+    return Good(logs=tuple(logged(each.log, known) for each in read), base=base)
+
+
+def _same_job(one: TrainingLog, other: TrainingLog) -> bool:
+    """Say whether two logs are of one job, as far as they list its arguments."""
+    drafts = draft_of_log(one), draft_of_log(other)
+    return None in drafts or _said(drafts[0]) == _said(drafts[1])
+
+
+def _said(draft: Draft | None) -> tuple[object, ...]:
+    return () if draft is None else (draft.model, *sorted(draft.fields.items(), key=lambda each: each[0]))
 
 
 def _job_of(log: TrainingLog) -> Draft:

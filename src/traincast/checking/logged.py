@@ -52,6 +52,10 @@ def logged(log: TrainingLog, known: Mapping[str, int]) -> Logged:
         text = "gives rates, but not how many tokens and GPUs a step has; give the job (--job)"
         raise FormatError(text, log.path, int(log.steps.line[0]))
     notes = [*timed.notes, *_contradictions(log, known)]
+    if lost := len(log.steps) - len(timed.steps):
+        notes.append(Note("without-time", f"{counted(lost, 'step')} of {len(log.steps):,} without a time", log.path))
+    if log.starts > 1:
+        notes.append(Note("starts", f"the run was started {log.starts} times; the steps of all starts count", log.path))
     kept = _of_last_batch(timed.steps, log.path, notes)
     steady = ~np.logical_or.reduce([*_told(kept).values()])
     return Logged(
