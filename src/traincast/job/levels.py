@@ -10,12 +10,13 @@ its recipes set, each with the conditions under which they do::
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
 
 from traincast.errors import ConfigError
-from traincast.job.conditions import broken, read_conditions
+from traincast.job.conditions import Condition, broken, read_conditions
 from traincast.job.fields import FIELDS
 from traincast.names import known_names
 from traincast.tables import decoded
@@ -26,7 +27,7 @@ LEVELS = (OUT_OF_THE_BOX, USUAL, BEST)
 """As the program comes, as its published recipes set it, and with all that it can do, which a plan searches."""
 
 
-class Habit(Struct, frozen=True, kw_only=True):
+class Habit(Struct, frozen=True, kw_only=True, dict=True):
     """What is set under some conditions, and where that stands."""
 
     settings: tuple[tuple[str, Any], ...]
@@ -37,7 +38,11 @@ class Habit(Struct, frozen=True, kw_only=True):
 
     def applies(self, facts: Mapping[str, Any]) -> bool:
         """Say whether all its conditions hold."""
-        return broken(read_conditions(";".join(self.when), "habits.when"), facts) is None
+        return broken(self._conditions, facts) is None
+
+    @cached_property
+    def _conditions(self) -> tuple[Condition, ...]:
+        return read_conditions(";".join(self.when), "habits.when")
 
 
 def read_plain(table: object, shown: str) -> Habit:
@@ -107,9 +112,10 @@ def _setting(name: str, raw: object, shown: str, place: str) -> tuple[str, Any]:
     from traincast.job.choices import choices_of  # both ask frameworks, which have levels
     from traincast.job.request import JOB_FIELDS
 
-    settable = [each for each in JOB_FIELDS if each not in ("model", "framework", "year", "tuned")]
+    settable = [each for each in JOB_FIELDS if FIELDS[each].group != "run"]
     if name not in settable:
-        raise ConfigError(f"is not a field of a job; {known_names(name, settable)} (in {shown})", f"{place}.{name}")
+        text = f"is not a field that software sets; {known_names(name, settable)} (in {shown})"
+        raise ConfigError(text, f"{place}.{name}")
     plain = list(raw) if isinstance(raw, tuple) else raw
     try:
         return name, decoded(name, JOB_FIELDS[name].type, plain, choices_of(FIELDS[name]))

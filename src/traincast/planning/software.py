@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from traincast.hardware.cluster import Cluster
 from traincast.job.condition_facts import machine_facts, model_facts
+from traincast.job.conditions import Condition
 from traincast.job.fields import FIELDS, left_open, said_together, ways
 from traincast.job.frameworks import Framework
 from traincast.job.request import JOB_FIELDS, JobRequest
@@ -29,6 +30,9 @@ _SPLITS = frozenset(left_open())
 
 Options = tuple[Switch | None, ...]
 """Of one axis; None is none of its switches."""
+
+Held = tuple[bool | None, ...]
+"""Which of some conditions hold; None: of what is not known yet."""
 
 
 class Software(Struct, frozen=True, kw_only=True, dict=True):
@@ -80,8 +84,29 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
 
     def choices(self, known: Mapping[str, Any]) -> tuple[Settings, ...]:
         """Return every combination of settings that is tried with some degrees; `known` are facts of these."""
-        tried = (each for taken in self._tried(known) for each in self._with_best(taken, known))
-        return tuple(dict.fromkeys(map(self._settings, tried)))
+        held = self._held(known)
+        if held not in self._choices:
+            tried = (each for taken in self._tried(known) for each in self._with_best(taken, known))
+            self._choices[held] = tuple(dict.fromkeys(map(self._settings, tried)))
+        return self._choices[held]
+
+    @cached_property
+    def _choices(self) -> dict[Held, tuple[Settings, ...]]:
+        return {}
+
+    @cached_property
+    def _allowed(self) -> dict[tuple[Settings, Held], bool]:
+        return {}
+
+    def _held(self, known: Mapping[str, Any]) -> Held:
+        """Return which conditions hold of what is known of a layout: nothing else of it matters here."""
+        return tuple(each.holds(known) if each.name in known else None for each in self._conditions)
+
+    @cached_property
+    def _conditions(self) -> tuple[Condition, ...]:
+        """All conditions of switches."""
+        switches = (each for options in self.axes.values() for each in options if each)
+        return tuple(dict.fromkeys(each for switch in switches for need in switch.needs for each in need))
 
     def _tried(self, known: Mapping[str, Any]) -> Iterator[list[Switch]]:
         """Yield every choice of the axes that must be tried."""
@@ -129,6 +154,12 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
 
         What the framework does by itself stands where it is refused if there is nothing else, for it has no effect.
         """
+        key = settings, self._held(known)
+        if key not in self._allowed:
+            self._allowed[key] = self._allows(settings, known)
+        return self._allowed[key]
+
+    def _allows(self, settings: Settings, known: Mapping[str, Any]) -> bool:
         said = {**self.defaults, **dict(settings)}
         for options in self.axes.values():
             chosen = _chosen(options, said)

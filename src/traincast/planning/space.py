@@ -17,7 +17,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
 from traincast.job.condition_facts import job_facts, layout_facts, precision_facts
 from traincast.job.degrees import check_model
-from traincast.job.fields import ways
+from traincast.job.fields import fields, ways
 from traincast.job.frameworks import CP_KINDS, Framework
 from traincast.job.habits import settings_of
 from traincast.job.job import Job
@@ -46,10 +46,7 @@ split 8,192 tokens over two ranks (NVIDIA/dgxc-benchmarking, llama3.1)."""
 _LEAST_DISPATCHER = "deepep"
 """Dispatcher with the fewest kernels of its own."""
 
-_DECIDED_LATER = (
-    *("recompute", "recompute_layers", "recompute_method", "recompute_modules", "offload_activations"),
-    *("zero", "overlap_grad_reduce", "overlap_param_gather"),
-)
+_DECIDED_LATER = {*Recompute.__struct_fields__, *(each.name for each in fields(group="sharding") if each.is_axis)}
 """Facts that each layout of a pipeline decides."""
 
 

@@ -28,7 +28,7 @@ _LEAST_GAIN = 0.002
 """Share of the step that a switch must save: less is not a reason to touch a job."""
 _TOLD = 0.001
 """Share of the step that a switch must save to stay on."""
-_SIMULATED = 3
+_SIMULATED = 2
 """Layouts of a lower level of effort that are simulated."""
 _KEPT = 48
 """Layouts of either end of a screen that lower levels are tried on: the fastest, and those of least memory."""
@@ -75,8 +75,8 @@ def reached(screen: Screen, screened: Screened, best: Layout, level: str, simula
         for degrees, _, schedule, vpp in map(_key, (*screened.layouts[:_KEPT], *screened.layouts[-_KEPT:]))
         for size in screen.space.micro_batches(degrees.dp)
     }
-    found = (*_fastest(of_level, {_key(best)}, simulate, 1), *_fastest(of_level, kept, simulate))
-    chosen = min(found or _fastest(of_level, None, simulate), key=cautious_s, default=None)
+    found = _fastest(of_level, {_key(best), *kept}, simulate) or _fastest(of_level, None, simulate)
+    chosen = min(found, key=cautious_s, default=None)
     if chosen is None:
         return Effort(level=level, layout=None, step_s=None, peak_bytes=None)
     return Effort(level=level, layout=chosen.layout, step_s=chosen.step_s, peak_bytes=chosen.peak_bytes)
@@ -87,11 +87,9 @@ def _key(layout: Layout) -> Key:
     return degrees, layout.micro_batch, layout.schedule, layout.vpp
 
 
-def _fastest(
-    screen: Screen, wanted: Collection[Key] | None, simulate: Simulate, count: int = _SIMULATED
-) -> Sequence[Finalist]:
+def _fastest(screen: Screen, wanted: Collection[Key] | None, simulate: Simulate) -> Sequence[Finalist]:
     try:
-        return simulated(screen.run(keep=count, wanted=wanted), simulate, count)
+        return simulated(screen.run(keep=_SIMULATED, wanted=wanted), simulate, _SIMULATED)
     except TraincastError:
         return ()
 

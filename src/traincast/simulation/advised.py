@@ -9,6 +9,7 @@ from traincast.analysis.summary import Advice
 from traincast.estimate.factors import factors_on
 from traincast.estimate.memory import JobMemory, usable_bytes
 from traincast.job.condition_facts import job_facts
+from traincast.job.fields import fields as fields_of
 from traincast.job.job import Job
 from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.resolve import resolve_job
@@ -26,7 +27,7 @@ from traincast.tables import decoded
 _SAID_BY: Mapping[str, tuple[str, ...]] = {
     "cuda_graph_impl": ("cuda_graphs", "cuda_graph_scope"),
     "moe_dispatcher": ("deduplicated_dispatch",),
-    "recompute": ("recompute_layers", "recompute_method", "recompute_modules", "recompute_keeps"),
+    "recompute": tuple(each.name for each in fields_of(group="recompute") if each.name != "recompute"),
     "framework": ("year",),
     "precision": ("fp8_recipe",),
 }

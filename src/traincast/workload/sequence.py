@@ -187,15 +187,17 @@ class SequenceBuilder:
         if not len(first):
             return work
         alone_S[first] = alone_S[first + 1] = False
-        of_slot: list[int] = []
-        segments: list[int] = []
-        for slot in first.tolist():
-            forward, backward = (slot, slot + 1) if forward_S[slot] else (slot + 1, slot)
-            pieces = self._by_turns(int(work.segment_I[forward]), int(work.segment_I[backward]))
-            of_slot += [backward if piece.backward else forward for piece in pieces]
-            segments += [piece.segment for piece in pieces]
-        by_turns = work._replace(order_I=order_S).where(np.array(of_slot, dtype=np.int64))
-        return joined([work.where(alone_S), by_turns._replace(segment_I=np.array(segments, dtype=np.int64))])
+        forward_T = np.where(forward_S[first], first, first + 1)
+        backward_T = 2 * first + 1 - forward_T
+        # Passes of a stage are alike in all microbatches, but for their places.
+        distinct, which_T = np.unique(work.segment_I[[forward_T, backward_T]], axis=1, return_inverse=True)
+        pieces = [np.array(self._by_turns(*pair), dtype=np.int64).T for pair in distinct.T.tolist()]
+        of_pairs = [pieces[pair] for pair in which_T.reshape(-1).tolist()]
+        count_T = [pair.shape[1] for pair in of_pairs]
+        segment_I, backward_I = np.concatenate(of_pairs, axis=1)
+        at_I = np.where(backward_I, np.repeat(backward_T, count_T), np.repeat(forward_T, count_T))
+        by_turns = work._replace(order_I=order_S).where(at_I)
+        return joined([work.where(alone_S), by_turns._replace(segment_I=segment_I)])
 
     def _by_turns(self, forward: int, backward: int) -> list[_Piece]:
         """Return two passes in which each launches an exchange, lets the other compute, and then waits for it.

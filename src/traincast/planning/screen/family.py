@@ -78,8 +78,8 @@ class SpaceTables(Struct):
 
     states: dict[tuple[object, ...], StateTable] = field(default_factory=dict)
     """What exchanging the state takes, by ranks on a node and types of the state: else ways of execution are alike."""
-    weights: dict[tuple[object, ...], list[Elements]] = field(default_factory=dict)
-    """Parameters of kinds of virtual stages, by the degrees that split them."""
+    weights: dict[int, dict[tuple[int, int, int, int], Elements]] = field(default_factory=dict)
+    """Parameters of kinds of virtual stages, by their number and the degrees that split them."""
     numbers: dict[Hashable, int] = field(default_factory=dict)
     """Kinds of virtual stages and what else pipelines consist of, told by numbers."""
     operators: Operators | None = None

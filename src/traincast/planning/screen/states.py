@@ -4,6 +4,7 @@ Letters: A degrees that share parameters alike, U pairs of such degrees and a wa
 to shard.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from traincast.job.parallel import Parallel
 from traincast.lowering.step import OfStage
 from traincast.model.blocks.part import Elements
+from traincast.model.numbers import Number
 from traincast.planning.screen.chunks import Chunk, on_rows
 from traincast.planning.screen.moments import MomentEmitter
 from traincast.planning.screen.shape import StageKind
@@ -124,18 +126,26 @@ class StateTimes:
     def _weights(self, chunk: Chunk) -> list[Elements]:
         """Return the parameters of a kind of virtual stage by these degrees."""
         members, filled = self.block.members, self.block.filled
-
-        known, key = filled.common.weights, (filled.number_of(chunk), members.alike)
-        if key not in known:
-            rows, weights = members.share_K, chunk.stage.weights()
-            known[key] = [_one(weights, int(rows[place]), filled.costs.shares) for place in members.places_A]
-        return known[key]
+        known = filled.common.weights.setdefault(filled.number_of(chunk), {})
+        new = {key: place for key, place in zip(members.alike, members.places_A, strict=True) if key not in known}
+        if new:
+            rows = members.share_K[list(new.values())]
+            known.update(zip(new, _each(chunk.stage.weights(), rows, filled.costs.shares), strict=True))
+        return [known[key] for key in members.alike]
 
 
 def _column(values: list[int]) -> IntArray:
     return np.array(values, dtype=np.int64).reshape(-1, 1)
 
 
-def _one(weights: Elements, row: int, shares: int) -> Elements:
-    """Return the parameters of one share."""
-    return weights.changed(lambda value: np.broadcast_to(np.asarray(value), shares)[row].item())
+def _each(weights: Elements, rows: IntArray, shares: int) -> Iterator[Elements]:
+    """Yield the parameters of some shares."""
+    of_rows = weights.changed(lambda value: np.broadcast_to(np.asarray(value), shares)[rows])
+    for place in range(len(rows)):
+        yield of_rows.changed(partial(_number, place))
+
+
+def _number(place: int, values: Number) -> Number:
+    """Return one of several numbers."""
+    found: Number = np.asarray(values)[place].item()
+    return found
