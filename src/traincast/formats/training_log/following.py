@@ -8,7 +8,7 @@ from traincast.formats.training_log.assembly import Point
 from traincast.formats.training_log.contract import Dialect
 from traincast.formats.training_log.dialects import DIALECTS
 from traincast.formats.training_log.lines import LogLines
-from traincast.formats.training_log.meaning import LEAST_SPAN_S
+from traincast.formats.training_log.meaning import far_apart
 
 
 class TimedPoint(NamedTuple):
@@ -111,7 +111,7 @@ class LogFollower:
             self._before = point
             return None
         elapsed_s, done = clock_s - before.values["clock_s"], point.step - before.step
-        if elapsed_s < LEAST_SPAN_S or done <= 0:
+        if not far_apart(before.values["clock_s"], clock_s) or done <= 0:
             return None
         self._before = point
         self._told = (point.start, point.step)
