@@ -5,6 +5,7 @@ number is and in which unit; where one framework alone uses it, it says whose fi
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -21,6 +22,10 @@ _AMBIGUOUS = "throughput"
 """Megatron-LM's FLOP/s, and next to other names of times anything."""
 _DOUBTFUL = "time"
 """Of a step, or since the beginning."""
+_OF_ALL = re.compile(r"(\d{1,12})/\d{1,12}")
+"""A step with how many there are: ms-swift."""
+_CLOCK = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,6}):(\d\d):(\d\d(?:\.\d{1,6})?)")
+"""A time as Python's timedelta is written: LLaMA-Factory."""
 _EPOCH_S = 1e8
 """A time above this is one since 1970, not that of a step."""
 
@@ -138,4 +143,12 @@ def _number(value: object) -> float | None:
     if isinstance(value, int | float):
         return float(value) if math.isfinite(value) else None
     text = str(value).strip()
-    return float(text) if is_number(text) and math.isfinite(float(text)) else None
+    if is_number(text):
+        return float(text) if math.isfinite(float(text)) else None
+    if (counted := _OF_ALL.fullmatch(text)) is not None:
+        return float(counted[1])
+    parts = _CLOCK.fullmatch(text)
+    if parts is None or not text:
+        return None
+    days, hours, minutes, seconds = (float(each or 0) for each in parts.groups())
+    return ((24 * days + hours) * 60 + minutes) * 60 + seconds

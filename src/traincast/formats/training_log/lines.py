@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from traincast.diagnostics import FileWarnings
 from traincast.errors import FormatError
 from traincast.formats.training_log.assembly import Assembly, Point
-from traincast.formats.training_log.contract import TIMES, CutError, Dialect, Found, Line, RunsError, WrongError
+from traincast.formats.training_log.contract import TIMES, CutError, Dialect, Found, RunsError, WrongError
 from traincast.formats.training_log.dialects import CSV, DIALECTS, dialect_of
 from traincast.formats.training_log.dialects.tables import is_header
 from traincast.formats.training_log.facts import TAG, WORDS, facts_of_line, interrupts, settings_of_line, starts
@@ -97,38 +97,36 @@ class LogLines:
             if is_header(text):
                 self._readers = [(CSV.marks, CSV, CSV.opened())]
         for marks, dialect, read in self._readers:
-            for mark in marks:
-                if mark in text:
-                    try:
-                        found = self._read(text, read)
-                    except CutError:
-                        what = f"a line of a step as {dialect.title} prints it cannot be read"
-                        self.warnings.add("step-cut", what, self.number)
-                        return None
-                    except RunsError as error:
-                        raise FormatError(str(error), self.path, self.number) from None
-                    except WrongError as error:
-                        self._wrong = self._wrong or (str(error), self.number)
-                        self.warnings.add(
-                            "step-wrong", f"a line of a step is passed over: {error}", self.number, kind=""
-                        )
-                        return None
-                    if found is not None:
-                        return self._step(text, dialect, found)
-                    break
+            if not _has_one(text, marks):
+                continue
+            try:
+                found = read(text) if len(text) <= LONGEST_LINE else self._too_long()
+            except RunsError as error:
+                raise FormatError(str(error), self.path, self.number) from None
+            except (CutError, WrongError) as error:
+                self._pass_over(dialect, error)
+                return None
+            if found is not None:
+                return self._step(text, dialect, found)
         if interrupts(text):
             self.assembly.interrupted = True
         else:
             self._setting(text)
         return None
 
-    def _read(self, text: str, read: Line) -> Found | None:
-        if len(text) <= LONGEST_LINE:
-            return read(text)
-        self.warnings.add(
-            "long-line", f"a line has more than {LONGEST_LINE:,} characters and is passed over", self.number
-        )
+    def _too_long(self) -> Found | None:
+        text = f"a line has more than {LONGEST_LINE:,} characters and is passed over"
+        self.warnings.add("long-line", text, self.number)
         return None
+
+    def _pass_over(self, dialect: Dialect, error: ValueError) -> None:
+        """Note a line of a step that cannot be read."""
+        if isinstance(error, CutError):
+            text = f"a line of a step as {dialect.title} prints it cannot be read"
+            self.warnings.add("step-cut", text, self.number)
+        else:
+            self._wrong = self._wrong or (str(error), self.number)
+            self.warnings.add("step-wrong", f"a line of a step is passed over: {error}", self.number, kind="")
 
     def _step(self, text: str, dialect: Dialect, found: Found) -> Point | None:
         if found.number is None and not found.values.keys() & {*TIMES}:
@@ -231,6 +229,14 @@ class LogLines:
                 if value != first:
                     text = f"a later start is of another run: {name} is {value}, and {first} in the first"
                     self.warnings.add("another-run", text, self.number)
+
+
+def _has_one(text: str, marks: tuple[str, ...]) -> bool:
+    """Say whether a line has one of some texts."""
+    for mark in marks:  # noqa: SIM110 a generator takes longer than what it finds, and every line comes here
+        if mark in text:
+            return True
+    return False
 
 
 def _clock_s(text: str) -> float | None:

@@ -24,8 +24,8 @@ SLOW = 1.5
 """Multiple of the median above which lines are told of."""
 LEVEL = 0.9
 """Share of the lines within the spread: from the 5th to the 95th percentile."""
-LEAST_SPAN_S = 20.0
-"""Least time between two clock times that a step is told from: a progress bar says whole seconds."""
+_LEAST_SPAN_S = 20.0
+"""Least time between two clock times of whole seconds, as a progress bar says them, that a step is told from."""
 
 
 class Steady(Struct, frozen=True, kw_only=True):
@@ -146,6 +146,12 @@ def _by_rate(log: TrainingLog, facts: Mapping[str, int | str]) -> tuple[Steps | 
     return None, ""
 
 
+def far_apart(before_s: float, clock_s: float) -> bool:
+    """Say whether a step can be told from two clock times; whole seconds may be off by one."""
+    whole = before_s.is_integer() and clock_s.is_integer()
+    return clock_s - before_s >= _LEAST_SPAN_S if whole else clock_s > before_s
+
+
 def _by_clock(steps: Steps) -> tuple[Steps, int]:
     """Return steps whose lines stand far enough apart in time, with the mean time since the one before.
 
@@ -162,7 +168,7 @@ def _by_clock(steps: Steps) -> tuple[Steps, int]:
             before = at
             continue
         elapsed, done = clock_s[at] - clock_s[before], number[at] - number[before]
-        if elapsed >= LEAST_SPAN_S and done > 0:
+        if far_apart(clock_s[before], clock_s[at]) and done > 0:
             kept.append(at)
             times.append(elapsed / done)
             spans.append(done)

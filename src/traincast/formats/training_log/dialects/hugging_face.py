@@ -149,7 +149,7 @@ TRAINER = Dialect(
 )
 STATE = Dialect(
     name="trainer-state",
-    title="trainer_state.json",
+    title="a document with a list of steps (trainer_state.json)",
     example='"log_history": [{"step": 10, "train_runtime": 12.5, ...}]',
     marks=(),
     opened=no_lines,

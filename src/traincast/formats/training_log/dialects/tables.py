@@ -135,6 +135,6 @@ JSON_LINES = Dialect(
     name="json-lines",
     title="JSON lines",
     example='{"step": 10, "step_s": 1.25}',
-    marks=('step"', '"iteration"', '"iter"', '"steps"'),
+    marks=('step"', '"iteration"', '"iter"', '_steps"'),
     opened=_json,
 )
