@@ -5,8 +5,9 @@
 Every two published jobs of one source that differ in one thing (`published/pairs.py`) are forecast by factors and
 energies that have not seen the source. The widths make the errors of their ratios most likely (each from a Student
 distribution: a few are far off for reasons of their own), and the multiple is what 90 of 100 errors lie within. Pairs
-of one kind, model and source count together as the square root of their number. Terms that no pair differs in keep what
-they have. ``--write`` replaces `data/training/difference_widths.csv`.
+of one kind, model and source count together as the square root of their number. Where few pairs speak for a term, what
+is expected of it counts too; terms that no pair differs in keep what they have. ``--write`` replaces
+`data/training/difference_widths.csv`.
 
 Letters: I runs, J pairs, T terms.
 """
@@ -23,16 +24,22 @@ from typing import NamedTuple
 import numpy as np
 
 from datafiles import DATA, table_path
-from published.pairs import Changed, Side, changed_pairs, told_changes
+from published.pairs import Changed, changed_pairs, told_changes
 from published.reading import read_published
-from published.single_changes import MADE
 from refit import Fitted, Runs, fitted_to, runs_of
 from traincast.calibration.kind import BoolArray, FloatArray
 from traincast.calibration.run_factors import forecast_runs
 from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run, read_runs
 from traincast.estimate.factors import factors_on
-from traincast.simulation.differences import MULTIPLE, Doubts, difference_widths, squares_between
-from traincast.simulation.doubts import doubts
+from traincast.simulation.differences import (
+    EFFICIENCY,
+    MULTIPLE,
+    SOFTWARE_GAIN,
+    Doubts,
+    difference_widths,
+    squares_between,
+)
+from traincast.simulation.doubts import KNOWN, doubts
 from traincast.simulation.widths import LEVEL, basis_of
 
 FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "difference_widths.csv"
@@ -41,8 +48,12 @@ TABLES = (FITTED, "mlperf_v6.csv", "tpu_runs.csv", "amd_other.csv", "mbridge_car
 _FREEDOM = 6
 """Degrees of freedom of the Student distribution."""
 _ROUNDS = 400
+_OF_FORECASTS = (KNOWN, EFFICIENCY, SOFTWARE_GAIN)
+"""Terms of what is forecast; the others are of what jobs differ in."""
 _ROUNDING = 1e-12
 """Sum of squares up to which two forecasts are one."""
+_EXPECTED, _AS_MANY = 0.03, 2.0
+"""Width that a difference of jobs is expected to have, and as many pairs as speak for that: some have few."""
 _LEAST = 1e-5
 """Least squared width of a term, that no interval is a point."""
 
@@ -69,37 +80,35 @@ class Told(NamedTuple):
 
 def told_pairs(data: Path = DATA, by: str = "source") -> list[Told]:
     """Return all pairs of the tables, each forecast by a fit that has not seen its group (`by`, names with ``+``)."""
-    singles = list(told_changes())
-    runs, fitted = published(data, [run for pair in singles for side in pair[1:] for run in side.runs])
-    pairs = _all_pairs(runs, singles)
-    place_of = {run.id: place for place, run in enumerate(runs.rows)}
+    rows, fitted = table_runs(data)
+    pairs = all_pairs(rows)
+    # Repeats of a job are one forecast.
+    sides = {side.run.id: side.run for pair in pairs for side in (pair.before, pair.after)}
+    needed = {run.id: run for run in rows if run.id in fitted} | sides
+    runs = _forecast_runs(list(needed.values()))
     groups = [", ".join(run.groups.named(each) for each in by.split("+")) for run in runs.rows]
-    asked = {place_of[run.id] for pair in pairs for side in pair[1:] for run in side.runs}
-    found: dict[int, tuple[float, Doubts]] = {}
-    for fit, places in _fits(runs, fitted, groups, asked):
+    fitted_I = np.array([run.id in fitted for run in runs.rows], np.bool_)
+    asked = [place for place, run in enumerate(runs.rows) if run.id in sides]
+    found: dict[str, tuple[float, Doubts]] = {}
+    for fit, places in _fits(runs, fitted_I, groups, asked):
         for place in places:
-            found[place] = _forecast(runs, place, fit)
-
-    def side(of: Side) -> tuple[float, Doubts]:
-        each = [found[place_of[run.id]] for run in of.runs]
-        return float(np.median([step_s for step_s, _ in each])), each[0][1]
-
-    return [_told(pair, side(pair.before), side(pair.after)) for pair in pairs]
+            found[runs.rows[place].id] = _forecast(runs, place, fit)
+    return [
+        _told(pair, found[pair.before.run.id], found[pair.after.run.id])
+        for pair in pairs
+        if {pair.before.run.id, pair.after.run.id} <= found.keys()
+    ]
 
 
 def _told(pair: Changed, before: tuple[float, Doubts], after: tuple[float, Doubts]) -> Told:
     return Told(pair, after[0] / before[0] * pair.tokens, squares_between(before[1], after[1]))
 
 
-def _all_pairs(runs: Runs, singles: Iterable[Changed]) -> list[Changed]:
-    """Return the pairs of all tables, each once."""
-    known = {run.id for run in runs.rows}
-    # Of what is made of words only the ratio to its other side was measured.
-    whole = [run for run in runs.rows if run.groups.source != MADE]
-    found = {_ids(pair): pair for pair in changed_pairs(whole)}
+def all_pairs(rows: Iterable[MeasuredRun]) -> list[Changed]:
+    """Return the pairs of runs, and those of `single_changes.csv`, each once."""
+    singles, found = list(told_changes()), {_ids(pair): pair for pair in changed_pairs(rows)}
     for pair in singles:
-        if _ids(pair) <= known:
-            found.setdefault(_ids(pair), pair)
+        found.setdefault(_ids(pair), pair)
     return list(found.values())
 
 
@@ -107,21 +116,22 @@ def _ids(pair: Changed) -> frozenset[str]:
     return frozenset((pair.before.run.id, pair.after.run.id))
 
 
-def published(data: Path = DATA, others: Iterable[MeasuredRun] = ()) -> tuple[Runs, BoolArray]:
-    """Return the runs of all tables and others that can be forecast, and to which of them the factors are fitted."""
-    rows, count = list[MeasuredRun](), 0
+def table_runs(data: Path = DATA) -> tuple[list[MeasuredRun], frozenset[str]]:
+    """Return the runs of all tables with a step, and the ids of those that the factors are fitted to."""
+    rows, fitted = list[MeasuredRun](), frozenset[str]()
     for name in TABLES:
         recipes = table_path("recipe_settings.csv", data) if name == FITTED else None
         table = read_runs(read_published(table_path(name, data), recipes)).rows
         rows += [run for run in table if run.measured_s is not None]
-        count = count or len(rows)
-    known = {run.id for run in rows}
-    rows += [run for run in others if run.id not in known]
+        fitted = fitted or frozenset(run.id for run in rows if is_fitted(run))
+    return rows, fitted
+
+
+def _forecast_runs(rows: Sequence[MeasuredRun]) -> Runs:
+    """Return those runs that can be forecast, with what a fit needs of them."""
     forecasts = forecast_runs(rows, [factors_on(run.cluster) for run in rows])
-    kept = [place for place, each in enumerate(forecasts) if each.step_s is not None]
-    runs = runs_of([rows[place] for place in kept], [forecasts[place] for place in kept])
-    fitted = np.array([place < count and is_fitted(rows[place]) for place in kept], np.bool_)
-    return runs, fitted
+    kept = [(run, each) for run, each in zip(rows, forecasts, strict=True) if each.step_s is not None]
+    return runs_of([run for run, _ in kept], [each for _, each in kept])
 
 
 def _fits(
@@ -157,12 +167,13 @@ def fit_widths(told: Sequence[Told], seen: BoolArray | None = None) -> dict[str,
     shipped, names = difference_widths(), names_of_terms()
     square_T = np.array([shipped[name] ** 2 for name in names])
     known_T = squares_JT.any(axis=0)
+    prior_T = np.array([_AS_MANY * (name not in _OF_FORECASTS) for name in names])
     for _ in range(_ROUNDS):
         variance_J = squares_JT @ square_T
         far_J = error_J**2 / variance_J
         robust_J = weight_J * (_FREEDOM + 1) / (_FREEDOM + far_J)
-        asked_T = (robust_J * far_J / variance_J) @ squares_JT
-        given_T = (weight_J / variance_J) @ squares_JT
+        asked_T = (robust_J * far_J / variance_J) @ squares_JT + prior_T * (_EXPECTED / square_T) ** 2
+        given_T = (weight_J / variance_J) @ squares_JT + prior_T / square_T
         step_T = np.sqrt(np.maximum(asked_T, 1e-30) / np.maximum(given_T, 1e-30))
         # Keeps widths positive, and makes the errors more likely in every round.
         square_T = np.where(known_T, np.maximum(_LEAST, square_T * step_T), square_T)

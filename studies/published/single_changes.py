@@ -21,8 +21,6 @@ from traincast.calibration.tables import Row
 from traincast.errors import TraincastError
 
 TABLE = "single_changes.csv"
-MADE = "single-changes"
-"""Source of the runs that are made of words."""
 ASSUMED = {"seq_len": "4096", "micro_batch": "1", "global_batch": "32", "precision": "bf16", "pp": "1", "tp": "1"}
 """Of jobs whose page does not say it: the defaults of Megatron-Bridge's recipes (src/megatron/bridge/recipes)."""
 _SAME = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct")
@@ -127,7 +125,7 @@ def _run(row: Mapping[str, str], side: Mapping[str, str]) -> MeasuredRun | None:
     """Return one side of a pair as a run."""
     page = row["source_url_or_repo_path"]
     framework = next((name for repository, name in _FRAMEWORKS.items() if repository in page), "")
-    cells = {"id": row["pair"], "source": MADE, "model": row["model"].partition(" (")[0]}
+    cells = {"id": row["pair"], "source": "single-changes", "model": row["model"].partition(" (")[0]}
     cells |= {"gpu": row["gpu"], "num_gpus": row["num_gpus"], "framework": framework, **ASSUMED, "mtp_layers": "0"}
     for word in filter(None, row["common"].split(";")):
         cells |= _said(word.strip())

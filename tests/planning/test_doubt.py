@@ -18,7 +18,7 @@ from traincast.planning.finalists import Finalist
 from traincast.planning.plan import chosen_first
 from traincast.planning.published import kind_of, published_counts, settings_of, software_of, unpublished
 from traincast.simulation.confidence import basis_of_step
-from traincast.simulation.differences import deviation_between
+from traincast.simulation.differences import moves
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.step import Setting
 from traincast.simulation.widths import causes, deviation
@@ -58,7 +58,8 @@ def test_causes_add_up_to_the_variance_of_the_interval(plain, piped):
 
 def test_layouts_are_drawn_as_far_apart_as_their_difference_is_uncertain(plain, piped):
     one, other = np.log(doubt.drawn_steps([plain, piped]))
-    of_both = deviation_between(plain.result.doubts, piped.result.doubts)
+    moved = [moves(each.result.doubts) for each in (plain, piped)]
+    of_both = math.hypot(*(moved[0].get(name, 0.0) - moved[1].get(name, 0.0) for name in {**moved[0], **moved[1]}))
     own = [doubt.own_deviation(each) for each in (plain, piped)]
     assert (one - other).std() == pytest.approx(math.hypot(of_both, *own), rel=0.05)
     assert np.median(one - other) == pytest.approx(math.log(plain.step_s / piped.step_s), abs=0.01)

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from traincast.analysis.comparison import Difference, Side, compare
+from traincast.analysis.summary import Ratio
 from traincast.report.json import comparison_to_dict, encode
 from traincast.report.terminal.comparison import print_comparison
 from traincast.report.terminal.step import print_result
@@ -137,18 +138,30 @@ def test_the_document():
     document = comparison_to_dict(compare(side("a"), side("b", 2.0, end_s={0: 6.0, 4: 1.0}, part_s={0: {"x": 1.0}})))
     again = json.loads(encode(document))
     assert again == document
-    keys = ["schema", "a", "b", "step_s", "breakdown_s", "parts_s", "waits_s", "ranks", "only_a", "only_b"]
+    keys = ["schema", "a", "b", "step_s", "ratio", "breakdown_s", "parts_s", "waits_s", "ranks", "only_a", "only_b"]
     assert list(document) == keys
     assert document["schema"] == "traincast.comparison/1"
     nothing = dict.fromkeys(
         ("mfu", "mfu_peak", "mfu_16_bit", "interval", "tokens_per_s_per_gpu", "gpus", "training_run")
     )
     assert document["a"] == {"name": "a.json", "what": "a", "how": "", **nothing, "notes": [], "warnings": []}
+    assert document["ratio"] is None
     assert document["step_s"] == {"a": 3.0, "b": 6.0, "difference": 3.0, "relative": 1.0}
     assert document["breakdown_s"]["exposed_tp"] == {"a": 0.0, "b": 0.0, "difference": 0.0, "relative": None}
     assert document["ranks"] == [{"rank": 0, "end_s": document["step_s"], "parts_s": {}}]
     assert document["only_a"] == {"ranks": [1], "parts": [{"rank": 0, "part": "forward_step", "time_s": 1.0}]}
     assert document["only_b"] == {"ranks": [4], "parts": [{"rank": 0, "part": "x", "time_s": 1.0}]}
+
+
+@pytest.mark.parametrize(
+    ("low", "told"), [(0.98, "-2.0 % to +15.0 %: too close to tell which is shorter"), (1.04, "+4.0 % to +15.0 %")]
+)
+def test_two_forecasts_say_how_sure_their_difference_is(shown, low, told):
+    ratio = Ratio(level=0.9, ratio=1.1, low=low, high=1.15, chance_shorter=0.1)
+    comparison = replace(compare(side("simulated"), side("simulated", 1.1)), ratio=ratio)
+    output = " ".join(narrow(shown(print_comparison, comparison)).split())
+    assert f"90 % interval of the difference {told} Where the time goes" in output
+    assert comparison_to_dict(comparison)["ratio"]["low"] == low
 
 
 def test_a_result_shows_what_was_measured_beside_it(result, shown):

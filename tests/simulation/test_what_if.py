@@ -36,6 +36,15 @@ def test_communication_that_takes_no_time_is_the_ideal_cluster():
     assert steps(forecast)["comm*0"] == pytest.approx(traincast.predict(JOB, "ideal").iteration_time_s, rel=1e-12)
 
 
+def test_of_a_forecast_a_saving_lies_between_its_ends_and_of_a_file_nobody_knows():
+    forecast = traincast.predict(JOB, options=traincast.StepOptions(what_if=("nic_bandwidth=800Gb/s", "tp_comm*1")))
+    faster, same = forecast.what_if[:2]
+    assert faster.saving_low_s < faster.saving_s < faster.saving_high_s
+    assert same.saving_low_s == same.saving_s == same.saving_high_s == 0
+    (replayed,) = traincast.simulate(GPT, **SMALL, what_if=("tp_comm*0.5",)).what_if
+    assert replayed.saving_low_s is None and replayed.saving_high_s is None
+
+
 def test_an_empty_what_if_changes_no_byte_and_one_changes_nothing_else():
     plain = traincast.simulate(GPT, **SMALL)
     assert encode(result_to_dict(traincast.simulate(GPT, **SMALL, what_if=()))) == encode(result_to_dict(plain))

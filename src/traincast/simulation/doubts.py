@@ -82,29 +82,43 @@ def _efficiency(job: Job, cluster: Cluster, step_s: float) -> float:
 def _things(job: Job, cluster: Cluster) -> dict[str, dict[Hashable, float]]:
     """Return what a job is: of a number reasons for every doubling, of all else one for each value."""
     parallel, batch = job.parallel, job.batch
-    kernels = replace(job.kernels, padded_vocab=0)  # follows from tp
-    sharding = replace(job.sharding, param_gather_bytes=0)
-    experts = (job.experts,) if job.model.experts else ()
     return {
         "GPUs": _doublings(gpus=parallel.world_size),
         "degrees": _doublings(**{name: getattr(parallel, name) for name in _DEGREES}),
         "microbatches": _doublings(microbatches=parallel.microbatches),
         "shapes": _doublings(micro_batch=batch.micro_batch, seq_length=batch.seq_length),
-        "precision": _one_of((job.precision, job.sharding.param_gather_bytes)),
-        "recomputation": _one_of(job.recompute),
-        SOFTWARE: _one_of(
-            *(job.communication, sharding, job.offload, kernels, job.optimizer),
-            *(job.pipeline.schedule, parallel.shard, *experts),
-        ),
-        "framework": _one_of(job.framework.name),
-        "chip": _one_of(cluster.gpu.name),
-        "model": _one_of(job.model.name, job.finetuning),
+        "precision": _one_of(precision=(job.precision, job.sharding.param_gather_bytes)),
+        "recomputation": _one_of(recompute=job.recompute),
+        SOFTWARE: _one_of(**_software(job)),
+        "framework": _one_of(framework=job.framework.name),
+        "chip": _one_of(gpu=cluster.gpu.name),
+        "model": _one_of(model=job.model.name, task=job.finetuning),
     }
 
 
-def _one_of(*values: object) -> dict[Hashable, float]:
+def _software(job: Job) -> dict[str, object]:
+    """Return how the software of a job is set, by its part, as far as the job has use for it."""
+    parallel = job.parallel
+    found: dict[str, object] = {
+        # The vocabulary is padded as tp asks for it, and what is gathered goes by the precision.
+        "kernels": replace(job.kernels, padded_vocab=0),
+        "optimizer": job.optimizer,
+        "offload": job.offload,
+    }
+    if parallel.tp * parallel.cp > 1:
+        found["communication"] = job.communication
+    if parallel.dp > 1:
+        found["sharding"] = (replace(job.sharding, param_gather_bytes=0), parallel.shard)
+    if parallel.pp > 1:
+        found["schedule"] = job.pipeline.schedule
+    if job.model.experts:
+        found["experts"] = job.experts
+    return found
+
+
+def _one_of(**values: object) -> dict[Hashable, float]:
     """Return a reason for each value: of two that differ both count, which makes one width of them."""
-    return {(place, str(value)): math.sqrt(0.5) for place, value in enumerate(values)}
+    return {(name, str(value)): math.sqrt(0.5) for name, value in values.items()}
 
 
 def _doublings(**numbers: int) -> dict[Hashable, float]:
