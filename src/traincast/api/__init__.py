@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from traincast.api.simai_sum import simai as simai
     from traincast.api.simulation import simulate as simulate
     from traincast.api.simulation import simulate_record as simulate_record
+    from traincast.api.watching import watch as watch
     from traincast.job.draft import Draft as Draft
     from traincast.job.job_file import read_job_file as read_job_file
     from traincast.job.options import LayoutOptions as LayoutOptions
@@ -80,6 +81,7 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.api.simai_sum": "simai",
         "traincast.api.simulation": "simulate simulate_record",
         "traincast.api.sweep": "",
+        "traincast.api.watching": "watch",
         "traincast.job.draft": "Draft",
         "traincast.job.job_file": "read_job_file",
         "traincast.job.options": "LayoutOptions SimaiOverlap SimulateOptions StepOptions make_options",

@@ -35,6 +35,7 @@ _COMMANDS = {
     "sweep": "Forecast many jobs, on this machine or on Ray; resumable.",
     "compare": "Two results, or a result and a measured trace, side by side.",
     "check": "Is this run as fast as it should be: verdict, causes, exit code.",
+    "watch": "Follow the log of a running job, and say when it becomes slower.",
     "convert": "Write a job, workload, trace or result in another format.",
     "measure": "Time a job's operators, or its collectives, on your own GPUs.",
     "calibrate": "Fit constants to measurements, print residuals, write a profile.",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from traincast.report.files import write_files as write_files
     from traincast.report.files import write_whole as write_whole
     from traincast.report.job_files import advised_job_file as advised_job_file
+    from traincast.report.json import alarm_line as alarm_line
     from traincast.report.json import calibration_to_dict as calibration_to_dict
     from traincast.report.json import check_to_dict as check_to_dict
     from traincast.report.json import clusters_to_dict as clusters_to_dict
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from traincast.report.terminal.accuracy import print_operator_calibration as print_operator_calibration
     from traincast.report.terminal.accuracy import print_run_calibration as print_run_calibration
     from traincast.report.terminal.accuracy import print_validation as print_validation
+    from traincast.report.terminal.alarms import alarm_text as alarm_text
     from traincast.report.terminal.catalog import print_cluster_numbers as print_cluster_numbers
     from traincast.report.terminal.catalog import print_clusters as print_clusters
     from traincast.report.terminal.catalog import print_model_counts as print_model_counts
@@ -79,7 +81,8 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.report.files": "REPORTS write_directory write_files write_whole",
         "traincast.report.job_files": "advised_job_file",
         "traincast.report.json": (
-            "calibration_to_dict check_to_dict clusters_to_dict collective_comparison_to_dict collective_to_dict "
+            "alarm_line calibration_to_dict check_to_dict clusters_to_dict collective_comparison_to_dict "
+            "collective_to_dict "
             "comparison_to_dict conversion_to_dict encode failure_to_dict inspection_to_dict inspections_to_dict "
             "models_to_dict operator_calibration_to_dict operator_to_dict plan_to_dict ranking_to_dict "
             "result_to_dict run_calibration_to_dict simai_to_dict validation_to_dict"
@@ -91,6 +94,7 @@ __getattr__, __dir__ = names_on_demand(
             "print_calibration print_collective_comparison print_operator_calibration print_run_calibration "
             "print_validation"
         ),
+        "traincast.report.terminal.alarms": "alarm_text",
         "traincast.report.terminal.catalog": (
             "print_cluster_numbers print_clusters print_model_counts print_models print_recipes"
         ),

@@ -11,6 +11,7 @@ from traincast.calibration.operator_calibration import OperatorCalibration
 from traincast.calibration.ranking import RankedGroup, Ranking
 from traincast.calibration.run_calibration import RunCalibration
 from traincast.calibration.validate import GroupFigures, HeldOut, Statistics, Validation
+from traincast.checking.alarm import Alarm
 from traincast.checking.check import Check
 from traincast.diagnostics import Note
 from traincast.errors import UnknownNameError
@@ -103,6 +104,10 @@ def _collective_comparison() -> DocumentShape:
     both = DocumentShape(more={"a": float, "b": float})
     pair = DocumentShape((MeasuredPair,), ("a_s", "b_s"), {"time_s": _DIFFERENCE, "busbw_bytes_per_s": both})
     return DocumentShape((CollectiveComparison,), more={"median_relative": float, "pairs": [pair]})
+
+
+def _alarm() -> DocumentShape:
+    return DocumentShape((Alarm,))
 
 
 def _inspection() -> DocumentShape:
@@ -205,6 +210,7 @@ DOCUMENTS: Mapping[str, tuple[str, Callable[[], DocumentShape]]] = {
     "run_calibration": ("calibrate: what whole runs taught", _run_calibration),
     "clusters": ("clusters: what is known", _clusters),
     "models": ("models: what is known", _models),
+    "alarm": ("watch: a change of a running job, one a line", _alarm),
     "error": ("every command: why it failed", _error),
 }
 """Name of a document, ``traincast.NAME/1``, to what prints it and its type."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from traincast.calibration.ranking import Ranking
     from traincast.calibration.run_calibration import RunCalibration
     from traincast.calibration.validate import HeldOut, Validation
+    from traincast.checking.alarm import Alarm
     from traincast.checking.check import Check
     from traincast.estimate.collective_table import CollectiveTable
     from traincast.estimate.operators.cost import OperatorCost
@@ -114,6 +115,11 @@ def _choice(choice: "Choice") -> dict[str, object]:
     limits = [{"part": part, "share": share} for part, share in choice.limits]
     more = {"text": choice.layout.text, "step_s": choice.step_s, "tokens_per_s": choice.tokens_per_s, "limits": limits}
     return {**same, **more, "result": result_to_dict(choice.result)}
+
+
+def alarm_line(alarm: "Alarm") -> str:
+    """Return an alarm as one line, the document ``traincast.alarm/1``."""
+    return msgspec.json.encode(_document("alarm", alarm)).decode("utf-8")
 
 
 def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:

@@ -1,0 +1,81 @@
+"""Watch the log of a run: whole, or while it is written."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from traincast.api.files import StrPath
+from traincast.checking.alarm import Alarm
+from traincast.checking.watching import Watch
+from traincast.formats.training_log.tailing import lines_as_written
+from traincast.report.openmetrics import open_metrics
+
+POLL_S = 1.0
+"""How long to wait where a log has no more lines yet."""
+TOLD_S = 15.0
+"""How often what is known now is told."""
+
+
+def watch(
+    log: StrPath,
+    *,
+    once: bool = True,
+    metrics: StrPath | None = None,
+    gpus: int | None = None,
+    global_batch: int | None = None,
+    seq_length: int | None = None,
+) -> Iterator[Alarm]:
+    """Yield the alarms of a training log: level shift, drift, periodic spikes, growing spread, stall, memory creep.
+
+    The log is read and nothing else: no file is written next to it.
+
+    Parameters
+    ----------
+    log : str or Path
+        A log of text lines, or ``-`` for standard input.
+    once : bool
+        Whether to read to the end and stop; else it is followed, over rotation and restarts, for ever.
+    metrics : str or Path, optional
+        A file of OpenMetrics text for Prometheus that is kept up to date: every quarter of a minute, after each alarm
+        and at the end.
+    gpus, global_batch, seq_length : int, optional
+        Of the job, for logs that say tokens per second alone.
+
+    Raises
+    ------
+    FormatError
+        If the log ends and no line of it told the time of a step.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> [alarm.kind for alarm in traincast.api.watch("examples/watch/slower.log")]
+    ['level shift']
+    """
+    said = {"gpus": gpus, "global_batch": global_batch, "seq_length": seq_length}
+    watching = Watch(str(log), {name: value for name, value in said.items() if value is not None})
+
+    def tell() -> None:
+        if metrics is not None:
+            _replace(Path(metrics), open_metrics(watching.state(), str(log)))
+
+    step_at_s = told_at_s = time.monotonic()
+    for line in lines_as_written(Path(log), once=once):
+        now_s, before = time.monotonic(), watching.points
+        alarms = watching.waited(now_s - step_at_s) if line is None else watching.feed(line)
+        step_at_s = now_s if watching.points > before else step_at_s
+        if alarms or (not once and now_s - told_at_s > TOLD_S):
+            told_at_s = now_s
+            tell()
+        yield from alarms
+        if line is None:
+            time.sleep(POLL_S)
+    watching.check_read()
+    tell()
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in one piece, so that nobody reads half of it."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

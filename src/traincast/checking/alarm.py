@@ -1,0 +1,68 @@
+"""What an alarm of a running job says, and how sure it is."""
+
+import math
+from typing import Literal, NamedTuple, get_args
+
+from msgspec import Struct
+
+AlarmKind = Literal["level shift", "drift", "periodic spikes", "growing spread", "stall", "memory creep"]
+KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
+NOT_OF_SPEED: AlarmKind = "memory creep"
+"""The kind after which a run is as fast as before."""
+
+
+class Alarm(Struct, frozen=True, kw_only=True):
+    """A change of a run that one wants to know."""
+
+    kind: AlarmKind
+    began_step: int
+    """The step at which it began, as far as it can be dated."""
+    noticed_step: int
+    """The step of the last line that was read."""
+    size: float
+    """How large, as a share: of a level, drift or memory the growth; of spikes the time lost; of a spread how many
+    times it is what it was, less one; of a stall the seconds without a step over those of a step, less one."""
+    confidence: float
+    """Probability that so much does not come from the run's own noise."""
+    text: str
+    """For people."""
+    explained_by: tuple[str, ...] = ()
+    """What would explain it."""
+    period_steps: int | None = None
+    """Of periodic spikes."""
+
+    @property
+    def of_speed(self) -> bool:
+        """Whether the run is slower than it was."""
+        return self.kind != NOT_OF_SPEED
+
+
+class Change(NamedTuple):
+    """What a detector of one kind found."""
+
+    began: int
+    """The step at which it began."""
+    size: float
+    confidence: float
+
+
+def confidence_of(deviations: float, looks: float = 1.0) -> float:
+    """Return the probability that something so far out of the noise is none of it.
+
+    Parameters
+    ----------
+    deviations : float
+        Its size in standard deviations of what noise would make of it.
+    looks : float
+        How often it was looked for, independently: each look may find noise (Bonferroni).
+    """
+    by_chance = looks * math.erfc(max(deviations, 0.0) / math.sqrt(2)) / 2
+    return round(min(0.9999, max(0.5, 1 - by_chance)), 4)
+
+
+def quantile(ordered: list[float], share: float) -> float:
+    """Return a quantile of numbers in order, as numpy does, whose call would take longer than this for short lists."""
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    rest = place - below
+    return ordered[below] if not rest else ordered[below] * (1 - rest) + ordered[below + 1] * rest

@@ -1,0 +1,180 @@
+"""Did the level of a run jump, when, and by how much.
+
+The window-limited generalised likelihood ratio of Lai, Sequential Changepoint Detection in Quality Control and
+Dynamical Systems, J. R. Statist. Soc. B 57 (1995), section 3, made robust: the last points are held against those
+before them, for a short window that finds large shifts soon and long ones that find small shifts at all. Times are
+logarithms; a low quantile stands for a level, since slow steps come in bursts and fast ones do not.
+
+How far two levels may lie apart without a shift, the run says itself: the scatter of such quantiles of ten points,
+which counts noise, autocorrelation and wandering together. A young run has few of them: its estimate is drawn towards
+what its points' own scatter would make of independent ones, and the threshold is wider (as Student's is). What is
+higher but no jump is none: where the dated onset has no edge, and where the window holds a burst of scattered points.
+
+Constants are chosen over families of runs, one left out at a time: `studies/watch.py`.
+"""
+
+import math
+from collections import deque
+
+from msgspec import Struct, field
+
+from traincast.checking.alarm import Change, confidence_of, quantile
+
+SKIPPED = 18
+"""First points of a start, of which nothing is learned: compiling, allocations, fp16's search for a loss scale."""
+FEWEST = 8
+"""Points to be held against."""
+REFERENCE = 120
+"""The most of them."""
+SHARE = 0.3
+"""The quantile that is a level."""
+SHORT = 10
+LONG = (24, 28)
+"""Points of the windows."""
+LEAST_SHORT, LEAST_LONG = 0.084, 0.0265
+"""Shifts, as logarithms, that are told at least."""
+TIMES_SHORT, TIMES_LONG = 3.2, 2.2
+"""Times the scatter of levels of ten points that a shift must be."""
+BLOCK = 10
+PRIOR_BLOCKS = 4.0
+"""Blocks that the estimate from single points counts as."""
+PRIOR_S, PRIOR_POINTS = 0.002, 0.42
+"""Scatter of blocks where points do not scatter, and over the scatter of points: 1.25 over the root of ten is 0.40."""
+YOUNG = 2.0
+"""How much wider the threshold is without a block: twice more, less with each."""
+EDGE = 0.6
+"""Share of the shift that must be there between the six points before its onset and the six after."""
+BURST = 1.2
+"""The shift over the scatter that its points have more than those before."""
+BACK = 45
+"""Points among which the onset is looked for."""
+PAUSE, PAUSE_LEAST = 0.25, 0.09
+"""A spike this high over the new level, at the onset, is a pause or a restart; what differs after it by less is another
+start's level: eight in ten starts of one job lie within this of each other (`studies/watch.py`)."""
+LOWEST = 0.6
+"""Share of the shift by which the lowest points rise, too."""
+LEARNED = 28
+"""Points of a start after which a shift may begin: what changes sooner belongs to the warm-up (routers balance, caches
+fill)."""
+_MAD = 1.4826
+
+
+class _Reference(Struct, frozen=True):
+    level: float
+    middle: float
+    scatter: float
+    """Of points."""
+    of_blocks: float
+    """Of levels of ten points, wider for few of them."""
+    width: float
+    """Between the 20 % and 80 % quantile of points."""
+    low: float
+    """The 10 % quantile."""
+
+
+class LevelShift(Struct):
+    """Takes the points of a run one by one; memory stays the same."""
+
+    points: deque[float] = field(default_factory=lambda: deque(maxlen=REFERENCE + LONG[-1]))
+    steps: deque[int] = field(default_factory=lambda: deque(maxlen=REFERENCE + LONG[-1]))
+    to_skip: int = SKIPPED
+    seen: int = 0
+    learned: int = LEARNED - SKIPPED
+    """Points seen before which no shift begins."""
+    _quick: float = math.inf
+    """The level of the reference a few points ago."""
+
+    def feed(self, step: int, log_s: float) -> Change | None:
+        """Take in the logarithm of a time; return a shift upwards."""
+        if self.to_skip > 0:
+            self.to_skip -= 1
+            return None
+        self.seen += 1
+        self.points.append(log_s)
+        self.steps.append(step)
+        if len(self.points) < FEWEST + SHORT:
+            return None
+        points = list(self.points)
+        if self.seen % 5 == 0 or math.isinf(self._quick):
+            self._quick = quantile(sorted(points[: -LONG[0]] or points[:FEWEST]), SHARE)
+        for window in (SHORT, *LONG):
+            if len(points) - window < FEWEST:
+                break
+            level = quantile(sorted(points[-window:]), SHARE)
+            # Most points are at the level of those before; all that follows is for the few that are not.
+            if level - self._quick > LEAST_LONG / 2 and (found := self._held(points, window, level)):
+                self.restart()
+                return found
+        return None
+
+    def restart(self, skipped: int = 0) -> None:
+        """Forget all points; skip some of the next."""
+        self.points.clear()
+        self.steps.clear()
+        self.to_skip = skipped
+        self.learned = self.seen + (LEARNED - SKIPPED if skipped else 0)
+        self._quick = math.inf
+
+    def _held(self, points: list[float], window: int, level: float) -> Change | None:
+        """Return the shift between the last points and those before, if it is one."""
+        before = points[max(0, len(points) - window - REFERENCE) : -window]
+        after = sorted(points[-window:])
+        known = _reference(before)
+        shift = level - known.level
+        least, times = (LEAST_SHORT, TIMES_SHORT) if window == SHORT else (LEAST_LONG, TIMES_LONG)
+        needed = max(least, times * known.of_blocks)
+        burst = max(0.0, quantile(after, 0.8) - quantile(after, 0.2) - known.width)
+        if shift <= needed or shift <= BURST * burst or quantile(after, 0.1) - known.low <= LOWEST * shift:
+            return None
+        onset = _onset(points, known.level, shift)
+        if self.seen - len(points) + onset < self.learned or _edge(points, onset) <= EDGE * shift:
+            return None
+        top = max(points[max(0, onset - 1) : onset + 2])
+        if shift <= PAUSE_LEAST and top > max([level + PAUSE, *before[:-BLOCK]]):
+            return None
+        deviations = shift / known.of_blocks * math.sqrt(window / BLOCK)
+        return Change(self.steps[onset], math.expm1(shift), confidence_of(deviations, self.seen / window))
+
+
+def _reference(points: list[float]) -> _Reference:
+    """Return what the points before a window are like."""
+    ordered = sorted(points)
+    level, middle = quantile(ordered, SHARE), quantile(ordered, 0.5)
+    scatter = _MAD * quantile(sorted(abs(each - middle) for each in points), 0.5)
+    count = len(points) // BLOCK
+    blocks = [
+        quantile(sorted(points[end - BLOCK : end]), SHARE)
+        for end in range(len(points), len(points) - count * BLOCK, -BLOCK)
+    ]
+    prior = PRIOR_S**2 + (PRIOR_POINTS * scatter) ** 2
+    variance = (PRIOR_BLOCKS * prior + sum((each - level) ** 2 for each in blocks)) / (PRIOR_BLOCKS + count)
+    return _Reference(
+        level=level,
+        middle=middle,
+        scatter=scatter,
+        of_blocks=math.sqrt(variance) * (1 + YOUNG / (1 + count)),
+        width=quantile(ordered, 0.8) - quantile(ordered, 0.2),
+        low=quantile(ordered, 0.1),
+    )
+
+
+def _onset(points: list[float], level: float, shift: float) -> int:
+    """Return the point from which on the points are likelier at the new level than at the old one.
+
+    The largest sum, from the last point back, of how far each lies above the middle between both levels (Page's
+    cumulative sum); no point counts more than the shift.
+    """
+    middle, total, best, onset = level + shift / 2, 0.0, 0.0, len(points) - 1
+    for at in range(len(points) - 1, max(-1, len(points) - 1 - BACK), -1):
+        total += max(-shift, min(shift, points[at] - middle))
+        if total > best:
+            best, onset = total, at
+    return onset
+
+
+def _edge(points: list[float], onset: int) -> float:
+    """Return how much higher the first points from the onset on are than the last before it."""
+    before = sorted(points[max(0, onset - 6) : onset])
+    if len(before) < 3:
+        return math.inf
+    return quantile(sorted(points[onset : onset + 6]), 0.4) - quantile(before, 0.4)

@@ -1,0 +1,83 @@
+"""Does something grow slowly: times of steps that drift, memory that creeps.
+
+Values are taken together in blocks of ten, a low quantile of each, which spikes do not move. The last blocks are cut
+into five parts: what grows steadily grows from each part to the next, and a line through the blocks rises by more than
+the least that counts and by several times its own standard error. The error counts how alike neighbouring blocks are
+(effective number of independent ones, as of an autoregressive series of first order). Windows of several lengths are
+looked at, so that a fast drift is found early and a slow one at all.
+"""
+
+import math
+from collections import deque
+from itertools import pairwise
+
+from msgspec import Struct, field
+
+from traincast.checking.alarm import Change, confidence_of, quantile
+
+BLOCK = 10
+"""Points of a block."""
+PARTS = 5
+WINDOWS = (15, 20, 25, 40, 60)
+"""Blocks that are looked at together, the longest kept in memory."""
+
+
+class SlowChange(Struct):
+    """Looks for growth in values that come one by one, in logarithms; memory stays the same."""
+
+    least: float
+    """Growth over a window below which nothing is said."""
+    errors: float
+    """Standard errors of the growth that it must be larger than."""
+    share: float = 0.3
+    """The quantile of a block that stands for it."""
+    skipped: int = 20
+    """First values that are not looked at: the run warms up."""
+    points: list[tuple[int, float]] = field(default_factory=list)
+    blocks: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOWS[-1]))
+    seen: int = 0
+
+    def feed(self, step: int, value: float) -> Change | None:
+        """Take in the logarithm of a value; return what grows, once."""
+        self.seen += 1
+        if self.seen <= self.skipped:
+            return None
+        self.points.append((step, value))
+        if len(self.points) < BLOCK:
+            return None
+        self.blocks.append((self.points[0][0], quantile(sorted(each for _, each in self.points), self.share)))
+        self.points.clear()
+        for window in WINDOWS:
+            if len(self.blocks) >= window and (found := self._over(list(self.blocks)[-window:])):
+                self.restart()
+                return found
+        return None
+
+    def restart(self, skipped: int = 0) -> None:
+        """Forget all values; look at none of the next ones."""
+        self.points.clear()
+        self.blocks.clear()
+        self.seen = self.skipped - skipped
+
+    def _over(self, blocks: list[tuple[int, float]]) -> Change | None:
+        """Return the growth over blocks, where it is one."""
+        count = len(blocks)
+        values = [value for _, value in blocks]
+        size = count // PARTS
+        parts = [sorted(values[count - size * (PARTS - part) :][:size])[size // 2] for part in range(PARTS)]
+        if parts[-1] - parts[0] < self.least * (PARTS - 1) / PARTS or any(
+            after - before < 0.25 * self.least / PARTS for before, after in pairwise(parts)
+        ):
+            return None
+        middle, mean = (count - 1) / 2, sum(values) / count
+        width = sum((at - middle) ** 2 for at in range(count))
+        slope = sum((at - middle) * (value - mean) for at, value in enumerate(values)) / width
+        rest = [value - mean - slope * (at - middle) for at, value in enumerate(values)]
+        square = sum(each**2 for each in rest)
+        alike = max(0.0, sum(a * b for a, b in pairwise(rest)) / square) if square else 0.0
+        error = math.sqrt(square / (count - 2) / width * (1 + alike) / max(1 - alike, 0.1)) * count
+        growth = slope * count
+        if growth < max(self.least, self.errors * error):
+            return None
+        looks = self.seen / BLOCK
+        return Change(blocks[0][0], math.expm1(growth), confidence_of(growth / max(error, 1e-9), looks))

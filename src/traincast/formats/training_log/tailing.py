@@ -1,0 +1,100 @@
+"""Read the lines of a log as they are written: across rotation, truncation and pauses, never writing to it.
+
+A file that was renamed is read to its end before the new one of its name is opened (``logrotate``); one that became
+shorter is read from its beginning (``copytruncate``). A name that is missing for a while is waited for.
+"""
+
+import codecs
+import gzip
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+_PIECE_BYTES = 2**18
+_LONGEST = 2**20
+"""Bytes without the end of a line that are kept until it comes; what follows is not of a step."""
+STANDARD_INPUT = Path("-")
+
+
+def lines_as_written(path: Path, *, once: bool) -> Iterator[str | None]:
+    """Yield the lines of a log, and None whenever there is no more of it yet; with `once` it ends there.
+
+    Parameters
+    ----------
+    path : Path
+        A text file, with `once` perhaps packed with gzip, or ``-`` for standard input, which ends when it is closed.
+    once : bool
+        Whether the end of the file is the end.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened at first.
+    """
+    if path == STANDARD_INPUT:
+        yield from _lines_of(sys.stdin.buffer)
+        return
+    packed = once and path.suffix == ".gz"
+    file: BinaryIO = gzip.GzipFile(path) if packed else path.open("rb")  # type: ignore[assignment]  # noqa: SIM115
+    try:
+        parts = _Lines()
+        while True:
+            while piece := file.read(_PIECE_BYTES):
+                yield from parts.of(piece)
+            if once:
+                yield from parts.rest()
+                return
+            if (fresh := _replaced(path, file)) is not None:
+                # What was written between the last read and the renaming.
+                while piece := file.read(_PIECE_BYTES):
+                    yield from parts.of(piece)
+                yield from parts.rest()
+                file.close()
+                file = fresh
+            else:
+                yield None
+    finally:
+        file.close()
+
+
+def _replaced(path: Path, file: BinaryIO) -> BinaryIO | None:
+    """Return the file that has the name now, if it is another one or starts over."""
+    try:
+        now, ours = path.stat(), os.fstat(file.fileno())
+        if (now.st_ino, now.st_dev) != (ours.st_ino, ours.st_dev) or now.st_size < file.tell():
+            return path.open("rb")
+    except OSError:
+        # Between two files of a rotation, or a file system that is away.
+        return None
+    return None
+
+
+def _lines_of(file: BinaryIO) -> Iterator[str]:
+    """Yield the lines of a pipe as soon as each is whole."""
+    parts = _Lines()
+    while piece := os.read(file.fileno(), _PIECE_BYTES):
+        yield from parts.of(piece)
+    yield from parts.rest()
+
+
+class _Lines:
+    """Parts pieces of bytes at the ends of lines."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
+
+    def of(self, piece: bytes) -> Iterator[str]:
+        """Yield the lines that a piece completes; a progress bar ends its own with a carriage return."""
+        *whole, held = (self._held + self._decode(piece)).replace("\r", "\n").split("\n")
+        self._held = held[:_LONGEST]
+        yield from filter(None, whole)
+
+    def rest(self) -> Iterator[str]:
+        """Yield what has no end; the next piece begins another file."""
+        held, self._held = self._held, ""
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
+        if held:
+            yield held

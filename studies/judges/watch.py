@@ -1,0 +1,65 @@
+"""Healthy runs as they came, and with changes put into them: what `watch` says of each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from judges.board import Board
+from traincast.checking.detector import Detector
+from watching.injected import (
+    LARGE,
+    SHIFT,
+    SOON,
+    SPREADS,
+    WITHIN,
+    Outcome,
+    Run,
+    alarms,
+    drift_outcomes,
+    long_enough,
+    read_series,
+    shift_outcomes,
+    slower_alarms,
+    spike_outcomes,
+    spread_of,
+)
+
+SUBJECT = "watched steps of healthy runs"
+
+
+def boards() -> list[Board]:
+    """Return the share of runs with a false alarm, and of changes that are missed or dated wrongly, in per cent."""
+    runs = long_enough(read_series())
+    spreads = {run.name: spread_of(run) for run in runs}
+
+    def shift(run: Run) -> float:
+        return max(SHIFT, SPREADS * spreads[run.name])
+
+    def large(run: Run) -> float:
+        return LARGE + SPREADS * spreads[run.name]
+
+    return [
+        _false(runs),
+        _of("level shifts of 3 % or three spreads", list(shift_outcomes(runs, shift, WITHIN)), missed=5, misdated=5),
+        _of("level shifts 10 % beyond three spreads", list(shift_outcomes(runs, large, SOON)), missed=5, misdated=5),
+        _of("drifts of 1 % per 100 points", list(drift_outcomes(runs)), missed=5),
+        _of("one slow step in 50", list(spike_outcomes(runs)), missed=5),
+    ]
+
+
+def _false(runs: Sequence[Run]) -> Board:
+    alarmed = [bool(slower_alarms(alarms(run, Detector()))) for run in runs]
+    return Board(SUBJECT, "as they came", len(runs), {"alarmed": _percent(alarmed)}, {"alarmed": 5.0})
+
+
+def _of(name: str, outcomes: Sequence[Outcome], **asked: float) -> Board:
+    found = [each for each in outcomes if each.found]
+    figures = {
+        "missed": _percent([not each.found for each in outcomes]),
+        "misdated": _percent([not each.dated for each in found]),
+    }
+    return Board(SUBJECT, name, len(outcomes), figures, asked)
+
+
+def _percent(flags: Sequence[bool]) -> float:
+    return round(100 * float(np.mean(flags)), 1) if flags else 0.0
