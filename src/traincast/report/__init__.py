@@ -82,10 +82,9 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.report.job_files": "advised_job_file",
         "traincast.report.json": (
             "alarm_line calibration_to_dict check_to_dict clusters_to_dict collective_comparison_to_dict "
-            "collective_to_dict "
-            "comparison_to_dict conversion_to_dict encode failure_to_dict inspection_to_dict inspections_to_dict "
-            "models_to_dict operator_calibration_to_dict operator_to_dict plan_to_dict ranking_to_dict "
-            "result_to_dict run_calibration_to_dict simai_to_dict validation_to_dict"
+            "collective_to_dict comparison_to_dict conversion_to_dict encode failure_to_dict inspection_to_dict "
+            "inspections_to_dict models_to_dict operator_calibration_to_dict operator_to_dict plan_to_dict "
+            "ranking_to_dict result_to_dict run_calibration_to_dict simai_to_dict validation_to_dict"
         ),
         "traincast.report.junit": "check_to_junit",
         "traincast.report.plan_files": "write_plan",
