@@ -179,7 +179,7 @@ COMMANDS["check"] = (
     - {"--network", "--network-seeds", "--overlap-slowdown", "--busbw", "--slow", "--unfold", "--constants", *RUN}
     - {"--allow-oom", "--fail-on-oom-risk", "--report", "--analysis", "--what-if", "--gpus-used-per-node"}
     - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose", "--out", "--apply"}
-) | {"--job", "--baseline", "--baseline-job", "--between", "--fail-above", "--no-causes", "--junit", "--format"}
+) | {"--job", "--baseline", "--baseline-job", "--between", "--fail-above", "--causes", "--junit", "--format"}
 COMMANDS["plan"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--busbw", "--slow", "--unfold", "--constants"}

@@ -76,6 +76,16 @@ def check(
     ------
     FormatError
         If a log cannot be read, tells no step, or lists no arguments where no job is given.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> good, today = "examples/check/last_good.log", "examples/check/today.log"
+    >>> traincast.check(good, cluster="h100").verdict.word.value
+    'as expected'
+    >>> found = traincast.check(today, cluster="h100", baseline=good, causes=False)
+    >>> found.verdict.word.value, found.exit_code
+    ('slower', 4)
     """
     (said,) = sorted_out(words, JOB_WORDS)
     over, study = draft_of_words(said), Study()
@@ -120,6 +130,16 @@ def check_change(
         Share by which the step may become longer: 0.05, or ``"5%"``.
     **words
         The words of the flags of a job, of both.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> job = traincast.Draft(
+    ...     model="llama3-8b", cluster="h100", fields={"gpus": 8, "tp": 2, "global_batch": 64, "seq_length": 8192}
+    ... )
+    >>> recomputed = job.under(traincast.Draft(fields={"recompute": "full"}))
+    >>> traincast.check_change(job, recomputed, fail_above="5%").verdict.word.value
+    'slower'
     """
     (said,) = sorted_out(words, JOB_WORDS)
     over, study = draft_of_words(said), Study()

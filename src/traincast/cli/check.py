@@ -63,7 +63,11 @@ def _output_options(function: F) -> F:
 )
 @job_field_options
 @recipe_option
-@click.option("--no-causes", is_flag=True, help="Look for no causes, which forecasts the job some fifty times.")
+@click.option(
+    "--causes/--no-causes",
+    default=True,
+    help="Look for what would explain a longer step (the default): some fifty forecasts of the job.",
+)
 @_output_options
 def command(
     words: tuple[str, ...],
@@ -76,7 +80,7 @@ def command(
     cluster: str | None,
     strict: bool,
     recipe: str | None,
-    no_causes: bool,
+    causes: bool,
     junit: Path | None,
     form: str | None,
     as_json: bool,
@@ -110,7 +114,7 @@ def command(
                 baseline_job=baseline_job,
                 fail_above=fail_above,
                 recipe=recipe,
-                causes=not no_causes,
+                causes=causes,
                 **said,
             )
     if junit is not None:
