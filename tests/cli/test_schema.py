@@ -49,6 +49,7 @@ PRINTED = {
         ("validate", "runs.csv", "--by", "gpu"),
         ("validate", "examples/all_reduce_a100.csv", "--cluster", "a100", "--cv", "gpu"),
     ],
+    "alarm": [("watch", "examples/watch/slower.log", "--once")],
     "ranking": [("validate", "--ranking", "runs.csv")],
     "run_calibration": [("calibrate", "examples/training_runs.csv", "--cluster", "a100")],
     "clusters": [("clusters",)],

@@ -10,7 +10,7 @@ from traincast.checking.level_shift import SKIPPED, LevelShift
 from traincast.checking.periodic import PeriodicSpikes
 from traincast.checking.slow_change import SlowChange
 
-DRIFT_LEAST, DRIFT_ERRORS = 0.018, 5.0
+DRIFT_LEAST, DRIFT_ERRORS = 0.02, 6.0
 """Growth of a drift that is told at least, and standard errors that it must be."""
 CREEP_LEAST, CREEP_ERRORS = 0.01, 6.0
 """The same of memory."""

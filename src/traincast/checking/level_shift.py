@@ -7,8 +7,8 @@ logarithms; a low quantile stands for a level, since slow steps come in bursts a
 
 How far two levels may lie apart without a shift, the run says itself: the scatter of such quantiles of ten points,
 which counts noise, autocorrelation and wandering together. A young run has few of them: its estimate is drawn towards
-what its points' own scatter would make of independent ones, and the threshold is wider (as Student's is). What is
-higher but no jump is none: where the dated onset has no edge, and where the window holds a burst of scattered points.
+what its points' own scatter would make of independent ones, and the threshold is wider (as Student's is). A window that
+holds a burst of scattered slow points is none of a new level.
 
 Constants are chosen over families of runs, one left out at a time: `studies/watch.py`.
 """
@@ -26,34 +26,27 @@ FEWEST = 8
 """Points to be held against."""
 REFERENCE = 120
 """The most of them."""
-SHARE = 0.3
+SHARE = 0.4
 """The quantile that is a level."""
 SHORT = 10
 LONG = (24, 28)
 """Points of the windows."""
-LEAST_SHORT, LEAST_LONG = 0.084, 0.0265
+LEAST_SHORT, LEAST_LONG = 0.084, 0.027
 """Shifts, as logarithms, that are told at least."""
-TIMES_SHORT, TIMES_LONG = 3.2, 2.2
+TIMES_SHORT, TIMES_LONG = 4.2, 3.0
 """Times the scatter of levels of ten points that a shift must be."""
 BLOCK = 10
 PRIOR_BLOCKS = 4.0
 """Blocks that the estimate from single points counts as."""
-PRIOR_S, PRIOR_POINTS = 0.002, 0.42
+PRIOR_S, PRIOR_POINTS = 0.002, 0.36
 """Scatter of blocks where points do not scatter, and over the scatter of points: 1.25 over the root of ten is 0.40."""
-YOUNG = 2.0
-"""How much wider the threshold is without a block: twice more, less with each."""
-EDGE = 0.6
-"""Share of the shift that must be there between the six points before its onset and the six after."""
+YOUNG = 0.7
+"""How much wider the threshold is without a block: by this share, less with each."""
 BURST = 1.2
 """The shift over the scatter that its points have more than those before."""
 BACK = 45
 """Points among which the onset is looked for."""
-PAUSE, PAUSE_LEAST = 0.25, 0.09
-"""A spike this high over the new level, at the onset, is a pause or a restart; what differs after it by less is another
-start's level: eight in ten starts of one job lie within this of each other (`studies/watch.py`)."""
-LOWEST = 0.6
-"""Share of the shift by which the lowest points rise, too."""
-LEARNED = 28
+LEARNED = 29
 """Points of a start after which a shift may begin: what changes sooner belongs to the warm-up (routers balance, caches
 fill)."""
 _MAD = 1.4826
@@ -61,15 +54,10 @@ _MAD = 1.4826
 
 class _Reference(Struct, frozen=True):
     level: float
-    middle: float
-    scatter: float
-    """Of points."""
     of_blocks: float
     """Of levels of ten points, wider for few of them."""
     width: float
     """Between the 20 % and 80 % quantile of points."""
-    low: float
-    """The 10 % quantile."""
 
 
 class LevelShift(Struct):
@@ -119,24 +107,21 @@ class LevelShift(Struct):
         """Return the shift between the last points and those before, if it is one."""
         before = points[max(0, len(points) - window - REFERENCE) : -window]
         after = sorted(points[-window:])
-        known = _reference(before)
+        known = reference_of(before)
         shift = level - known.level
         least, times = (LEAST_SHORT, TIMES_SHORT) if window == SHORT else (LEAST_LONG, TIMES_LONG)
         needed = max(least, times * known.of_blocks)
         burst = max(0.0, quantile(after, 0.8) - quantile(after, 0.2) - known.width)
-        if shift <= needed or shift <= BURST * burst or quantile(after, 0.1) - known.low <= LOWEST * shift:
+        if shift <= needed or shift <= BURST * burst:
             return None
         onset = _onset(points, known.level, shift)
-        if self.seen - len(points) + onset < self.learned or _edge(points, onset) <= EDGE * shift:
-            return None
-        top = max(points[max(0, onset - 1) : onset + 2])
-        if shift <= PAUSE_LEAST and top > max([level + PAUSE, *before[:-BLOCK]]):
+        if self.seen - len(points) + onset < self.learned:
             return None
         deviations = shift / known.of_blocks * math.sqrt(window / BLOCK)
         return Change(self.steps[onset], math.expm1(shift), confidence_of(deviations, self.seen / window))
 
 
-def _reference(points: list[float]) -> _Reference:
+def reference_of(points: list[float]) -> _Reference:
     """Return what the points before a window are like."""
     ordered = sorted(points)
     level, middle = quantile(ordered, SHARE), quantile(ordered, 0.5)
@@ -150,11 +135,8 @@ def _reference(points: list[float]) -> _Reference:
     variance = (PRIOR_BLOCKS * prior + sum((each - level) ** 2 for each in blocks)) / (PRIOR_BLOCKS + count)
     return _Reference(
         level=level,
-        middle=middle,
-        scatter=scatter,
         of_blocks=math.sqrt(variance) * (1 + YOUNG / (1 + count)),
         width=quantile(ordered, 0.8) - quantile(ordered, 0.2),
-        low=quantile(ordered, 0.1),
     )
 
 
@@ -170,11 +152,3 @@ def _onset(points: list[float], level: float, shift: float) -> int:
         if total > best:
             best, onset = total, at
     return onset
-
-
-def _edge(points: list[float], onset: int) -> float:
-    """Return how much higher the first points from the onset on are than the last before it."""
-    before = sorted(points[max(0, onset - 6) : onset])
-    if len(before) < 3:
-        return math.inf
-    return quantile(sorted(points[onset : onset + 6]), 0.4) - quantile(before, 0.4)

@@ -18,7 +18,7 @@ from traincast.checking.alarm import Change, confidence_of, quantile
 BLOCK = 10
 """Points of a block."""
 PARTS = 5
-WINDOWS = (15, 20, 25, 40, 60)
+WINDOWS = (20, 25, 30, 40, 60)
 """Blocks that are looked at together, the longest kept in memory."""
 
 

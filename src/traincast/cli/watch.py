@@ -53,7 +53,7 @@ def command(
     slower = False
     for alarm in api.watch(log, once=once, metrics=openmetrics, **said):
         slower = slower or alarm.of_speed
-        document = report.alarm_line(alarm)
+        document = report.encode_line(report.alarm_to_dict(alarm))
         if as_json:
             print_document(document)
         else:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from traincast.report.files import write_files as write_files
     from traincast.report.files import write_whole as write_whole
     from traincast.report.job_files import advised_job_file as advised_job_file
-    from traincast.report.json import alarm_line as alarm_line
+    from traincast.report.json import alarm_to_dict as alarm_to_dict
     from traincast.report.json import calibration_to_dict as calibration_to_dict
     from traincast.report.json import check_to_dict as check_to_dict
     from traincast.report.json import clusters_to_dict as clusters_to_dict
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from traincast.report.json import comparison_to_dict as comparison_to_dict
     from traincast.report.json import conversion_to_dict as conversion_to_dict
     from traincast.report.json import encode as encode
+    from traincast.report.json import encode_line as encode_line
     from traincast.report.json import failure_to_dict as failure_to_dict
     from traincast.report.json import inspection_to_dict as inspection_to_dict
     from traincast.report.json import inspections_to_dict as inspections_to_dict
@@ -81,10 +82,10 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.report.files": "REPORTS write_directory write_files write_whole",
         "traincast.report.job_files": "advised_job_file",
         "traincast.report.json": (
-            "alarm_line calibration_to_dict check_to_dict clusters_to_dict collective_comparison_to_dict "
-            "collective_to_dict comparison_to_dict conversion_to_dict encode failure_to_dict inspection_to_dict "
-            "inspections_to_dict models_to_dict operator_calibration_to_dict operator_to_dict plan_to_dict "
-            "ranking_to_dict result_to_dict run_calibration_to_dict simai_to_dict validation_to_dict"
+            "alarm_to_dict calibration_to_dict check_to_dict clusters_to_dict collective_comparison_to_dict "
+            "collective_to_dict comparison_to_dict conversion_to_dict encode encode_line failure_to_dict "
+            "inspection_to_dict inspections_to_dict models_to_dict operator_calibration_to_dict operator_to_dict "
+            "plan_to_dict ranking_to_dict result_to_dict run_calibration_to_dict simai_to_dict validation_to_dict"
         ),
         "traincast.report.junit": "check_to_junit",
         "traincast.report.plan_files": "write_plan",

@@ -117,9 +117,9 @@ def _choice(choice: "Choice") -> dict[str, object]:
     return {**same, **more, "result": result_to_dict(choice.result)}
 
 
-def alarm_line(alarm: "Alarm") -> str:
-    """Return an alarm as one line, the document ``traincast.alarm/1``."""
-    return msgspec.json.encode(_document("alarm", alarm)).decode("utf-8")
+def alarm_to_dict(alarm: "Alarm") -> dict[str, Plain]:
+    """Return an alarm of a watched run as ``traincast.alarm/1``."""
+    return _document("alarm", alarm)
 
 
 def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
@@ -316,6 +316,11 @@ def encode(document: Mapping[str, Plain]) -> bytes:
     UTF-8; keys in the order of the document, floats as short as they can be read back exactly.
     """
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def encode_line(document: Mapping[str, Plain]) -> str:
+    """Return a document as one line of JSON, without its end."""
+    return msgspec.json.encode(document).decode("utf-8")
 
 
 def to_json(result: Result) -> bytes:

@@ -37,7 +37,7 @@ def lines_as_written(path: Path, *, once: bool) -> Iterator[str | None]:
         yield from _lines_of(sys.stdin.buffer)
         return
     packed = once and path.suffix == ".gz"
-    file: BinaryIO = gzip.GzipFile(path) if packed else path.open("rb")  # type: ignore[assignment]  # noqa: SIM115
+    file: BinaryIO = gzip.GzipFile(path) if packed else path.open("rb")  # type: ignore[assignment]
     try:
         parts = _Lines()
         while True:

@@ -6,4 +6,4 @@ from traincast.checking.alarm import Alarm
 def alarm_text(alarm: Alarm) -> str:
     """Return an alarm: what changed and how sure that is, and below it what would explain it."""
     causes = "".join(f"\n  perhaps: {cause}" for cause in alarm.explained_by)
-    return f"{alarm.text} (noticed at step {alarm.noticed_step}, confidence {alarm.confidence:.1%}){causes}"
+    return f"{alarm.text} (noticed at step {alarm.noticed_step}, confidence {min(alarm.confidence, 0.999):.1%}){causes}"
