@@ -21,7 +21,8 @@ from traincast.formats.training_log.printed import elapsed_s
 from traincast.units import is_number
 
 _BAR = re.compile(
-    r"(?:^|[\]:>\s])\s*\d{1,3}%\|[^|]*\|\s*(?P<step>\d{1,12})/(?P<steps>\d{1,12}) \[(?P<clock>\d[\d:]{0,11})<[^\]]*\]"
+    r"(?:^|[\]:>\s])\d{1,3}%\|[^|]{0,400}\|\s{0,9}(?P<step>\d{1,12})/(?P<steps>\d{1,12}) "
+    r"\[(?P<clock>\d[\d:]{0,11})<[^\]]{0,99}\]"
 )
 _PAIR = re.compile(r"'([^']{1,80})': '?([-+]?[\d.]+(?:[eE][-+]?\d+)?)'?(?=[,}])")
 _TOTAL = re.compile(r"Total optimization steps = ([\d,]{1,15})")

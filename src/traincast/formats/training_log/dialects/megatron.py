@@ -11,7 +11,7 @@ taken for a smaller one.
 import re
 
 from traincast.formats.training_log.contract import Dialect, FlopsDefinition, Found, Line, MemoryDefinition
-from traincast.formats.training_log.printed import Quantity, printed
+from traincast.formats.training_log.printed import Printed, Quantity
 
 _BAR = r"(?=\s*\|)"
 
@@ -36,7 +36,7 @@ def _with_memory() -> Line:
     return line
 
 
-_PRINTED = printed(
+_PRINTED = Printed(
     r"iteration\s+(?P<step>\d{1,12})/\s*(?P<steps>\d{1,12}) \|",
     (
         Quantity("step_s", (r"elapsed time per iteration \(ms\)",), _BAR, 1e-3),

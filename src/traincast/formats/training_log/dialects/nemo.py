@@ -5,7 +5,7 @@ that of plain Lightning, by tqdm, which rewrites its line.
 """
 
 from traincast.formats.training_log.contract import Dialect, FlopsDefinition, MemoryDefinition
-from traincast.formats.training_log.printed import Quantity, printed
+from traincast.formats.training_log.printed import Printed, Quantity
 
 FLOPS = FlopsDefinition(
     text="model FLOPs by the formula of the model's family, without what is computed again; causal attention halved in "
@@ -27,7 +27,7 @@ NEMO = Dialect(
     title="NeMo",
     example="Training epoch 0, iteration 9/99 | ... | train_step_timing in s: 5.12",
     marks=("Training epoch ",),
-    opened=printed(
+    opened=Printed(
         r"Training epoch (?P<epoch>\d{1,12}), iteration (?P<step>\d{1,12})/(?P<steps>\d{1,12}) \|",
         (
             Quantity("step_s", ("train_step_timing in s",), _END),
@@ -50,7 +50,7 @@ LIGHTNING = Dialect(
     title="Lightning progress bar (NeMo and others)",
     example="Epoch 0: ... 10/100 [01:05<09:45, ..., train_step_timing in s=5.120]",
     marks=("Epoch ",),
-    opened=printed(
+    opened=Printed(
         r"Epoch (?P<epoch>\d{1,12}): :?\s*(?:\d{1,12}%\|[^|]*\|\s*)?(?P<step>\d{1,12})/(?P<steps>\d{1,12}) "
         r"\[(?P<clock>\d[\d:]{0,11})<[^\],]*(?:,|\])",
         (
