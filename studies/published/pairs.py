@@ -35,7 +35,7 @@ _THINGS: Mapping[str, str] = {
     **dict.fromkeys(("cuda_graphs", "cuda_graph_impl", "cuda_graph_scope", "moe_paged_stash"), "graphs"),
     **dict.fromkeys(("param_gather_bytes", "moe_dispatch_dtype"), "precision"),
     **dict.fromkeys(("framework", "year", "tuned"), FRAMEWORK),
-    **{"task": "task", "model": "model", "sequence_parallel": "tp", "cp_kind": "cp"},
+    **{"task": "task", "sequence_parallel": "tp", "cp_kind": "cp"},
 }
 """What a field of a job belongs to, where that is not its group in `data/job/fields.csv`."""
 _KINDS = {
@@ -47,6 +47,9 @@ _KINDS = {
     **{"precision": "precision", "linear precision": "precision", "data parallel": "sharding", "fsdp": "sharding"},
 }
 """Words of `single_changes.csv` to what changes, where the jobs that they make differ in more."""
+_MODEL, _ITEM = "model", "what ran"
+_APART = {_MODEL, _ITEM}
+"""What two jobs must have alike to be a pair."""
 _WIDEST = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "mxfp4", "nvfp4")
 
 
@@ -138,7 +141,7 @@ def things_of(run: MeasuredRun) -> dict[str, Hashable]:
     found: dict[str, dict[str, str]] = {}
     for name in JOB_FIELDS:
         value = getattr(run.request, name)
-        if value is not None and name != "model":
+        if value is not None and name != _MODEL:
             thing = _THINGS.get(name) or FIELDS[name].group
             found.setdefault(thing, {})[name] = str(value)
     cells = run.cells
@@ -147,12 +150,12 @@ def things_of(run: MeasuredRun) -> dict[str, Hashable]:
     things[CHIP] = tuple(
         (name, cells.get(name, "")) for name in ("gpu", "interconnect", "nic_gbit_per_gpu", "scaleup_domain")
     )
-    things["model"] = replace(run.request.model, source=""), run.stage_layers
+    things[_MODEL] = replace(run.request.model, source=""), run.stage_layers
     for name, number in ((GPUS, "gpus"), (BATCH, "global_batch"), (MICRO_BATCH, "micro_batch")):
         things[name] = getattr(run.request, number)
     things[SEQUENCE] = run.request.seq_length
     # Cards of one job have a run of a few steps, one that is resumed, one that is tuned.
-    things["what ran"] = cells.get("source_url_or_repo_path", "").partition("#")[2].partition(".")[0]
+    things[_ITEM] = cells.get("source_url_or_repo_path", "").partition("#")[2].partition(".")[0]
     return things
 
 
@@ -177,7 +180,7 @@ def _kind(one: Side, other: Side) -> str:
         first, second = one.run.request, other.run.request
         same = first.global_batch * (second.micro_batch or 0) == second.global_batch * (first.micro_batch or 0)
         return MICRO_BATCH if same else ""
-    return next(iter(differs)) if len(differs) == 1 and "model" not in differs else ""
+    return next(iter(differs)) if len(differs) == 1 and not differs & _APART else ""
 
 
 def _order(side: Side, kind: str) -> tuple[object, ...]:
