@@ -79,6 +79,7 @@ def test_the_job_may_be_a_file_a_result_pasted_flags_or_options(check, call, tmp
     [
         ((), "give a log"),
         ((GOOD, "--between", GOOD, GOOD), "takes no log"),
+        (("--between", GOOD, GOOD, "--recipe", "any"), "names both jobs"),
         ((GOOD, "--json", "--format", "github"), "two documents"),
         ((GOOD, "--fail-above", "much"), "write a share"),
         ((GOOD, "--like", "megatron"), "pasted flags"),

@@ -102,8 +102,8 @@ def command(
     said = {flag.name: values[flag.name] for flag in JOB_FLAGS if values.get(flag.name) is not None}
     with announced(quiet=quiet or as_json or form is not None):
         if between:
-            if job or baseline or baseline_job or flags:
-                raise click.UsageError("--between names both jobs; leave out --job, --baseline and pasted flags")
+            if job or baseline or baseline_job or flags or like or recipe:
+                raise click.UsageError("--between names both jobs; leave out --job, --baseline, --like and --recipe")
             found = api.check_change(*between, cluster, fail_above=fail_above, **said)
         else:
             found = api.check(
