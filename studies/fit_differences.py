@@ -45,8 +45,8 @@ from traincast.simulation.widths import LEVEL, basis_of
 FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "difference_widths.csv"
 FITTED = "measured_training_runs.csv"
 TABLES = (FITTED, "mlperf_v6.csv", "tpu_runs.csv", "amd_other.csv", "mbridge_cards.csv")
-_FREEDOM = 6
-"""Degrees of freedom of the Student distribution."""
+_FREEDOM = 3
+"""Degrees of freedom of the Student distribution: fewer than for steps, as errors of changes have longer tails."""
 _ROUNDS = 400
 _OF_FORECASTS = (KNOWN, EFFICIENCY, SOFTWARE_GAIN)
 """Terms of what is forecast; the others are of what jobs differ in."""
@@ -94,13 +94,14 @@ def told_pairs(data: Path = DATA, by: str = "source") -> list[Told]:
         for place in places:
             found[runs.rows[place].id] = _forecast(runs, place, fit)
     return [
-        _told(pair, found[pair.before.run.id], found[pair.after.run.id])
+        told_of(pair, found[pair.before.run.id], found[pair.after.run.id])
         for pair in pairs
         if {pair.before.run.id, pair.after.run.id} <= found.keys()
     ]
 
 
-def _told(pair: Changed, before: tuple[float, Doubts], after: tuple[float, Doubts]) -> Told:
+def told_of(pair: Changed, before: tuple[float, Doubts], after: tuple[float, Doubts]) -> Told:
+    """Return what two forecasts, each with what it may be off by, say of a pair."""
     return Told(pair, after[0] / before[0] * pair.tokens, squares_between(before[1], after[1]))
 
 

@@ -2,16 +2,25 @@
 
 Each pair is forecast by factors that have not seen its source, and its interval by widths fitted to four fifths of the
 sources without it. A change is told in points of the time of a GPU for a token. Two releases that nothing modelled
-tells apart are no change: how far they are apart is a board of its own.
+tells apart are no change: how far they are apart is a board of its own. Another is of a sweep over layouts, which no
+fit has seen, of factors or of widths.
 """
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fit_differences import Told, fit_widths, spreads_of, told_pairs
+from datafiles import table_path
+from fit_differences import Told, fit_widths, spreads_of, told_of, told_pairs
 from judges.board import Board
+from published.pairs import changed_pairs
+from published.reading import read_published
 from traincast.calibration.kind import BoolArray, FloatArray
+from traincast.calibration.run_factors import forecast_run
+from traincast.calibration.runs import job_of_run, read_runs
+from traincast.estimate.factors import factors_on
+from traincast.simulation.differences import Doubts, difference_widths
+from traincast.simulation.doubts import doubts
 
 CLEAR = 0.03
 """Measured change from which on its sign is held against the forecast's."""
@@ -19,12 +28,32 @@ _FOLDS = 5
 _FEWEST = 10
 """Pairs of a kind from which on it has a line of its own."""
 _ASKED = {"median": 3.0, "rightly told": 90.0, "inside": 85.0}
-SUBJECT = "changes, source left out"
+SUBJECT, SWEEP = "changes, source left out", "changes of layouts, in no fit"
+_SWEPT = "nanotron_ultrascale_h100.csv"
+_FEW_GPUS = 16
+"""GPUs up to which its runs are taken: on more the cluster had a defect (data/README.md), and those are many."""
 
 
 def boards() -> list[Board]:
-    """Return the boards of all changes, of each kind of them, and of what is no change to us."""
-    return boards_of(told_pairs())
+    """Return the boards of all changes, of each kind of them, of what is no change to us, and of the sweep."""
+    swept = swept_pairs()
+    inside = np.abs([each.error for each in swept]) <= spreads_of(swept, difference_widths())
+    return [*boards_of(told_pairs()), _board("nanotron", swept, inside, SWEEP)]
+
+
+def swept_pairs() -> list[Told]:
+    """Return the pairs of the sweep that differ in one thing."""
+    rows = read_runs(read_published(table_path(_SWEPT))).rows
+    known: dict[str, tuple[float, Doubts]] = {}
+    for run in (run for run in rows if run.measured_s is not None and run.request.gpus <= _FEW_GPUS):
+        table = factors_on(run.cluster)
+        found = forecast_run(run, table, engine="kernel")
+        if found.step_s is not None and found.basis is not None:
+            doubted = doubts(found.basis, table, job_of_run(run), run.cluster, found.step_s)
+            known[run.id] = (found.step_s, doubted)
+    pairs = changed_pairs(run for run in rows if run.id in known)
+    told = [told_of(pair, known[pair.before.run.id], known[pair.after.run.id]) for pair in pairs]
+    return [each for each in told if not each.is_one_job]
 
 
 def boards_of(told: Sequence[Told]) -> list[Board]:
@@ -61,10 +90,10 @@ def left_out_spreads(told: Sequence[Told]) -> FloatArray:
     return found
 
 
-def _board(name: str, told: Sequence[Told], inside: BoolArray, /, **asked: float) -> Board:
+def _board(name: str, told: Sequence[Told], inside: BoolArray, subject: str = SUBJECT, /, **asked: float) -> Board:
     """Return the board of some pairs, in points of the change."""
     if not told:
-        return Board(SUBJECT, name, 0, {}, asked)
+        return Board(subject, name, 0, {}, asked)
     said, measured = (
         np.array(values) for values in zip(*((each.ratio, each.pair.ratio) for each in told), strict=True)
     )
@@ -75,9 +104,8 @@ def _board(name: str, told: Sequence[Told], inside: BoolArray, /, **asked: float
         clear = np.abs(measured - 1) > CLEAR
         if clear.any():
             figures["rightly told"] = np.mean(((said < 1) == (measured < 1))[clear])
-    return Board(
-        SUBJECT, name, len(told), {each: round(100 * float(value), 2) for each, value in figures.items()}, asked
-    )
+    in_points = {each: round(100 * float(value), 2) for each, value in figures.items()}
+    return Board(subject, name, len(told), in_points, asked)
 
 
 def worst_of(told: Sequence[Told]) -> Iterator[Told]:

@@ -109,6 +109,7 @@ def _software(job: Job) -> dict[str, object]:
         found["communication"] = job.communication
     if parallel.dp > 1:
         found["sharding"] = (replace(job.sharding, param_gather_bytes=0), parallel.shard)
+        found["gradients"] = job.framework.grad_reduce_bytes
     if parallel.pp > 1:
         found["schedule"] = job.pipeline.schedule
     if job.model.experts:
