@@ -46,6 +46,11 @@ class Run(NamedTuple):
         return self.name.partition("/")[0]
 
 
+RESUMED = 50
+"""Step after which Megatron-LM's tests with ``resume`` in their name stop and start again (`run_ci_test.sh` of its
+functional tests): the table has both starts as one series."""
+
+
 class Watcher(Protocol):
     """What reads points one by one and raises alarms."""
 
@@ -89,11 +94,14 @@ def spread_of(run: Run) -> float:
     return spread_of_medians(run.step_s[first:])
 
 
-def alarms(run: Run, watcher: Watcher, first: int = 0, last: int | None = None) -> list[Alarm]:
-    """Return the alarms of some of a run's points."""
+def alarms(
+    run: Run, watcher: Watcher, first: int = 0, last: int | None = None, *, starts_told: bool = False
+) -> list[Alarm]:
+    """Return the alarms of some of a run's points; `starts_told` says which start each is of, as a log does."""
     found = []
+    resumes = starts_told and "resume" in run.name
     for step, step_s in zip(run.step[first:last].tolist(), run.step_s[first:last].tolist(), strict=True):
-        found += watcher.feed(Point(step=step, step_s=step_s))
+        found += watcher.feed(Point(step=step, step_s=step_s, start=int(resumes and step > RESUMED)))
     return found
 
 

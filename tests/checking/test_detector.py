@@ -114,12 +114,16 @@ def test_a_stall_is_told_once_and_counts_steps_of_a_line():
     assert detector.stalled(600) is None
 
 
-def test_another_start_is_learned_again():
+@pytest.mark.parametrize(("levels", "expected"), [((1.0, 1.05), []), ((1.0, 1.2), ["level shift"]), ((1.2, 1.0), [])])
+def test_another_start_is_learned_again_and_told_where_it_is_much_slower(levels, expected):
     detector, found = Detector(), []
-    for start, level in enumerate((1.0, 1.2)):
+    for start, level in enumerate(levels):
         for at, each in enumerate(noisy(150, 0.005, start)):
-            found += detector.feed(Point(step=at + 1, step_s=level * each, start=start))
-    assert found == []
+            found += detector.feed(Point(step=at + 100 * start + 1, step_s=level * each, start=start))
+    assert kinds(found) == expected
+    if expected:
+        assert found[0].began_step == 101
+        assert "the restart before step 101" in found[0].explained_by[0]
 
 
 def test_an_interruption_explains_what_follows_it():

@@ -58,6 +58,10 @@ COMMANDS = {
             "--quiet",
         ),
     },
+    "watch": {
+        *("log", "--once", "--json", "--on-alarm", "--openmetrics", "--gpus", "--global-batch", "--seq-length"),
+        "--quiet",
+    },
     "convert": {
         *("files", "--to", "--option", "--model", "--force", "--cluster", "--json", "--quiet"),
         *("--gpus", "--world-size", "--microbatches", "--layers", "--num-layers", "--schedule"),

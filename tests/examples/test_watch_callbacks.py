@@ -131,7 +131,7 @@ def test_hugging_faces_own_trainer_writes_its_steps(tmp_path):
         callbacks=[loaded("hugging_face").StepTimes(tmp_path / "steps.jsonl")],
     )
     trainer.train()
-    assert [each["step"] for each in lines(tmp_path / "steps.jsonl")] == [2, 3, 4, 5, 6]
+    assert [each["step"] for each in lines(tmp_path / "steps.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_board_asks_for_metrics_that_there_are():

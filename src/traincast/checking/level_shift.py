@@ -26,14 +26,14 @@ FEWEST = 8
 """Points to be held against."""
 REFERENCE = 120
 """The most of them."""
-SHARE = 0.4
+SHARE = 0.45
 """The quantile that is a level."""
 SHORT = 10
 LONG = (24, 28)
 """Points of the windows."""
-LEAST_SHORT, LEAST_LONG = 0.084, 0.027
+LEAST_SHORT, LEAST_LONG = 0.084, 0.026
 """Shifts, as logarithms, that are told at least."""
-TIMES_SHORT, TIMES_LONG = 4.2, 3.0
+TIMES_SHORT, TIMES_LONG = 3.8, 3.0
 """Times the scatter of levels of ten points that a shift must be."""
 BLOCK = 10
 PRIOR_BLOCKS = 4.0
@@ -52,7 +52,9 @@ fill)."""
 _MAD = 1.4826
 
 
-class _Reference(Struct, frozen=True):
+class Reference(Struct, frozen=True):
+    """What points are like that others are held against."""
+
     level: float
     of_blocks: float
     """Of levels of ten points, wider for few of them."""
@@ -103,6 +105,10 @@ class LevelShift(Struct):
         self.learned = self.seen + (LEARNED - SKIPPED if skipped else 0)
         self._quick = math.inf
 
+    def known(self) -> Reference | None:
+        """Return what the points of this start are like; None for fewer than twenty."""
+        return reference_of(list(self.points)) if len(self.points) >= 2 * BLOCK else None
+
     def _held(self, points: list[float], window: int, level: float) -> Change | None:
         """Return the shift between the last points and those before, if it is one."""
         before = points[max(0, len(points) - window - REFERENCE) : -window]
@@ -121,7 +127,7 @@ class LevelShift(Struct):
         return Change(self.steps[onset], math.expm1(shift), confidence_of(deviations, self.seen / window))
 
 
-def reference_of(points: list[float]) -> _Reference:
+def reference_of(points: list[float]) -> Reference:
     """Return what the points before a window are like."""
     ordered = sorted(points)
     level, middle = quantile(ordered, SHARE), quantile(ordered, 0.5)
@@ -133,7 +139,7 @@ def reference_of(points: list[float]) -> _Reference:
     ]
     prior = PRIOR_S**2 + (PRIOR_POINTS * scatter) ** 2
     variance = (PRIOR_BLOCKS * prior + sum((each - level) ** 2 for each in blocks)) / (PRIOR_BLOCKS + count)
-    return _Reference(
+    return Reference(
         level=level,
         of_blocks=math.sqrt(variance) * (1 + YOUNG / (1 + count)),
         width=quantile(ordered, 0.8) - quantile(ordered, 0.2),

@@ -20,6 +20,8 @@ SPREADS = 5.0
 """Times the spread (median absolute deviation) of its neighbours that a spike stands above their median."""
 ALIKE = 0.6
 """Share of a spike's height that another must have to be one of its series."""
+HIGHER = 1.5
+"""Times the height of a period's spikes from which on those at a multiple of it are another's."""
 REMEMBERED = 64
 """Spikes."""
 IN_A_ROW = 4
@@ -53,8 +55,8 @@ class PeriodicSpikes(Struct):
     spikes: deque[tuple[int, int, float]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     """Point, step and height of each."""
     seen: int = 0
-    told: list[int] = field(default_factory=list)
-    """Periods that were told."""
+    told: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    """Periods that were told, each with how much longer its steps are."""
     _level: tuple[float, float] = (math.nan, math.nan)
 
     def feed(self, step: int, log_s: float) -> Period | None:
@@ -89,9 +91,9 @@ class PeriodicSpikes(Struct):
             steps = round((places[chain[0]][0] - places[chain[-1]][0]) / (len(chain) - 1))
             excess = sorted(places[each][1] for each in chain)[len(chain) // 2]
             lost = math.expm1(excess) / period
-            if by_chance > BY_CHANCE or lost < LEAST_LOST or any(_multiple(steps, each) for each in self.told):
+            if by_chance > BY_CHANCE or lost < LEAST_LOST or any(_same(steps, excess, *each) for each in self.told):
                 continue
-            self.told.append(steps)
+            self.told.append((steps, excess))
             return Period(places[chain[-1]][0], period, steps, math.expm1(excess), lost, by_chance)
         return None
 
@@ -104,7 +106,7 @@ def _chain(places: dict[int, tuple[int, float]], last: int, period: int) -> list
     return chain
 
 
-def _multiple(steps: int, told: int) -> bool:
-    """Say whether a period was told, or is some of one that was."""
+def _same(steps: int, excess: float, told: int, told_excess: float) -> bool:
+    """Say whether a period is one that was told, or some spikes of one; much higher ones among them are others."""
     turns = round(steps / told)
-    return turns >= 1 and abs(steps - turns * told) <= max(1, told // 25)
+    return turns >= 1 and abs(steps - turns * told) <= max(1, told // 25) and excess <= HIGHER * told_excess

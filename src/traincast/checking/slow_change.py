@@ -1,7 +1,7 @@
 """Does something grow slowly: times of steps that drift, memory that creeps.
 
 Values are taken together in blocks of ten, a low quantile of each, which spikes do not move. The last blocks are cut
-into five parts: what grows steadily grows from each part to the next, and a line through the blocks rises by more than
+into three parts: what grows steadily grows from each part to the next, and a line through the blocks rises by more than
 the least that counts and by several times its own standard error. The error counts how alike neighbouring blocks are
 (effective number of independent ones, as of an autoregressive series of first order). Windows of several lengths are
 looked at, so that a fast drift is found early and a slow one at all.
@@ -17,8 +17,8 @@ from traincast.checking.alarm import Change, confidence_of, quantile
 
 BLOCK = 10
 """Points of a block."""
-PARTS = 5
-WINDOWS = (20, 25, 30, 40, 60)
+PARTS = 3
+WINDOWS = (24, 28, 40, 60)
 """Blocks that are looked at together, the longest kept in memory."""
 
 

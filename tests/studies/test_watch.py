@@ -1,0 +1,50 @@
+"""The study of `watch`: changes are put in where they are said to be, and CUSUM finds a shift."""
+
+import numpy as np
+
+from traincast.checking.detector import Detector, Point
+from watch import Cusum
+from watching.injected import Run, alarms, long_enough, read_series, shift_outcomes, slower_alarms, spike_outcomes
+
+
+def quiet(points=400, spread=0.003, name="family/run"):
+    steps = np.arange(1, points + 1) * 5
+    return Run(name, steps, 1 + np.random.default_rng(0).normal(0, spread, points))
+
+
+def test_runs_are_those_of_the_table():
+    runs = read_series()
+    assert len(runs) == 464
+    assert {run.family for run in runs} >= {"gpt", "moe", "t5"}
+    assert all((np.diff(run.step) > 0).all() and (run.step_s > 0).all() for run in runs)
+    assert len(long_enough(runs)) == 168
+
+
+def test_a_shift_in_a_quiet_run_is_found_and_dated_and_the_run_itself_is_well():
+    run = quiet()
+    assert slower_alarms(alarms(run, Detector())) == []
+    outcomes = list(shift_outcomes([run], lambda _: 0.05, 30))
+    assert [each.found and each.dated for each in outcomes] == [True] * 3
+
+
+def test_one_slow_step_in_fifty_is_named():
+    assert all(each.found for each in spike_outcomes([quiet(900)]))
+
+
+def test_a_shift_that_is_none_is_not_found():
+    assert not any(each.found for each in shift_outcomes([quiet()], lambda _: 0.0, 30))
+
+
+def test_cusum_alarms_on_a_shift_and_not_on_noise():
+    assert alarms(quiet(), Cusum(20.0)) == []
+    run = quiet()
+    slower = run._replace(step_s=np.where(np.arange(400) >= 200, 1.05, 1.0) * run.step_s)
+    assert alarms(slower, Cusum(20.0))[0].kind == "level shift"
+
+
+def test_a_restart_that_is_told_is_another_start():
+    run = quiet(100, name="gpt/some_resume_run")._replace(step=np.arange(1, 101))
+    slower = run._replace(step_s=np.where(np.arange(100) >= 50, 1.05, 1.0) * run.step_s)
+    assert slower_alarms(alarms(slower, Detector()))
+    assert not slower_alarms(alarms(slower, Detector(), starts_told=True))
+    assert Detector().feed(Point(step=1, step_s=1.0)) == []
