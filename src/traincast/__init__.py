@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         save_result,
         simulate,
         validate,
+        watch,
     )
     from traincast.api.explorer import explore
     from traincast.api.ranking import rank
@@ -108,6 +109,7 @@ __all__ = [
     "simulate",
     "sweep",
     "validate",
+    "watch",
 ]
 
 __getattr__, __dir__ = names_on_demand(
@@ -116,7 +118,7 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.api": (
             "calibrate calibrate_operators calibrate_runs check check_change clusters collective compare convert "
             "explain inspect load_result measure models operator operator_sizes plan plans predict read recipes "
-            "run_again save_result simulate validate"
+            "run_again save_result simulate validate watch"
         ),
         "traincast.api.explorer": "explore",
         "traincast.api.ranking": "rank",

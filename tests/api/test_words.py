@@ -33,6 +33,7 @@ ELSEWHERE = {
     "models": {"seq_length"},
     "convert": {"option", "model"},
     "operator": {"option"},
+    "watch": {"on_alarm"},
 }
 """Flags that are functions of their own (`simai`, `measuring_script`, `rank`, `check_change`), or of what is printed;
 ``start``, as Python has a word ``from``; options of writers and families are keywords themselves, or ``options``.
@@ -45,7 +46,7 @@ JOB = {"model": "llama3-8b", "cluster": "h100", **FIELDS}
 
 COMMANDS = (
     *("inspect", "simulate", "predict", "plan", "sweep", "compare", "convert", "measure", "calibrate"),
-    *("validate", "collective", "operator", "models", "clusters", "recipes", "check"),
+    *("validate", "collective", "operator", "models", "clusters", "recipes", "check", "watch"),
 )
 WORDS = {
     "simulate": {*SIMULATE_WORDS},

@@ -20,7 +20,7 @@ def watch(
     log: StrPath,
     *,
     once: bool = True,
-    metrics: StrPath | None = None,
+    openmetrics: StrPath | None = None,
     gpus: int | None = None,
     global_batch: int | None = None,
     seq_length: int | None = None,
@@ -35,7 +35,7 @@ def watch(
         A log of text lines, or ``-`` for standard input.
     once : bool
         Whether to read to the end and stop; else it is followed, over rotation and restarts, for ever.
-    metrics : str or Path, optional
+    openmetrics : str or Path, optional
         A file of OpenMetrics text for Prometheus that is kept up to date: every quarter of a minute, after each alarm
         and at the end.
     gpus, global_batch, seq_length : int, optional
@@ -49,15 +49,15 @@ def watch(
     Examples
     --------
     >>> import traincast
-    >>> [alarm.kind for alarm in traincast.api.watch("examples/watch/slower.log")]
+    >>> [alarm.kind for alarm in traincast.watch("examples/watch/slower.log")]
     ['level shift']
     """
     said = {"gpus": gpus, "global_batch": global_batch, "seq_length": seq_length}
     watching = Watch(str(log), {name: value for name, value in said.items() if value is not None})
 
     def tell() -> None:
-        if metrics is not None:
-            _replace(Path(metrics), open_metrics(watching.state(), str(log)))
+        if openmetrics is not None:
+            _replace(Path(openmetrics), open_metrics(watching.state(), str(log)))
 
     step_at_s = told_at_s = time.monotonic()
     for line in lines_as_written(Path(log), once=once):

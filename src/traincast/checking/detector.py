@@ -71,8 +71,8 @@ class Detector(Struct):
     """What the last start was like, until this one is known."""
     begun_at: int = 0
     """First step of this start."""
-    wide_until: int = 0
-    """Points before which a spread is not told again."""
+    told_spread: float = 0.0
+    """The widest that was told; what is hardly wider is not told again."""
     interruptions: deque[int] = field(default_factory=lambda: deque(maxlen=32))
     """Steps after evaluations and checkpoints."""
     stalled_at: int | None = None
@@ -207,7 +207,7 @@ class Detector(Struct):
                 began_step=found.began,
                 noticed_step=point.step,
                 size=found.lost,
-                confidence=round(1 - found.by_chance, 4),
+                confidence=min(0.9999, round(1 - found.by_chance, 4)),
                 text=f"periodic spikes: {text}, {found.lost:.1%} of the time",
                 explained_by=causes,
                 period_steps=found.steps,
@@ -216,14 +216,14 @@ class Detector(Struct):
 
     def _spread(self, point: Point) -> list[Alarm]:
         """Return the alarm of a spread that grew, looked for every ten points."""
-        if self.seen % 10 or self.seen < self.wide_until or len(self.recent) < 2 * SPREAD_POINTS:
+        if self.seen % 10 or len(self.recent) < 2 * SPREAD_POINTS:
             return []
         values = list(self.recent)
         before, halves = _spread_of(values[:SPREAD_POINTS]), (values[SPREAD_POINTS:-30], values[-30:])
         now = min(map(_spread_of, halves))
-        if now < max(SPREAD_LEAST, SPREAD_TIMES * before):
+        if now < max(SPREAD_LEAST, SPREAD_TIMES * before, 1.5 * self.told_spread):
             return []
-        self.wide_until = self.seen + 2 * SPREAD_POINTS
+        self.told_spread = now
         times = now / max(before, 1e-9)
         # The logarithm of the spread of thirty independent points scatters by about a fifth.
         sure = confidence_of(math.log(times) / 0.25, self.seen / SPREAD_POINTS)

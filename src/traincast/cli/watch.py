@@ -51,7 +51,7 @@ def command(
     """
     said = {"gpus": gpus, "global_batch": global_batch, "seq_length": seq_length}
     slower = False
-    for alarm in api.watch(log, once=once, metrics=openmetrics, **said):
+    for alarm in api.watch(log, once=once, openmetrics=openmetrics, **said):
         slower = slower or alarm.of_speed
         document = report.encode_line(report.alarm_to_dict(alarm))
         if as_json:
