@@ -60,6 +60,10 @@ class LeftOut(NamedTuple):
         width_T = np.array([widths[name] for name in names_of_terms()])
         return np.asarray(np.sqrt(self.known_J + self.terms_JT @ width_T**2), np.float64)
 
+    def late_J(self, widths: Mapping[str, float]) -> BoolArray:
+        """Say which measured steps lie above their interval."""
+        return np.asarray(self.log_ratio_J / self.deviation_J(widths) < -widths["above"], np.bool_)
+
     def inside_J(self, widths: Mapping[str, float]) -> BoolArray:
         """Say which measured steps lie inside their interval."""
         z_J = self.log_ratio_J / self.deviation_J(widths)

@@ -19,7 +19,10 @@ import pytest
 import traincast
 from traincast.errors import TraincastError
 from traincast.formats.straggler_st import COLUMNS
+from traincast.formats.training_log.dialects import DIALECTS
+from traincast.formats.training_log.printed import Printed
 from traincast.shipped import SHIPPED, shipped_text
+from training_logs import event_file
 
 SOURCE = Path(traincast.__file__).parent
 METHODS = ("match", "search", "fullmatch", "sub", "split", "findall", "finditer")
@@ -79,6 +82,20 @@ def of_calls():
                 said = ast.unparse(node)
                 flags = sum(getattr(re, flag) for flag in FLAGS if f"re.{flag}" in said)
                 yield node.args[0].value, flags, {node.func.attr}, f"{path.relative_to(SOURCE)}:{node.lineno}"
+
+
+def of_dialects():
+    """Yield the expressions of dialects of training logs, which are made when a log is read."""
+    for dialect in DIALECTS:
+        for printed in (dialect.opened, *vars(importlib.import_module(PRINTING.get(dialect.name, "re"))).values()):
+            if isinstance(printed, Printed):
+                head, telling, numbers = printed.expressions
+                for pattern in filter(None, (head, telling, *numbers)):
+                    yield pattern.pattern, pattern.flags, {"search"}, f"dialect {dialect.name}"
+
+
+PRINTING = {"megatron": "traincast.formats.training_log.dialects.megatron"}
+"""Modules of dialects that read more than one kind of line."""
 
 
 def texts(value):
@@ -143,7 +160,7 @@ def test_an_expression_that_is_not_linear_is_noticed():
 @pytest.mark.slow
 def test_every_expression_takes_linear_time():
     asked, slow = set(), []
-    for text, flags, methods, place in (*of_modules(), *of_calls(), *of_tables()):
+    for text, flags, methods, place in (*of_modules(), *of_calls(), *of_tables(), *of_dialects()):
         if len(re.findall(r"(?<!\\)[*+]|\{\d*,", text)) == 0:
             continue  # what repeats nothing without end is linear
         pattern = re.compile(text, flags & ~re.UNICODE)
@@ -168,6 +185,11 @@ HEADS = {
     "echo": b"rank:0:forward_step(stage_id=0,batch_id=0,duration=1.0",
     "nccl": b"# nThread 1 nGpus 8\n#  size count type\n",
     "log": b" iteration 1/ 10 | consumed samples: 8 | elapsed time per iteration (ms): 9.0 |\n",
+    "log bars": b" 10%|#   | 10/1000 [01:05<09:45, 1.54it/s]\r{'loss': 2.5, ",
+    "log rows": b"step,step_s\n1,1.5\n",
+    "log objects": b'{"step": 1, "step_s": 1.5}\n{"step": 2, ',
+    "log document": b'{"log_history": [{"step": 1, "step_s": 1.5}, ',
+    "log records": event_file([(1.7e9, 1, "iteration-time", 1.5)]),
     "toml": b'[model]\nname = "llama3-8b"\n',
     "json": b'{"hidden_size": 4096, ',
     "yaml": b"trainer:\n  num_nodes: 8\n",

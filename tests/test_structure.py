@@ -57,6 +57,7 @@ CLOSED = {
     "engine": {"errors", "engine"},
     "cli": {
         "api",
+        "checking",
         "schedules",
         "simulation",
         "report",

@@ -266,6 +266,15 @@ SAMPLES = {
         lines(*(json.dumps({"_step": 10 * n, "_runtime": 25.0 * n, "train/loss": 2.5}) for n in range(1, 5))),
         *("json-lines", [20, 30, 40], [2.5] * 3),
     ),
+    "json-lines-llama-factory": Sample(
+        lines(
+            *(
+                json.dumps({"current_steps": 10 * n, "total_steps": 90, "loss": 2.5, "elapsed_time": f"0:0{n}:20"})
+                for n in range(1, 5)
+            )
+        ),
+        *("json-lines", [20, 30, 40], [6.0] * 3),
+    ),
     "json-list": Sample(
         (json.dumps([{"_step": s, "step_time": t} for s, t in BOTH], indent=1) + "\n").encode(),
         *("trainer-state", STEPS, TIMES),

@@ -260,3 +260,21 @@ def _double(number, value):
 
 def _text(number, value):
     return bytes([number << 3 | 2]) + _varint(len(value)) + value
+
+
+def maxtext_settings(**values):
+    """Return MaxText's list of all settings: `_HyperParameters.__init__` of MaxText/pyconfig.py."""
+    return "\n".join(f"Config param {name}: {value}" for name, value in sorted(values.items()))
+
+
+def torchtitan_settings(**sections):
+    """Return torchtitan's settings with `--job.print_config`: `Trainer.__init__` of torchtitan/train.py."""
+    return f"[titan] 2026-03-01 09:00:00,000 - root - INFO - Running with args: {sections}"
+
+
+def megatron_memory(iteration, megabytes, rank=0):
+    """Return what `report_memory` prints (megatron/training/utils.py, called by `training_log` after some lines)."""
+    return (
+        f"[Rank {rank}] (after {iteration} iterations) memory (MB) | allocated: {megabytes / 2} | max allocated: "
+        f"{megabytes} | reserved: {megabytes + 64} | max reserved: {megabytes + 64}"
+    )

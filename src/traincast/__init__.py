@@ -10,6 +10,8 @@ if TYPE_CHECKING:
         calibrate,
         calibrate_operators,
         calibrate_runs,
+        check,
+        check_change,
         clusters,
         collective,
         compare,
@@ -82,6 +84,8 @@ __all__ = [
     "calibrate",
     "calibrate_operators",
     "calibrate_runs",
+    "check",
+    "check_change",
     "clusters",
     "collective",
     "compare",
@@ -112,9 +116,9 @@ __getattr__, __dir__ = names_on_demand(
     __name__,
     {
         "traincast.api": (
-            "calibrate calibrate_operators calibrate_runs clusters collective compare convert explain inspect "
-            "load_result measure models operator operator_sizes plan plans predict read recipes run_again save_result "
-            "simulate validate watch"
+            "calibrate calibrate_operators calibrate_runs check check_change clusters collective compare convert "
+            "explain inspect load_result measure models operator operator_sizes plan plans predict read recipes "
+            "run_again save_result simulate validate watch"
         ),
         "traincast.api.explorer": "explore",
         "traincast.api.ranking": "rank",

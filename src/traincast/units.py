@@ -385,6 +385,20 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
+def parse_share(text: str, path: str | None = None) -> float:
+    """Read a share as people write it: ``5%``, ``5 %`` or ``0.05``.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a number, or out of range.
+    """
+    plain = text.strip().removesuffix("%").strip()
+    if not is_number(plain):
+        raise ConfigError(f"is {quoted(text)}; write a share such as 5% or 0.05", path)
+    return RANGES["added share"].checked(plain_number(plain) / (100 if text.strip().endswith("%") else 1), path)
+
+
 def format_share(share: float, digits: int | None = 1, sign: str = "") -> str:
     """Write a fraction for people as a percentage: ``13.8 %``; with the sign ``"+"`` as ``+13.8 %``.
 

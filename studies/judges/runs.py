@@ -37,20 +37,31 @@ def boards() -> list[Board]:
     forecasts = {by: left_out(runs, by) for by in (*LEFT_OUT, "source+chip")}
     publishers = ["NVIDIA" if _NVIDIA.match(run.groups.source) else run.groups.source for run in runs.rows]
     forecasts["publisher"] = left_out(runs, "publisher", publishers)
-    inside = _inside(runs, forecasts)
-    return [board for by, each in forecasts.items() for board in _boards(runs, each, inside[by])]
+    inside, late = _judged(runs, forecasts)
+    found = [board for by, each in forecasts.items() for board in _boards(runs, each, inside[by])]
+    return [*found, _called_slower(late["source"])]
 
 
-def _inside(runs: Runs, forecasts: dict[str, LeftOut]) -> dict[str, BoolArray]:
-    """Return which steps lie inside intervals whose widths have not seen their source, by what else was left out."""
+def _called_slower(late_I: BoolArray) -> Board:
+    """Return the share of runs that a check without a baseline calls slower: published runs are as fast as they get."""
+    called = {"called": round(100 * float(late_I.mean()), 2)}
+    return Board("check without a baseline, source left out", _ALL, len(late_I), called, {"called": 10.0})
+
+
+def _judged(runs: Runs, forecasts: dict[str, LeftOut]) -> tuple[dict[str, BoolArray], dict[str, BoolArray]]:
+    """Return which steps lie inside their intervals, and which above them, by what was left out.
+
+    Widths have not seen the source of the run either.
+    """
     sources = sorted({run.groups.source for run in runs.rows})
     fold_I = np.array([sources.index(run.groups.source) % _FOLDS for run in runs.rows])
-    found = {by: np.zeros(len(fold_I), np.bool_) for by in forecasts}
+    inside, late = ({by: np.zeros(len(fold_I), np.bool_) for by in forecasts} for _ in range(2))
     for fold in range(_FOLDS):
         widths = fit_widths([forecasts[by] for by in LEFT_OUT], fold_I != fold)
         for by, each in forecasts.items():
-            found[by][fold_I == fold] = each.inside_J(widths)[fold_I == fold]
-    return found
+            inside[by][fold_I == fold] = each.inside_J(widths)[fold_I == fold]
+            late[by][fold_I == fold] = each.late_J(widths)[fold_I == fold]
+    return inside, late
 
 
 def _boards(runs: Runs, forecasts: LeftOut, inside_I: BoolArray) -> Iterator[Board]:

@@ -25,6 +25,7 @@ OF_THE_TERMINAL = {"apply", "json", "analysis", "verbose", "quiet", "plain", "ht
 """What to print and write: a result has `save_result` and `explore`, a calibration its `profile`."""
 ELSEWHERE = {
     "simulate": {"pricing", "simai_overlap"},
+    "check": {"between", "junit", "format", "form"},
     "plan": {"from", "like", "days", "budget", "rank-by", "rank_by"},
     "measure": {"script"},
     "validate": {"ranking", "leave_out"},
@@ -34,9 +35,9 @@ ELSEWHERE = {
     "operator": {"option"},
     "watch": {"on_alarm"},
 }
-"""Flags that are functions of their own (`simai`, `measuring_script`, `rank`), or of what is printed; ``start``, as
-Python has a word ``from``; options of writers and families are keywords themselves, or ``options``. `plans` takes no
-pasted job, and alone is asked what days and money buy.
+"""Flags that are functions of their own (`simai`, `measuring_script`, `rank`, `check_change`), or of what is printed;
+``start``, as Python has a word ``from``; options of writers and families are keywords themselves, or ``options``.
+`plans` takes no pasted job, and alone is asked what days and money buy.
 """
 FIELDS = {"gpus": 8, "tp": 2, "global_batch": 16, "seq_length": 8192}
 FILE = Path(__file__).parents[2] / "examples" / "aicb_scaled_512gpu.txt"
@@ -45,7 +46,7 @@ JOB = {"model": "llama3-8b", "cluster": "h100", **FIELDS}
 
 COMMANDS = (
     *("inspect", "simulate", "predict", "plan", "sweep", "compare", "convert", "measure", "calibrate"),
-    *("validate", "collective", "operator", "models", "clusters", "recipes", "watch"),
+    *("validate", "collective", "operator", "models", "clusters", "recipes", "check", "watch"),
 )
 WORDS = {
     "simulate": {*SIMULATE_WORDS},
@@ -53,6 +54,7 @@ WORDS = {
     "plan": {*PLAN_WORDS, *JOB_WORDS},
     "plans": {*PLAN_WORDS, *JOB_WORDS},
     "compare": {*RUN_WORDS},
+    "check": {*JOB_WORDS},
     "convert": {*SIMULATE_WORDS},
     "measure": {*JOB_WORDS},
     "sweep": {*SWEEP_WORDS, *JOB_WORDS},

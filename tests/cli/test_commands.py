@@ -186,6 +186,12 @@ COMMANDS["predict"] |= {*RUN, "--recipe"}
 COMMANDS["simulate"] |= {*RUN, "--tokens-per-step"}
 COMMANDS["compare"] |= {*RUN, "--goodput"}
 COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}
+COMMANDS["check"] = (
+    COMMANDS["predict"]
+    - {"--network", "--network-seeds", "--overlap-slowdown", "--busbw", "--slow", "--unfold", "--constants", *RUN}
+    - {"--allow-oom", "--fail-on-oom-risk", "--report", "--analysis", "--what-if", "--gpus-used-per-node"}
+    - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose", "--out", "--apply"}
+) | {"--job", "--baseline", "--baseline-job", "--between", "--fail-above", "--causes", "--junit", "--format"}
 COMMANDS["plan"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--busbw", "--slow", "--unfold", "--constants"}

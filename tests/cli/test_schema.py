@@ -30,6 +30,11 @@ PRINTED = {
         ("plan", *PLAN, "--gpus", "8,9", "--days", "1", "--budget", "1K", "--gpu-hour-price", "2"),
         ("plan", "--from", "job.toml", "--max-tp", "2", *SMALL),
     ],
+    "check": [
+        ("check", "examples/check/today.log", "--cluster", "h100", "--baseline", "examples/check/last_good.log"),
+        ("check", "examples/check/last_good.log", "--cluster", "h100"),
+        ("check", "--between", "job.toml", "job.toml"),
+    ],
     "comparison": [("compare", TRACES, "examples/megatron_pp4_tp2_job.toml", "--tokens", "1T")],
     "collective_comparison": [("compare", "examples/all_reduce_a100.csv", "examples/all_reduce_a100.csv")],
     "inspection": [("inspect", f"examples/{name}") for name in (

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from traincast.api.calibrations import calibrate as calibrate
     from traincast.api.calibrations import calibrate_operators as calibrate_operators
     from traincast.api.calibrations import calibrate_runs as calibrate_runs
+    from traincast.api.checking import check as check
+    from traincast.api.checking import check_change as check_change
     from traincast.api.comparison import compare as compare
     from traincast.api.conversion import convert as convert
     from traincast.api.estimates import collective as collective
@@ -61,6 +63,7 @@ __getattr__, __dir__ = names_on_demand(
     __name__,
     {
         "traincast.api.calibrations": "calibrate calibrate_operators calibrate_runs",
+        "traincast.api.checking": "check check_change",
         "traincast.api.comparison": "compare",
         "traincast.api.conversion": "convert",
         "traincast.api.estimates": "collective operator operator_sizes",

@@ -81,12 +81,12 @@ def predict(
         record, base = record_and_options(source, job)
         source, allow_oom = record.draft(), allow_oom or record.allow_oom
     found = job_under(source, said_of_job(of_job), like, strict=strict, recipe=recipe)
-    setting = _setting(found, cluster, options or replace(base, **of_step), engine)
+    setting = chosen_setting(found, cluster, options or replace(base, **of_step), engine)
     result = reproducible_forecast(found, setting, allow_oom=allow_oom, study=study)
     return checked_oom_risk(result, fail_on_oom_risk)
 
 
-def _setting(
+def chosen_setting(
     job: Draft | JobRequest | Job, cluster: StrPath | Cluster | None, options: StepOptions, engine: str
 ) -> Chosen:
     """Return how a job is forecast, on the cluster that is named first: by the caller, by the job, by the options."""

@@ -41,6 +41,11 @@ def job_options(function: F) -> F:
     return with_options(_job_options(several=False), function)
 
 
+def job_field_options(function: F) -> F:
+    """Add all of them but ``[JOB]``, for commands whose arguments are something else."""
+    return with_options(_job_options(several=False)[1:], function)
+
+
 def jobs_options(function: F) -> F:
     """Add the same for many jobs: ``--cluster`` and ``--model`` repeatable, and ``--gpus`` of several numbers.
 

@@ -34,6 +34,7 @@ _COMMANDS = {
     "plan": "The best layouts for a model on a cluster.",
     "sweep": "Forecast many jobs, on this machine or on Ray; resumable.",
     "compare": "Two results, or a result and a measured trace, side by side.",
+    "check": "Is this run as fast as it should be: verdict, causes, exit code.",
     "watch": "Follow the log of a running job, and say when it becomes slower.",
     "convert": "Write a job, workload, trace or result in another format.",
     "measure": "Time a job's operators, or its collectives, on your own GPUs.",
@@ -103,7 +104,8 @@ class _LazyGroup(click.Group):
 def cli() -> None:
     """Forecast one step of distributed LLM training before anyone rents the GPUs.
 
-    Exit codes: 0 done, 1 an input or run error, 2 wrong usage, 3 the job is infeasible.
+    Exit codes: 0 done, 1 an input or run error, 2 wrong usage, 3 the job is infeasible; of
+    check also 4 slower than expected, 5 cannot tell.
     """
 
 

@@ -105,18 +105,18 @@ def _switch(row: _Row) -> Switch:
     return Switch(
         name=row.name,
         axis=row.axis,
-        settings=tuple(map(_setting, row.settings)),
+        settings=tuple(map(read_setting, row.settings)),
         offered_by=tuple(map(_offer, row.offered_by)),
         level=row.level,
         always=row.always,
-        needs=tuple(map(_need, row.needs)),
+        needs=tuple(map(read_need, row.needs)),
         changes=row.changes,
         asks=row.asks,
         source=row.source,
     )
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def read_setting(text: str) -> tuple[str, Any]:
     """Return a field of a job and its value from ``field=value``."""
     name, equals, said = text.partition("=")
     if not equals or name not in FIELDS or JOB not in FIELDS[name].of:
@@ -145,7 +145,7 @@ def _offer(text: str) -> tuple[str, int]:
     return kin, int(year)
 
 
-def _need(text: str) -> Need:
+def read_need(text: str) -> Need:
     """Return the conditions of a cell of ``needs``, of which one must hold."""
     found = tuple(condition for each in text.split(" or ") for condition in read_conditions(each))
     for each in found:

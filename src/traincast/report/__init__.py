@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from traincast.lazy import names_on_demand
 
 if TYPE_CHECKING:
+    from traincast.report.annotations import annotated as annotated
     from traincast.report.csv import predictions_csv as predictions_csv
     from traincast.report.documents import DOCUMENTS as DOCUMENTS
     from traincast.report.documents import schema as schema
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from traincast.report.job_files import advised_job_file as advised_job_file
     from traincast.report.json import alarm_to_dict as alarm_to_dict
     from traincast.report.json import calibration_to_dict as calibration_to_dict
+    from traincast.report.json import check_to_dict as check_to_dict
     from traincast.report.json import clusters_to_dict as clusters_to_dict
     from traincast.report.json import collective_comparison_to_dict as collective_comparison_to_dict
     from traincast.report.json import collective_to_dict as collective_to_dict
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from traincast.report.json import run_calibration_to_dict as run_calibration_to_dict
     from traincast.report.json import simai_to_dict as simai_to_dict
     from traincast.report.json import validation_to_dict as validation_to_dict
+    from traincast.report.junit import check_to_junit as check_to_junit
     from traincast.report.plan_files import write_plan as write_plan
     from traincast.report.sweep_table import check_table as check_table
     from traincast.report.terminal.accuracy import print_calibration as print_calibration
@@ -53,6 +56,8 @@ if TYPE_CHECKING:
     from traincast.report.terminal.catalog import print_model_counts as print_model_counts
     from traincast.report.terminal.catalog import print_models as print_models
     from traincast.report.terminal.catalog import print_recipes as print_recipes
+    from traincast.report.terminal.check import check_line as check_line
+    from traincast.report.terminal.check import print_check as print_check
     from traincast.report.terminal.comparison import print_comparison as print_comparison
     from traincast.report.terminal.console import console_for as console_for
     from traincast.report.terminal.estimates import print_collective as print_collective
@@ -68,6 +73,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = names_on_demand(
     __name__,
     {
+        "traincast.report.annotations": "annotated",
         "traincast.report.csv": "predictions_csv",
         "traincast.report.documents": "DOCUMENTS schema",
         "traincast.report.end_to_end": "simai_end_to_end",
@@ -76,12 +82,12 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.report.files": "REPORTS write_directory write_files write_whole",
         "traincast.report.job_files": "advised_job_file",
         "traincast.report.json": (
-            "alarm_to_dict calibration_to_dict clusters_to_dict collective_comparison_to_dict "
+            "alarm_to_dict calibration_to_dict check_to_dict clusters_to_dict collective_comparison_to_dict "
             "collective_to_dict comparison_to_dict conversion_to_dict encode encode_line failure_to_dict "
-            "inspection_to_dict inspections_to_dict models_to_dict "
-            "operator_calibration_to_dict operator_to_dict plan_to_dict ranking_to_dict "
-            "result_to_dict run_calibration_to_dict simai_to_dict validation_to_dict"
+            "inspection_to_dict inspections_to_dict models_to_dict operator_calibration_to_dict operator_to_dict "
+            "plan_to_dict ranking_to_dict result_to_dict run_calibration_to_dict simai_to_dict validation_to_dict"
         ),
+        "traincast.report.junit": "check_to_junit",
         "traincast.report.plan_files": "write_plan",
         "traincast.report.sweep_table": "check_table",
         "traincast.report.terminal.accuracy": (
@@ -92,6 +98,7 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.report.terminal.catalog": (
             "print_cluster_numbers print_clusters print_model_counts print_models print_recipes"
         ),
+        "traincast.report.terminal.check": "check_line print_check",
         "traincast.report.terminal.comparison": "print_comparison",
         "traincast.report.terminal.console": "console_for",
         "traincast.report.terminal.estimates": "print_collective print_operator print_simai",

@@ -12,6 +12,7 @@ from traincast.calibration.ranking import RankedGroup, Ranking
 from traincast.calibration.run_calibration import RunCalibration
 from traincast.calibration.validate import GroupFigures, HeldOut, Statistics, Validation
 from traincast.checking.alarm import Alarm
+from traincast.checking.check import Check
 from traincast.diagnostics import Note
 from traincast.errors import UnknownNameError
 from traincast.estimate.collective_table import CollectiveTable
@@ -170,6 +171,10 @@ def _ranking() -> DocumentShape:
     )
 
 
+def _check() -> DocumentShape:
+    return DocumentShape((Check,), more={"exit_code": int, "version": str})
+
+
 def _calibration() -> DocumentShape:
     return DocumentShape((Calibration,), more={"base": str})
 
@@ -199,6 +204,7 @@ DOCUMENTS: Mapping[str, tuple[str, Callable[[], DocumentShape]]] = {
     "operator": ("operator: its cost", _operator),
     "validation": ("validate: error statistics", _validation),
     "ranking": ("validate --ranking: how well forecasts choose", _ranking),
+    "check": ("check: is a run as fast as it should be", _check),
     "calibration": ("calibrate: constants of collectives", _calibration),
     "operator_calibration": ("calibrate: constants of operators", _operator_calibration),
     "run_calibration": ("calibrate: what whole runs taught", _run_calibration),

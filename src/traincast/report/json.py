@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from traincast.calibration.run_calibration import RunCalibration
     from traincast.calibration.validate import HeldOut, Validation
     from traincast.checking.alarm import Alarm
+    from traincast.checking.check import Check
     from traincast.estimate.collective_table import CollectiveTable
     from traincast.estimate.operators.cost import OperatorCost
     from traincast.estimate.simai.total import SimaiReport
@@ -265,6 +266,11 @@ def ranking_to_dict(ranking: "Ranking") -> dict[str, Plain]:
         **_fields(ranking, ("skipped", "left_out", "sessions")),
     }
     return _document("ranking", document)
+
+
+def check_to_dict(check: "Check") -> dict[str, Plain]:
+    """Return whether a run is as fast as it should be as ``traincast.check/1``."""
+    return _document("check", {**_fields(check), "exit_code": check.exit_code, "version": __version__})
 
 
 def calibration_to_dict(calibration: "Calibration") -> dict[str, Plain]:

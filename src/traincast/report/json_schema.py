@@ -4,6 +4,7 @@ Source: json-schema.org/draft/2020-12.
 """
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -77,6 +78,8 @@ def _of(kind: Any, found: dict[str, Plain]) -> dict[str, Plain]:  # noqa: ANN401
         return _array(inner, found)
     if kind in (dict, Mapping) or origin in (dict, Mapping):
         return {"type": "object", **({"additionalProperties": _of(inner[1], found)} if inner else {})}
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return {"enum": [each.value for each in kind]}
     if is_typeddict(kind) or (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return _record(kind, found)
     raise TypeError(f"{kind} has no form in JSON")

@@ -94,6 +94,27 @@ def test_a_log_that_was_cut_anywhere_says_nothing_that_the_whole_does_not(name, 
         assert found <= pairs(read(sample.data), sample.known)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(sorted(SAMPLES)),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=9)), min_size=1, max_size=5),
+)
+def test_a_log_that_is_damaged_anywhere_is_read_or_refused_with_one_message(name, damages):
+    data = bytearray(SAMPLES[name].data)
+    for share, what in damages:
+        at = int(share * len(data))
+        data[at : at + len(what)] = what
+    try:
+        log = read(bytes(data), 999)
+        timed = timed_steps(log, SAMPLES[name].known)
+    except FormatError as error:
+        assert "\n" not in str(error)
+    else:
+        if timed is not None:
+            assert np.isfinite(timed.steps.step_s).all()
+            assert (timed.steps.step_s > 0).all()
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(LINES), st.integers(0, 2**32), st.binary(min_size=1, max_size=200))
 def test_lines_of_anything_between_change_nothing(name, seed, noise):

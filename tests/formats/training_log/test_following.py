@@ -12,8 +12,9 @@ LOGS = {
     "maxtext": [maxtext_line(step, 5 + step % 3) for step in range(40)],
     "torchtitan": [torchtitan_start(), *(torchtitan_line(step, 7000 + step) for step in (1, *range(10, 200, 10)))],
     "clock": [torchtitan_line(step, 7000, seconds=1.25 * step) for step in range(1, 200)],
-    "restarted": [megatron_line(step, 2000 + step) for step in (1, 2, 3, 4, 3, 4, 5)],
+    "restarted": [megatron_line(step, 2000 + step) for step in (1, 2, 3, 4, 2, 3, 4, 5)],
     "evaluated": [megatron_line(1, 2000), " validation loss at iteration 1 | lm", megatron_line(2, 2000)],
+    "late": [megatron_line(step, 2000 + step) for step in (1, 2, 1, 3, 2, 4, 3, 4, 5, 5, 4)],
     "ranks": [f"[rank{rank}]:{megatron_line(step, 2000 + step)}" for step in range(1, 9) for rank in (0, 1)],
 }
 

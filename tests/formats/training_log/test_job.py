@@ -4,11 +4,20 @@ import pytest
 
 from traincast import api
 from traincast.dialects import draft_like
+from traincast.dialects.flags import flag_table
 from traincast.errors import CalibrationError, FormatError
 from traincast.formats.training_log.job import draft_of_log
-from traincast.formats.training_log.reader import read_log
+from traincast.formats.training_log.reader import parse, read_log
 from traincast.report.json import result_from_json, to_json
-from training_logs import megatron_line, megatron_settings
+from training_logs import (
+    maxtext_line,
+    maxtext_settings,
+    megatron_line,
+    megatron_settings,
+    torchtitan_line,
+    torchtitan_settings,
+    torchtitan_start,
+)
 
 GIVEN = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
@@ -116,3 +125,38 @@ def test_a_log_without_arguments_says_no_job(tmp_path):
         api.calibrate_runs(bare, "h100")
     with pytest.raises(FormatError, match="give a job file"):
         api.predict(bare, "h100")
+
+
+def test_maxtext_lists_its_settings_with_the_defaults():
+    given = {"model_name": "llama3-8b", "per_device_batch_size": 2, "max_target_length": 8192, "remat_policy": "full"}
+    given["ici_fsdp_parallelism"] = 8
+    defaults = {
+        **flag_table("maxtext").further["defaults"],
+        "quantization": "",
+        "steps": 100,
+        "dcn_data_parallelism": 1,
+    }
+    defaults |= {"base_emb_dim": 4096, "logical_axis_rules": "[['activation_batch', ['data', 'fsdp']]]"}
+    lines = [maxtext_settings(**(defaults | given)), *(maxtext_line(step, 5.0) for step in range(20))]
+    mine = draft_of_log(parse("run.log", "\n".join(lines) + "\n"))
+    pasted = draft_like("maxtext", [f"{name}={value}" for name, value in given.items()])
+    assert mine.model == pasted.model == "llama3-8b"
+    assert dict(mine.fields) == dict(pasted.fields)
+    assert mine.warnings == ()
+
+
+def test_torchtitan_prints_its_settings_on_request():
+    sections = {
+        "model": {"name": "llama3", "flavor": "8B"},
+        "training": {"seq_len": 8192, "local_batch_size": 1, "global_batch_size": -1, "steps": 10},
+        "parallelism": {"tensor_parallel_degree": 2, "data_parallel_shard_degree": -1, "pipeline_parallel_degree": 1},
+        "activation_checkpoint": {"mode": "selective", "selective_ac_option": "op"},
+        "compile": {"enable": True, "components": ["model", "loss"]},
+    }
+    lines = [torchtitan_settings(**sections), torchtitan_start(dp_shard=32, tp=2)]
+    lines += [torchtitan_line(step, 7000) for step in range(1, 20)]
+    mine = draft_of_log(parse("run.log", "\n".join(lines) + "\n"))
+    assert mine.model == "llama3-8b"
+    assert {"tp": 2, "gpus": 64, "seq_length": 8192, "recompute": "selective"}.items() <= dict(mine.fields).items()
+    garbled = torchtitan_settings(**sections).replace("}}", "}<object at 0x7f>}")
+    assert draft_of_log(parse("run.log", "\n".join([garbled, *lines[1:]]) + "\n")) is None

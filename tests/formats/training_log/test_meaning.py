@@ -2,7 +2,7 @@
 
 import pytest
 
-from traincast.formats.training_log.meaning import WARM_UP, steady_step
+from traincast.formats.training_log.meaning import WARM_UP, steady_step, timed_steps
 from traincast.formats.training_log.reader import parse
 from training_logs import (
     megatron_line,
@@ -109,6 +109,15 @@ def test_where_tokens_are_not_known_the_clock_tells():
     steady = steady_step(read(*steps))
     assert steady.step_s == pytest.approx(1.25, rel=1e-3)
     assert (codes(steady)[0], steady.tokens_per_s) == ("from-clock", 6400)
+
+
+def test_a_clock_of_fractions_tells_each_line_and_one_of_seconds_those_far_apart():
+    rows = [f"{step},{0.5 + 1.5 * step}" for step in range(1, 41)]
+    timed = timed_steps(read("step,_runtime", *rows))
+    assert timed.steps.step.tolist() == [*range(2, 41)]
+    assert timed.steps.step_s.tolist() == pytest.approx([1.5] * 39)
+    timed = timed_steps(read("step,_runtime", *(f"{step},{2 * step}" for step in range(1, 41))))
+    assert timed.steps.step.tolist() == [11, 21, 31]
 
 
 def test_a_progress_bar_without_step_times_is_told_by_its_clock():

@@ -320,7 +320,7 @@ _ARGUMENTS = {
 
 
 def _training_logs() -> list[Seed]:
-    """Return logs of Megatron-LM, torchtitan and NeMo."""
+    """Return logs of Megatron-LM, torchtitan and NeMo, and those of named columns, keys and bars."""
     megatron = [
         "using world size: 8, data-parallel size: 4, context-parallel size: 1, tensor-model-parallel size: 2",
         "------------------------ arguments ------------------------",
@@ -359,7 +359,17 @@ def _training_logs() -> list[Seed]:
         ("calibrate", "r.log", "--job", "j.toml", "--out", "p.toml"),
     )
     alone = (("predict", "r.log", "--cluster", "h100", "--json"), ("compare", "r.log", "--cluster", "h100"))
-    logs = ["\n".join(lines) + "\n" for lines in (megatron, titan, nemo)] + [bars]
+    table = ["step,step_s,memory_gib,_timestamp", *(f"{step},1.2{step % 10},70.5,17e8" for step in range(1, 15))]
+    rows = [json.dumps({"_step": step, "perf": {"iter_time_ms": 1250 + step}}) for step in range(1, 15)]
+    trainer = [
+        "  Total optimization steps = 1,000",
+        *(
+            f" {n}%|#  | {10 * n}/1000 [00:{3 * n:02d}<09:45, 1.54it/s]\r{{'loss': 2.5, 'epoch': 0.1}}"
+            for n in range(1, 15)
+        ),
+    ]
+    state = json.dumps({"log_history": [{"step": n, "step_time": 1.25, "loss": 2.5} for n in range(1, 15)]}, indent=2)
+    logs = ["\n".join(lines) + "\n" for lines in (megatron, titan, nemo, table, rows, trainer)] + [bars, state]
     return [
         Seed({"r.log": _text(log), "j.toml": job}, (*with_job, *(alone if number == 0 else ())), ("r.log",))
         for number, log in enumerate(logs)

@@ -22,7 +22,7 @@ from traincast.formats.training_log.record import Steps
 _WHOLE = ("step", "start", "line", "steps", "series")
 _ROUNDING_S = 0.0051
 """Half a unit of the last digit of Megatron-Bridge's ``Step Time``, and what a float adds."""
-_FEW_JUMPS, _MANY_JUMPS = 3, 0.1
+_FEW_JUMPS, _MANY_JUMPS = 3, 0.25
 """More jumps back than these, and than this share of the lines, are those of several writers and not of a run that was
 started again."""
 _ALIKE = 2.0
@@ -48,6 +48,8 @@ class _Stream(Struct):
     """What one rank printed so far."""
 
     number: int = 0
+    before: int = -1
+    """The number that came before that one."""
     epoch: int = 0
     base: int = 0
     start: int = 0
@@ -73,6 +75,12 @@ class _Columns:
         for name in QUANTITIES:
             columns[name].append(point.values.get(name, math.nan))
         columns["interrupted"].append(point.interrupted)
+
+    def raise_last(self, name: str, value: float) -> None:
+        """Set a number of the last row to one that is larger, or where it has none."""
+        column = self._columns[name]
+        if not column[-1] >= value:
+            column[-1] = value
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         kinds = {"q": np.int64, "d": np.float64, "b": np.bool_}
@@ -110,7 +118,8 @@ class Assembly(Struct, kw_only=True):
         """Begin another start of the run."""
         for stream in self.streams.values():
             if not stream.fresh:
-                stream.start, stream.fresh, stream.number, stream.base = stream.start + 1, True, 0, 0
+                stream.start, stream.fresh = stream.start + 1, True
+                stream.number, stream.before, stream.base = 0, -1, 0
 
     def take(self, found: Found, rank: str, line: int) -> Point | None:
         """Take in what a line says; return it where it is of the rank that is followed, the first one that printed."""
@@ -119,15 +128,20 @@ class Assembly(Struct, kw_only=True):
         self.counted = 0
         key = (rank, found.series)
         stream = self.streams[key]
-        self._advance(stream, found.number, found.epoch, line)
+        number = self._advance(stream, found.number, found.epoch, line)
         if found.planned is not None:
             self.planned = max(self.planned or 0, found.planned)
         self.series[found.series] = max(self.series.get(found.series, 0), found.planned or 0)
-        point = Point(stream.number, stream.start, line, found.steps or 0, found.values, self.interrupted)
+        point = Point(number, stream.start, line, found.steps or 0, found.values, self.interrupted)
         self.interrupted = False
         if self.keep:
             self.rows.add(point, [*self.series].index(found.series))
         return point if key == next(iter(self.streams)) else None
+
+    def amend_memory(self, size_bytes: float) -> None:
+        """Take in the memory of a rank that a line of its own says, of the step before; the most of ranks counts."""
+        if len(self.rows):
+            self.rows.raise_last("memory_bytes", size_bytes)
 
     def _loose(self, found: Found, line: int) -> Point | None:
         """Take in a line without a number: it counts as a step of its own only where no others say theirs.
@@ -143,12 +157,15 @@ class Assembly(Struct, kw_only=True):
             self.loose.add(self.last_loose, 0)
         return None if self.streams else before
 
-    def _advance(self, stream: _Stream, step: int, epoch: int, line: int) -> None:
-        """Set the number of a stream's step and the start that it belongs to."""
+    def _advance(self, stream: _Stream, step: int, epoch: int, line: int) -> int:
+        """Return the number of a step over all epochs, and set the start that a stream is in."""
         if epoch > stream.epoch and not stream.fresh:
             stream.base = stream.number
         stream.epoch = max(epoch, stream.epoch)
         number = stream.base + step
+        if number == stream.before:
+            # A rank without a mark that is late; a run that went back by a line has nothing else to tell, either.
+            return number
         if number < stream.number:
             before = stream.number
             stream.base, stream.epoch, number = 0, epoch, step
@@ -156,7 +173,11 @@ class Assembly(Struct, kw_only=True):
             self.jumps += 1
             text = f"step numbers go back, from {before} to {number}: a later start of the run, and both count"
             self.warnings.add("restart", text, line, kind="")
-        stream.number, stream.fresh = number, False
+            stream.number = -1
+        if number != stream.number:
+            stream.before, stream.number = stream.number, number
+        stream.fresh = False
+        return number
 
     def steps(self) -> Steps:
         """Return the lines that were taken in as steps.

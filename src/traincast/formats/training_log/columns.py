@@ -5,6 +5,7 @@ number is and in which unit; where one framework alone uses it, it says whose fi
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -17,6 +18,14 @@ _PREFIXES = ("train/", "perf/", "performance/", "metrics/", "time/", "timing/", 
 """What loggers put before the names of a group."""
 _SIDES = ("__min", "__max")
 """W&B's charts have the least and most of each value next to it."""
+_AMBIGUOUS = "throughput"
+"""Megatron-LM's FLOP/s, and next to other names of times anything."""
+_DOUBTFUL = "time"
+"""Of a step, or since the beginning."""
+_OF_ALL = re.compile(r"(\d{1,12})/\d{1,12}")
+"""A step with how many there are: ms-swift."""
+_CLOCK = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,6}):(\d\d):(\d\d(?:\.\d{1,6})?)")
+"""A time as Python's timedelta is written: LLaMA-Factory."""
 _EPOCH_S = 1e8
 """A time above this is one since 1970, not that of a step."""
 
@@ -77,6 +86,15 @@ class Names:
             if other is None or column.rank < other[1].rank:
                 self.of[column.quantity] = (name, column)
 
+        name, column = self.of.get("flops_per_s", ("", None))
+        if column is not None and name.strip().lower().endswith(_AMBIGUOUS) and self.framework_of_times != "megatron":
+            del self.of["flops_per_s"]
+
+    @property
+    def framework_of_times(self) -> str:
+        """The framework whose name of the step's time it is."""
+        return self.of["step_s"][1].framework if "step_s" in self.of else ""
+
     @property
     def tell_steps(self) -> bool:
         """Whether a step and something that its time follows from are among them."""
@@ -114,7 +132,8 @@ class Names:
                 told[told_as] = value
         if not told.keys() & {*TIMES}:
             return None
-        return Found(values=told, number=int(step), framework=self.framework)
+        doubtful = "step_s" in self.of and self.of["step_s"][0].strip().lower() == _DOUBTFUL
+        return Found(values=told, number=int(step), framework=self.framework, doubtful=doubtful)
 
 
 def _number(value: object) -> float | None:
@@ -124,4 +143,12 @@ def _number(value: object) -> float | None:
     if isinstance(value, int | float):
         return float(value) if math.isfinite(value) else None
     text = str(value).strip()
-    return float(text) if is_number(text) and math.isfinite(float(text)) else None
+    if is_number(text):
+        return float(text) if math.isfinite(float(text)) else None
+    if (counted := _OF_ALL.fullmatch(text)) is not None:
+        return float(counted[1])
+    parts = _CLOCK.fullmatch(text)
+    if parts is None or not text:
+        return None
+    days, hours, minutes, seconds = (float(each or 0) for each in parts.groups())
+    return ((24 * days + hours) * 60 + minutes) * 60 + seconds

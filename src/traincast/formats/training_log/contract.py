@@ -34,6 +34,10 @@ class WrongError(ValueError):
     """A line of a step with a number that cannot be one; the message says which and what it must be."""
 
 
+class RunsError(ValueError):
+    """A table of several runs; the message says how it tells."""
+
+
 class Found(Struct, frozen=True, kw_only=True):
     """What one line says of the step that it names."""
 
@@ -48,6 +52,8 @@ class Found(Struct, frozen=True, kw_only=True):
     """What tells lines of different things apart, such as several progress bars."""
     framework: str = ""
     """Name of the dialect whose figures they are, where another wrote them down."""
+    doubtful: bool = False
+    """Whether `step_s` may as well be the time since the beginning."""
     steps: int | None = None
     """Steps of which the line tells the mean; None: those since the line before."""
 

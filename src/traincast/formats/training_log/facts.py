@@ -4,8 +4,10 @@ Lists of settings (Megatron-LM's arguments, YAML, JSON), sentences, the name of 
 run starts, or does something else than training.
 """
 
+import ast
 import math
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -45,6 +47,10 @@ _DEEPSPEED_FACTS = {
     "world_size": "gpus",
 }
 _ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w*) \.{2,} (.*)$")
+_OF_MAXTEXT = re.compile(r"Config param (\w+): (.*)$")
+"""MaxText/pyconfig.py: the list of all settings (``log_config``)."""
+_OF_TORCHTITAN = re.compile(r"Running with args: (\{.*\})")
+"""torchtitan/train.py: ``job_config.to_dict()`` (``--job.print_config``)."""
 _OF_INTERRUPTIONS = ("alidat", "heckpoint", "valuat", "aving")
 _OF_STARTS = ("raining st", "start of training", " arguments ")
 """Words of lines that are worth a closer look; most are not."""
@@ -62,10 +68,28 @@ def starts(text: str) -> bool:
     return any(word in text for word in _OF_STARTS) and _STARTS.search(text) is not None
 
 
-def argument_of(text: str) -> tuple[str, str] | None:
-    """Return name and value of an argument that Megatron-LM lists."""
-    match = _ARGUMENT.search(text)
-    return None if match is None else (match[1], match[2].strip())
+def settings_of_line(text: str) -> tuple[str, dict[str, str]] | None:
+    """Return whose settings a line lists, and these: one of Megatron-LM or MaxText, all of torchtitan."""
+    if (match := _ARGUMENT.search(text)) is not None:
+        return "megatron", {match[1]: match[2].strip()}
+    if (match := _OF_MAXTEXT.search(text)) is not None:
+        return "maxtext", {match[1]: match[2].strip()}
+    if (match := _OF_TORCHTITAN.search(text)) is not None:
+        try:
+            found = ast.literal_eval(match[1])
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+        return "torchtitan", dict(_flat(found)) if isinstance(found, dict) else {}
+    return None
+
+
+def _flat(values: dict[Any, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the settings of sections under dotted names."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @cache

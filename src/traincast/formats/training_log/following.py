@@ -8,7 +8,7 @@ from traincast.formats.training_log.assembly import Point
 from traincast.formats.training_log.contract import Dialect
 from traincast.formats.training_log.dialects import DIALECTS
 from traincast.formats.training_log.lines import LogLines
-from traincast.formats.training_log.meaning import LEAST_SPAN_S
+from traincast.formats.training_log.meaning import far_apart
 
 
 class TimedPoint(NamedTuple):
@@ -58,20 +58,28 @@ class LogFollower:
         self._known = dict(known or {})
         self._printed = self._rated = False
         self._before: Point | None = None
-        self._last = (0, 0)
+        self._last, self._since = (0, 0), 0
+        self._told = (0, -1)
+        """Start and number of the last step that was told."""
 
     def feed(self, text: str, number: int | None = None) -> TimedPoint | None:
         """Take in one line, of this 1-based number (default: the next); return the step that it tells the time of."""
         point = self.lines.feed(text, number)
         if point is None:
             return None
+        at = (point.start, point.step)
+        if at <= self._told:
+            # Another rank, or a line that says something else of the same step.
+            return None
         start, step = self._last
-        since = point.step - step if point.start == start and step else int(point.step == 1)
-        self._last = (point.start, point.step)
-        steps = point.steps or max(0, since)
+        if at != self._last:
+            self._since = max(0, point.step - step) if point.start == start and step else int(point.step == 1)
+            self._last = at
+        steps = point.steps or self._since
         step_s = self._step_s(point)
         if step_s is None:
             return None if self._printed or self._rated else self._by_clock(point)
+        self._told = at
         return TimedPoint(point.step, step_s, point.line, point.start, steps, point.values, point.interrupted)
 
     def _step_s(self, point: Point) -> float | None:
@@ -103,7 +111,8 @@ class LogFollower:
             self._before = point
             return None
         elapsed_s, done = clock_s - before.values["clock_s"], point.step - before.step
-        if elapsed_s < LEAST_SPAN_S or done <= 0:
+        if not far_apart(before.values["clock_s"], clock_s) or done <= 0:
             return None
         self._before = point
+        self._told = (point.start, point.step)
         return TimedPoint(point.step, elapsed_s / done, point.line, point.start, done, point.values, point.interrupted)

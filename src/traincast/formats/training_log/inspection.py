@@ -35,7 +35,7 @@ def describe(log: TrainingLog) -> Inspection:
     evidence = f"steps {log.steps.step.min()} to {log.steps.step.max()}" + (f" of {log.planned}" if log.planned else "")
     return Inspection(
         generation=f"training log of {log.framework.title}",
-        evidence=(f"{evidence}, printed as {log.framework.title} does",),
+        evidence=(f"{evidence}, read as {log.framework.title}",),
         counts=counts,
         layout=layout,
         oddities=(*(steady.notes if steady else ()), *log.warnings),

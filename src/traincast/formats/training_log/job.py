@@ -1,6 +1,6 @@
-"""The job of a training log that lists its arguments, as Megatron-LM's do.
+"""The job of a training log that lists its arguments, as Megatron-LM, MaxText and torchtitan do.
 
-Arguments are those of the command line after Megatron-LM has filled in its defaults (``_print_args`` of
+Megatron-LM's are those of the command line after Megatron-LM has filled in its defaults (``_print_args`` of
 ``megatron/training/arguments.py``), under the names of the program: most are those of the flags with underscores. What
 is ``None`` or ``False`` was not given.
 """
@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.dialects.flags import READ, REFUSED, flag_table
+from traincast.dialects.maxtext_settings import draft_of_maxtext
 from traincast.dialects.megatron_flags import draft_of_megatron
+from traincast.dialects.torchtitan_flags import draft_of_torchtitan
 from traincast.formats.training_log.record import TrainingLog
 from traincast.job.draft import Draft
 
@@ -35,6 +37,12 @@ _MEANS_NOTHING_WITHOUT: Mapping[str, tuple[str, ...]] = {
 _VOCABULARY = "padded_vocab_size"
 _VIRTUAL = "virtual_pipeline_model_parallel_size"
 _STAGES_OF = ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage")
+_NEEDS: Mapping[str, frozenset[str]] = {
+    "megatron": frozenset({"num_layers", "hidden_size", "num_attention_heads", "seq_length"}),
+    "maxtext": frozenset({"per_device_batch_size", "max_target_length"}),
+    "torchtitan": frozenset({"training.seq_len"}),
+}
+"""Settings without which a list says no job."""
 _NOT_GIVEN = ("None", "False", "[]", "")
 
 
@@ -46,11 +54,42 @@ def draft_of_log(log: TrainingLog) -> Draft | None:
     ConfigError
         If the arguments are of a job that cannot be described.
     """
-    if not {"num_layers", "hidden_size", "num_attention_heads", "seq_length"} <= log.settings.keys():
+    needs = _NEEDS.get(log.settings_like)
+    if needs is None or not needs <= log.settings.keys():
         return None
-    draft = draft_of_megatron([word for words in _flags(log.settings) for word in words])
+    if log.settings_like == "maxtext":
+        draft = draft_of_maxtext([*_of_maxtext(log.settings)])
+    elif log.settings_like == "torchtitan":
+        draft = draft_of_torchtitan([*_of_torchtitan(log)])
+    else:
+        draft = draft_of_megatron([word for words in _flags(log.settings) for word in words])
     note = Note("job-from-log", "the job is taken from the arguments that the log lists", log.path)
     return replace(draft, notes=(note, *draft.notes))
+
+
+def _of_maxtext(settings: Mapping[str, str]) -> Iterator[str]:
+    """Yield the settings that say what is forecast; those of a named model are its own."""
+    table = flag_table("maxtext")
+    sizes = table.further["defaults"] if settings.get("model_name", "default") not in ("", "default") else {}
+    for name, value in settings.items():
+        known = table.find(name.replace("_", "-"))
+        if known is None or value in _NOT_GIVEN or (name in sizes and name != "model_name"):
+            continue
+        if known.effect_of(value) == READ:
+            yield f"{name}={value}"
+
+
+def _of_torchtitan(log: TrainingLog) -> Iterator[str]:
+    """Yield the command line that the settings stand for, on as many GPUs as the log says."""
+    table, gpus = flag_table("torchtitan"), log.facts.get("gpus")
+    if gpus is not None:
+        yield from ("torchrun", "--nproc_per_node", str(gpus), "train.py")
+    for name, value in log.settings.items():
+        known = table.find(name.replace("_", "-"))
+        if known is None or value in ("None", ""):
+            continue
+        if known.effect_of(value) == READ:
+            yield from (f"--{name}", *([value.lower()] if value in ("True", "False") else value.split()))
 
 
 def _flags(settings: Mapping[str, str]) -> Iterator[list[str]]:

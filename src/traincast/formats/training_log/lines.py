@@ -10,19 +10,22 @@ import re
 from collections import Counter
 from datetime import datetime
 
+import numpy as np
 from msgspec.structs import replace
 
 from traincast.diagnostics import FileWarnings
 from traincast.errors import FormatError
 from traincast.formats.training_log.assembly import Assembly, Point
-from traincast.formats.training_log.contract import CutError, Dialect, Found, Line, WrongError
+from traincast.formats.training_log.contract import TIMES, CutError, Dialect, Found, RunsError, WrongError
 from traincast.formats.training_log.dialects import CSV, DIALECTS, dialect_of
 from traincast.formats.training_log.dialects.tables import is_header
-from traincast.formats.training_log.facts import TAG, WORDS, argument_of, facts_of_line, interrupts, starts
-from traincast.formats.training_log.record import TrainingLog
+from traincast.formats.training_log.facts import TAG, WORDS, facts_of_line, interrupts, settings_of_line, starts
+from traincast.formats.training_log.record import Steps, TrainingLog
 from traincast.formats.training_log.sniff import COLOURS, LONGEST_LINE
 
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
+_FEWEST_OF_CLOCK = 12
+"""Times of steps that rise from each to the next so often are none: of noise alone one in 12! does."""
 _DATE_WITHIN = 80
 """Characters of a line in which a date is when it was printed."""
 
@@ -51,7 +54,8 @@ class LogLines:
         self.path, self.number = path, 0
         self.warnings = FileWarnings(path)
         self.assembly = Assembly(path=path, warnings=self.warnings, keep=keep)
-        self.settings: dict[str, str] = {}
+        self.settings: dict[str, dict[str, str]] = {}
+        """By whose they are."""
         self._readers = [(each.marks, each, each.opened()) for each in dialects]
         self._heads: Counter[str] = Counter()
         self._facts: list[dict[str, int | str]] = [{}]
@@ -64,6 +68,8 @@ class LogLines:
         self._wrote: Counter[str] = Counter()
         """Frameworks whose figures others wrote down."""
         self._begun = False
+        self._doubtful = 0
+        """Lines whose time may be that since the beginning."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -77,6 +83,11 @@ class LogLines:
 
         Of several ranks that print each step, that is what the first one says. Nothing comes back for other lines, and
         for those of steps that cannot be read: these are among the warnings.
+
+        Raises
+        ------
+        FormatError
+            If the rows of a table are of several runs.
         """
         self.number = self.number + 1 if number is None else number
         if "\x1b" in text:
@@ -86,38 +97,41 @@ class LogLines:
             if is_header(text):
                 self._readers = [(CSV.marks, CSV, CSV.opened())]
         for marks, dialect, read in self._readers:
-            for mark in marks:
-                if mark in text:
-                    try:
-                        found = self._read(text, read)
-                    except CutError:
-                        what = f"a line of a step as {dialect.title} prints it cannot be read"
-                        self.warnings.add("step-cut", what, self.number)
-                        return None
-                    except WrongError as error:
-                        self._wrong = self._wrong or (str(error), self.number)
-                        self.warnings.add(
-                            "step-wrong", f"a line of a step is passed over: {error}", self.number, kind=""
-                        )
-                        return None
-                    if found is not None:
-                        return self._step(text, dialect, found)
-                    break
+            if not _has_one(text, marks):
+                continue
+            try:
+                found = read(text) if len(text) <= LONGEST_LINE else self._too_long()
+            except RunsError as error:
+                raise FormatError(str(error), self.path, self.number) from None
+            except (CutError, WrongError) as error:
+                self._pass_over(dialect, error)
+                return None
+            if found is not None:
+                return self._step(text, dialect, found)
         if interrupts(text):
             self.assembly.interrupted = True
         else:
             self._setting(text)
         return None
 
-    def _read(self, text: str, read: Line) -> Found | None:
-        if len(text) <= LONGEST_LINE:
-            return read(text)
-        self.warnings.add(
-            "long-line", f"a line has more than {LONGEST_LINE:,} characters and is passed over", self.number
-        )
+    def _too_long(self) -> Found | None:
+        text = f"a line has more than {LONGEST_LINE:,} characters and is passed over"
+        self.warnings.add("long-line", text, self.number)
         return None
 
+    def _pass_over(self, dialect: Dialect, error: ValueError) -> None:
+        """Note a line of a step that cannot be read."""
+        if isinstance(error, CutError):
+            text = f"a line of a step as {dialect.title} prints it cannot be read"
+            self.warnings.add("step-cut", text, self.number)
+        else:
+            self._wrong = self._wrong or (str(error), self.number)
+            self.warnings.add("step-wrong", f"a line of a step is passed over: {error}", self.number, kind="")
+
     def _step(self, text: str, dialect: Dialect, found: Found) -> Point | None:
+        if found.number is None and not found.values.keys() & {*TIMES}:
+            self.assembly.amend_memory(found.values["memory_bytes"])
+            return None
         self._settings_follow = False
         tag = TAG.match(text)
         if "clock_s" not in found.values and (clock_s := _clock_s(text[:_DATE_WITHIN])) is not None:
@@ -128,6 +142,7 @@ class LogLines:
         """Take in what is already known to be of a step, such as an entry of a document, as `feed` does a line."""
         self.number = self.number if number is None else number
         self._heads[dialect.name] += 1
+        self._doubtful += found.doubtful
         if found.framework:
             self._wrote[found.framework] += 1
         return self.assembly.take(found, rank, self.number)
@@ -144,8 +159,10 @@ class LogLines:
                 if self._heads:
                     self._facts.append({})
         if self._settings_follow:
-            if argument := argument_of(text):
-                self.settings.setdefault(*argument)
+            if listed := settings_of_line(text):
+                of = self.settings.setdefault(listed[0], {})
+                for setting, written in listed[1].items():
+                    of.setdefault(setting, written)
             for name, value in facts_of_line(text).items():
                 self._facts[-1].setdefault(name, value)
 
@@ -165,16 +182,27 @@ class LogLines:
         if not self._heads:
             raise self._nothing()
         self._tell_other_runs()
+        like = max(self.settings, key=lambda each: len(self.settings[each]), default="")
         return TrainingLog(
             path=self.path,
             framework=self._framework(),
-            steps=self.assembly.steps(),
+            steps=self._steps(),
             facts=self.facts,
             ranks=self.assembly.ranks,
             planned=self.assembly.planned,
-            settings=self.settings,
+            settings=self.settings.get(like, {}),
+            settings_like=like,
             warnings=self.warnings.notes(),
         )
+
+    def _steps(self) -> Steps:
+        """Return the steps; times that do nothing but rise, under a name that says not of what, are of a clock."""
+        steps = self.assembly.steps()
+        if self._doubtful < _FEWEST_OF_CLOCK or not (np.diff(steps.step_s) > 0).all():
+            return steps
+        text = "the column time only rises: it is taken for the time since the beginning, and steps for its differences"
+        self.warnings.add("time-is-clock", text, int(steps.line[0]))
+        return steps.select(slice(None), clock_s=steps.step_s, step_s=np.full(len(steps), np.nan))
 
     def _framework(self) -> Dialect:
         """Return whose lines most are, with what its figures mean."""
@@ -201,6 +229,14 @@ class LogLines:
                 if value != first:
                     text = f"a later start is of another run: {name} is {value}, and {first} in the first"
                     self.warnings.add("another-run", text, self.number)
+
+
+def _has_one(text: str, marks: tuple[str, ...]) -> bool:
+    """Say whether a line has one of some texts."""
+    for mark in marks:  # noqa: SIM110 a generator takes longer than what it finds, and every line comes here
+        if mark in text:
+            return True
+    return False
 
 
 def _clock_s(text: str) -> float | None:

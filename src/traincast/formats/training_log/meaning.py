@@ -24,8 +24,8 @@ SLOW = 1.5
 """Multiple of the median above which lines are told of."""
 LEVEL = 0.9
 """Share of the lines within the spread: from the 5th to the 95th percentile."""
-LEAST_SPAN_S = 20.0
-"""Least time between two clock times that a step is told from: a progress bar says whole seconds."""
+_LEAST_SPAN_S = 20.0
+"""Least time between two clock times of whole seconds, as a progress bar says them, that a step is told from."""
 
 
 class Steady(Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ def timed_steps(log: TrainingLog, known: Mapping[str, int] | None = None) -> Tim
     """
     steps = log.steps
     if (printed := ~np.isnan(steps.step_s)).any():
-        return Timed(steps.select(printed), ())
+        return Timed(steps.select(printed), _without_time(log, printed))
     rated, text = _by_rate(log, facts_of(log, known))
     if rated is not None:
         return Timed(rated, (Note("from-tokens", text, f"{log.path}:{rated.line[-1]}"),))
@@ -108,6 +108,14 @@ def timed_steps(log: TrainingLog, known: Mapping[str, int] | None = None) -> Tim
         text = f"the clock goes back {counted(back, 'time')}; no step is told across that"
         notes.append(Note("clock-back", text, log.path))
     return Timed(clocked, tuple(notes))
+
+
+def _without_time(log: TrainingLog, printed: npt.NDArray[np.bool_]) -> tuple[Note, ...]:
+    """Say how many lines of steps have no time, where others have one."""
+    if printed.all():
+        return ()
+    text = f"{counted(int((~printed).sum()), 'line')} of steps without a time left out"
+    return (Note("without-time", text, f"{log.path}:{log.steps.line[~printed][0]}"),)
 
 
 def _by_rate(log: TrainingLog, facts: Mapping[str, int | str]) -> tuple[Steps | None, str]:
@@ -138,6 +146,12 @@ def _by_rate(log: TrainingLog, facts: Mapping[str, int | str]) -> tuple[Steps | 
     return None, ""
 
 
+def far_apart(before_s: float, clock_s: float) -> bool:
+    """Say whether a step can be told from two clock times; whole seconds may be off by one."""
+    whole = before_s.is_integer() and clock_s.is_integer()
+    return clock_s - before_s >= _LEAST_SPAN_S if whole else clock_s > before_s
+
+
 def _by_clock(steps: Steps) -> tuple[Steps, int]:
     """Return steps whose lines stand far enough apart in time, with the mean time since the one before.
 
@@ -154,7 +168,7 @@ def _by_clock(steps: Steps) -> tuple[Steps, int]:
             before = at
             continue
         elapsed, done = clock_s[at] - clock_s[before], number[at] - number[before]
-        if elapsed >= LEAST_SPAN_S and done > 0:
+        if far_apart(clock_s[before], clock_s[at]) and done > 0:
             kept.append(at)
             times.append(elapsed / done)
             spans.append(done)
@@ -184,7 +198,7 @@ def steady_step(log: TrainingLog, known: Mapping[str, int] | None = None) -> Ste
     if (most := int(kept.steps.max())) > 1:
         text = f"each line is the mean of {most} steps, so that single steps spread more than the lines do"
         notes.append(Note("means", text, log.path))
-    facts = facts_of(log, known)
+    facts, memory = facts_of(log, known), log.steps.memory_bytes
     rates = tokens_of(log, facts, kept) / kept.step_s / float(facts.get("gpus", np.nan))
     return Steady(
         step_s=middle,
@@ -194,7 +208,7 @@ def steady_step(log: TrainingLog, known: Mapping[str, int] | None = None) -> Ste
         steps=int(np.maximum(kept.steps, 1).sum()),
         tokens_per_s=_median(np.where(np.isnan(kept.tokens_per_s), rates, kept.tokens_per_s)),
         flops_per_s=_median(kept.flops_per_s),
-        memory_bytes=None if np.isnan(kept.memory_bytes).all() else float(np.nanmax(kept.memory_bytes)),
+        memory_bytes=None if np.isnan(memory).all() else float(np.nanmax(memory)),
         notes=tuple(notes),
     )
 

@@ -2,8 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -30,34 +29,33 @@ class Quantity(Struct, frozen=True):
     """The number times this is in SI."""
 
 
-def printed(
-    head: str, quantities: tuple[Quantity, ...], *, telling: str | None = None, first: int = 1
-) -> Callable[[], Line]:
-    """Return what opens a reader of lines (`Dialect.opened`).
+class Printed(Struct, frozen=True):
+    """Opens readers of lines (`Dialect.opened`)."""
 
-    Parameters
-    ----------
-    head : str
-        Expression that finds a line; its groups ``step``, ``steps``, ``epoch`` and ``clock`` may be missing.
-    quantities : tuple of Quantity
-    telling : str, optional
-        Finds lines that are of a step even where they have no head, and so are damaged.
-    first : int
-        What the framework calls the first step.
-    """
+    head: str
+    """Expression that finds a line; its groups ``step``, ``steps``, ``epoch`` and ``clock`` may be missing."""
+    quantities: tuple[Quantity, ...]
+    telling: str | None = None
+    """Finds lines that are of a step even where they have no head, and so are damaged."""
+    first: int = 1
+    """What the framework calls the first step."""
 
-    @cache
-    def compiled() -> tuple[re.Pattern[str], re.Pattern[str] | None, list[tuple[Quantity, re.Pattern[str]]]]:
+    @property
+    def expressions(self) -> tuple[re.Pattern[str], re.Pattern[str] | None, tuple[re.Pattern[str], ...]]:
+        """Those of the head, of what tells a line without it, and of the quantities, each once for each text before."""
         # A text at the beginning of an expression is found many times faster than one of several.
-        found = [
-            (each, re.compile(rf"{after}\s?[:=]\s*{_NUMBER}{each.before}"))
-            for each in quantities
+        found = tuple(
+            re.compile(rf"{after}\s?[:=]\s{{0,40}}{_NUMBER}{each.before}")
+            for each in self.quantities
             for after in each.after
-        ]
-        return re.compile(head), None if telling is None else re.compile(telling), found
+        )
+        return re.compile(self.head), None if self.telling is None else re.compile(self.telling), found
 
-    def opened() -> Line:
-        finds, tells, numbers = compiled()
+    def __call__(self) -> Line:
+        """Return what reads the lines of a file."""
+        finds, tells, expressions = self.expressions
+        named = [each for each in self.quantities for _ in each.after]
+        numbers = [*zip(named, expressions, strict=True)]
 
         def line(text: str) -> Found | None:
             begin = finds.search(text)
@@ -71,11 +69,9 @@ def printed(
                 values["clock_s"] = elapsed_s(groups["clock"])
             if not values.keys() & {*TIMES}:
                 raise CutError
-            return Found(values=values, **_numbers(groups, first))
+            return Found(values=values, **_numbers(groups, self.first))
 
         return line
-
-    return opened
 
 
 def _numbers(groups: Mapping[str, str | None], first: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ CUT = "\0"
 _CHUNK = 2**20
 _HEAD_BYTES = 2**16
 """Bytes that tell what kind of file it is."""
-_BLOCK = 2**14
+_BLOCK = 2**16
 """Characters that are looked through at once."""
 _NOWHERE = 2**62
 """Place of what a block does not have, which `str.find` calls -1: -1 modulo this is beyond every place."""

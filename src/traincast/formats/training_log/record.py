@@ -74,7 +74,9 @@ class TrainingLog(Struct, frozen=True, kw_only=True):
     planned: int | None
     """Steps that the run was to have."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Arguments that Megatron-LM lists before its first step, as they stand."""
+    """Settings that the framework lists before its first step, as they stand."""
+    settings_like: str = ""
+    """Whose they are: ``megatron``, ``maxtext`` or ``torchtitan``."""
     warnings: tuple[Note, ...] = ()
 
     @property

@@ -12,7 +12,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def looks_like(head: str) -> Sniff:
     """Tell a log by the lines of its steps, or by what frameworks print before the first of them."""
     # Files of other kinds are told without the expressions of any dialect.
-    from traincast.formats.training_log.contract import CutError, WrongError
+    from traincast.formats.training_log.contract import CutError, RunsError, WrongError
     from traincast.formats.training_log.dialects import DIALECTS
     from traincast.formats.training_log.dialects.hugging_face import is_document
     from traincast.formats.training_log.dialects.tables import is_header
@@ -35,7 +35,7 @@ def looks_like(head: str) -> Sniff:
                     known = read(line) is not None
                 except WrongError:
                     known = True
-                except CutError:
+                except (CutError, RunsError):
                     known = False
                 if known:
                     return Sniff(0.95, f"lines of steps as {dialect.title} prints them")

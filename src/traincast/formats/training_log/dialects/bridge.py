@@ -3,16 +3,16 @@
 src/megatron/bridge/training/utils/train_utils.py (main of August 2026): ``training_log``.
 """
 
-from traincast.formats.training_log.contract import Dialect
+from traincast.formats.training_log.contract import Dialect, MemoryDefinition
 from traincast.formats.training_log.dialects.megatron import FLOPS
-from traincast.formats.training_log.printed import Quantity, printed
+from traincast.formats.training_log.printed import Printed, Quantity
 
 BRIDGE = Dialect(
     name="megatron-bridge",
     title="Megatron-Bridge",
     example="Step Time : 5.39s GPU utilization: 812.3MODEL_TFLOP/s/GPU",
     marks=("MODEL_TFLOP/s/GPU",),
-    opened=printed(
+    opened=Printed(
         "Step Time ?:",
         (
             Quantity("step_s", ("Step Time",), "s"),
@@ -20,4 +20,9 @@ BRIDGE = Dialect(
         ),
     ),
     flops=FLOPS,
+    memory=MemoryDefinition(
+        text="the most that PyTorch's allocator gave out, of the rank that logs it",
+        source="src/megatron/bridge/training/utils/train_utils.py: report_memory, memory/peak_allocated_gigabytes",
+        kind="allocated",
+    ),
 )

@@ -5,14 +5,14 @@ sequences of all GPUs (``batch_size=self.train_batch_size()``); versions before 
 """
 
 from traincast.formats.training_log.contract import Dialect, MemoryDefinition
-from traincast.formats.training_log.printed import Quantity, printed
+from traincast.formats.training_log.printed import Printed, Quantity
 
 DEEPSPEED = Dialect(
     name="deepspeed",
     title="DeepSpeed",
     example="epoch=0/micro_step=80/global_step=10, RunningAvgSamplesPerSec=51.2, CurrSamplesPerSec=51.9, ...",
     marks=("CurrSamplesPerSec",),
-    opened=printed(
+    opened=Printed(
         r"/global_step=(?P<step>\d{1,12}), ",
         (
             Quantity("samples_per_s", ("CurrSamplesPerSec",), "(?=,)"),
@@ -31,7 +31,7 @@ PIPELINE = Dialect(
     title="DeepSpeed's pipeline engine",
     example="steps: 10 loss: 2.5000 iter time (s): 1.250 samples/sec: 51.200",
     marks=("iter time (s):",),
-    opened=printed(
+    opened=Printed(
         r"steps?: +(?P<step>\d{1,12}) (?:/ +(?P<steps>\d{1,12}) )?loss: ",
         (
             Quantity("step_s", (r"iter time \(s\)",), r"(?=\s)"),

@@ -21,7 +21,8 @@ from traincast.formats.training_log.printed import elapsed_s
 from traincast.units import is_number
 
 _BAR = re.compile(
-    r"(?:^|[\]:>\s])\s*\d{1,3}%\|[^|]*\|\s*(?P<step>\d{1,12})/(?P<steps>\d{1,12}) \[(?P<clock>\d[\d:]{0,11})<[^\]]*\]"
+    r"(?:^|[\]:>\s])\d{1,3}%\|[^|]{0,400}\|\s{0,9}(?P<step>\d{1,12})/(?P<steps>\d{1,12}) "
+    r"\[(?P<clock>\d[\d:]{0,11})<[^\]]{0,99}\]"
 )
 _PAIR = re.compile(r"'([^']{1,80})': '?([-+]?[\d.]+(?:[eE][-+]?\d+)?)'?(?=[,}])")
 _TOTAL = re.compile(r"Total optimization steps = ([\d,]{1,15})")
@@ -144,12 +145,12 @@ TRAINER = Dialect(
     name="hugging-face",
     title="Hugging Face's Trainer",
     example="10%|... | 100/1000 [01:05<09:45, 1.54it/s], {'loss': 2.5, ...}",
-    marks=("it/s]", "s/it]", "{'", "Total optimization steps"),
+    marks=("it/s]", "s/it]", "'loss'", "'train_runtime'", "Total optimization steps"),
     opened=_Console,
 )
 STATE = Dialect(
     name="trainer-state",
-    title="trainer_state.json",
+    title="a document with a list of steps (trainer_state.json)",
     example='"log_history": [{"step": 10, "train_runtime": 12.5, ...}]',
     marks=(),
     opened=no_lines,

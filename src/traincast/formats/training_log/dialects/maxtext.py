@@ -1,7 +1,7 @@
 """MaxText: ``log_metrics`` of src/MaxText/metric_logger.py (2023 to 2026; tokens since 2024)."""
 
 from traincast.formats.training_log.contract import Dialect, FlopsDefinition
-from traincast.formats.training_log.printed import Quantity, printed
+from traincast.formats.training_log.printed import Printed, Quantity
 
 FLOPS = FlopsDefinition(
     text="model FLOPs without what is computed again; causal attention halved since 2025, the full square before",
@@ -14,7 +14,7 @@ MAXTEXT = Dialect(
     title="MaxText",
     example="completed step: 9, seconds: 5.120, TFLOP/s/device: 400.5, ...",
     marks=("completed step: ",),
-    opened=printed(
+    opened=Printed(
         r"completed step: (?P<step>\d{1,12}), (?=seconds: )",
         (
             Quantity("step_s", ("seconds",), "(?=,)"),

@@ -9,14 +9,36 @@ import json
 from collections.abc import Iterator, Mapping
 
 from traincast.formats.training_log.columns import Names
-from traincast.formats.training_log.contract import CutError, Dialect, Found, Line, WrongError
+from traincast.formats.training_log.contract import CutError, Dialect, Found, Line, RunsError
+from traincast.formats.values import shown
 
 _DELIMITERS = (",", "\t", ";")
+_OF_RUNS = ("run", "run_id", "run_name")
+"""Columns that say whose a row is."""
 _MOST_SHAPES = 256
 """Different sets of keys of objects that are remembered; loggers have a few."""
 
 
+class _Runs:
+    """The run that rows say they are of."""
+
+    def __init__(self) -> None:
+        self._name: tuple[str, object] | None = None
+
+    def see(self, row: Mapping[str, object]) -> None:
+        """Take in whose a row is; a second run is a `RunsError`."""
+        column = next((each for each in row if each.lower() in _OF_RUNS), None)
+        if column is None:
+            return
+        if self._name is None:
+            self._name = column, row[column]
+        elif (column, row[column]) != self._name and column == self._name[0]:
+            first, second = shown(str(self._name[1])), shown(str(row[column]))
+            raise RunsError(f"holds steps of several runs (column {column}: {first}, {second}); give those of one")
+
+
 def _csv() -> Line:
+    runs = _Runs()
     header: list[tuple[list[str], Names, str]] = []
     other = False
 
@@ -31,7 +53,7 @@ def _csv() -> Line:
             other = not names.tell_steps
             if names.twice is not None:
                 first, second = names.twice
-                raise WrongError(f"the columns {first!r} and {second!r} are of two runs; export one run")
+                raise RunsError(f"the columns {first!r} and {second!r} are of two runs; export one run")
             header.append((columns, names, delimiter))
             return None
         columns, names, delimiter = header[0]
@@ -41,7 +63,9 @@ def _csv() -> Line:
             return None
         if len(cells) != len(columns):
             raise CutError
-        return names.found(dict(zip(columns, cells, strict=True)))
+        row = dict(zip(columns, cells, strict=True))
+        runs.see(row)
+        return names.found(row)
 
     return line
 
@@ -65,6 +89,7 @@ def is_header(text: str) -> bool:
 
 
 def _json() -> Line:
+    runs = _Runs()
     shapes: dict[tuple[str, ...], Names] = {}
 
     def line(text: str) -> Found | None:
@@ -82,7 +107,10 @@ def _json() -> Line:
         keys = tuple(values)
         if keys not in shapes and len(shapes) < _MOST_SHAPES:
             shapes[keys] = Names(keys)
-        return (shapes.get(keys) or Names(keys)).found(values)
+        found = (shapes.get(keys) or Names(keys)).found(values)
+        if found is not None:
+            runs.see(values)
+        return found
 
     return line
 
@@ -107,6 +135,6 @@ JSON_LINES = Dialect(
     name="json-lines",
     title="JSON lines",
     example='{"step": 10, "step_s": 1.25}',
-    marks=('step"', '"iteration"', '"iter"', '"steps"', '"global step"'),
+    marks=('step"', '"iteration"', '"iter"', '_steps"'),
     opened=_json,
 )

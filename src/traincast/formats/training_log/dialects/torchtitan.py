@@ -5,7 +5,7 @@ the steps since the one before (``log_freq``).
 """
 
 from traincast.formats.training_log.contract import Dialect, FlopsDefinition, MemoryDefinition
-from traincast.formats.training_log.printed import Quantity, printed
+from traincast.formats.training_log.printed import Printed, Quantity
 
 FLOPS = FlopsDefinition(
     text="model FLOPs, 6 x parameters and attention as the full square (not halved), nothing that is computed again",
@@ -23,7 +23,7 @@ TORCHTITAN = Dialect(
     title="torchtitan",
     example="step: 10  loss: 8.0  ...  tps: 6,400  tflops: 412.34  mfu: 41.70%",
     marks=("loss:",),
-    opened=printed(
+    opened=Printed(
         r"(?<!validate )step:\s+(?P<step>\d{1,12})\s+loss:\s(?=.*\b(?:tps|wps):)",
         (
             Quantity("tokens_per_s", ("tps", "wps"), r"(?=\s)"),
