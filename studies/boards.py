@@ -22,7 +22,10 @@ from judges.board import Board
 
 LIMITS = Path(__file__).with_name("boards.toml")
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
-JUDGES = ("runs", "experts", "memory", "golden", "blanked", "chips", "scaling", "changes", "own_machine")
+JUDGES = (
+    *("runs", "differences", "experts", "memory", "golden", "blanked"),
+    *("chips", "scaling", "changes", "checks", "own_machine", "watch"),
+)
 """The slowest first: they run next to one another."""
 FIGURES = ("median", "p90", "worst", "bias", "inside", "within", "accepted", "rightly told", "gap", "called", "refused")
 LARGER = frozenset({"inside", "within", "accepted", "rightly told"})

@@ -95,9 +95,9 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     te_op_fuser: bool | None = None
     """Whether the GEMMs of all local experts, their activation and their casts are few fused kernels (Megatron-LM,
     --use-transformer-engine-op-fuser). In MXFP8 the GEMMs compute the activation (SwiGLU or a squared ReLU), add
-    biases and cast what they write (Transformer Engine, ops/fused/grouped_mlp.py; Megatron-LM, experts.py, _is_fused_impl_supported,
-    with NVTE_CUTEDSL_FUSED_GROUPED_MLP, as recipes of Megatron-Bridge set it). In dense
-    MLPs norm and activation do (`traincast.model.blocks.mlp.fuses_casts`), and GEMMs add what adapters would."""
+    biases and cast what they write (Transformer Engine, ops/fused/grouped_mlp.py; Megatron-LM, experts.py,
+    _is_fused_impl_supported, with NVTE_CUTEDSL_FUSED_GROUPED_MLP, as recipes of Megatron-Bridge set it). In dense MLPs
+    norm and activation do (`traincast.model.blocks.mlp.fuses_casts`), and GEMMs add what adapters would."""
     unfused: tuple[str, ...] | None = None
     """What runs as kernels of its own though the framework fuses it, of `traincast.job.kernels.UNFUSED`."""
     step_checks: tuple[str, ...] | None = None
