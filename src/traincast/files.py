@@ -13,6 +13,7 @@ import math
 import os
 import re
 import stat
+import sys
 import tomllib
 import warnings
 import zlib
@@ -21,7 +22,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -78,6 +79,11 @@ def read_head(path: Path, count: int, most: int = MOST_BYTES) -> bytes:
             return stream.read(count) or b""
     except OSError as error:
         raise FormatError(f"cannot be read: {_reason(error)}", str(path)) from None
+
+
+def open_to_follow(path: Path) -> BinaryIO:
+    """Open a regular file of any size that others still write to (errors as `read_head`)."""
+    return os.fdopen(_opened(path, sys.maxsize), "rb")
 
 
 def _opened(path: Path, most: int) -> int:

@@ -130,6 +130,7 @@ COMMANDS = {
         *(
             "--fp8-recipe",
             "--fp8-attention",
+            "--launch-blocking",
             "--fp8-lm-head",
             "--fp8-output-proj",
             "--bf16-first-last",

@@ -16,6 +16,8 @@ WRONG = {
     "plan": (*JOB, "--tp", "3"),
     "sweep": ("no_such_file", "--out", "table.csv"),
     "compare": ("no_such_file", "neither_this"),
+    "check": ("no_such_file",),
+    "watch": ("no_such_file", "--once"),
     "convert": ("no_such_file", "out", "--to", "chakra"),
     "measure": ("no_such_file", "--out", "table.csv"),
     "calibrate": ("no_such_file",),

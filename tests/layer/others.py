@@ -78,7 +78,8 @@ def gpt_oss(name, kind, **fields):
         (
             pointwise("RMSNorms", "norm", 4096, 2880, count=2),
             gemm("queries, keys, values", 4096, (64 + 2 * 8) * 64, 2880),
-            pointwise("rotary embedding", "rotary", 4096, 64 + 8, 64),
+            # YaRN's factor is not in the fused kernel: cosine, sine, both products and their sum.
+            pointwise("rotary embedding", "rotary", 4096, 64 + 8, 64, count=5),
             Kernel("attention core", kind, (1, 4096, 4096, 64, 8, 64, 64)),
             gemm("attention output", 4096, 2880, 64 * 64),
             gemm("router", 4096, 32, 2880),
@@ -86,7 +87,14 @@ def gpt_oss(name, kind, **fields):
             pointwise("tokens into the order of experts, and back", "permute", 4096, 2880, 4, count=2),
             grouped("gate and up", 16384, 2 * 2880, 2880, 8),
             pointwise("SwiGLU", "swiglu", 16384, 2880),
-            pointwise("bias, split, clamp, shift and product", "elementwise", 16384, 2 * 2880, count=5),
+            # Each half is clamped and both are joined; a clamp reads its input again backward.
+            Kernel("clamps", "elementwise", (16384, 2880), 2, 2),
+            pointwise("both halves, joined", "elementwise", 16384, 2 * 2880),
+            # FC2's biases of each of 8 experts times the router's weights, in fp32: a product and a sum; backward
+            # two products and their sums over rows and columns. Then all are joined, and cast from and to 16 bits.
+            Kernel("biases of experts", "elementwise", (2048, 2880), 2 * 8, 4 * 8, 0, "fp32"),
+            Kernel("joined and cast", "elementwise", (16384, 2880), 2, 2, 0, "fp32"),
+            Kernel("gradients, joined", "elementwise", (16384, 2880), 0, 1),
             grouped("down", 16384, 2880, 2880, 8),
             pointwise("residual sums", "elementwise", 4096, 2880, count=2),
         ),

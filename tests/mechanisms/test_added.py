@@ -68,7 +68,7 @@ def refusal(**more):
         return str(error)
 
 both = plan(fix=BOTH)
-full = {"tp": [1, 2], "pp": [1, 2], "recompute_layers": [16, 32]}
+full = {"tp": [1, 2], "pp": [1, 2], "recompute_layers": [16, 32], "overlap_tp": True}
 limit = sum(min(each["peak"] for each in both if each["on"] == on) for on in (True, False)) / 2
 print(json.dumps({
     "help": CliRunner().invoke(cli, ["predict", "--help"]).output,

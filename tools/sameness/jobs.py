@@ -75,6 +75,7 @@ def _with_kernels(rng: random.Random, job: Job) -> None:
         "step_checks": rng.sample(("params_norm", "zeros_in_grad"), rng.choice((1, 2))),
         "loss_kernel": rng.choice(("unfused", "compiled", "fused")),
         "dropout": rng.random() < 0.6,
+        "launch_blocking": rng.random() < 0.6,
     }
     if rng.random() < 0.06:
         job.fields |= {name: ways[name] for name in rng.sample(sorted(ways), rng.choice((1, 2, 4)))}
@@ -216,7 +217,8 @@ def _precision(rng: random.Random, job: Job) -> Fields:
     if RECIPES.get(precision) and rng.random() < 0.6:
         fields["fp8_recipe"] = rng.choice(RECIPES[precision])
     if precision in narrow:
-        fields |= {name: True for name in ("fp8_attention", "bf16_first_last", "te_op_fuser") if rng.random() < 0.25}
+        said = ("fp8_attention", "bf16_first_last", "te_op_fuser", *(["fp8_lm_head"] if precision == "mxfp8" else ()))
+        fields |= {name: True for name in said if rng.random() < 0.25}
         if rng.random() < 0.3:
             fields |= {"zero": 3, "param_gather_bytes": rng.choice((1, 2))}
     return fields

@@ -139,6 +139,11 @@ def print_document(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
+def flush() -> None:
+    """Hand on what was written to stdout, for whoever follows a pipe."""
+    sys.stdout.flush()
+
+
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON document to stdout."""
     text = report.encode(document).decode("utf-8")

@@ -2,13 +2,12 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import click
 
 from traincast import api, report
-from traincast.cli.terminal import complain, print_document, print_line
+from traincast.cli.terminal import complain, flush, print_document, print_line
 
 SLOWER = 4
 """Exit code after an alarm of speed."""
@@ -59,7 +58,7 @@ def command(
         else:
             print_line(report.alarm_text(alarm))
         # Whoever follows a pipe is to know it now.
-        sys.stdout.flush()
+        flush()
         if on_alarm is not None:
             _run(on_alarm, document, KIND=alarm.kind, STEP=alarm.began_step, SIZE=alarm.size, TEXT=alarm.text)
     if slower:

@@ -10,10 +10,12 @@ from traincast.cli.main import cli
 
 COMMANDS = tuple(cli.list_commands(click.Context(cli)))
 """Every subcommand."""
-_WRITES = ("--out", "--script")
+_WRITES = ("--out", "--script", "--openmetrics", "--junit")
 """Options that name what is written: they stay inside the folder of the case."""
-_WRITE_WHERE_TOLD = ("init", "convert")
-"""Commands that write to a path among their words, which is left as it is."""
+_LEFT = ("init", "convert", "watch")
+"""Commands of which no word is changed: they write to a path among them, or follow a file for ever without one."""
+_RUNS = "--on-alarm"
+"""What runs a command of the user's."""
 FORMS = {
     "GROUP[.OP]=RATE|FILE": ("tp={}GB/s", "dp={}", "dp.all_reduce={}", "{}=300GB/s", "{}"),
     "RANK=FACTOR": ("0={}", "{}=1.5", "{}"),
@@ -46,7 +48,7 @@ def takes_value(command: str, word: str) -> bool:
 
 def with_option(arguments: tuple[str, ...], rng: random.Random) -> tuple[str, ...]:
     """Return a command line with one more option of its command, of any value."""
-    options = options_of(arguments[0])
+    options = [each for each in options_of(arguments[0]) if _RUNS not in each.opts]
     if not options:
         return arguments
     option = rng.choice(options)
@@ -61,7 +63,7 @@ def with_option(arguments: tuple[str, ...], rng: random.Random) -> tuple[str, ..
 def changed(arguments: tuple[str, ...], rng: random.Random) -> tuple[str, ...]:
     """Return a command line with one of its words changed, dropped or doubled."""
     at = rng.randrange(1, len(arguments)) if len(arguments) > 1 else 0
-    if at == 0 or arguments[at - 1] in _WRITES or arguments[at] in _WRITES or arguments[0] in _WRITE_WHERE_TOLD:
+    if at == 0 or arguments[at - 1] in _WRITES or arguments[at] in _WRITES or arguments[0] in _LEFT:
         return arguments
     words = list(arguments)
     match rng.randrange(5):

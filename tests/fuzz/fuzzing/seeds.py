@@ -357,6 +357,9 @@ def _training_logs() -> list[Seed]:
         ("compare", "j.toml", "r.log", "--json"),
         ("validate", "r.log", "--job", "j.toml", "--json"),
         ("calibrate", "r.log", "--job", "j.toml", "--out", "p.toml"),
+        ("check", "r.log", "--job", "j.toml", "--no-causes"),
+        ("check", "r.log", "--job", "j.toml", "--no-causes", "--json"),
+        ("watch", "r.log", "--once", "--json"),
     )
     alone = (("predict", "r.log", "--cluster", "h100", "--json"), ("compare", "r.log", "--cluster", "h100"))
     table = ["step,step_s,memory_gib,_timestamp", *(f"{step},1.2{step % 10},70.5,17e8" for step in range(1, 15))]
@@ -639,6 +642,8 @@ def _options() -> list[Seed]:
         ("calibrate", "m.csv", "--cluster", "a100"),
         ("report", "result.json"),
         ("compare", "result.json", "result.json"),
+        ("check", "r.log", "--job", "j.toml", "--no-causes"),
+        ("watch", "r.log", "--once"),
         ("models",),
         ("schema",),
         ("schema", "result"),
@@ -666,6 +671,7 @@ def _options() -> list[Seed]:
         "f.tsv": _example("neusight_gpt2_large_dp.tsv"),
         "j.toml": _text(_JOB),
         "m.csv": _text(MEASURED["collectives"]),
+        "r.log": _text("step,step_s\n" + "".join(f"{step},1.2{step % 10}\n" for step in range(1, 40))),
         "s.toml": b'base = "j.toml"\n[grid]\n"parallel.tp" = [1, 2]\n',
         "result.json": _result_json(),
     }

@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from traincast.errors import FormatError
+from traincast.files import open_to_follow
+
 _PIECE_BYTES = 2**18
 _LONGEST = 2**20
 """Bytes without the end of a line that are kept until it comes; what follows is not of a step."""
@@ -33,14 +36,14 @@ def lines_as_written(path: Path, *, once: bool) -> Iterator[str | None]:
 
     Raises
     ------
-    OSError
-        If the file cannot be opened at first.
+    FormatError
+        If the file cannot be opened at first, or is not a regular one.
     """
     if path == STANDARD_INPUT:
         yield from _lines_of(sys.stdin.buffer, once=once)
         return
     packed = once and path.suffix == ".gz"
-    file: BinaryIO = gzip.GzipFile(path) if packed else path.open("rb")  # type: ignore[assignment]
+    file: BinaryIO = gzip.GzipFile(fileobj=open_to_follow(path)) if packed else open_to_follow(path)  # type: ignore[assignment]
     try:
         parts = _Lines()
         while True:
@@ -67,8 +70,8 @@ def _replaced(path: Path, file: BinaryIO) -> BinaryIO | None:
     try:
         now, ours = path.stat(), os.fstat(file.fileno())
         if (now.st_ino, now.st_dev) != (ours.st_ino, ours.st_dev) or now.st_size < file.tell():
-            return path.open("rb")
-    except OSError:
+            return open_to_follow(path)
+    except (OSError, FormatError):
         # Between two files of a rotation, or a file system that is away.
         return None
     return None
