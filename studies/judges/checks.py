@@ -24,7 +24,7 @@ import numpy as np
 
 from datafiles import table_path
 from judges.board import Board
-from traincast.checking.base import Base, base_of
+from traincast.checking.base import BaseForecast, base_of
 from traincast.checking.causes import Excess, ForecastCause, PossibleCause, possible_causes, tried
 from traincast.checking.difference import of_same_job
 from traincast.checking.expected import by_baseline
@@ -135,7 +135,7 @@ def _tried(cluster: str, job: str) -> tuple[ForecastCause, ...]:
     return tried(_base(cluster, job))
 
 
-def _base(cluster: str, job: str) -> Base:
+def _base(cluster: str, job: str) -> BaseForecast:
     said = {name: _value(text) for name, _, text in (each.partition("=") for each in job.split(";"))}
     return base_of(said_of_job(said), Setting.from_options(StepOptions(), load_cluster(cluster)))
 

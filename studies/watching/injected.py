@@ -47,8 +47,8 @@ class Run(NamedTuple):
 
 
 RESUMED = 50
-"""Step after which Megatron-LM's tests with ``resume`` in their name stop and start again (`run_ci_test.sh` of its
-functional tests): the table has both starts as one series."""
+"""Step after which Megatron-LM's tests with ``resume`` in their name are assumed to stop and start again: nobody has
+checked it against their scripts. The table then has both starts as one series."""
 
 
 class Watcher(Protocol):

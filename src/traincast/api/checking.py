@@ -12,8 +12,8 @@ from traincast.api.given import loaded, record_and_options
 from traincast.api.named import job_under
 from traincast.api.prediction import chosen_setting
 from traincast.calibration.log_runs import said_of_job
-from traincast.checking.base import Base, base_of
-from traincast.checking.check import Check, Good, check_between, check_run
+from traincast.checking.base import BaseForecast, base_of
+from traincast.checking.check import Check, GoodRun, check_between, check_run
 from traincast.checking.logged import logged
 from traincast.errors import ConfigError, FormatError
 from traincast.files import InputFile, input_of
@@ -168,9 +168,9 @@ def _read(logs: Logs) -> list[_Read]:
     return [_Read(read_log(Path(path)), input_of(Path(path), TRAINING_LOG.name)) for path in paths]
 
 
-def _good(base: Base, read: Sequence[_Read]) -> Good:
+def _good(base: BaseForecast, read: Sequence[_Read]) -> GoodRun:
     known = said_of_job(base.job)
-    return Good(logs=tuple(logged(each.log, known) for each in read), base=base)
+    return GoodRun(logs=tuple(logged(each.log, known) for each in read), base=base)
 
 
 def _same_job(one: TrainingLog, other: TrainingLog) -> bool:
@@ -200,7 +200,7 @@ def _forecast(
     like: str | None = None,
     strict: bool = False,
     recipe: str | None = None,
-) -> Base:
+) -> BaseForecast:
     """Return the forecast of what a user gave as a job."""
     source, options = loaded(job), StepOptions()
     if isinstance(source, Result):

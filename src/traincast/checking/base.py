@@ -20,7 +20,7 @@ from traincast.simulation.step import Setting
 from traincast.simulation.study import Study
 
 
-class Base(Struct, frozen=True, kw_only=True):
+class BaseForecast(Struct, frozen=True, kw_only=True):
     """A job with its forecast, and what forecasts of its variations share with it."""
 
     request: JobRequest | Job
@@ -36,7 +36,7 @@ class Base(Struct, frozen=True, kw_only=True):
         """The step that is forecast."""
         return self.result.iteration_time_s
 
-    def again(self, fields: Mapping[str, Any], setting: Setting) -> "Base":
+    def again(self, fields: Mapping[str, Any], setting: Setting) -> "BaseForecast":
         """Return the forecast with other values of some fields, in another setting.
 
         Raises
@@ -50,7 +50,7 @@ class Base(Struct, frozen=True, kw_only=True):
         return _forecast(request, resolve_job(request, setting.cluster), setting, self.table, self.study)
 
 
-def base_of(job: Draft | JobRequest | Job, setting: Setting, study: Study | None = None) -> Base:
+def base_of(job: Draft | JobRequest | Job, setting: Setting, study: Study | None = None) -> BaseForecast:
     """Forecast a job; one that may not fit into memory, too, as it is known to have run.
 
     Raises
@@ -65,6 +65,6 @@ def base_of(job: Draft | JobRequest | Job, setting: Setting, study: Study | None
     return replace(found, result=replace(found.result, warnings=warnings))
 
 
-def _forecast(request: JobRequest | Job, job: Job, setting: Setting, table: FactorTable, study: Study) -> Base:
+def _forecast(request: JobRequest | Job, job: Job, setting: Setting, table: FactorTable, study: Study) -> BaseForecast:
     result, done = forecast_step(job, setting, allow_oom=True, factors=table, study=study)
-    return Base(request=request, job=job, setting=setting, result=result, done=done, table=table, study=study)
+    return BaseForecast(request=request, job=job, setting=setting, result=result, done=done, table=table, study=study)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from traincast.checking.base import Base
+from traincast.checking.base import BaseForecast
 from traincast.checking.changes import Fault, read_change
 from traincast.errors import TraincastError
 from traincast.job.condition_facts import job_facts
@@ -110,7 +110,7 @@ def known_causes() -> tuple[KnownCause, ...]:
     )
 
 
-def tried(base: Base) -> tuple[ForecastCause, ...]:
+def tried(base: BaseForecast) -> tuple[ForecastCause, ...]:
     """Return what each cause that the job allows makes of its forecast; nothing of a step of too many operations."""
     if len(base.done.step.program) > MOST_OPS:
         return ()
@@ -144,7 +144,7 @@ def possible_causes(
     return tuple(causes[:most])
 
 
-def _ratio(base: Base, change: Fault) -> float | None:
+def _ratio(base: BaseForecast, change: Fault) -> float | None:
     """Return what a change makes of the forecast step; None where there is nothing to change."""
     try:
         return change.applied(base).step_s / base.step_s

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traincast.checking.base import Base
+from traincast.checking.base import BaseForecast
 from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import with_field
@@ -57,7 +57,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     across_nodes: bool = False
     """Whether tensor parallel groups lie across nodes."""
 
-    def applied(self, base: Base) -> Base:
+    def applied(self, base: BaseForecast) -> BaseForecast:
         """Return the forecast with the change.
 
         Raises
@@ -72,7 +72,7 @@ class Fault(Struct, frozen=True, kw_only=True):
             fields |= {other: None for other in _FOLLOW.get(name, ()) if other not in fields}
         return base.again(fields, self._setting(base))
 
-    def _setting(self, base: Base) -> Setting:
+    def _setting(self, base: BaseForecast) -> Setting:
         setting = base.setting
         for name, factor in self.rates:
             setting = replace(setting, cluster=_RATES[name](setting.cluster, factor))

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from traincast.checking.base import Base
+from traincast.checking.base import BaseForecast
 from traincast.checking.causes import Excess, PossibleCause, possible_causes, tried
 from traincast.checking.difference import ratio_of
 from traincast.checking.expected import Expected, between, by_baseline, by_forecast
 from traincast.checking.figures import Figure, flops_figure, memory_figure
-from traincast.checking.logged import Logged, judged
+from traincast.checking.logged import LoggedRun, judged
 from traincast.checking.mean import Mean, mean_of
 from traincast.checking.parts import NeededPart, parts_of_step
 from traincast.checking.series import Series
@@ -79,15 +79,20 @@ class Check(Struct, frozen=True, kw_only=True):
         return EXIT_CODES[self.verdict.word]
 
 
-class Good(Struct, frozen=True, kw_only=True):
+class GoodRun(Struct, frozen=True, kw_only=True):
     """A run that is known to be good: its logs, and its job."""
 
-    logs: tuple[Logged, ...]
-    base: Base
+    logs: tuple[LoggedRun, ...]
+    base: BaseForecast
 
 
 def check_run(
-    base: Base, logs: Sequence[Logged], good: Good | None = None, allowed: float | None = None, *, causes: bool = True
+    base: BaseForecast,
+    logs: Sequence[LoggedRun],
+    good: GoodRun | None = None,
+    allowed: float | None = None,
+    *,
+    causes: bool = True,
 ) -> Check:
     """Hold the logs of a run against the forecast of its job, or against a good run and two forecasts.
 
@@ -121,7 +126,7 @@ def check_run(
     )
 
 
-def _figures(logs: Sequence[Logged], base: Base, expected: Expected, step_s: float) -> tuple[Figure, ...]:
+def _figures(logs: Sequence[LoggedRun], base: BaseForecast, expected: Expected, step_s: float) -> tuple[Figure, ...]:
     """Return what else the logs print of a GPU: of the first that does, the memory of the one that needs most."""
     flops = next((each.flops_per_s for each in logs if each.flops_per_s), None)
     found = [] if flops is None else [flops_figure(flops, base, expected, step_s)]
@@ -132,7 +137,7 @@ def _figures(logs: Sequence[Logged], base: Base, expected: Expected, step_s: flo
     return tuple(found)
 
 
-def check_between(before: Base, after: Base, allowed: float | None = None) -> Check:
+def check_between(before: BaseForecast, after: BaseForecast, allowed: float | None = None) -> Check:
     """Say what a change of a job makes of its step, by two forecasts."""
     expected = between(before, ratio_of(before, after))
     return Check(
@@ -147,7 +152,7 @@ def check_between(before: Base, after: Base, allowed: float | None = None) -> Ch
     )
 
 
-def _measured(series: Series, logs: Sequence[Logged]) -> MeasuredSteps:
+def _measured(series: Series, logs: Sequence[LoggedRun]) -> MeasuredSteps:
     if not series.points:
         lines = sum(len(each.step) for each in logs)
         raise FormatError(f"none of its {lines:,} timed steps counts: all are warm-up, or no numbers", logs[0].path)

@@ -9,6 +9,7 @@ from traincast.checking.alarm import Alarm, FoundChange, confidence_of, quantile
 from traincast.checking.level_shift import SKIPPED, TIMES_LONG, LevelShift, Reference
 from traincast.checking.periodic import PeriodicSpikes
 from traincast.checking.slow_change import SlowChange
+from traincast.units import format_share
 
 DRIFT_LEAST, DRIFT_ERRORS = 0.018, 4.0
 """Growth of a drift that is told at least, and standard errors that it must be."""
@@ -21,9 +22,9 @@ SPREAD_TIMES, SPREAD_LEAST = 3.0, 0.05
 STALL_STEPS, STALL_S = 20.0, 60.0
 """A run stalls after so many times of a step, and so long, without one."""
 RESTART_LEAST = 0.08
-"""A start that is slower than the one before by less is not told: of 142 healthy jobs that were stopped and started
-again (Megatron-LM's own tests, `studies/data/step_series.csv.gz`) one in twenty became slower by 5 % and more, one in
-fifty by 9 %."""
+"""A start that is slower than the one before by less is not told: of 142 healthy jobs (Megatron-LM's own tests with
+``resume`` in their name, `studies/data/step_series.csv.gz`) one in twenty became slower by 5 % and more, one in fifty
+by 9 %. It is assumed that these were stopped after step 50 and started again; the table does not say it."""
 CAUSES = {
     "level shift": (
         "a GPU that slowed down (power cap, heat, another tenant)",
@@ -174,10 +175,11 @@ class Detector(Struct):
             causes = (f"the restart before step {change.began}: other nodes, other settings", *causes)
         if near:
             causes = (f"the evaluation or checkpoint before step {near[-1]}", *causes)
+        grown = format_share(change.size)
         rate = {
-            "level shift": f"slower by {change.size:.1%} since step {change.began}",
-            "drift": f"slower by {change.size:.1%} from step {change.began} to {point.step}, and growing",
-            "memory creep": f"memory grew by {change.size:.1%} from step {change.began} to {point.step}",
+            "level shift": f"slower by {grown} since step {change.began}",
+            "drift": f"slower by {grown} from step {change.began} to {point.step}, and growing",
+            "memory creep": f"memory grew by {grown} from step {change.began} to {point.step}",
         }[kind]
         return Alarm(
             kind=kind,  # type: ignore[arg-type]
@@ -200,7 +202,7 @@ class Detector(Struct):
         )
         if len(known) > 1:
             causes = (f"evaluations or checkpoints, which the log has there, last before step {known[-1]}",)
-        text = f"one step in {found.steps} takes {found.excess:.0%} longer since step {found.began}"
+        text = f"one step in {found.steps} takes {format_share(found.excess, 0)} longer since step {found.began}"
         return [
             Alarm(
                 kind="periodic spikes",
@@ -208,7 +210,7 @@ class Detector(Struct):
                 noticed_step=point.step,
                 size=found.lost,
                 confidence=min(0.9999, round(1 - found.by_chance, 4)),
-                text=f"periodic spikes: {text}, {found.lost:.1%} of the time",
+                text=f"periodic spikes: {text}, {format_share(found.lost)} of the time",
                 explained_by=causes,
                 period_steps=found.steps,
             )
@@ -224,7 +226,7 @@ class Detector(Struct):
         if now < max(SPREAD_LEAST, SPREAD_TIMES * before, 1.5 * self.told_spread):
             return []
         self.told_spread = now
-        times = now / max(before, 1e-9)
+        times, wide = now / max(before, 1e-9), format_share(math.expm1(now), 0)
         # The logarithm of the spread of thirty independent points scatters by about a fifth.
         sure = confidence_of(math.log(times) / 0.25, self.seen / SPREAD_POINTS)
         return [
@@ -234,7 +236,7 @@ class Detector(Struct):
                 noticed_step=point.step,
                 size=times - 1,
                 confidence=sure,
-                text=f"growing spread: steps scatter by {math.expm1(now):.0%}, before by {math.expm1(before):.1%}",
+                text=f"growing spread: steps scatter by {wide}, before by {format_share(math.expm1(before))}",
                 explained_by=CAUSES["growing spread"],
             )
         ]

@@ -3,7 +3,7 @@
 import math
 
 from traincast.analysis.summary import Ratio
-from traincast.checking.base import Base
+from traincast.checking.base import BaseForecast
 from traincast.simulation.differences import difference_interval
 from traincast.simulation.widths import LEVEL, Z
 
@@ -17,7 +17,7 @@ def of_same_job() -> Ratio:
     return _no_surer_than_repeats(Ratio(level=LEVEL, ratio=1.0, low=1.0, high=1.0, chance_shorter=0.5))
 
 
-def ratio_of(before: Base, after: Base) -> Ratio:
+def ratio_of(before: BaseForecast, after: BaseForecast) -> Ratio:
     """Return the step of a run of one job over that of a run of another, by their forecasts."""
     return (
         of_same_job() if before is after else _no_surer_than_repeats(difference_interval(before.result, after.result))

@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from traincast.analysis.summary import Ratio
-from traincast.checking.base import Base
+from traincast.checking.base import BaseForecast
 from traincast.checking.mean import Mean
 from traincast.units import format_share, format_time
 
@@ -28,7 +28,7 @@ class Expected(Struct, frozen=True, kw_only=True):
     """Where it is from, in a sentence."""
 
 
-def by_forecast(base: Base) -> Expected:
+def by_forecast(base: BaseForecast) -> Expected:
     """Return what the forecast of a job expects."""
     known = base.result.interval
     return Expected(
@@ -60,7 +60,7 @@ def by_baseline(forecast_s: float, good: Mean, ratio: Ratio) -> Expected:
     )
 
 
-def between(before: Base, ratio: Ratio) -> Expected:
+def between(before: BaseForecast, ratio: Ratio) -> Expected:
     """Return what stands for a measured step where two forecasts are compared: that of the first job."""
     off = format_share((ratio.high / ratio.low) ** 0.5 - 1)
     return Expected(

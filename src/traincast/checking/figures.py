@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from traincast.checking.base import Base
+from traincast.checking.base import BaseForecast
 from traincast.checking.expected import Expected
 from traincast.estimate.memory import JobMemory
 from traincast.estimate.memory.fits import memory_deviation
@@ -40,7 +40,7 @@ class Figure(Struct, frozen=True, kw_only=True):
     """What was taken to be meant by it."""
 
 
-def flops_figure(flops_per_s: float, base: Base, expected: Expected, step_s: float) -> Figure:
+def flops_figure(flops_per_s: float, base: BaseForecast, expected: Expected, step_s: float) -> Figure:
     """Return the FLOP/s that a log prints of a GPU, with what is expected of the same count."""
     job = base.job
     tokens, gpus = job.batch.tokens_per_step, job.parallel.world_size
@@ -84,7 +84,7 @@ def _counts(job: Job) -> dict[str, float]:
     return found
 
 
-def memory_figure(size_bytes: float, meaning: MemoryDefinition, base: Base) -> Figure:
+def memory_figure(size_bytes: float, meaning: MemoryDefinition, base: BaseForecast) -> Figure:
     """Return the peak memory that a log prints of a GPU, with the forecast one of the same meaning."""
     memory = base.study.memory(base.job, lambda job: JobMemory(job, plan_in(base.study, job)))
     stage = max(memory.stages, key=lambda each: each.peak)

@@ -18,7 +18,7 @@ APART = 0.03
 """Share by which the mean step of one log of a run may differ from that of all before it is told."""
 
 
-class Logged(Struct, frozen=True, kw_only=True):
+class LoggedRun(Struct, frozen=True, kw_only=True):
     """The timed steps of one log."""
 
     path: str
@@ -39,7 +39,7 @@ class Logged(Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...]
 
 
-def logged(log: TrainingLog, known: Mapping[str, int]) -> Logged:
+def logged(log: TrainingLog, known: Mapping[str, int]) -> LoggedRun:
     """Return the timed steps of a log; what it does not say of its run is `known` of the job.
 
     Raises
@@ -58,7 +58,7 @@ def logged(log: TrainingLog, known: Mapping[str, int]) -> Logged:
         notes.append(Note("starts", f"the run was started {log.starts} times; the steps of all starts count", log.path))
     kept = _of_last_batch(timed.steps, log.path, notes)
     steady = ~np.logical_or.reduce([*_told(kept).values()])
-    return Logged(
+    return LoggedRun(
         path=log.path,
         framework=log.framework.title,
         step=_rising(kept),
@@ -109,7 +109,7 @@ def _told(steps: Steps) -> dict[str, BoolArray]:
     return {"warm-up": warm_up(steps) & (steps.start > steps.start[0]), "evaluation": longer}
 
 
-def judged(logs: Sequence[Logged]) -> tuple[Series, tuple[Note, ...]]:
+def judged(logs: Sequence[LoggedRun]) -> tuple[Series, tuple[Note, ...]]:
     """Return the steps of a run that several logs tell, as of several nodes: of each the median of all that tell it.
 
     The notes say which log differs from the others.

@@ -33,7 +33,7 @@ LEAST_POINTS = 4
 """Shorter periods are how the run is."""
 
 
-class Period(Struct, frozen=True):
+class SpikePeriod(Struct, frozen=True):
     """Spikes that come again and again."""
 
     began: int
@@ -59,7 +59,7 @@ class PeriodicSpikes(Struct):
     """Periods that were told, each with how much longer its steps are."""
     _level: tuple[float, float] = (math.nan, math.nan)
 
-    def feed(self, step: int, log_s: float) -> Period | None:
+    def feed(self, step: int, log_s: float) -> SpikePeriod | None:
         """Take in the logarithm of a time; return a period, each once."""
         self.seen += 1
         found = None
@@ -75,7 +75,7 @@ class PeriodicSpikes(Struct):
         self.recent.append(log_s)
         return found
 
-    def _period(self) -> Period | None:
+    def _period(self) -> SpikePeriod | None:
         """Return the period that the last spike is of."""
         last, _, least = self.spikes[-1]
         places = {place: (step, height) for place, step, height in self.spikes if height > ALIKE * least}
@@ -94,7 +94,7 @@ class PeriodicSpikes(Struct):
             if by_chance > BY_CHANCE or lost < LEAST_LOST or any(_same(steps, excess, *each) for each in self.told):
                 continue
             self.told.append((steps, excess))
-            return Period(places[chain[-1]][0], period, steps, math.expm1(excess), lost, by_chance)
+            return SpikePeriod(places[chain[-1]][0], period, steps, math.expm1(excess), lost, by_chance)
         return None
 
 

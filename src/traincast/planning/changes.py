@@ -67,7 +67,7 @@ _LITTLE_CHANCE = 0.01
 """Chances that are told: of being slower after all, of running out of memory."""
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class LayoutChange(Struct, frozen=True, kw_only=True):
     """One change of a layout, or several together."""
 
     change: str
@@ -93,9 +93,9 @@ class Start(Struct, frozen=True, kw_only=True):
     layout: Layout
     step_s: float
     peak_bytes: float
-    changes: tuple[Change, ...]
+    changes: tuple[LayoutChange, ...]
     """The best single change of each part of the layout, the most saving first."""
-    together: tuple[Change, ...]
+    together: tuple[LayoutChange, ...]
     """Two changes, three, and so on, each with one more than the one before."""
 
 
@@ -140,7 +140,7 @@ class _Search(Struct, frozen=True):
     has: Finalist
     usable_bytes: float
 
-    def single(self) -> Iterator[Change]:
+    def single(self) -> Iterator[LayoutChange]:
         """Yield the best change of every part that saves something, or that makes a job fit that does not."""
         for name in _PARTS:
             found = self._screened((name,))
@@ -148,7 +148,7 @@ class _Search(Struct, frozen=True):
             if best is not None and self._helps(best, self.has) and _differences(self.has.layout, best.layout):
                 yield self._change(best, 1)
 
-    def together(self) -> Iterator[Change]:
+    def together(self) -> Iterator[LayoutChange]:
         """Yield the best two changes, then with a third one, and so on, as long as each saves something.
 
         Of two every pair is tried, for what neither does alone (half the tp for twice the cp); the others join them.
@@ -205,9 +205,9 @@ class _Search(Struct, frozen=True):
             return found if found.layouts else None
         return None
 
-    def _change(self, best: Finalist, parts: int) -> Change:
+    def _change(self, best: Finalist, parts: int) -> LayoutChange:
         faster = chance_faster(best, self.has)
-        return Change(
+        return LayoutChange(
             change=", ".join(_differences(self.has.layout, best.layout)),
             parts=parts,
             layout=best.layout,

@@ -40,7 +40,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     days: float | None = None
     budget: float | None = None
-    """Money, in the currency of the price of a GPU-hour."""
+    """Money, in the currency that GPU-hours are paid in."""
 
     def __post_init__(self) -> None:
         """Refuse limits that nothing can meet."""
@@ -61,7 +61,7 @@ class Limits(Struct, frozen=True, kw_only=True):
                 yield took, limit
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class GoalRun(Struct, frozen=True, kw_only=True):
     """What training a model takes on some GPUs, and whether that is within the limits."""
 
     model: str
@@ -106,9 +106,9 @@ class Goal(Struct, frozen=True, kw_only=True):
     tokens_per_parameter: float | None
     """None where the tokens of the run are given."""
     currency: str | None
-    runs: tuple[Run, ...]
+    runs: tuple[GoalRun, ...]
     """Every case that can be run: the largest models first, of each model the fewest GPUs first."""
-    chosen: Run | None
+    chosen: GoalRun | None
     """The largest model within the limits, with days on the fewest GPUs, with money alone the fastest; None: none."""
     largest: tuple[Largest, ...]
     """For each cluster and number of GPUs, the most parameters first."""
@@ -130,20 +130,20 @@ def goal_of(plans: Sequence[Plan], limits: Limits, tokens_per_parameter: float |
     )
 
 
-def _preferred(run: Run, limits: Limits) -> tuple[float, ...]:
+def _preferred(run: GoalRun, limits: Limits) -> tuple[float, ...]:
     """Return what is least of the run to choose: the largest model, then few GPUs in time, or little time for money."""
     rest = (run.days, run.gpus) if limits.days is None else (run.gpus, run.cost or 0.0, run.days)
     return (-run.parameters, *rest)
 
 
-def _run(model: Model, choice: Choice, limits: Limits) -> Run:
+def _run(model: Model, choice: Choice, limits: Limits) -> GoalRun:
     training = _training(choice)
     chances = [
         chance_within(training.days, training.days_low, training.days_high, training.days * limit / took)
         for took, limit in limits.taken(choice)
     ]
     names = ("tokens", "days", "days_low", "days_high", "cost", "cost_low", "cost_high")
-    return Run(
+    return GoalRun(
         model=choice.model,
         parameters=parameters(model).active,
         all_parameters=parameters(model).total,
@@ -172,7 +172,7 @@ def chance_within(value: float, low: float | None, high: float | None, limit: fl
     return 0.5 * (1 + math.erf(deviations / math.sqrt(2)))
 
 
-def _largest(runs: Sequence[Run], limits: Limits, tokens_per_parameter: float | None) -> Iterator[Largest]:
+def _largest(runs: Sequence[GoalRun], limits: Limits, tokens_per_parameter: float | None) -> Iterator[Largest]:
     power = 1.0 if tokens_per_parameter is None else 2.0
     for cluster, gpus in dict.fromkeys((run.cluster, run.gpus) for run in runs):
         of_case = sorted(

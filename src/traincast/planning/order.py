@@ -26,7 +26,7 @@ USUAL = "tokens-per-s"
 _NEEDS = {"days": "tokens=...", "cost": "gpu_hour_price=...", "energy": "gpu_power_w=..."}
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class RankedCase(Struct, frozen=True, kw_only=True):
     """Where a case stands among those of its model."""
 
     model: str
@@ -44,7 +44,7 @@ class Place(Struct, frozen=True, kw_only=True):
     """Whether it is nearer to the first than the difference is uncertain: too close to tell."""
 
 
-def in_order(choices: Sequence[Choice], by: str) -> tuple[tuple[Choice, Place], ...]:
+def in_order(choices: Sequence[Choice], by: str) -> tuple[tuple[Choice, RankedCase], ...]:
     """Return cases with their places: by model, in the order in which models come, then the best first.
 
     Raises
@@ -72,7 +72,9 @@ def checked_order(by: str) -> Callable[[Choice], float | None]:
     return ORDERS[by]
 
 
-def _of_one(choices: Sequence[Choice], by: str, figure: Callable[[Choice], float | None]) -> list[tuple[Choice, Place]]:
+def _of_one(
+    choices: Sequence[Choice], by: str, figure: Callable[[Choice], float | None]
+) -> list[tuple[Choice, RankedCase]]:
     figures = []
     for each in choices:
         value = figure(each)
@@ -85,10 +87,10 @@ def _of_one(choices: Sequence[Choice], by: str, figure: Callable[[Choice], float
     return [(each, _place(each, value, first, best, by)) for value, each in figures]
 
 
-def _place(choice: Choice, value: float, first: float, best: Choice, by: str) -> Place:
+def _place(choice: Choice, value: float, first: float, best: Choice, by: str) -> RankedCase:
     ratio = first / value if by == USUAL else value / first
     deviation = deviation_between(best.doubts, choice.doubts)
-    return Place(
+    return RankedCase(
         model=choice.model,
         cluster=choice.cluster,
         gpus=choice.layout.gpus,

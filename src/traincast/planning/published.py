@@ -20,14 +20,14 @@ KINDS = ("dense", "MoE", "hybrid")
 FEWEST = 2
 """Published runs from which on a setting counts as timed: a single one may have its step from something else."""
 _OFF = frozenset({"off", "none", "0", "0.0", "all"})
-"""What says that nothing is done: it is no risk."""
+"""What says that nothing is done, which never is a risk."""
 _LEFT_OUT = frozenset(
     {"gpus", "dp", "microbatches", "precision", "fp8_recipe", "shard", "recompute_layers", "loss_kernel", "dropout"}
 )
 """Fields that follow from others, or that are asked for and not chosen."""
 _SOFTWARE = ("parallelism", "pipeline", "precision", "kernels", "experts", "sharding", "recompute", "offload")
 _SET = ("switch", "choice", "names")
-"""Groups of fields that a plan may set beside those of a layout, and what they take."""
+"""Groups of fields that a plan may set in addition to those of a layout, and what they take."""
 
 Counts = Mapping[tuple[str, str, str], Mapping[str, int]]
 """Published runs by kin, kind of model and field, then by value."""

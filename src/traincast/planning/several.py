@@ -8,7 +8,7 @@ from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
 from traincast.planning.answer import Choice, Plan
 from traincast.planning.goals import Goal
-from traincast.planning.order import USUAL, Place, in_order
+from traincast.planning.order import USUAL, RankedCase, in_order
 from traincast.planning.pareto import pareto
 from traincast.planning.remedies import flags_of
 from traincast.planning.remedy import Remedy
@@ -52,12 +52,12 @@ class Plans(Struct, frozen=True, kw_only=True):
         return tuple(choice for choice, _ in self._ranked)
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[RankedCase, ...]:
         """Where each of them stands, in the same order."""
         return tuple(place for _, place in self._ranked)
 
     @property
-    def _ranked(self) -> tuple[tuple[Choice, Place], ...]:
+    def _ranked(self) -> tuple[tuple[Choice, RankedCase], ...]:
         return in_order([plan.best[0] for plan in self.plans], self.rank_by)
 
     @property

@@ -276,7 +276,7 @@ def software_of(
     # Of all that it has: a switch may need another one that is refused here, as one of experts' kernels in bf16.
     every = {name for each in SWITCHES if each.is_in(framework) for name, _ in each.settings}
     defaults = by_framework(framework, every - held - open_, request)
-    # What only turns something off that is not on is no switch here.
+    # What only turns something off that is not on does not count as a switch.
     found = [each for each in found if not _is_idle(each, defaults) or allowed(each, {**facts, **defaults}) is None]
     idle = {
         each.axis: allowed(each, facts) is None

@@ -28,7 +28,7 @@ from traincast.model.model import Model
 from traincast.planning.answer import Choice, Plan
 from traincast.planning.changes import Start
 from traincast.planning.goals import Goal
-from traincast.planning.order import Place
+from traincast.planning.order import RankedCase
 from traincast.planning.several import Refusal
 from traincast.report.failure import Failure
 from traincast.report.json_schema import DocumentShape, fields_of, schema_of
@@ -73,7 +73,7 @@ def _plan() -> DocumentShape:
     } | had
     either = {name: (each, None) for name, each in own.items()}
     shared = {"best": [choice], "pareto": [choice], "refused": tuple[Refusal, ...], "version": str}
-    shared |= {"rank_by": str | None, "goal": Goal | None, "ranked": tuple[Place, ...]}
+    shared |= {"rank_by": str | None, "goal": Goal | None, "ranked": tuple[RankedCase, ...]}
     notes = {"assumptions": tuple[Note, ...], "warnings": tuple[Note, ...]}
     one = DocumentShape(more={"schema": str, **own, **shared, "plans": [DocumentShape()]})
     return DocumentShape(more={**either, **shared, **notes, "plans": [one]})

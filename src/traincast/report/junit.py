@@ -10,6 +10,7 @@ from traincast.checking.check import Check
 from traincast.checking.verdict import Word
 from traincast.report.plain import printable
 from traincast.report.terminal.check import check_line
+from traincast.units import format_share
 
 _SUITE = "traincast check"
 
@@ -40,5 +41,7 @@ def _name(check: Check) -> str:
 
 def _lines(check: Check) -> list[str]:
     """Return why a step is called slower, a line each."""
-    causes = [f"{each.name}: {each.ratio:.3f} x, {each.chance:.0%}; look at {each.look}" for each in check.causes]
+    causes = [
+        f"{each.name}: {each.ratio:.3f} x, {format_share(each.chance, 0)}; look at {each.look}" for each in check.causes
+    ]
     return [printable(each) for each in (check.verdict.why, check.expected.why, *causes)]

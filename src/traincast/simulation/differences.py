@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TABLE = "training/difference_widths.csv"
 MULTIPLE = "multiple"
-"""Row of the table that is no term: deviations to either side of the ratio that hold `LEVEL` of what is measured."""
+"""Row of the table that is not a term: deviations to either side of the ratio that hold `LEVEL` of what is measured."""
 EFFICIENCY, SOFTWARE, SOFTWARE_GAIN = "efficiency", "software", "software gain"
 Doubts = Mapping[str, Mapping[Hashable, float]]
 """By term and reason by how many of its widths it moves the logarithm of a forecast's step."""

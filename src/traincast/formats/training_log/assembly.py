@@ -29,7 +29,7 @@ _ALIKE = 2.0
 """Two times of one step further apart than this many times are of two runs."""
 
 
-class Point(NamedTuple):
+class StepLine(NamedTuple):
     """What one line says of a step, as it comes."""
 
     step: int
@@ -68,7 +68,7 @@ class _Columns:
     def __len__(self) -> int:
         return len(self._columns["step"])
 
-    def add(self, point: Point, series: int) -> None:
+    def add(self, point: StepLine, series: int) -> None:
         columns = self._columns
         for name, value in zip(_WHOLE, (point.step, point.start, point.line, point.steps, series), strict=True):
             columns[name].append(value)
@@ -107,7 +107,7 @@ class Assembly(Struct, kw_only=True):
     """Lines that say no number."""
     counted: int = 0
     """Lines that said none, since one that did."""
-    last_loose: Point | None = None
+    last_loose: StepLine | None = None
 
     @property
     def ranks(self) -> int:
@@ -121,7 +121,7 @@ class Assembly(Struct, kw_only=True):
                 stream.start, stream.fresh = stream.start + 1, True
                 stream.number, stream.before, stream.base = 0, -1, 0
 
-    def take(self, found: Found, rank: str, line: int) -> Point | None:
+    def take(self, found: Found, rank: str, line: int) -> StepLine | None:
         """Take in what a line says; return it where it is of the rank that is followed, the first one that printed."""
         if found.number is None:
             return self._loose(found, line)
@@ -132,7 +132,7 @@ class Assembly(Struct, kw_only=True):
         if found.planned is not None:
             self.planned = max(self.planned or 0, found.planned)
         self.series[found.series] = max(self.series.get(found.series, 0), found.planned or 0)
-        point = Point(number, stream.start, line, found.steps or 0, found.values, self.interrupted)
+        point = StepLine(number, stream.start, line, found.steps or 0, found.values, self.interrupted)
         self.interrupted = False
         if self.keep:
             self.rows.add(point, [*self.series].index(found.series))
@@ -143,7 +143,7 @@ class Assembly(Struct, kw_only=True):
         if len(self.rows):
             self.rows.raise_last("memory_bytes", size_bytes)
 
-    def _loose(self, found: Found, line: int) -> Point | None:
+    def _loose(self, found: Found, line: int) -> StepLine | None:
         """Take in a line without a number: it counts as a step of its own only where no others say theirs.
 
         Others may come next, so that what is returned is the one before.
@@ -151,7 +151,7 @@ class Assembly(Struct, kw_only=True):
         self.counted += 1
         before, self.last_loose = (
             self.last_loose,
-            Point(self.counted, 0, line, found.steps or 1, found.values, self.interrupted),
+            StepLine(self.counted, 0, line, found.steps or 1, found.values, self.interrupted),
         )
         if self.keep:
             self.loose.add(self.last_loose, 0)

@@ -79,7 +79,7 @@ class FlopsDefinition(Definition, frozen=True, kw_only=True):
 
     counts: tuple[Literal["causal", "full", "full+recompute"], ...]
     """How versions count, the newest first, as tables of runs call it: causal attention halved, the full square, or
-    with what is computed again."""
+    with what is recomputed."""
 
 
 Line = Callable[[str], Found | None]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from traincast.formats.training_log.assembly import Point
+from traincast.formats.training_log.assembly import StepLine
 from traincast.formats.training_log.contract import Dialect
 from traincast.formats.training_log.dialects import DIALECTS
 from traincast.formats.training_log.lines import LogLines
@@ -57,7 +57,7 @@ class LogFollower:
         self.lines = LogLines(path, keep=False, dialects=dialects)
         self._known = dict(known or {})
         self._printed = self._rated = False
-        self._before: Point | None = None
+        self._before: StepLine | None = None
         self._last, self._since = (0, 0), 0
         self._told = (0, -1)
         """Start and number of the last step that was told."""
@@ -82,7 +82,7 @@ class LogFollower:
         self._told = at
         return TimedPoint(point.step, step_s, point.line, point.start, steps, point.values, point.interrupted)
 
-    def _step_s(self, point: Point) -> float | None:
+    def _step_s(self, point: StepLine) -> float | None:
         """Return the time that a line prints, or that follows from its rates; None where it says neither."""
         if "step_s" in point.values:
             self._printed = True
@@ -102,7 +102,7 @@ class LogFollower:
                 return amount / point.values[name]
         return None
 
-    def _by_clock(self, point: Point) -> TimedPoint | None:
+    def _by_clock(self, point: StepLine) -> TimedPoint | None:
         """Return the mean time of the steps since the last line that stands far enough before."""
         clock_s, before = point.values.get("clock_s"), self._before
         if clock_s is None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from traincast.diagnostics import FileWarnings
 from traincast.errors import FormatError
-from traincast.formats.training_log.assembly import Assembly, Point
+from traincast.formats.training_log.assembly import Assembly, StepLine
 from traincast.formats.training_log.contract import TIMES, CutError, Dialect, Found, RunsError, WrongError
 from traincast.formats.training_log.dialects import CSV, DIALECTS, dialect_of
 from traincast.formats.training_log.dialects.tables import is_header
@@ -78,7 +78,7 @@ class LogLines:
             return ()
         return (*(mark for marks, _, _ in self._readers for mark in marks), *WORDS)
 
-    def feed(self, text: str, number: int | None = None) -> Point | None:
+    def feed(self, text: str, number: int | None = None) -> StepLine | None:
         """Take in one line, of this 1-based number (default: the next); return what it says of a step.
 
         Of several ranks that print each step, that is what the first one says. Nothing comes back for other lines, and
@@ -128,7 +128,7 @@ class LogLines:
             self._wrong = self._wrong or (str(error), self.number)
             self.warnings.add("step-wrong", f"a line of a step is passed over: {error}", self.number, kind="")
 
-    def _step(self, text: str, dialect: Dialect, found: Found) -> Point | None:
+    def _step(self, text: str, dialect: Dialect, found: Found) -> StepLine | None:
         if found.number is None and not found.values.keys() & {*TIMES}:
             self.assembly.amend_memory(found.values["memory_bytes"])
             return None
@@ -138,7 +138,7 @@ class LogLines:
             found = replace(found, values={**found.values, "clock_s": clock_s})
         return self.take(dialect, found, tag[1] if tag else "")
 
-    def take(self, dialect: Dialect, found: Found, rank: str = "", number: int | None = None) -> Point | None:
+    def take(self, dialect: Dialect, found: Found, rank: str = "", number: int | None = None) -> StepLine | None:
         """Take in what is already known to be of a step, such as an entry of a document, as `feed` does a line."""
         self.number = self.number if number is None else number
         self._heads[dialect.name] += 1

@@ -1,6 +1,6 @@
 """What days or money buy, for people: the answer first, then every run with its chance, then the largest model."""
 
-from traincast.planning.goals import Goal, Largest, Limits, Run
+from traincast.planning.goals import Goal, GoalRun, Largest, Limits
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.training_run import amount, number
 from traincast.units import format_count, format_share
@@ -33,7 +33,7 @@ def goal_runs(goal: Goal | None) -> ui.View:
     """Yield a table of all runs, the largest models first, and how large a model the limits buy."""
     if goal is None:
         return
-    columns: list[ui.Column[Run]] = [
+    columns: list[ui.Column[GoalRun]] = [
         ui.Column("", lambda run: ">" if run == goal.chosen else "" if run.meets else "x"),
         ui.column("model", "model", words=True),
         ui.column("parameters", "parameters", format_count, spare=2),
@@ -54,7 +54,7 @@ def goal_runs(goal: Goal | None) -> ui.View:
         yield ui.hanging("-", _largest(each, goal))
 
 
-def _cost(run: Run) -> str:
+def _cost(run: GoalRun) -> str:
     return "-" if run.cost is None else number(run.cost)
 
 
@@ -79,18 +79,18 @@ def _money(value: float, goal: Goal) -> str:
     return f"{number(value)} {goal.currency}" if goal.currency else f"a cost of {number(value)}"
 
 
-def _took(run: Run, goal: Goal) -> str:
+def _took(run: GoalRun, goal: Goal) -> str:
     cost = "" if run.cost is None else f", {_money(run.cost, goal)}"
     days = amount((run.days, run.days_low, run.days_high), "days")
     return f"{run.model} on {run.gpus:,} GPUs of {run.cluster}: {format_count(run.tokens)} tokens in {days}{cost}"
 
 
-def _chance(run: Run) -> str:
+def _chance(run: GoalRun) -> str:
     """Return the chance to be within the limits; nothing is certain."""
     chance = run.chance
     return "above 99 %" if chance > _SURE else "below 1 %" if chance < 1 - _SURE else format_share(chance, 0)
 
 
-def _nearest(goal: Goal) -> Run:
+def _nearest(goal: Goal) -> GoalRun:
     """Return the run that is likeliest to be within, and of those that are not likely at all the shortest."""
     return max(goal.runs, key=lambda run: (run.chance, -run.days))

@@ -2,7 +2,7 @@
 
 from traincast.planning.advice import advice_of_plan
 from traincast.planning.answer import Choice, Plan
-from traincast.planning.changes import Change
+from traincast.planning.changes import LayoutChange
 from traincast.planning.layout import settings_text
 from traincast.planning.sensitivity import Sensitivity
 from traincast.planning.several import Plans
@@ -37,7 +37,7 @@ _COLUMNS: tuple[ui.Column[Choice], ...] = (
     ui.Column("lost to", _most_lost, spare=1),
     ui.column("layout", "layout.text", words=True, least=24),
 )
-_CHANGES: tuple[ui.Column[Change], ...] = (
+_CHANGES: tuple[ui.Column[LayoutChange], ...] = (
     ui.column("saves", "saving_s", format_time),
     ui.column("step", "step_s", format_time),
     ui.column("confidence", "probability", ui.percent, spare=2),

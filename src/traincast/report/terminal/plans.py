@@ -7,7 +7,7 @@ from functools import partial
 from rich.console import Console
 
 from traincast.planning.answer import Choice, Plan
-from traincast.planning.order import USUAL, Place
+from traincast.planning.order import USUAL, RankedCase
 from traincast.planning.several import Plans
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.goals import brief_answer, goal_answer, goal_runs
@@ -67,7 +67,7 @@ def print_plans(plans: Plans) -> ui.View:
     kept = kept if any(each.identity not in kept for each in best) else set()
     marked = f" (* in the Pareto set of {_axes(best)})" if kept else ""
     yield from goal_runs(plans.goal)
-    behind: dict[object, Place] = {choice.identity: place for choice, place in zip(best, places, strict=True)}
+    behind: dict[object, RankedCase] = {choice.identity: place for choice, place in zip(best, places, strict=True)}
     ranked = "" if plans.rank_by == USUAL else f", by {_ORDERS[plans.rank_by]}"
     title = f"The layout to run of each{ranked}{marked}"
     yield from ui.section(title, _columns(best, kept, behind if plans.rank_by != USUAL else None), best)
@@ -130,18 +130,18 @@ def _winners(best: Sequence[Choice]) -> str:
     return "; ".join(f"{_listed(names)} with {case}" for case, names in won.items())
 
 
-def _too_close(places: Sequence[Place], by: str) -> ui.View:
+def _too_close(places: Sequence[RankedCase], by: str) -> ui.View:
     """Yield which cases of a model are too close to the first one to tell."""
     ties = [f"{_case_of(each)} ({format_share(each.behind)} behind)" for each in places if each.tied]
     if ties:
         yield ui.text(f"Too close to {_case_of(places[0])} to tell which is better in {_ORDERS[by]}: {_listed(ties)}")
 
 
-def _case_of(place: Place) -> str:
+def _case_of(place: RankedCase) -> str:
     return f"{place.gpus:,} GPUs of {place.cluster}"
 
 
-def _behind(choice: Choice, places: Mapping[object, Place]) -> str:
+def _behind(choice: Choice, places: Mapping[object, RankedCase]) -> str:
     """Return how far behind the first a case is; = where that is too close to tell."""
     place = places[choice.identity]
     return f"{'= ' if place.tied else ''}{format_share(place.behind)}" if place.deviation else "first"
@@ -161,7 +161,7 @@ def _axes(best: Sequence[Choice]) -> str:
 
 
 def _columns(
-    lines: Sequence[Choice], kept: AbstractSet[object], places: Mapping[object, Place] | None = None
+    lines: Sequence[Choice], kept: AbstractSet[object], places: Mapping[object, RankedCase] | None = None
 ) -> list[ui.Column[Choice]]:
     """Return the columns of a table of layouts of several cases; what is alike in all is not among them."""
     found: list[ui.Column[Choice]] = [ui.Column("", lambda each: "*" if each.identity in kept else "")]

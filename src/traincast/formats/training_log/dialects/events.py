@@ -153,8 +153,8 @@ def _found(event: bytes, names: dict[str, Names]) -> Iterator[Found]:
         known = names.get(tag)
         if known is None:
             # Megatron-LM's throughput is one of FLOP/s; it stands behind its iteration-time.
-            beside = ["iteration-time"] if tag != "iteration-time" and "iteration-time" in names else []
-            known = names[tag] = Names((tag, "step", "wall_time", *beside))
+            leading = ["iteration-time"] if tag != "iteration-time" and "iteration-time" in names else []
+            known = names[tag] = Names((tag, "step", "wall_time", *leading))
         told = known.of.keys() - {"step", "clock_s"}
         if scalar is not None and any(known.of[each][0] == tag for each in told):
             found = known.found({tag: scalar, "step": step, "wall_time": clock_s})

@@ -36,7 +36,7 @@ class _Console(Struct):
     """What was printed so far."""
 
     total: int = 0
-    """Steps that the training is to have; 0 where that was not said."""
+    """Steps that the training is to have; 0 where that was not specified."""
     number: int = 0
     """The last step that a bar showed."""
     shown: str = ""

@@ -4,7 +4,7 @@ from traincast.formats.training_log.contract import Dialect, FlopsDefinition
 from traincast.formats.training_log.printed import Printed, Quantity
 
 FLOPS = FlopsDefinition(
-    text="model FLOPs without what is computed again; causal attention halved since 2025, the full square before",
+    text="model FLOPs without what is recomputed; causal attention halved since 2025, the full square before",
     source="src/MaxText/maxtext_utils.py: calculate_tflops_training_per_device",
     counts=("causal", "full"),
 )

@@ -16,7 +16,7 @@ from traincast.formats.training_log.printed import Printed, Quantity
 _BAR = r"(?=\s*\|)"
 
 FLOPS = FlopsDefinition(
-    text="model FLOPs without what is computed again; causal attention halved since 2025, the full square before",
+    text="model FLOPs without what is recomputed; causal attention halved since 2025, the full square before",
     source="megatron/training/training.py: num_floating_point_operations",
     counts=("causal", "full"),
 )

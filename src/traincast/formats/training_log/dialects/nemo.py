@@ -8,7 +8,7 @@ from traincast.formats.training_log.contract import Dialect, FlopsDefinition, Me
 from traincast.formats.training_log.printed import Printed, Quantity
 
 FLOPS = FlopsDefinition(
-    text="model FLOPs by the formula of the model's family, without what is computed again; causal attention halved in "
+    text="model FLOPs by the formula of the model's family, without what is recomputed; causal attention halved in "
     "the newer formulas",
     source="nemo/lightning/pytorch/callbacks/flops_callback.py; nemo/utils/flops_formulas.py",
     counts=("causal", "full"),

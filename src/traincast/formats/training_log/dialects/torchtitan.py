@@ -8,7 +8,7 @@ from traincast.formats.training_log.contract import Dialect, FlopsDefinition, Me
 from traincast.formats.training_log.printed import Printed, Quantity
 
 FLOPS = FlopsDefinition(
-    text="model FLOPs, 6 x parameters and attention as the full square (not halved), nothing that is computed again",
+    text="model FLOPs, 6 x parameters and attention as the full square (not halved), nothing that is recomputed",
     source="torchtitan/models/utils.py: get_dense_model_nparams_and_flops",
     counts=("full",),
 )
