@@ -23,7 +23,7 @@ from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import with_field
 from traincast.job.changes import WorkEdit, parse_change
-from traincast.job.fields import FIELDS, JOB
+from traincast.job.fields import FIELDS, JOB, going_with
 from traincast.job.job import DECIDED
 from traincast.job.switches import read_setting
 from traincast.simulation.step import Setting
@@ -31,13 +31,8 @@ from traincast.units import is_number, quoted
 
 _ACROSS = "tp_across_nodes"
 _STRAGGLER = "straggler"
-_FOLLOW: Mapping[str, tuple[str, ...]] = {
-    "tp": ("shard", "etp"),
-    "cp": ("shard", "etp"),
-    "pp": ("shard", "stage_layers", "pipeline_layout", "first_stage_layers", "last_stage_layers"),
-    "vpp": ("schedule", "stage_layers", "pipeline_layout"),
-}
-"""Field to those that were right for its old value and are decided anew."""
+_OF_REPLICAS = ("shard", "etp")
+"""What was right for the old number of ranks that share a model's state."""
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -69,7 +64,7 @@ class Fault(Struct, frozen=True, kw_only=True):
         for name, factor in self.factors:
             fields[name] = _multiplied(name, base.job.decided(name), factor)
         for name in tuple(fields):
-            fields |= {other: None for other in _FOLLOW.get(name, ()) if other not in fields}
+            fields |= {other: None for other in _following(name) if other not in fields}
         return base.again(fields, self._setting(base))
 
     def _setting(self, base: BaseForecast) -> Setting:
@@ -83,6 +78,12 @@ class Fault(Struct, frozen=True, kw_only=True):
             rank = base.job.parallel.world_size // 2
             setting = replace(setting, compute_slowdown={**setting.compute_slowdown, rank: self.straggler})
         return replace(setting, edits=(*setting.edits, *self.work))
+
+
+def _following(name: str) -> tuple[str, ...]:
+    """Return the fields that are decided anew with another one; virtual stages stay as they are in a longer pipeline."""
+    of_replicas = _OF_REPLICAS if name in ("tp", "cp") else ()
+    return (*of_replicas, *(each for each in going_with(name) if each != "vpp"))
 
 
 def read_change(text: str) -> Fault:

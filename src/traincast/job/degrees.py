@@ -7,6 +7,9 @@ from traincast.job.request import JobRequest
 from traincast.model.model import Model
 from traincast.units import counted
 
+DEGREES = ("tp", "pp", "vpp", "cp", "ep")
+"""The degrees that split the work of a model replica."""
+
 
 def decide_degrees(request: JobRequest, decided: Decisions) -> tuple[int, int, int, int]:
     """Return tp, pp, cp and dp."""

@@ -153,6 +153,11 @@ def said_together(name: str) -> tuple[str, ...]:
     return tuple(each.name for each in FIELDS.values() if each.together == together) if together else (name,)
 
 
+def going_with(name: str) -> tuple[str, ...]:
+    """Return the fields whose values have their meaning with that of a field: said anew, it takes them along."""
+    return tuple(each.name for each in FIELDS.values() if name in each.goes_with)
+
+
 def left_open() -> tuple[str, ...]:
     """Return the fields of which a plan takes no value of the job: its axes, and what says the same as they do."""
     return tuple(each.name for each in FIELDS.values() if each.axis)

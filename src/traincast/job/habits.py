@@ -14,12 +14,12 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.condition_facts import layout_facts, machine_facts, model_facts, precision_facts
 from traincast.job.conditions import broken, read_conditions
 from traincast.job.decisions import Decisions
+from traincast.job.degrees import DEGREES
 from traincast.job.fields import FIELDS, said_together
 from traincast.job.frameworks import Framework, load_framework
 from traincast.job.levels import OUT_OF_THE_BOX, Habit
 from traincast.job.request import JOB_FIELDS, JobRequest
 
-_DEGREES = ("tp", "pp", "vpp", "cp", "ep")
 _NO_MACHINE: Mapping[str, Any] = {"capability": 0.0, "domain": 1, "gpu": "", "vendor": "", "network": ""}
 
 
@@ -55,7 +55,7 @@ def as_tuned(request: JobRequest, decided: Decisions) -> JobRequest:
     request = replace(request, tuned=None)
     plain = level == OUT_OF_THE_BOX
     found = _plain(framework, request) if plain else _usual(framework, request, decided.cluster)
-    degrees = {name: getattr(request, name) or 1 for name in _DEGREES}
+    degrees = {name: getattr(request, name) or 1 for name in DEGREES}
     found = {name: each for name, each in found.items() if _matters(name, degrees)}
     if not found:
         decided.note("tuned-unused", f"tuned {level} has no effect: {framework.name} says nothing of it")
@@ -116,7 +116,7 @@ def _usual_of(framework: Framework) -> Framework:
 def facts_of_request(request: JobRequest, cluster: Cluster | None) -> dict[str, Any]:
     """Return what conditions are about: fields of a job, an open degree as 1, and facts of its model and GPU."""
     said = {name: getattr(request, name) for name in JOB_FIELDS if name != "model"}
-    degrees = {name: said[name] or 1 for name in _DEGREES}
+    degrees = {name: said[name] or 1 for name in DEGREES}
     machine = _NO_MACHINE if cluster is None else machine_facts(cluster)
     dp = max(1, request.gpus // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
     etp = request.etp or 1

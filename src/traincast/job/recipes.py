@@ -17,7 +17,7 @@ from traincast.errors import UnknownNameError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_for
 from traincast.job.draft import Draft
-from traincast.job.fields import FIELDS, said_together
+from traincast.job.fields import FIELDS, going_with, said_together
 from traincast.job.request import JOB_FIELDS
 from traincast.model.load import builtin_table
 from traincast.model.model import Model
@@ -98,7 +98,7 @@ class PublishedRecipe(Struct, frozen=True, kw_only=True):
         changed = {name for name, value in over.fields.items() if self.fields.get(name) != value}
         if over.model is not None and over.model != self.model:
             changed.add("model")
-        gone = {name for name, each in FIELDS.items() if changed & {*each.goes_with}}
+        gone = {each for name in changed for each in going_with(name)}
         gone |= {each for name in changed if name in FIELDS for each in said_together(name)}
         return gone & {*self.fields} - {*over.fields}
 

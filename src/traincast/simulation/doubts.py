@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from traincast.estimate.factors import FactorTable, chip_of, factors_on
 from traincast.hardware.cluster import Cluster
+from traincast.job.degrees import DEGREES
 from traincast.job.job import Job
 from traincast.model.counts import flops_per_token
 from traincast.simulation.confidence import basis_of_step
@@ -20,7 +21,6 @@ from traincast.simulation.widths import Basis, causes
 
 KNOWN = "known"
 _QUARTERS = 4
-_DEGREES = ("tp", "pp", "vpp", "cp", "ep")
 _SHARED: Mapping[str, tuple[str, ...]] = {
     "transfers": ("chip",),
     "grouped GEMMs": ("architecture",),
@@ -84,7 +84,7 @@ def _things(job: Job, cluster: Cluster) -> dict[str, dict[Hashable, float]]:
     parallel, batch = job.parallel, job.batch
     return {
         "GPUs": _doublings(gpus=parallel.world_size),
-        "degrees": _doublings(**{name: getattr(parallel, name) for name in _DEGREES}),
+        "degrees": _doublings(**{name: getattr(parallel, name) for name in DEGREES}),
         "microbatches": _doublings(microbatches=parallel.microbatches),
         "shapes": _doublings(micro_batch=batch.micro_batch, seq_length=batch.seq_length),
         "precision": _one_of(precision=(job.precision, job.sharding.param_gather_bytes)),
