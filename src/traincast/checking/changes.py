@@ -81,7 +81,7 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 
 def _following(name: str) -> tuple[str, ...]:
-    """Return the fields that are decided anew with another one; virtual stages stay as they are in a longer pipeline."""
+    """Return the fields that are decided anew with another one; virtual stages stay in a longer pipeline."""
     of_replicas = _OF_REPLICAS if name in ("tp", "cp") else ()
     return (*of_replicas, *(each for each in going_with(name) if each != "vpp"))
 
