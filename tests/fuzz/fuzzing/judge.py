@@ -28,8 +28,14 @@ from fuzzing.case import Case
 from fuzzing.values import LONG
 from traincast.cli.main import main
 
-EXITS = {0: "done", 1: "refused", 2: "usage", 3: "infeasible"}
+EXITS = {0: "done", 1: "refused", 2: "usage", 3: "infeasible", 4: "slower", 5: "cannot tell"}
 """Exit code to what it is called."""
+SAID = (EXITS[4], EXITS[5])
+"""What a run is called by `check` and `watch`."""
+_VERDICTS = {"check": (4, 5), "watch": (4,)}
+"""Exit codes that are a command's answer and need no message."""
+_SILENT = ("watch",)
+"""Commands that print nothing while all is well."""
 _EXCEPTION = re.compile(r"error: (?:internal error.*?: )?([A-Za-z]*(?:Error|Exception|Interrupt))\b: ?(.*)", re.DOTALL)
 # "neither inf nor train": a mode of NeuSight's measurements.
 _NOT_FINITE = re.compile(r"(?<![\w./-])[+-]?(?:inf|nan)(?![\w./-]| nor\b)")
@@ -108,7 +114,7 @@ def judge(case: Case, folder: Path, limit_s: float) -> Verdict:
     start_s = time.process_time()
     ran = _run(case.arguments, limit_s)
     time_s = time.process_time() - start_s
-    found = _announced(ran) or _crash(ran) or _exit(ran) or _printed(case, ran) or _written(folder)
+    found = _announced(ran) or _crash(ran) or _exit(case, ran) or _printed(case, ran) or _written(folder)
     if found is None:
         return Verdict(EXITS[int(str(ran.code))], "", ran.err.strip()[:300], time_s)
     outcome, signature, message = found
@@ -184,9 +190,11 @@ def _crash(ran: _Ran) -> _Found:
     return "exception", "", ran.err[:300]
 
 
-def _exit(ran: _Ran) -> _Found:
+def _exit(case: Case, ran: _Ran) -> _Found:
     """Return what is wrong with the exit code and the message that belongs to it."""
-    if ran.code not in EXITS:
+    if ran.code in _VERDICTS.get(case.arguments[0], ()):
+        return None
+    if ran.code not in EXITS or ran.code in (4, 5):
         return "exit code", str(ran.code), ran.err[:300]
     said = len(re.findall(r"(?im)^error: ", ran.err))
     if ran.code and said != 1:
@@ -212,7 +220,7 @@ def _printed(case: Case, ran: _Ran) -> _Found:
         return "not finite", f"{case.arguments[0]}", ran.out[max(match.start() - 60, 0) : match.end() + 20]
     if _asks_for_json(case.arguments) and ran.code == 0:
         return _json(case, ran.out)
-    if ran.code == 0 and not ran.out and "--quiet" not in case.arguments:
+    if ran.code == 0 and not ran.out and "--quiet" not in case.arguments and case.arguments[0] not in _SILENT:
         return "messages", "nothing printed on success", ""
     return None
 
@@ -241,6 +249,8 @@ def _json(case: Case, out: str) -> _Found:
     except (ValueError, RecursionError) as error:
         return "bad JSON", case.arguments[0], f"{error}: {out[-200:]!r}"
     if "--help" in case.arguments or "-h" in case.arguments:
+        return None
+    if not documents and case.arguments[0] in _SILENT:
         return None
     if not documents or not all(isinstance(each, dict) and "schema" in each for each in documents):
         return "bad JSON", case.arguments[0], f"no document with a schema: {out[:200]!r}"

@@ -359,8 +359,8 @@ def _training_logs() -> list[Seed]:
         ("calibrate", "r.log", "--job", "j.toml", "--out", "p.toml"),
         ("check", "r.log", "--job", "j.toml", "--no-causes"),
         ("check", "r.log", "--job", "j.toml", "--no-causes", "--json"),
-        ("watch", "r.log", "--once", "--json"),
     )
+    followed = (("watch", "r.log", "--once", "--json"),)
     alone = (("predict", "r.log", "--cluster", "h100", "--json"), ("compare", "r.log", "--cluster", "h100"))
     table = ["step,step_s,memory_gib,_timestamp", *(f"{step},1.2{step % 10},70.5,17e8" for step in range(1, 15))]
     rows = [json.dumps({"_step": step, "perf": {"iter_time_ms": 1250 + step}}) for step in range(1, 15)]
@@ -374,7 +374,11 @@ def _training_logs() -> list[Seed]:
     state = json.dumps({"log_history": [{"step": n, "step_time": 1.25, "loss": 2.5} for n in range(1, 15)]}, indent=2)
     logs = ["\n".join(lines) + "\n" for lines in (megatron, titan, nemo, table, rows, trainer)] + [bars, state]
     return [
-        Seed({"r.log": _text(log), "j.toml": job}, (*with_job, *(alone if number == 0 else ())), ("r.log",))
+        Seed(
+            {"r.log": _text(log), "j.toml": job},
+            (*with_job, *(alone if number == 0 else ()), *(followed if log is not state else ())),
+            ("r.log",),
+        )
         for number, log in enumerate(logs)
     ]
 

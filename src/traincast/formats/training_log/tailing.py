@@ -11,7 +11,7 @@ import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from traincast.errors import FormatError
 from traincast.files import open_to_follow
@@ -42,8 +42,9 @@ def lines_as_written(path: Path, *, once: bool) -> Iterator[str | None]:
     if path == STANDARD_INPUT:
         yield from _lines_of(sys.stdin.buffer, once=once)
         return
-    packed = once and path.suffix == ".gz"
-    file: BinaryIO = gzip.GzipFile(fileobj=open_to_follow(path)) if packed else open_to_follow(path)  # type: ignore[assignment]
+    file = written = open_to_follow(path)
+    if once and path.suffix == ".gz":
+        file = cast("BinaryIO", gzip.GzipFile(fileobj=written))
     try:
         parts = _Lines()
         while True:
@@ -63,6 +64,7 @@ def lines_as_written(path: Path, *, once: bool) -> Iterator[str | None]:
                 yield None
     finally:
         file.close()
+        written.close()
 
 
 def _replaced(path: Path, file: BinaryIO) -> BinaryIO | None:
