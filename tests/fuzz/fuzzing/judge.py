@@ -48,8 +48,8 @@ ANNOUNCED = "announced"
 FINE = (*EXITS.values(), ANNOUNCED)
 """Outcomes that are no failures."""
 _ANNOUNCEMENT = re.compile(
-    r"^(?:(?:scheduling|simulating|predicting|fitting) .*[0-9].*|[0-9]+% done, about [0-9]+ s left"
-    r"|took [0-9.]+ s, at most [0-9]+ MiB of memory)\n",
+    r"^(?:running the points of .*|(?:scheduling|simulating|predicting|fitting) .*[0-9].*"
+    r"|[0-9]+% done, about [0-9]+ s left|took [0-9.]+ s, at most [0-9]+ MiB of memory)\n",
     re.MULTILINE,
 )
 """What long work and ``--verbose`` tell beside the result."""
