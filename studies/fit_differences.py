@@ -13,8 +13,6 @@ Letters: I runs, J pairs, T terms.
 """
 
 import argparse
-import csv
-import io
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datafiles import DATA, table_path
+from fit_widths import as_csv, quantile
 from published.pairs import Changed, changed_pairs, told_changes
 from published.reading import read_published
 from refit import Fitted, Runs, fitted_to, runs_of
@@ -179,7 +178,7 @@ def fit_widths(told: Sequence[Told], seen: BoolArray | None = None) -> dict[str,
         # Keeps widths positive, and makes the errors more likely in every round.
         square_T = np.where(known_T, np.maximum(_LEAST, square_T * step_T), square_T)
     found = dict(zip(names, np.sqrt(square_T).tolist(), strict=True))
-    return found | {MULTIPLE: _quantile(np.abs(error_J) / np.sqrt(squares_JT @ square_T), weight_J, LEVEL)}
+    return found | {MULTIPLE: quantile(np.abs(error_J) / np.sqrt(squares_JT @ square_T), weight_J, LEVEL)}
 
 
 def squares_of(told: Sequence[Told]) -> FloatArray:
@@ -199,29 +198,13 @@ def _weights(told: Sequence[Told]) -> FloatArray:
     return np.array([count[name] ** -0.5 for name in names])
 
 
-def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order][min(len(order) - 1, int(np.searchsorted(reached, share)))])
-
-
-def as_csv(widths: Mapping[str, float]) -> str:
-    """Return widths as the file of them, whose words stay."""
-    rows = list(csv.DictReader(io.StringIO(FILE.read_text(encoding="utf-8"))))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, ["term", "width", "what"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({**row, "width": f"{widths[row['term']]:.3f}"} for row in rows)
-    return out.getvalue()
-
-
 def main() -> int:
     """Fit, print, and write where asked to; return the exit code."""
     parser = argparse.ArgumentParser(description="fit how wide intervals of differences are")
     parser.add_argument("--data", type=Path, default=DATA, help="folder with the tables of runs")
     parser.add_argument("--write", action="store_true", help="replace the shipped widths")
     given = parser.parse_args()
-    text = as_csv(fit_widths(told_pairs(given.data)))
+    text = as_csv(fit_widths(told_pairs(given.data)), FILE)
     print(text, end="")
     if given.write:
         FILE.write_text(text, encoding="utf-8")

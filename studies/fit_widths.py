@@ -124,7 +124,7 @@ def fit_widths(forecasts: Sequence[LeftOut], seen: BoolArray | None = None) -> d
     z_J = error_J / np.sqrt(known_J + terms_JT @ square_T)
     outside = (1 - LEVEL) / 2
     found = dict(zip(names_of_terms(), np.sqrt(square_T).tolist(), strict=True))
-    return found | {"below": _quantile(z_J, weight_J, 1 - outside), "above": -_quantile(z_J, weight_J, outside)}
+    return found | {"below": quantile(z_J, weight_J, 1 - outside), "above": -quantile(z_J, weight_J, outside)}
 
 
 def _weights(rows: Sequence[MeasuredRun]) -> FloatArray:
@@ -136,15 +136,16 @@ def _weights(rows: Sequence[MeasuredRun]) -> FloatArray:
     return np.asarray(weight_J * np.array([sources[run.groups.source] ** -_SOURCES for run in rows]), np.float64)
 
 
-def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
+def quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
+    """Return the value that a share of all weights does not exceed."""
     order = np.argsort(values)
     reached = np.cumsum(weights[order]) / weights.sum()
     return float(values[order][min(len(order) - 1, int(np.searchsorted(reached, share)))])
 
 
-def as_csv(widths: Mapping[str, float]) -> str:
-    """Return widths as the file of them, whose words stay."""
-    rows = list(csv.DictReader(io.StringIO(FILE.read_text(encoding="utf-8"))))
+def as_csv(widths: Mapping[str, float], file: Path = FILE) -> str:
+    """Return widths as a file of them, whose words stay."""
+    rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
     out = io.StringIO()
     writer = csv.DictWriter(out, ["term", "width", "what"], lineterminator="\n")
     writer.writeheader()
