@@ -19,6 +19,7 @@ from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Experts, Model
 from traincast.model.numbers import Number, ceil_div, choose, rounded, smaller
+from traincast.model.routing import consecutive_places
 
 IN_LOOP = ("kind", "expert_loop")
 """Option of kernels that a loop over the experts launches."""
@@ -342,23 +343,29 @@ def _experts(model: Model, _layer: int) -> MoeMlp:
     return MoeMlp(model.experts)
 
 
-def nodes_of_token(experts: Experts, ep: int, etp: int, ranks_per_node: int, *, limited: bool = True) -> float | None:
+def nodes_of_token(
+    experts: Experts, ep: int, etp: int, ranks_per_node: int, *, limited: bool = True, consecutive: bool = False
+) -> float | None:
     """Return the expected nodes that a token's experts are on; None where one node holds all experts.
 
     `ep` ranks share the experts out, `etp` split each of them; `ranks_per_node` reach each other without the network.
-    Without `limited` it is as if no groups limited the routing.
+    Without `limited` it is as if no groups limited the routing; `consecutive` experts are of no groups.
     """
     each = experts.experts // ep
     node_E = tuple(at // each * etp // ranks_per_node for at in range(experts.experts))
     if len(set(node_E)) == 1:
         return None
+    if consecutive:
+        return consecutive_places(experts.topk, node_E)
     return expected_nodes(node_E, experts.topk, *((experts.groups, experts.group_topk) if limited else (1, 1)))
 
 
-def ranks_of_token(experts: Experts, ep: int) -> float:
+def ranks_of_token(experts: Experts, ep: int, *, consecutive: bool = False) -> float:
     """Return the expected expert ranks that a token's experts are on."""
     each = experts.experts // ep
     ranks_E = tuple(at // each for at in range(experts.experts))
+    if consecutive:
+        return consecutive_places(experts.topk, ranks_E)
     return expected_nodes(ranks_E, experts.topk, experts.groups, experts.group_topk)
 
 
@@ -397,8 +404,10 @@ def _places_reached(share: Share, experts: Experts) -> Number:
     ep_L, etp_L = np.broadcast_arrays(share.ep, share.etp)
     # Layouts are many, pairs of both degrees few.
     pairs, pair_L = np.unique(np.stack([ep_L.ravel(), etp_L.ravel()]), axis=1, return_inverse=True)
-    ranks = share.execution.ranks_per_node
+    ranks, order = share.execution.ranks_per_node, share.execution.dispatch.consecutive
     places = [
-        nodes_of_token(experts, int(ep), int(etp), ranks) or ranks_of_token(experts, int(ep)) for ep, etp in pairs.T
+        nodes_of_token(experts, int(ep), int(etp), ranks, consecutive=order)
+        or ranks_of_token(experts, int(ep), consecutive=order)
+        for ep, etp in pairs.T
     ]
     return np.array(places, dtype=np.float64)[pair_L].reshape(ep_L.shape) if ep_L.ndim else places[0]
