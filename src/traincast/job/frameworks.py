@@ -247,6 +247,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Modules that such graphs hold in a model with experts, of `GRAPH_SCOPES`; empty: whole layers."""
     moe_dispatcher: str = "alltoall"
     """How tokens get to their experts (`traincast.model.dispatch.DISPATCHERS`)."""
+    sends_router_weights: bool = False
+    """Whether an all-to-all of their own takes the router's weights to the experts, which multiply by them."""
     moe_dispatch_dtype: str = "bf16"
     """Type in which tokens are sent to their experts, one of `traincast.model.dispatch.DISPATCH_DTYPES`."""
     moe_a2a_overlap: bool = False

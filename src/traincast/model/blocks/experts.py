@@ -24,6 +24,7 @@ from traincast.model.routing import consecutive_places
 IN_LOOP = ("kind", "expert_loop")
 """Option of kernels that a loop over the experts launches."""
 
+_COUNT_BYTES = 8
 _SCORE_BYTES = 4
 """Routers compute in fp32; their scores and probabilities are kept."""
 
@@ -126,8 +127,10 @@ class MoeMlp(Struct, frozen=True):
             # With their gradients on the way back of the backward pass, which has as many bytes.
             places = smaller(share.ep, ceil_div(execution.ranks_per_node, share.etp))
             sent = sent + _SCORE_BYTES * places * ceil_div(experts.experts, share.ep)
+        weights = self._over_ep(share, "out", _SCORE_BYTES) if execution.dispatch.router_weights else ()
         there_and_back = (
             *self._over_ep(share, "out", sent),
+            *(weights if dispatcher.sends == "copies" else ()),
             *self._over_ep(share, "back", width * execution.element_bytes),
         )
         # Without sequence parallelism every rank needs the tokens of all again after the experts, and their gradients
@@ -149,7 +152,7 @@ class MoeMlp(Struct, frozen=True):
             name="mlp.token_dispatcher",
             counts_as="experts",
             kernels=tuple(kernels),
-            forward=(*self._routing_map(share), *exchanges),
+            forward=(*self._routing_map(share), *self._counts(share), *exchanges),
             backward=exchanges,
             modules=("moe",),
         )
@@ -159,6 +162,14 @@ class MoeMlp(Struct, frozen=True):
         if not share.execution.dispatch.kind.dense_routing:
             return ()
         size = self.own_tokens(share) * share.ep * self.experts.experts * (share.ep > 1)
+        return (Exchange(group="ep", operation="all_gather", size_bytes=size),)
+
+    def _counts(self, share: Share) -> tuple[Exchange, ...]:
+        """Return the exchange of how many tokens come to each expert from every rank, where that is not fixed."""
+        kind, fixed = share.execution.dispatch.kind, self.experts.capacity_factor is not None
+        if kind.sends != "copies" or fixed:
+            return ()
+        size = _COUNT_BYTES * self.experts.experts * share.ep * share.etp * (share.ep > 1)
         return (Exchange(group="ep", operation="all_gather", size_bytes=size),)
 
     def _over_ep(self, share: Share, goes: str, token_bytes: Number) -> tuple[Exchange, ...]:
