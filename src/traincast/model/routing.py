@@ -18,10 +18,11 @@ from traincast.shipped import constant
 
 ROUTINGS = ("balanced", "trained", "natural", "consecutive")
 """``balanced``: each expert gets as many tokens; ``trained``: a router that a loss or a bias has balanced, as after the
-first thousand steps; ``natural``: one that nothing balances, as at initialisation; ``consecutive``: balanced by a gate that
-gives each token the experts after those of the token before, so that those of a token are on few ranks. Source:
-NVIDIA-NeMo/Automodel, components/moe/layers.py (FakeBalancedGate); torchtitan, models/moe (_debug_force_load_balance).
-Megatron-LM's --moe-router-force-load-balancing draws them at random."""
+first thousand steps; ``natural``: one that nothing balances, as at initialisation; ``consecutive``: a gate that
+gives each token the experts after those of the token before, as of benchmarks: those of a token are on few ranks.
+
+Sources: NVIDIA-NeMo/Automodel, components/moe/layers.py (FakeBalancedGate); pytorch/torchtitan, models/moe
+(_debug_force_load_balance). Megatron-LM's --moe-router-force-load-balancing draws experts at random: ``balanced``."""
 
 POPULARITY_DEVIATION = 1.0
 """Standard deviation of the logarithm of an expert's popularity.
