@@ -171,6 +171,9 @@ def _decide_imbalance(request: JobRequest, decided: Decisions, parallel: Paralle
         brief = f"moe_routing {routing}: the busiest of ep {ep} expert ranks gets {busiest:.2f} x the mean tokens"
         decided.note(f"{routing}-routing", f"{brief}, {_why(request, tokens)}", brief=brief)
         return busiest
+    if routing == "consecutive":
+        text = "moe_routing consecutive: experts are taken in their order, so that those of a token are on few ranks"
+        decided.note("consecutive-routing", text)
     if given == 1 and routing is None:
         natural = busiest_rank(experts.experts, experts.topk, ep)
         text = (
