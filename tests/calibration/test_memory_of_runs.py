@@ -7,9 +7,9 @@ from rich.console import Console
 
 import traincast
 from traincast.calibration.kind import Request, kind_of
-from traincast.calibration.kinds.runs import memory_of_run
 from traincast.calibration.kinds.runs import predict_memory as predict
 from traincast.calibration.run_jobs import model_from_columns
+from traincast.calibration.run_memory import memory_of_run
 from traincast.calibration.runs import holds_memory, layers_by_cost, read_runs
 from traincast.calibration.tables import read_table
 from traincast.report.terminal.accuracy import print_validation

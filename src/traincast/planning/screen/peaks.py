@@ -38,7 +38,7 @@ class StageBytes:
         policy = job.memory_policy
         self.outside_K = outside_bytes(policy, *degrees, job.parallel.pp)
         self.reserved = 1.0 + policy.slack
-        """Reserved over allocated memory."""
+        """Reserved over allocated memory of what comes and goes."""
         sent: Number = self._column(block.filled.costs.share.residual_bytes) if job.parallel.pp > 1 else 0.0
         kept = policy.buffer_bytes + workspace_bytes(job)
         self.other_K = kept + 4 * sent + np.zeros(len(block.members))
@@ -107,7 +107,7 @@ class Peaks:
         parts = (block.of_degrees(each)[at_J] for each in ("tp", "etp"))
         found = states(RankState(job, held.parameters(kind).changed(lambda each: each[at_J]), *shards, *parts))
         lasts = added(found.gpu.values()) + held.other_K[at_J]
-        whole = np.broadcast_to(lasts * held.reserved + held.outside_K[at_J], at_J.shape)
+        whole = np.broadcast_to(lasts + held.outside_K[at_J], at_J.shape)
         update = added(found.update.values())
         ended = whole + update * held.reserved if np.any(update) else None
         return whole, ended, np.broadcast_to(np.float64(found.host), at_J.shape)
