@@ -5,14 +5,11 @@ from msgspec.structs import replace
 
 from traincast.calibration.runs import MeasuredRun, job_of_run
 from traincast.errors import InfeasibleError
-from traincast.estimate.collective_table import members_on
-from traincast.estimate.collectives import estimate_collective
 from traincast.estimate.memory import JobMemory, StageMemory, fits
-from traincast.hardware.cluster import Cluster
+from traincast.estimate.memory.waiting import gpu_layer_s
 from traincast.job.job import Job
-from traincast.model.counts import model_flops_per_token
+from traincast.mechanisms.activations import LayerModel
 from traincast.schedules.schedule import planned
-from traincast.workload.words import Operation
 
 HOST_AHEAD = "host_ahead"
 """Column of what is known of a run's launches: ``false`` where the GPUs mostly waited for the host or the network."""
@@ -20,13 +17,6 @@ HOST_AHEAD = "host_ahead"
 STALLED_S = 0.5
 """Time of a microbatch beyond its work on the GPUs from which on these waited for something: a host that asks every
 0.1 s whether its four or more messages are through has them wait for as long (nanotron at 67c5ebb6, p2p.py)."""
-
-_OF_PEAK = 0.5
-"""Share of a GPU's peak that GEMMs and attention reach: rough, as times beyond it are several times as long."""
-
-_EXCHANGES = 10
-"""Of a layer with tensor parallelism and split sequences, in both passes: each of its two blocks gathers its input and
-scatters its output, and in the backward pass does the reverse and gathers its input again."""
 
 
 class RunMemory(Struct, frozen=True):
@@ -82,23 +72,9 @@ def host_was_ahead(run: MeasuredRun, job: Job) -> bool:
     said = run.cells.get(HOST_AHEAD)
     if said or run.measured_s is None or not job.framework.memory.waiting_tensors:
         return said != "false"
-    parallel = job.parallel
-    slots = parallel.microbatches + parallel.pp - 1
-    return run.measured_s / slots - _work_s(job, run.cluster) < STALLED_S
-
-
-def _work_s(job: Job, cluster: Cluster) -> float:
-    """Return roughly how long a stage's GPUs work on a microbatch."""
-    parallel, batch = job.parallel, job.batch
-    tokens = batch.micro_batch * batch.seq_length / parallel.cp
-    flops = model_flops_per_token(job.model, batch.seq_length) * tokens / (parallel.tp * parallel.pp)
-    computing_s = flops / (_OF_PEAK * cluster.gpu.peak_flops_per_s("bf16"))
-    if parallel.tp == 1:
-        return computing_s
-    gathered = int(2 * tokens * job.model.hidden)
-    placement = members_on(parallel.tp, None, cluster.ranks_per_node)
-    once_s = estimate_collective(Operation.ALL_GATHER, gathered, placement, cluster).time_s
-    return computing_s + _EXCHANGES * once_s * job.model.layers / parallel.pp
+    parallel, layers = job.parallel, LayerModel(job)
+    working_s = gpu_layer_s(layers, 0) * job.model.layers / parallel.pp
+    return run.measured_s / (parallel.microbatches + parallel.pp - 1) - working_s < STALLED_S
 
 
 def without_waiting(job: Job) -> Job:

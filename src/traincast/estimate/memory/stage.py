@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from traincast.estimate.memory.activations import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.states import States, held_by, rank_parameters, states
+from traincast.estimate.memory.waiting import waiting
 from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job
 from traincast.lowering.held import first_alike, held_by_stages
@@ -15,7 +16,7 @@ from traincast.mechanisms.activations import LayerModel
 from traincast.mechanisms.layers import kinds, most
 from traincast.mechanisms.mechanism import GRADIENTS, OPTIMIZER, PARAMETERS
 from traincast.mechanisms.rank import RankState
-from traincast.model.numbers import Number, choose, larger
+from traincast.model.numbers import Number, larger
 from traincast.schedules.plan import SchedulePlan
 
 CONTEXT_BYTES = 0.75 * 2**30
@@ -202,26 +203,11 @@ def _chunk(model: LayerModel, virtual_stage: int) -> _Chunk:
     backward = most(each.backward for each in passing) + stage.moving
     if virtual_stage == len(job.pipeline.layers_Q) - 1:
         forward, backward = _with_logits(model, forward, backward)
-    saved = _sum_of([*parts, {"waiting outputs": _waiting(model, len(stage.layers), virtual_stage)}])
+    saved = _sum_of([*parts, {"waiting outputs": waiting(model, model.layers_Q[virtual_stage], virtual_stage)}])
     total = sum(saved.values())
     # Weight gradients read the GEMMs' inputs; what only the inputs' gradients need (layernorm inputs, inputs of
     # activation functions, scores) is about half.
     return ChunkBytes(saved=total, for_weights=total / 2, forward=forward, backward=backward, host=stage.away), saved
-
-
-def _waiting(model: LayerModel, layers: int, virtual_stage: int) -> Number:
-    """Return the whole outputs of a microbatch that wait for the GPU, on average over those in flight.
-
-    In a pipeline a stage sends its first outputs ahead without looking at the GPU. For the last two microbatches in
-    flight it waits: it receives a gradient before and after the last one, and what the one before left is free again.
-    """
-    share, each = model.share, model.policy.waiting_tensors * layers
-    if not each:
-        return 0.0
-    parallel = model.job.parallel
-    in_flight = parallel.pp - virtual_stage % parallel.pp
-    ahead = 1.0 if parallel.pp == 1 else max(0, in_flight - 2) / in_flight
-    return ahead * each * share.activation_bytes * choose(share.splits_sequence, 1, 0)
 
 
 def _with_logits(model: LayerModel, forward: Number, backward: Number) -> tuple[Number, Number]:
