@@ -128,9 +128,9 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     """What the runtime of other accelerators keeps, with buffers of its communication; 0: CUDA, NCCL and cuBLAS, which
     are counted one by one."""
     slack: float = 0.13
-    """What PyTorch's allocator holds beyond what it has given out at most, as a share of what comes and goes: of
-    activations, and of what an update adds. State is allocated once and leaves no holes. Source of the default: the
-    median of 23 jobs of one H100 that print both, four of five from 6 to 40 % (studies/data, own_machine_jobs)."""
+    """What PyTorch's allocator holds beyond what it has given out at most, as a share of the activations, which come
+    and go; state is allocated once and leaves no holes. Source of the default: the median of 23 jobs of one H100 that
+    print both, four of five from 6 to 40 % (studies/data, own_machine_jobs)."""
 
 
 class Framework(Struct, frozen=True, kw_only=True):

@@ -126,7 +126,7 @@ def _stage(state: States, shared: Mapping[str, float], activations: StageActivat
         # The update makes them when activations are gone: the larger of both counts.
         other[name] = max(0.0, size - alive)
     # State stays where it is; holes are left by what comes and goes.
-    other[SLACK_TERM] = slack * (alive + sum(other[name] for name in state.update))
+    other[SLACK_TERM] = slack * alive
     terms = {**lasting, **activations.parts, **other}
     return StageMemory(
         **lasting,
