@@ -191,7 +191,7 @@ def test_parts_and_terms_add_up_to_the_peak(model, framework):
         assert stage.peak == pytest.approx(parts, rel=1e-12)
         assert stage.peak == pytest.approx(sum(size for _, size in stage.terms), rel=1e-12)
         assert all(size > 0 for _, size in stage.terms)
-        assert stage.allocated < stage.reserved < stage.peak
+        assert stage.allocated <= stage.reserved < stage.peak
 
 
 @pytest.mark.slow
@@ -449,7 +449,7 @@ def test_gemms_have_workspaces_and_those_of_experts_more():
     ids=["one stage", "host slower", "GPU slower", "deep"],
 )
 def test_whole_outputs_wait_for_the_gpu_in_forward_passes_that_follow_each_other(pp, micro_batch, passes):
-    """Both outputs that a block reduces, whole, where messages cross nodes: of all in flight but the last one or two."""
+    """Both outputs that a block reduces, whole, where messages cross nodes: of all but the last one or two."""
     whole = 2 * 4096 * micro_batch * load_model("llama3-8b").hidden
     batch = {"micro_batch": micro_batch, "global_batch": 32 * micro_batch}
     job = job_of(framework="nanotron-2024", gpus=4 * pp, tp=4, pp=pp, **batch)
@@ -470,9 +470,8 @@ def test_holes_are_a_share_of_what_comes_and_goes():
     one, two = (memory_of(job_of(tp=2, pp=1, gpus=8, micro_batch=each))[0] for each in (1, 2))
     slack = load_framework("megatron-core-2025").memory.slack
     assert term(one, "allocator slack") == pytest.approx(slack * one.activations)
-    assert term(two, "allocator slack") / term(one, "allocator slack") == pytest.approx(
-        two.activations / one.activations
-    )
+    assert term(two, "allocator slack") == pytest.approx(slack * two.activations)
+    assert two.activations > 1.9 * one.activations
     assert one.reserved - one.allocated == pytest.approx(term(one, "allocator slack"))
 
 

@@ -125,8 +125,8 @@ def _stage(state: States, shared: Mapping[str, float], activations: StageActivat
     for name, size in state.update.items():
         # The update makes them when activations are gone: the larger of both counts.
         other[name] = max(0.0, size - alive)
-    # State stays where it is; holes are left by what comes and goes.
-    other[SLACK_TERM] = slack * alive
+    # State stays where it is; holes are left by what comes and goes, and the update has the room of both.
+    other[SLACK_TERM] = max(0.0, slack * alive - sum(other[name] for name in state.update))
     terms = {**lasting, **activations.parts, **other}
     return StageMemory(
         **lasting,
