@@ -73,7 +73,7 @@ def host_was_ahead(run: MeasuredRun, job: Job) -> bool:
     if said or run.measured_s is None or not job.framework.memory.waiting_tensors:
         return said != "false"
     parallel, layers = job.parallel, LayerModel(job)
-    working_s = gpu_layer_s(layers, 0) * job.model.layers / parallel.pp
+    working_s: float = gpu_layer_s(layers, 0) * job.model.layers / parallel.pp
     return run.measured_s / (parallel.microbatches + parallel.pp - 1) - working_s < STALLED_S
 
 
