@@ -21,11 +21,12 @@ from msgspec.structs import replace
 from datafiles import table_path
 from judges.board import Board, board_of
 from published.reading import read_published
-from traincast.calibration.kinds.runs import HOST_AHEAD, ONE_DEVIATION, without_waiting
+from traincast.calibration.kinds.runs import ONE_DEVIATION
+from traincast.calibration.run_memory import as_run, meant
 from traincast.calibration.runs import MeasuredRun, job_of_run, read_runs
 from traincast.dialects import draft_like
 from traincast.errors import TraincastError
-from traincast.estimate.memory import JobMemory, StageMemory, chance_of_oom, usable_bytes
+from traincast.estimate.memory import JobMemory, chance_of_oom, usable_bytes
 from traincast.estimate.memory.fits import REFUSED_ABOVE, chance_with
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
@@ -90,25 +91,22 @@ def _peak_of_run(run: MeasuredRun) -> list[Peak]:
     if job.framework.name in OWN_SLACK:
         usual = replace(job.framework.memory, slack=MemoryPolicy().slack)
         job = replace(job, framework=replace(job.framework, memory=usual))
-    memory = JobMemory(job if run.cells.get(HOST_AHEAD) != "false" else without_waiting(job))
+    memory = JobMemory(as_run(run, job))
     stages = memory.stages
     printed = stages[0] if run.first_stage_memory else stages[memory.worst]
-    needs = memory.peak if run.peak_bytes is None else JobMemory(job).peak
+    # How long its steps take nobody knows before it runs.
+    needs = JobMemory(as_run(replace(run, measured_s=None), job)).peak
     return [
         Peak(
             source=run.groups.source,
             framework=job.framework.name,
             usable_bytes=usable_bytes(run.cluster.gpu.memory_bytes),
             needs_bytes=needs,
-            forecast_bytes=_meant(printed, run.memory_kind),
+            forecast_bytes=meant(printed, run.memory_kind),
             measured_bytes=run.peak_bytes or 0.0,
             ran=run.outcome == "ok",
         )
     ]
-
-
-def _meant(stage: StageMemory, meaning: str) -> float:
-    return {"allocated": stage.allocated, "reserved": stage.reserved}.get(meaning, stage.peak)
 
 
 def _golden_peak(row: Mapping[str, str]) -> list[Peak]:
