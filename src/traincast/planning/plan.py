@@ -17,12 +17,12 @@ from traincast.job.job import Job
 from traincast.job.levels import BEST, LEVELS
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
-from traincast.planning.answer import Asked, Choice, Estimate, Plan
+from traincast.planning.answer import Asked, Choice, Plan
 from traincast.planning.changes import start_of
 from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
 from traincast.planning.explain import explain
 from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
-from traincast.planning.layout import Layout
+from traincast.planning.layout import Estimate, Estimated, Layout
 from traincast.planning.options import PlanOptions
 from traincast.planning.pareto import pareto
 from traincast.planning.remedies import nothing_divides, nothing_fits
@@ -41,10 +41,17 @@ from traincast.simulation.study import Study
 from traincast.units import format_share, format_size
 
 
-def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = None, had: Job | None = None) -> Plan:
+def plan(
+    request: JobRequest,
+    setting: Setting,
+    options: PlanOptions | None = None,
+    had: Job | None = None,
+    estimated: Estimated | None = None,
+) -> Plan:
     """Return the best layouts for what a request leaves open; what it says is fixed.
 
-    `had` is a job that one has: the plan then says what changes of its layout save.
+    `had` is a job that one has: the plan then says what changes of its layout save. `estimated` is handed layouts
+    that fit as they are found; what it raises ends the plan.
 
     Raises
     ------
@@ -60,7 +67,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     usable = usable_bytes(setting.cluster.gpu.memory_bytes)
     space = _space(request, setting, options, level)
     screen = Screen(space, setting, limit := _limit_bytes(usable, space, options))
-    screened = _screened(screen, remedies=options.remedies)
+    screened = _screened(screen, estimated, remedies=options.remedies)
     study = Study()
     simulate = partial(_simulated, request, setting, study)
     finalists = _finalists(screened, simulate, options.finalists)
@@ -103,10 +110,10 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     )
 
 
-def _screened(screen: Screen, *, remedies: bool) -> Screened:
+def _screened(screen: Screen, estimated: Estimated | None, *, remedies: bool) -> Screened:
     """Return what a screen finds; where that is nothing, say why, and with `remedies` what would do."""
     try:
-        screened = screen.run()
+        screened = screen.run(estimated=estimated)
     except InfeasibleError as error:
         raise nothing_divides(screen, error, looks=remedies) from None
     if not screened.layouts:
