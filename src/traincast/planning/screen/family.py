@@ -164,9 +164,11 @@ class FamilyTables:
         ranks = min(self.family.cluster.ranks_per_node, self.space.request.gpus)
         return host_of(self.setting.cluster.gpu, ranks)
 
-    def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
-        """Return what the state of a virtual stage takes."""
-        return self.states.seconds_of(job, self.alike(degrees), weights, shardings)
+    def state_of(
+        self, job: Job, degrees: Degrees, weights_C: Sequence[Elements], shardings: Sequence[Sharding]
+    ) -> list[StateSeconds]:
+        """Return what the state of virtual stages takes, [C]."""
+        return self.states.seconds_of(job, self.alike(degrees), weights_C, shardings)
 
     def alike(self, degrees: Degrees) -> Parallel:
         """Return degrees by which ranks share state alike: which of them split sequences does not count."""
