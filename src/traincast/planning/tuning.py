@@ -17,7 +17,7 @@ from traincast.errors import TraincastError
 from traincast.job.condition_facts import job_facts
 from traincast.job.fields import FIELDS
 from traincast.job.switches import Switch, allowed
-from traincast.planning.doubt import cautious_s
+from traincast.planning.doubt import FORGIVEN, cautious_s
 from traincast.planning.finalists import Finalist, Simulate, simulated
 from traincast.planning.layout import Layout
 from traincast.planning.screen.blocks import Key
@@ -82,7 +82,8 @@ def reached(screen: Screen, screened: Screened, best: Layout, level: str, simula
     for degrees, _, schedule, vpp in tuple(least_s):
         for size in screen.space.micro_batches(degrees.dp):
             least_s.setdefault((degrees, size, schedule, vpp), math.inf)
-    chosen = _fastest(partial(of_level.run_some, least_s), simulate) or _fastest(of_level.run, simulate)
+    some = partial(of_level.run_some, least_s, longest=FORGIVEN)
+    chosen = _fastest(some, simulate) or _fastest(of_level.run, simulate)
     if chosen is None:
         return Effort(level=level, layout=None, step_s=None, peak_bytes=None)
     return Effort(level=level, layout=chosen.layout, step_s=chosen.step_s, peak_bytes=chosen.peak_bytes)

@@ -79,10 +79,10 @@ class Screen:
             frontier.add(block)
         return self._best(frontier, begin)
 
-    def run_some(self, least_s: Mapping[Key, float], keep: int) -> Screened:
+    def run_some(self, least_s: Mapping[Key, float], keep: int, longest: float) -> Screened:
         """Work out some layouts alone, none of which takes less than is told of it, and keep the best ones.
 
-        Of what cannot be among these nothing is worked out.
+        Of pipelines that all take so many times as long as these, or longer, nothing is worked out.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Screen:
             degrees, _, schedule, vpp = key
             pipelines.setdefault((degrees.pp, schedule, vpp), {})[key] = step_s
         for wanted in sorted(pipelines.values(), key=lambda each: min(each.values())):
-            if min(wanted.values()) > (1 + SLACK) * frontier.last_s:
+            if min(wanted.values()) > longest * (1 + SLACK) * frontier.last_s:
                 break
             for block in (block for family in families for block in family.blocks(wanted)):
                 frontier.add(block)

@@ -112,12 +112,15 @@ class Links(Struct):
     """Kinds of groups that do all-to-alls."""
     factor: Mapping[Group, float]
     """What runs taught of the times of each kind."""
+    _sites: dict[Group, GroupSites] = field(default_factory=dict)
 
     def seconds(self, kind: Group, operation: Operation, size_bytes_K: npt.ArrayLike) -> FloatArray:
         """Return the seconds of communications over the groups of a kind, the slowest of them where they differ."""
         sizes = np.asarray(size_bytes_K, dtype=np.float64).tolist()
-        place = self.places.site(kind, self.parallel, self.cluster, exchanges=kind in self.exchanging)
-        return np.array(place.seconds(operation, sizes)) * self.factor.get(kind, 1.0)
+        if kind not in self._sites:
+            exchanges = kind in self.exchanging
+            self._sites[kind] = self.places.site(kind, self.parallel, self.cluster, exchanges=exchanges)
+        return np.array(self._sites[kind].seconds(operation, sizes)) * self.factor.get(kind, 1.0)
 
     def together_s(self, several: Iterable[Iterable[Exchange]]) -> list[float]:
         """Return the seconds of some exchanges, one after another, of each of several such."""
