@@ -39,8 +39,8 @@ def boards() -> list[Board]:
         return LARGE + SPREADS * spreads[run.name]
 
     return [
-        _false(runs, "as they came", starts_told=False),
-        _false(runs, "as they came, restarts told as a log does", starts_told=True),
+        _false(runs, "as they came", saves_told=False),
+        _false(runs, "as they came, checkpoints told as a log does", saves_told=True),
         _of("level shifts of 3 % or three spreads", list(shift_outcomes(runs, shift, WITHIN)), told=95, dated=95),
         _of("level shifts 10 % beyond three spreads", list(shift_outcomes(runs, large, SOON)), told=95, dated=95),
         _of("drifts of 1 % per 100 points", list(drift_outcomes(runs)), told=95),
@@ -48,8 +48,8 @@ def boards() -> list[Board]:
     ]
 
 
-def _false(runs: Sequence[Run], name: str, *, starts_told: bool) -> Board:
-    called = _percent([bool(slower_alarms(alarms(run, Detector(), starts_told=starts_told))) for run in runs])
+def _false(runs: Sequence[Run], name: str, *, saves_told: bool) -> Board:
+    called = _percent([bool(slower_alarms(alarms(run, Detector(), saves_told=saves_told))) for run in runs])
     return Board(SUBJECT, name, len(runs), {"called": called}, {"called": 5.0})
 
 

@@ -46,9 +46,11 @@ class Run(NamedTuple):
         return self.name.partition("/")[0]
 
 
-RESUMED = 50
-"""Step after which Megatron-LM's tests with ``resume`` in their name are assumed to stop and start again: nobody has
-checked it against their scripts. The table then has both starts as one series."""
+SAVED = 50
+"""Step after which Megatron-LM's tests with ``resume`` in their name save a checkpoint (``--save-interval 50`` of 100,
+`studies/data/megatron_golden.csv.gz`). A log says so and the table does not. Their second run, which goes on from it,
+is not in the table: tests/functional_tests/python_test_utils/get_test_results_from_tensorboard_logs.py reads the first
+log alone."""
 
 
 class Watcher(Protocol):
@@ -89,19 +91,23 @@ def long_enough(runs: Sequence[Run], points: int = LEAST_POINTS) -> list[Run]:
 
 def spread_of(run: Run) -> float:
     """Return the spread (p10 to p90) of a run's ten-step medians after its warm-up."""
+    return spread_of_medians(run.step_s[warm_up_of(run) :])
+
+
+def warm_up_of(run: Run) -> int:
+    """Return how many first points a run warms up for."""
     series = judged_series(run.step, run.step_s)
-    first = next((len(each.steps) for each in series.left_out if each.reason == "warm-up"), 0)
-    return spread_of_medians(run.step_s[first:])
+    return next((len(each.steps) for each in series.left_out if each.reason == "warm-up"), 0)
 
 
 def alarms(
-    run: Run, watcher: Watcher, first: int = 0, last: int | None = None, *, starts_told: bool = False
+    run: Run, watcher: Watcher, first: int = 0, last: int | None = None, *, saves_told: bool = False
 ) -> list[Alarm]:
-    """Return the alarms of some of a run's points; `starts_told` says which start each is of, as a log does."""
+    """Return the alarms of some of a run's points; `saves_told` says where a checkpoint was saved, as a log does."""
     found = []
-    resumes = starts_told and "resume" in run.name
+    saves = saves_told and "resume" in run.name
     for step, step_s in zip(run.step[first:last].tolist(), run.step_s[first:last].tolist(), strict=True):
-        found += watcher.feed(LoggedStep(step=step, step_s=step_s, start=int(resumes and step > RESUMED)))
+        found += watcher.feed(LoggedStep(step=step, step_s=step_s, interrupted=saves and step == SAVED + 1))
     return found
 
 

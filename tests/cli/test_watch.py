@@ -38,7 +38,7 @@ def test_nothing_is_printed_while_all_is_well(well):
 def test_a_slower_run_ends_with_4_and_says_since_when(slower):
     result = run(slower, "--once")
     assert result.exit_code == 4
-    assert "level shift: slower by 5.8 % since step 150" in result.output
+    assert "level shift: slower by 5.7 % since step 150" in result.output
 
 
 def test_alarms_are_lines_of_json(slower):
