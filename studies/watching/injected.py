@@ -7,6 +7,7 @@ one step in fifty. The detector reads the run up to the change once; each change
 import copy
 import csv
 import random
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -45,6 +46,11 @@ class Run(NamedTuple):
         """Return the first part of its name."""
         return self.name.partition("/")[0]
 
+    @property
+    def half(self) -> int:
+        """Return 0 or 1: into which half its test falls, on whatever machine it ran."""
+        return zlib.crc32("/".join(self.name.split("/")[:2]).encode()) % 2
+
 
 SAVED = 50
 """Step after which Megatron-LM's tests with ``resume`` in their name save a checkpoint (``--save-interval 50`` of 100,
@@ -71,6 +77,8 @@ class Outcome(NamedTuple):
     found: bool
     dated: bool
     """Whether its beginning was told within ten points."""
+    told: Alarm | None = None
+    """The alarm."""
 
 
 def read_series(name: str = "step_series.csv") -> list[Run]:
@@ -157,8 +165,8 @@ def spike_outcomes(
                 hit = (np.arange(len(run.step)) >= at) & ((np.arange(len(run.step)) - at) % PERIOD == 0)
                 changed = run._replace(step_s=np.where(hit, 1 + SPIKE, 1.0) * run.step_s)
                 found = [each for each in alarms(changed, watcher, at, at + length) if each.kind == "periodic spikes"]
-                named = any(abs((each.period_steps or 0) - every) <= every / PERIOD for each in found)
-                yield Outcome(run, at, SPIKE, named, named)
+                right = [each for each in found if abs((each.period_steps or 0) - every) <= every / PERIOD]
+                yield Outcome(run, at, SPIKE, bool(right), bool(right), right[0] if right else None)
 
 
 def _places(run: Run, after: int, tries: int, new: Callable[[], Watcher], seed: int) -> Iterator[tuple[int, Watcher]]:
@@ -178,4 +186,4 @@ def _outcome(run: Run, at: int, size: float, watcher: Watcher, within: int, kind
     if not found:
         return Outcome(run, at, size, found=False, dated=False)
     began = int(np.searchsorted(run.step, found[0].began_step))
-    return Outcome(run, at, size, found=True, dated=abs(began - at) <= DATED)
+    return Outcome(run, at, size, found=True, dated=abs(began - at) <= DATED, told=found[0])

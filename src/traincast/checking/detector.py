@@ -5,7 +5,7 @@ from collections import deque
 
 from msgspec import Struct, field
 
-from traincast.checking.alarm import Alarm, FoundChange, confidence_of, quantile
+from traincast.checking.alarm import Alarm, FoundChange, calibrated, confidence_of, quantile
 from traincast.checking.level_shift import SKIPPED, TIMES_LONG, LevelShift, Reference
 from traincast.checking.periodic import PeriodicSpikes
 from traincast.checking.slow_change import SlowChange
@@ -205,7 +205,7 @@ class Detector(Struct):
             began_step=change.began,
             noticed_step=point.step,
             size=change.size,
-            confidence=change.confidence,
+            confidence=calibrated(kind, change.confidence),
             text=f"{kind}: {rate}",
             explained_by=causes,
         )
@@ -228,7 +228,7 @@ class Detector(Struct):
                 began_step=found.began,
                 noticed_step=point.step,
                 size=found.lost,
-                confidence=min(0.9999, round(1 - found.by_chance, 4)),
+                confidence=calibrated("periodic spikes", min(0.9999, 1 - found.by_chance)),
                 text=f"periodic spikes: {text}, {format_share(found.lost)} of the time",
                 explained_by=causes,
                 period_steps=found.steps,

@@ -8,8 +8,8 @@ logarithms; a low quantile stands for a level, since slow steps come in bursts a
 How far two levels may lie apart without a shift, the run says itself: the scatter of such quantiles of ten points,
 which counts noise, autocorrelation and wandering together. A young run has few of them: its estimate is drawn towards
 what its points' own scatter would make of independent ones, and the threshold is wider (as Student's is). A window that
-holds a burst of scattered slow points is none of a new level, and no slow phase that is over when it is looked at is:
-both halves of a long window must lie at the new level.
+holds a burst of scattered slow points is none of a new level, nor is one of which a slow phase fills a part: both
+halves of a long window must lie at the new level.
 
 Constants were chosen on half of the tests that the runs are of and hold on the other half: `studies/watch.py`.
 """
