@@ -110,3 +110,15 @@ def test_a_log_is_followed_while_it_is_written(tmp_path):
         watch.terminate()
         watch.wait()
         watch.stdout.close()
+
+
+def test_a_job_explains_an_alarm_by_its_forecasts(slower):
+    result = run(slower, "--once", "--job", "examples/llama3_70b_512gpu.toml")
+    assert result.exit_code == 4
+    assert "its forecast is" in result.output
+
+
+def test_a_job_that_cannot_be_read_is_said_at_once(slower):
+    result = run(slower, "--once", "--job", "none.toml")
+    assert result.exit_code == 1
+    assert "none.toml" in result.output
