@@ -19,10 +19,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from datafiles import table_path
+from forecasts import PUBLISHED, published_rows
 from judges.board import Board, board_of
-from published.reading import read_published
 from traincast.calibration.kinds.runs import HOST_AHEAD, ONE_DEVIATION, without_waiting
-from traincast.calibration.runs import MeasuredRun, job_of_run, read_runs
+from traincast.calibration.runs import MeasuredRun, job_of_run
 from traincast.dialects import draft_like
 from traincast.errors import TraincastError
 from traincast.estimate.memory import JobMemory, StageMemory, chance_of_oom, usable_bytes
@@ -71,10 +71,8 @@ class Peak(NamedTuple):
 def peaks() -> tuple[Peak, ...]:
     """Return the memory of every run and of every layout of the sweep."""
     found = []
-    for name, recipes in (("measured_training_runs.csv", "recipe_settings.csv"), ("nanotron_ultrascale_h100.csv", "")):
-        table = read_published(table_path(name), table_path(recipes) if recipes else None)
-        for run in read_runs(table).rows:
-            found += _peak_of_run(run)
+    for run in (run for name in (PUBLISHED, "nanotron_ultrascale_h100.csv") for run in published_rows(name)):
+        found += _peak_of_run(run)
     path = table_path("megatron_golden.csv")
     for row in csv.DictReader(gzip.decompress(path.read_bytes()).decode().splitlines()):
         found += _golden_peak(row)
