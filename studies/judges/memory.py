@@ -30,9 +30,12 @@ from traincast.estimate.memory.fits import REFUSED_ABOVE, chance_with
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.frameworks import MemoryPolicy
+from traincast.job.job import Job
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import model_over_base
+from traincast.schedules.check import checked_plan
+from traincast.schedules.plan import SchedulePlan
 
 CLUSTERS = {"A100": "a100", "H100": "h100", "GB200": "gb200"}
 GOLDEN, SWEEP = "golden runs of Megatron-LM", "nanotron"
@@ -88,10 +91,12 @@ def _peak_of_run(run: MeasuredRun) -> list[Peak]:
     if job.framework.name in OWN_SLACK:
         usual = replace(job.framework.memory, slack=MemoryPolicy().slack)
         job = replace(job, framework=replace(job.framework, memory=usual))
-    memory = JobMemory(job if run.cells.get(HOST_AHEAD) != "false" else without_waiting(job))
+    plan = _plan(job.pipeline.schedule, *_degrees(job), job.experts.pairs_passes)
+    whole = JobMemory(job, plan)
+    memory = whole if run.cells.get(HOST_AHEAD) != "false" else JobMemory(without_waiting(job), plan)
     stages = memory.stages
     printed = stages[0] if run.first_stage_memory else stages[memory.worst]
-    needs = memory.peak if run.peak_bytes is None else JobMemory(job).peak
+    needs = memory.peak if run.peak_bytes is None else whole.peak
     return [
         Peak(
             source=run.groups.source,
@@ -103,6 +108,16 @@ def _peak_of_run(run: MeasuredRun) -> list[Peak]:
             ran=run.outcome == "ok",
         )
     ]
+
+
+def _degrees(job: Job) -> tuple[int, int, int]:
+    return job.parallel.pp, job.parallel.vpp, job.parallel.microbatches
+
+
+@cache
+def _plan(schedule: str, pp: int, vpp: int, microbatches: int, pairs: bool) -> SchedulePlan:
+    """Return the plan of a pipeline, which many runs share."""
+    return checked_plan(schedule, pp, vpp, microbatches, pairs)
 
 
 def _meant(stage: StageMemory, meaning: str) -> float:
