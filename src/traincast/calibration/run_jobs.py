@@ -396,6 +396,8 @@ def _head_by_count(model: Model, row: Mapping[str, str]) -> Model:
         printed = float(row.get("params_b") or "nan") * GIGA
     except ValueError:
         raise ConfigError(f"is {row['params_b']!r}; it must be a number", "params_b") from None
+    if not (printed > 0 and model.tied_embeddings):
+        return model
     untied = replace(model, tied_embeddings=False)
     closer = abs(parameters(untied).total - printed) < abs(parameters(model).total - printed)
     return untied if closer else model
