@@ -397,6 +397,8 @@ def _head_by_count(model: Model, row: Mapping[str, str]) -> Model:
         printed = float(row.get("params_b") or "nan") * GIGA
     except ValueError:
         raise ConfigError(f"is {row['params_b']!r}; it must be a number", "params_b") from None
+    if not printed > 0:
+        return model
     other = replace(model, tied_embeddings=not model.tied_embeddings)
     closer = abs(parameters(other).total - printed) < abs(parameters(model).total - printed)
     return other if closer else model
