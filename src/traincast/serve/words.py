@@ -71,7 +71,12 @@ def _typed(name: str, value: Value) -> Any:  # noqa: ANN401
         return find_name(value, choices_of(field)) or value
     if field is not None and field.takes == "text":
         return value
-    return plain_number(value) if is_number(value) else value
+    return number_or_text(value)
+
+
+def number_or_text(value: Value) -> Value:
+    """Return the number that a text is; anything else as it is."""
+    return plain_number(value) if isinstance(value, str) and is_number(value) else value
 
 
 def _model(value: Value) -> str:
