@@ -108,7 +108,7 @@ _GOALS = ("days", "budget", "rank_by")
 def plan(asked: PlanRecord, bench: "Bench") -> PlanAnswer:
     """Find the best layouts of a job that leaves its layout open, on one cluster or several."""
     words = plan_words(asked.plan)
-    job = words_of(asked.job)
+    job = words_of(asked.job, bench.scratch)
     with bench.telling("planning"):
         found = _planned(job, words, bench)
     return plan_answer(asked, found)
