@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FILES = "files"
 """Folder of a task with what a page brought."""
+_KEPT = 3
 _PAUSE_S = 0.05
 """Least time between two words on how far a call is."""
 
@@ -41,6 +42,8 @@ class Bench:
         """Where the files of the call's task lie."""
         self.scratch = scratch()
         """Where what is described by a text is read from."""
+        self.kept: dict[bytes, object] = {}
+        """Plans that were made last, by what was asked."""
         self.warm = False
         """Whether compiled code is loaded."""
         self._study: Study | None = None
@@ -66,6 +69,10 @@ class Bench:
 
         api.predict(model="llama3-8b", cluster="h100", gpus=16, tp=2, pp=2, global_batch=16, seq_length=4096)
         self.warm = True
+
+    def keep(self, key: bytes, made: object) -> None:
+        """Keep the last few things that were made, for questions about them."""
+        self.kept = {**{name: each for name, each in list(self.kept.items())[-_KEPT + 1 :] if name != key}, key: made}
 
     def close(self) -> None:
         """Open no file from now on but of the code and of tasks."""

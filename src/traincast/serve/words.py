@@ -184,6 +184,18 @@ def command_of(job: Words, command: str = "predict") -> str:
     return " ".join(["traincast", command, *(shlex.quote(each) for each in _flags(job))])
 
 
+def python_of(job: Words) -> str:
+    """Return the program that says the same."""
+    words = [f"    {name}={_python(name, value)},\n" for name, value in said(job)]
+    return f"import traincast\n\nresult = traincast.predict(\n{''.join(words)})\nprint(result)\n"
+
+
+def _python(name: str, value: Value) -> str:
+    if name in _DESCRIBED:
+        return repr(_file_name(name, str(value)))
+    return repr(typed(name, value))
+
+
 def _flags(job: Words) -> Iterator[str]:
     for name, value in said(job):
         flag = flag_of(name)

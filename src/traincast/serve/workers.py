@@ -92,7 +92,7 @@ class Workers:
             If a newer call of the tab came before this one began.
         """
         job = _Job(call, asyncio.get_running_loop().create_future(), listener, tab, long)
-        if tab and not long:
+        if tab and listener is None:
             self._overtake(call.name, tab)
         self._waiting.append(job)
         self._hand_out()
@@ -104,7 +104,7 @@ class Workers:
 
     def _overtake(self, name: str, tab: str) -> None:
         """Take back what a tab asked before and nobody has begun."""
-        old = [each for each in self._waiting if not each.long and each.tab == tab and each.call.name == name]
+        old = [each for each in self._waiting if not each.listener and each.tab == tab and each.call.name == name]
         for job in old:
             self._waiting.remove(job)
             if not job.answer.done():
