@@ -157,6 +157,8 @@ def _plain(value: Any) -> Value:  # noqa: ANN401
 
 
 _MOST_OTHERS = 5
+_UNUSUAL = ("fp32", "tf32")
+"""Precisions that nobody trains a large model in."""
 _OF_ZERO = (0, 1, 2, 3)
 
 
@@ -216,5 +218,5 @@ def _others(name: str, value: Value) -> list[Value]:
         return [not value]
     if name == "zero":
         return [each for each in _OF_ZERO if each != value]
-    known = choices_of(field) if field.takes == "choice" else ()
+    known = [each for each in choices_of(field) if each not in _UNUSUAL] if field.takes == "choice" else []
     return [each for each in known if each != value][:_MOST_OTHERS]

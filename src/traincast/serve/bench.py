@@ -1,10 +1,12 @@
 """What a call has to work with in a worker."""
 
+import ctypes
+import gc
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +71,15 @@ class Bench:
 
         api.predict(model="llama3-8b", cluster="h100", gpus=16, tp=2, pp=2, global_batch=16, seq_length=4096)
         self.warm = True
+
+    def tidy(self) -> None:
+        """Make ready for the next call while nobody waits: load compiled code, give back memory."""
+        if not self.warm:
+            self.warm_up()
+        gc.collect()
+        with suppress(OSError, AttributeError):
+            # What C's allocator keeps, which after large programs is a lot (glibc alone has this).
+            ctypes.CDLL(None).malloc_trim(0)
 
     def keep(self, key: bytes, made: object) -> None:
         """Keep the last few things that were made, for questions about them."""

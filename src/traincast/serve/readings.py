@@ -1,12 +1,12 @@
 """What people paste: flags, scripts, recipes, configuration files, command lines; read as the fields of a form."""
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 
 from traincast import api
@@ -163,17 +163,13 @@ def _value(value: Any) -> Value:  # noqa: ANN401
 
 
 def _as_text(value: Any) -> str:  # noqa: ANN401
-    """Return a model or a cluster that was made of a text as the text of a file."""
-    from traincast.dialects.writing import toml_of
-    from traincast.report.plain import plain
+    """Return a model or a cluster that was made of a text as the JSON of its table."""
+    from traincast.hardware.cluster import Cluster
+    from traincast.hardware.clusters import cluster_table
+    from traincast.tables import as_table
 
-    table = plain(value)
-    if not isinstance(table, dict):
-        return str(value)
-    kept = {name: each for name, each in table.items() if each not in (None, [], {}) and name not in ("notes", "blocks")}
-    flat = {name: each for name, each in kept.items() if not isinstance(each, dict)}
-    nested: dict[str, dict[str, Any]] = {name: each for name, each in kept.items() if isinstance(each, dict)}
-    return toml_of({"": flat, **nested}) if nested else json.dumps(flat)
+    table = cluster_table(value) if isinstance(value, Cluster) else as_table(value, leave_out=("notes",))
+    return msgspec.json.encode(table).decode()
 
 
 def _own(text: str, bench: "Bench") -> Reading:

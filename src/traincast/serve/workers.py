@@ -20,7 +20,7 @@ Listener = Callable[[Message], None]
 FEWEST, MOST = 2, 3
 """Workers: one more than a long call needs, and no more than leaves memory for others (250 MB each)."""
 _ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-_CALLS, _RESIDENT_BYTES = 5_000, 450 * 2**20
+_CALLS, _RESIDENT_BYTES = 5_000, 300 * 2**20
 """Calls after which a worker makes room for a fresh one, and memory above which it does."""
 
 
