@@ -124,6 +124,9 @@ export class Layouts {
   }
 }
 
+/** Return the fields of a layout that say which one it is. */
+export const told = (row, fields) => Object.fromEntries(Object.entries(row).filter(([name, value]) => fields.get(name)?.axis && value !== null && value !== undefined));
+
 const asField = (value) => (value === true ? "on" : value === false ? "off" : value);
 
 /** Return the job of the form without what a plan decides. */
