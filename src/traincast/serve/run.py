@@ -1,0 +1,113 @@
+"""Start the server: workers first, which take longest, then the page."""
+
+import asyncio
+import secrets
+import socket
+import sys
+import webbrowser
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from traincast.errors import ConfigError
+from traincast.serve.workers import Workers
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Addresses that only this machine reaches."""
+
+
+class Address(Struct, frozen=True, kw_only=True):
+    """Where a server listens, and who may come."""
+
+    host: str = LOOPBACK[0]
+    port: int = 0
+    """0: any that is free."""
+    token: str | None = None
+    """What who comes must know; None: nothing."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names that the server goes under, with its port."""
+        machine = [] if self.host in LOOPBACK else [socket.gethostname(), socket.getfqdn(), self.host]
+        names = [f"[{each}]" if ":" in each else each for each in (*LOOPBACK, *machine)]
+        return [each for name in names for each in ((name, f"{name}:{self.port}") if self.port == 80 else (f"{name}:{self.port}",))]
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.port}/{f'?token={self.token}' if self.token else ''}"
+
+
+def serve(
+    host: str, port: int, *, token: bool = False, fragment: str = "", tell: Callable[[str], None], browser: bool = True
+) -> None:
+    """Serve until somebody says stop; `tell` is told the address once it can be opened.
+
+    Parameters
+    ----------
+    host, port
+        Where to listen; a port of 0 is any that is free.
+    token : bool
+        Whether a token is asked for on this machine, too; from elsewhere it always is.
+    fragment : str
+        State that the page opens with, after ``#``.
+    tell
+        Takes the address.
+    browser : bool
+        Whether to open a browser.
+
+    Raises
+    ------
+    ConfigError
+        If nothing can listen there.
+    """
+    asyncio.run(_serve(host, port, token or host not in LOOPBACK, fragment, tell, browser))
+
+
+async def _serve(host: str, port: int, token: bool, fragment: str, tell: Callable[[str], None], browser: bool) -> None:
+    workers = Workers()
+    await workers.start()
+    try:
+        listener = _listener(host, port)
+        address = Address(
+            host=host, port=listener.getsockname()[1], token=secrets.token_urlsafe(24) if token else None
+        )
+        # While workers load what they need.
+        import uvicorn
+
+        from traincast.serve.app import application
+        from traincast.serve.guard import Guard
+
+        app = Guard(application(workers), address.names, address.token, any_address=host not in LOOPBACK)
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        opening = asyncio.create_task(_announce(server, f"{address.url}{fragment}", tell, browser))
+        await server.serve([listener])
+        await opening
+    finally:
+        await workers.close()
+
+
+async def _announce(server: object, url: str, tell: Callable[[str], None], browser: bool) -> None:
+    while not (getattr(server, "started", False) or getattr(server, "should_exit", False)):
+        await asyncio.sleep(0.01)
+    tell(url)
+    if browser:
+        await asyncio.to_thread(webbrowser.open, url)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    if sys.platform != "win32":
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror}); choose another --port or --host") from None
+    listener.listen(128)
+    return listener
