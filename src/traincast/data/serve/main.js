@@ -1,5 +1,6 @@
 // The shell: what is there, which view shows, and what every view is handed.
 
+import { allFields } from "./fields.js";
 import { Form } from "./form.js";
 import { Server } from "./server.js";
 import { EMPTY, FIRST_JOB, State, decode, encode, jobAsTyped, letter, MOST_SCENARIOS } from "./state.js";
@@ -13,7 +14,7 @@ const QUIET_BEFORE_URL_MS = 150;
 class App {
   constructor(state, about, server) {
     Object.assign(this, { store: state, about, server, listeners: new Map() });
-    this.fields = new Map((about.fields ?? []).map((field) => [field.name, field]));
+    this.fields = allFields(about);
   }
 
   get state() { return this.store.value; }
@@ -60,6 +61,9 @@ class App {
     this.listeners.get(event).add(listener);
     return () => this.listeners.get(event).delete(listener);
   }
+
+  /** Take the person to a field of the form. */
+  focusField(name) { this.emit("field", name); }
 
   emit(event, ...data) { for (const listener of this.listeners.get(event) ?? []) listener(...data); }
 }

@@ -4,7 +4,7 @@
 export class Refused extends Error {
   constructor(status, error = {}) {
     super(error.message || error.what || `The server answered ${status}.`);
-    Object.assign(this, { status, kind: error.kind ?? "error", what: error.what ?? "", where: error.where ?? "", hint: error.hint ?? "", over: error.over ?? null });
+    Object.assign(this, { kind: "error", what: "", where: "", hint: "", remedies: [], ...error, status });
   }
 }
 
@@ -13,19 +13,15 @@ export class Unreachable extends Error {
   constructor() { super("The server does not answer. Start it again with: traincast serve"); }
 }
 
-const isNewer = (error) => error?.name === "AbortError";
+const isNewer = (error) => error?.name === "AbortError" || error?.kind === "superseded";
 
 export class Server {
   constructor() {
     this.page = crypto.randomUUID();
     this.running = new Map();
-    this.token = new URLSearchParams(location.search).get("token");
   }
 
-  headers(more = {}) {
-    const token = this.token ? { Authorization: `Bearer ${this.token}` } : {};
-    return { "X-Traincast-Page": this.page, ...token, ...more };
-  }
+  headers(more = {}) { return { "X-Traincast-Tab": this.page, ...more }; }
 
   /** GET a path. */
   get(path) { return this.fetch(path, { headers: this.headers() }); }
@@ -68,7 +64,7 @@ export class Server {
     }
     const isJson = (answer.headers.get("Content-Type") ?? "").includes("json");
     if (answer.ok) return isJson ? answer.json() : answer.arrayBuffer();
-    throw new Refused(answer.status, isJson ? (await answer.json()).error : {});
+    throw new Refused(answer.status, isJson ? (await answer.json()).error ?? {} : {});
   }
 
   /**
@@ -76,8 +72,7 @@ export class Server {
    * Returns a function that stops listening.
    */
   follow(task, handlers) {
-    const query = new URLSearchParams({ page: this.page, ...(this.token ? { token: this.token } : {}) });
-    const source = new EventSource(`/api/tasks/${encodeURIComponent(task)}/events?${query}`);
+    const source = new EventSource(`/api/tasks/${encodeURIComponent(task)}/events`);
     let over = false;
     const stop = () => { over = true; source.close(); };
     for (const name of ["progress", "points", "done", "failed"]) {

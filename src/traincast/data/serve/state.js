@@ -40,12 +40,19 @@ export async function decode(fragment) {
 }
 
 const isRecord = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
-const asTyped = (value) => (Array.isArray(value) ? value.join(",") : isRecord(value) ? JSON.stringify(value) : String(value));
+const isOpen = (value) => value === null || value === undefined || value === "" || (Array.isArray(value) && !value.length);
+
+/** Return a value as one would type it; a list of changes stays a list, as each may have commas. */
+function asTyped(field, value) {
+  if (Array.isArray(value)) return field === "what_if" ? value.map(String) : value.join(",");
+  if (typeof value === "boolean") return value ? "on" : "off";
+  return isRecord(value) ? Object.entries(value).map(([key, each]) => `${key}=${each}`).join(",") : String(value);
+}
 
 /** Return a job with every value as text, as one would type it; what is empty is left out. */
 export function jobAsTyped(job) {
-  const kept = Object.entries(job ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return Object.fromEntries(kept.map(([field, value]) => [field, asTyped(value)]));
+  const kept = Object.entries(job ?? {}).filter(([, value]) => !isOpen(value));
+  return Object.fromEntries(kept.map(([field, value]) => [field, asTyped(field, value)]));
 }
 
 /** Return a state that the page can hold whatever came from outside; null where it is none. */

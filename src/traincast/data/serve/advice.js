@@ -1,0 +1,105 @@
+// What would help, each a click that applies it; what was assumed, each with what it may cost and a way to replace it.
+
+import { labelOf } from "./fields.js";
+import { button, card, el, put, toast, write } from "./ui.js";
+
+const slow = (text) => el("p", { class: "hint", role: "status" }, text);
+
+/** Apply fields to the job at hand, with a way back. */
+function apply(app, fields, said) {
+  app.change(fields);
+  toast(said, { action: { text: "Undo", run: () => app.store.undo() } });
+}
+
+export class Advice {
+  constructor(app) {
+    this.app = app;
+    this.body = el("div", { class: "advice" }, slow("Trying what could be changed…"));
+    this.root = card("What would help", { id: "advice" }, this.body);
+  }
+
+  async ask(job) {
+    this.body.classList.add("waiting");
+    try {
+      const answer = await this.app.server.ask("/api/advice", { job }, { slot: "advice" });
+      if (answer) this.show(answer);
+    } catch (error) {
+      put(this.body, slow(error.message));
+    }
+    this.body.classList.remove("waiting");
+  }
+
+  show({ advice = [], what_if: changes = [] }) {
+    const keeps = advice.filter((each) => !each.changes_numerics);
+    const rest = advice.filter((each) => each.changes_numerics);
+    const list = (title, some) => (some.length ? [el("h3", {}, title), el("ul", { class: "choices" }, some.map((each) => this.one(each)))] : []);
+    put(this.body, advice.length ? null : slow("No change that we know makes this step faster."), list("The same numbers learned", keeps),
+      list("Changes what a model learns from", rest), changes.length ? this.whatIfs(changes) : null);
+  }
+
+  one(each) {
+    const fields = each.apply ?? {};
+    const about = [each.switch, each.needs, each.memory?.text ?? each.memory].filter((text) => typeof text === "string" && text);
+    return el("li", {},
+      el("div", { class: "choice" }, el("p", {}, each.text), about.length ? el("p", { class: "hint" }, about.join("; ")) : null),
+      el("p", { class: "saving better" }, `−${each.saving.text}`, range(each.saving)),
+      Object.keys(fields).length ? button("Apply", () => apply(this.app, fields, `Applied: ${each.text}.`), { class: "small", "aria-label": `Apply: ${each.text}` }) : el("span"));
+  }
+
+  whatIfs(changes) {
+    return el("details", {}, el("summary", {}, "If the hardware or the code were better"), el("ul", { class: "choices" }, changes.map((each) => el("li", {},
+      el("div", { class: "choice" }, el("p", {}, each.means ?? each.text), el("p", { class: "hint" }, each.change ?? "")),
+      el("p", { class: "saving better" }, `−${each.saving.text}`, range(each.saving)), el("span")))));
+  }
+}
+
+const range = ({ low, high }) => (low !== undefined && low !== null && high !== undefined && high !== null ? el("small", { class: "hint" }, `${low.text ?? low} to ${high.text ?? high}`) : null);
+
+export class Assumptions {
+  constructor(app) {
+    this.app = app;
+    this.worth = new Map();
+    this.list = el("ul", { class: "choices" });
+    this.minor = el("ul", { class: "choices" });
+    this.count = el("summary", {});
+    this.rest = el("details", {}, this.count, this.minor);
+    this.root = card("Assumed", { id: "assumptions", note: "What the job does not say. Give your own value where yours differs." }, this.list, this.rest);
+  }
+
+  show({ assumptions = [] }) {
+    const key = JSON.stringify(assumptions);
+    if (key === this.key) return;
+    this.key = key;
+    this.worth.clear();
+    const told = assumptions.filter((each) => !each.minor);
+    const minor = assumptions.filter((each) => each.minor);
+    put(this.list, told.length ? told.map((each) => this.one(each)) : el("li", { class: "hint" }, "Nothing that moves the step much."));
+    put(this.minor, minor.map((each) => this.one(each)));
+    write(this.count, `${minor.length} more that hardly move the step`);
+    this.rest.hidden = !minor.length;
+  }
+
+  one(each) {
+    const worth = el("p", { class: "saving hint" });
+    const others = el("p", { class: "row others" });
+    if (each.field) this.worth.set(each.field, { worth, others });
+    const known = each.field && this.app.fields.has(each.field);
+    return el("li", {}, el("div", { class: "choice" }, el("p", {}, each.text), others), worth,
+      known ? button("Set", () => this.app.focusField(each.field), { class: "small", "aria-label": `Set ${labelOf(each.field)}` }) : el("span"));
+  }
+
+  /** Ask what the assumed values may cost: the step with each other value. */
+  async ask(job) {
+    try {
+      const answer = await this.app.server.ask("/api/assumptions", { job }, { slot: "assumptions" });
+      for (const each of answer?.assumptions ?? []) this.tell(each);
+    } catch { /* the list stays as it is: its worth is a hint only */ }
+  }
+
+  tell({ field, may_cost: cost, others = [] }) {
+    const places = this.worth.get(field);
+    if (!places) return;
+    write(places.worth, cost?.text ? `up to ${cost.text}` : "");
+    put(places.others, others.map(({ value, text }) => button(`${value}: ${text}`, () => apply(this.app, { [field]: value }, `${labelOf(field)} is ${value}.`), { class: "small quiet" })));
+  }
+}
