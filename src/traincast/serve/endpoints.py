@@ -42,7 +42,7 @@ class Endpoint(Struct, frozen=True):
 
 
 def _endpoint(run: Callable[[Any, Any], Any], *, long: bool = False) -> Endpoint:
-    hints = get_type_hints(run, localns={"Worker": object})
+    hints = get_type_hints(run, localns={"Bench": object})
     return Endpoint(run.__name__, run, next(iter(hints.values())), hints["return"], long)
 
 

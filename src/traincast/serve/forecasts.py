@@ -12,7 +12,7 @@ from traincast.serve.words import Value, command_of, predicted
 
 if TYPE_CHECKING:
     from traincast.diagnostics import Note
-    from traincast.serve.worker import Worker
+    from traincast.serve.bench import Bench
     from traincast.simulation.result import Result
 
 
@@ -89,10 +89,10 @@ class Forecast(Struct, frozen=True, kw_only=True):
     """How long it took."""
 
 
-def forecast(asked: JobRecord, worker: "Worker") -> Forecast:
+def forecast(asked: JobRecord, bench: "Bench") -> Forecast:
     """Forecast one step of a job."""
     begin = time.perf_counter()
-    result = replace(predicted(asked.job, worker.study), advice=())
+    result = replace(predicted(asked.job, bench), advice=())
     assumptions, warnings = notes_of(result)
     return Forecast(
         result=report.result_to_dict(result),
