@@ -46,6 +46,7 @@ class Explorer {
   stage() {
     this.part("tip", "div", { class: "tip", role: "tooltip", hidden: "" });
     const canvas = this.part("canvas", "canvas", {
+      class: "canvas",
       tabindex: "0", role: "application", "aria-describedby": `${this.prefix}details`,
       "aria-label": "Operations of the ranks over time; arrow keys go from one to the next",
     });

@@ -1,12 +1,15 @@
 // What a plan is held to, edited where it is read: values and limits of the layout, memory, and the run that is costed.
 
-import { button, el, put } from "./ui.js";
+import { labelOf } from "./fields.js";
+import { button, el } from "./ui.js";
 
 const FIRST = ["tp", "pp", "cp", "ep", "vpp", "micro_batch", "zero", "recompute"];
-const RUN = [
+const WORDS = [
   { name: "headroom", title: "Memory left free", placeholder: "enough", tip: "Share of the GPU's memory that stays free, such as 10%; by default so much that running out of it is very unlikely." },
-  { name: "tokens", title: "Tokens of the run", placeholder: "1T", tip: "Days and money are told of a run of so many tokens, such as 15T." },
-  { name: "gpu_hour_price", title: "Price of a GPU-hour", placeholder: "none", tip: "What an hour of a GPU costs, such as 2.5: money is told, too." },
+];
+const RUN = [
+  { name: "tokens", title: "Tokens of the run", placeholder: "none", tip: "Days and money are told of a run of so many tokens, such as 15T." },
+  { name: "gpu_hour_price", title: "Cost of a GPU-hour", placeholder: "none", tip: "What an hour of a GPU costs, such as 2.5: money is told, too." },
 ];
 const AT_MOST = /^(?:<=|≤|<|max\s)\s*(\d+)$/i;
 
@@ -25,10 +28,13 @@ export function withLimit(plan, name, typed) {
 }
 
 /** Return what the server is told of a plan: its words, without what is only of the chart. */
-export function planWords({ x, y, colour, hold, filter, ...words }) { return words; }
+export function planWords({ x, y, colour, hold, fix, ...words }) {
+  const held = Object.entries(fix ?? {}).map(([name, values]) => `${name}=${values}`).join(" ");
+  return held ? { ...words, fix: held } : words;
+}
 
 /** Count what a plan is held to. */
-export const limitsOf = (plan) => Object.keys(planWords(plan)).filter((name) => name !== "fix").length + Object.keys(plan.fix ?? {}).length;
+export const limitsOf = ({ fix, ...plan }) => Object.keys(planWords(plan)).length + Object.keys(fix ?? {}).length;
 
 export class Constraints {
   constructor(app) {
@@ -41,8 +47,8 @@ export class Constraints {
     this.hold = this.check("hold", "Keep the layout that the form says", "What the form says of the layout is then fixed; else all of it is planned.");
     this.full = this.check("space", "All that can be run", "Also layouts that nobody would run: a larger space, which takes longer.", "full");
     const rest = axes.filter((field) => !first.includes(field));
-    this.root = el("div", { class: "limits" },
-      el("div", { class: "limits-of" }, first.map((field) => this.field(field)), RUN.map((each) => this.word(each))),
+    this.root = el("div", { class: "limits", role: "group", "aria-label": "What the plan is held to" },
+      el("div", { class: "limits-of" }, first.map((field) => this.field(field)), WORDS.map((each) => this.word(each)), RUN.map((each) => this.ofRun(each))),
       el("details", {}, el("summary", {}, "More of the layout"), el("div", { class: "limits-of" }, rest.map((field) => this.field(field)))),
       el("div", { class: "row" }, this.hold, this.full, this.clear));
   }
@@ -63,7 +69,7 @@ export class Constraints {
     const tip = `${field.help} Here: one value, several with commas${limited}; empty plans it.`;
     const choices = field.choices?.length ? el("datalist", { id: `of-${field.name}` }, field.choices.map((value) => el("option", { value }))) : null;
     const list = choices ? { list: `of-${field.name}` } : {};
-    const made = this.input(field.name, field.title ?? field.name.replaceAll("_", " "), { placeholder: "any", "data-tip": tip, ...list }, (typed) => this.update(withLimit(this.plan, field.name, typed)));
+    const made = this.input(field.name, labelOf(field.name), { placeholder: "any", "data-tip": tip, ...list }, (typed) => this.update(withLimit(this.plan, field.name, typed)));
     if (choices) made.append(choices);
     return made;
   }
@@ -75,6 +81,11 @@ export class Constraints {
     });
   }
 
+  /** A field of the whole run, which the form has, too. */
+  ofRun({ name, title, placeholder, tip }) {
+    return this.input(name, title, { placeholder, "data-tip": tip }, (typed) => this.app.change({ [name]: typed.trim() || null }));
+  }
+
   check(name, title, tip, value = true) {
     const box = el("input", { type: "checkbox", onchange: () => {
       const { [name]: _, ...rest } = this.plan;
@@ -84,12 +95,17 @@ export class Constraints {
     return el("label", { "data-tip": tip }, box, ` ${title}`);
   }
 
+  textOf(plan, name) {
+    if (RUN.some((each) => each.name === name)) return this.app.job[name] ?? "";
+    return WORDS.some((each) => each.name === name) ? plan[name] ?? "" : limitText(plan, name);
+  }
+
   /** Show what the state says. */
   show(plan) {
     for (const [name, input] of this.inputs) {
       if (input === document.activeElement && input.type === "text") continue;
       if (input.type === "checkbox") input.checked = Boolean(plan[name]);
-      else input.value = RUN.some((each) => each.name === name) ? plan[name] ?? "" : limitText(plan, name);
+      else input.value = this.textOf(plan, name);
       input.classList.toggle("said", input.type === "text" && input.value !== "");
     }
     this.clear.disabled = !limitsOf(plan) && !plan.hold;

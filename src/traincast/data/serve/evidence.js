@@ -15,7 +15,7 @@ export function small(caption, columns, rows) {
 export function whatItIs(answer) {
   const of = (each) => el("details", { open: answer.inspect.length < 3 }, el("summary", {}, el("strong", {}, each.file), ` ${each.format ?? ""}`),
     facts(each.facts ?? []), each.problems?.length ? el("ul", { class: "notes" }, each.problems.map((text) => el("li", { class: "note" }, text))) : null);
-  return card("What it is", {}, answer.inspect.map(of));
+  return card("What it is", { wide: true }, answer.inspect.map(of));
 }
 
 /** The step, and the measured beside the simulated one. */
@@ -24,7 +24,7 @@ export function theStep(answer) {
   if (!shown) return null;
   const off = measured ? shown.step.value / measured.value - 1 : 0;
   const beside = measured ? el("p", {}, `Measured ${measured.text}: the simulation is ${(100 * Math.abs(off)).toFixed(1)} % ${off < 0 ? "below" : "above"}.`) : null;
-  return card("The step", {}, el("p", { class: "plan-headline" }, shown.step.text), beside, forecastLines(answer));
+  return card("The step", {}, el("p", { class: "plan-headline" }, shown.step.text), beside, forecastLines(answer, { parts: !answer.timeline }));
 }
 
 /** The ranks that are slower than their peers; `show(rank)` brings one into view. */

@@ -99,13 +99,13 @@ class ExplainView {
     speak(answer.headline ?? (answer.shown ? `${this.name}: the step takes ${answer.shown.step.text}` : `${this.name} is read`));
   }
 
-  show() {}
-
-  hide() {}
 }
 
 export default {
   name: "explain",
   title: "Explain",
-  mount(root, app) { return new ExplainView(root, app); },
+  mount(root, app) {
+    new ExplainView(root, app);
+    return { show() {}, hide() {} };
+  },
 };

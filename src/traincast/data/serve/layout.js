@@ -1,6 +1,6 @@
 // A layout of a plan in full: its forecast, why it is not the best, its flags for each framework, its timeline.
 
-import { told } from "./layouts.js";
+import { UNITS, told } from "./layouts.js";
 import { StepView } from "./timeline.js";
 import { button, card, copy, download, el, empty, failure, put, toast } from "./ui.js";
 
@@ -12,7 +12,7 @@ export function facts(pairs) {
 }
 
 /** What a forecast says, in lines: the step with its interval, rates, memory, and where the time goes. */
-export function forecastLines({ shown }) {
+export function forecastLines({ shown }, { parts = true } = {}) {
   const memory = shown.memory?.length ? shown.memory.reduce((a, b) => (b.peak.value > a.peak.value ? b : a)) : null;
   return [
     facts([
@@ -20,7 +20,7 @@ export function forecastLines({ shown }) {
       ["tokens/s", shown.tokens_per_s?.text], ["MFU", shown.mfu?.text],
       ["memory", memory ? `${memory.peak.text}${memory.limit ? ` of ${memory.limit.text}` : ""}, stage ${memory.stage}` : null],
     ]),
-    shown.breakdown?.length ? facts(shown.breakdown.map((part) => [part.label, `${part.text}, ${part.share_text}`])) : null,
+    parts && shown.breakdown?.length ? facts(shown.breakdown.map((part) => [part.label, `${UNITS.s(part.seconds)}, ${part.share_text}`])) : null,
   ];
 }
 
@@ -35,9 +35,12 @@ export class LayoutCard {
       FRAMEWORKS.map(([as, name]) => button(name, () => this.flags(as, name), { class: "small", "data-tip": `This layout for ${name}` })));
     this.step = new StepView(app);
     this.content = el("div", { hidden: true }, this.title, this.actions,
-      el("div", { class: "layout-parts" }, this.parts.forecast, el("div", {}, this.parts.why, this.parts.flags)), this.step.root);
+      el("div", { class: "layout-parts" }, this.parts.why, this.parts.forecast, this.parts.flags));
     this.nothing = empty("No layout is chosen", "Click a point of the chart or a row of the table: here are its forecast, its timeline, its flags, and why it is not the best.");
-    this.root = card("Layout", { id: "layout", wide: true }, this.nothing, this.content);
+    this.root = card("Layout", { id: "layout" }, this.nothing, this.content);
+    this.root.classList.add("layout-card");
+    this.timelineRoot = card("Timeline of the layout", { id: "layout-timeline", wide: true, tools: [button("Close", () => this.closeTimeline(), { symbol: "close" })] }, this.step.root);
+    this.timelineRoot.hidden = true;
   }
 
   get job() { return this.layouts.job(this.base, this.row, this.app.fields); }
@@ -47,7 +50,7 @@ export class LayoutCard {
     Object.assign(this, { row, base, words });
     this.nothing.hidden = row !== null;
     this.content.hidden = row === null;
-    this.step.clear();
+    this.closeTimeline();
     for (const part of Object.values(this.parts)) put(part);
     if (row === null) return;
     put(this.title, this.layouts.line(row), row.tied ? el("span", { class: "badge" }, "too close to tell from the best") : null);
@@ -89,9 +92,15 @@ export class LayoutCard {
     this.parts.flags.scrollIntoView({ block: "nearest" });
   }
 
+  closeTimeline() {
+    this.step.clear();
+    this.timelineRoot.hidden = true;
+  }
+
   timeline() {
+    this.timelineRoot.hidden = false;
     this.step.show(() => this.app.server.ask("/api/timeline", { job: this.job }, { slot: "timeline" }));
-    this.step.root.scrollIntoView({ block: "nearest" });
+    this.timelineRoot.scrollIntoView({ block: "start" });
   }
 
   /** Put the layout into the form of the scenario. */

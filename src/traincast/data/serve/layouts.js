@@ -1,5 +1,6 @@
 // The layouts of a plan as records with columns: what the server tells, how it is shown, what stands out.
 
+import { labelOf } from "./fields.js";
 import { jobAsTyped } from "./state.js";
 
 const BINARY = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
@@ -36,6 +37,7 @@ const TIPS = {
 };
 const SHOWN_FIRST = ["text", "step_s", "peak_bytes", "days", "cost", "tied", "simulated"];
 export const LESS_IS_BETTER = new Set(["step_s", "peak_bytes", "days", "cost", "gpu_hours", "energy_mwh"]);
+const DEGREES = ["tp", "pp", "vpp", "cp", "ep", "etp", "zero"];
 const TELLING = ["tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "zero", "recompute", "schedule"];
 
 /** The layouts that are known by now. */
@@ -65,7 +67,7 @@ export class Layouts {
     this.final = true;
   }
 
-  title(name) { return this.fields.get(name)?.title ?? KNOWN[name]?.[0] ?? name.replaceAll("_", " "); }
+  title(name) { return this.fields.get(name)?.title ?? KNOWN[name]?.[0] ?? (DEGREES.includes(name) ? labelOf(name) : name.replaceAll("_", " ")); }
 
   unit(name) {
     const said = this.fields.get(name)?.unit ?? KNOWN[name]?.[1];
@@ -129,9 +131,12 @@ export const told = (row, fields) => Object.fromEntries(Object.entries(row).filt
 
 const asField = (value) => (value === true ? "on" : value === false ? "off" : value);
 
-/** Return the job of the form without what a plan decides. */
+/** Fields that change the numbers, or what runs, and are no layout: what the form says of them holds. */
+const HELD = new Set(["precision", "cp_kind", "moe_dispatcher"]);
+
+/** Return the job of the form without the layout, which a plan decides. */
 export function openJob(job, fields) {
-  return Object.fromEntries(Object.entries(job).filter(([name]) => !fields.get(name)?.axis));
+  return Object.fromEntries(Object.entries(job).filter(([name]) => !fields.get(name)?.axis || HELD.has(name)));
 }
 
 /** Return the rows that no other is better than in both, the best in `x` first; both the less the better. */

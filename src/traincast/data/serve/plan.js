@@ -39,14 +39,15 @@ class PlanView {
       return [name, { select, label: el("label", {}, `${title} `, select) }];
     }));
     const { app } = this;
-    const chart = card("Layouts", { id: "plan-chart", wide: true, tools: this.scatter.figure.tools },
+    const chart = card("Layouts", { id: "plan-chart", tools: this.scatter.figure.tools },
       el("div", { class: "row chart-tools" }, Object.values(this.selects).map((each) => each.label)), this.scatter.legend, this.scatter.figure.root);
     this.limited = el("span", { class: "hint" });
     put(root, el("div", { class: "cards" },
       el("section", { class: "card wide plan-head", "aria-label": "Search" }, el("div", { class: "row" }, this.headline, el("span", { class: "row plan-tools" }, this.go, this.stop)),
         el("div", { class: "row plan-progress" }, this.meter, this.what), this.facts, this.wrong),
-      el("section", { class: "card wide" }, el("details", { open: true }, el("summary", {}, el("h2", { class: "in-line" }, "Held to"), " ", this.limited), this.constraints.root)),
-      chart, card("All of them", { id: "plan-table", wide: true }, this.table.root), this.layout.root));
+      el("section", { class: "card wide" }, el("details", { open: matchMedia("(min-width: 861px)").matches }, el("summary", {}, el("h2", { class: "in-line" }, "Held to"), " ", this.limited), this.constraints.root)),
+      chart, this.layout.root, this.layout.timelineRoot, card("All of them", { id: "plan-table", wide: true }, this.table.root)));
+    chart.classList.add("chart-card");
   }
 
   get axes() {

@@ -7,7 +7,8 @@ import { chip, el, put } from "./ui.js";
 const PALETTE = ["compute", "tp", "backward", "pp", "cp", "ep", "dp", "weight", "recompute", "copy", "gap", "mp"];
 export const MOST_COLOURS = PALETTE.length;
 const SPREAD_OF_LOG = 20;
-const HEIGHT = 380;
+const HEIGHT = 400;
+const GIB = 2 ** 30;
 
 const ordered = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a) > String(b) ? 1 : -1);
 
@@ -44,7 +45,8 @@ export class Scatter {
     const hues = [...this.hues].map(([value, hue]) => el("span", {}, chip(hue), named(value)));
     const title = this.axes.colour ? el("span", {}, `${this.layouts.title(this.axes.colour)}:`) : null;
     return [title, ...hues, this.front.length > 1 ? el("span", {}, el("span", { class: "dash", "aria-hidden": "true" }), "Pareto set") : null,
-      this.tied.length > 1 ? el("span", {}, el("span", { class: "ring", "aria-hidden": "true" }), "too close to tell from the best") : null];
+      this.tied.length > 1 ? el("span", {}, el("span", { class: "ring", "aria-hidden": "true" }), "too close to tell from the best") : null,
+      this.layouts.final ? el("span", {}, "large: simulated, pale: estimated") : null];
   }
 
   hue(row) { return this.hues.get(row[this.axes.colour] ?? null) ?? colour("compute"); }
@@ -56,24 +58,28 @@ export class Scatter {
     return LESS_IS_BETTER.has(x) && LESS_IS_BETTER.has(y) && x !== y ? paretoSet(this.rows, x, y) : [];
   }
 
+  /** What is drawn of a column: bytes in GiB, so that the marks of an axis are round. */
+  of(name) { return this.layouts.unit(name) === "bytes" ? (row) => row[name] / GIB : (row) => row[name]; }
+
   scale(name) {
-    const layouts = this.layouts;
-    const values = this.rows.map((row) => row[name]);
+    const values = this.rows.map(this.of(name));
     const [least, most] = values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
     const log = least > 0 && most / least > SPREAD_OF_LOG;
-    return { label: layouts.title(name), type: log ? "log" : "linear", nice: !log, grid: true, labelArrow: "none", tickFormat: UNITS[layouts.unit(name)], ticks: 6 };
+    const unit = this.layouts.unit(name);
+    const format = unit === "bytes" ? (value) => value.toLocaleString("en") : UNITS[unit];
+    return { label: `${this.layouts.title(name)}${unit === "bytes" ? ", GiB" : ""}`, type: log ? "log" : "linear", nice: !log, grid: true, labelArrow: "none", tickFormat: format, ticks: 6 };
   }
 
   draw(width) {
     const Plot = window.Plot;
-    const { x, y } = this.axes;
+    const [x, y] = [this.of(this.axes.x), this.of(this.axes.y)];
     const sure = (row) => row.simulated || !this.layouts.final;
     const [pale, solid] = [this.rows.filter((row) => !sure(row)), this.rows.filter(sure)];
     const dots = (rows, more) => Plot.dot(rows, { x, y, fill: (row) => this.hue(row), ...more });
     const ringed = (rows, r, stroke) => Plot.dot(rows, { x, y, r, fill: "none", stroke: colour(stroke), strokeWidth: 2 });
     return {
       height: HEIGHT, marginLeft: 72, marginBottom: 42, marginRight: 22,
-      x: { ...this.scale(x), ticks: Math.max(3, Math.floor(width / 130)) }, y: this.scale(y), color: { type: "identity" },
+      x: { ...this.scale(this.axes.x), ticks: Math.max(3, Math.floor(width / 110)) }, y: this.scale(this.axes.y), color: { type: "identity" },
       marks: [
         Plot.line(this.front, { x, y, stroke: colour("accent"), strokeWidth: 1.6, strokeDasharray: "5 4" }),
         dots(pale, { r: 3, fillOpacity: 0.4 }), dots(solid, { r: this.layouts.final ? 5 : 3, fillOpacity: 0.9 }),
