@@ -2,10 +2,13 @@
 
 import asyncio
 import secrets
+import shutil
 import socket
 import sys
 import webbrowser
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
 
 from msgspec import Struct
 
@@ -66,7 +69,9 @@ def serve(
 
 
 async def _serve(host: str, port: int, token: bool, fragment: str, tell: Callable[[str], None], browser: bool) -> None:
-    workers = Workers()
+    # No other user can read what is in it.
+    root = Path(mkdtemp(prefix="traincast-"))
+    workers = Workers(root)
     await workers.start()
     try:
         listener = _listener(host, port)
@@ -78,17 +83,23 @@ async def _serve(host: str, port: int, token: bool, fragment: str, tell: Callabl
 
         from traincast.serve.app import application
         from traincast.serve.guard import Guard
+        from traincast.serve.tasks import Tasks
 
-        app = Guard(application(workers), address.names, address.token, any_address=host not in LOOPBACK)
+        tasks = Tasks(workers)
+        app = Guard(application(workers, tasks), address.names, address.token, any_address=host not in LOOPBACK)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
         opening = asyncio.create_task(_announce(server, f"{address.url}{fragment}", tell, browser))
-        await server.serve([listener])
-        await opening
+        try:
+            await server.serve([listener])
+            await opening
+        finally:
+            await tasks.close()
     finally:
         await workers.close()
+        shutil.rmtree(root, ignore_errors=True)
 
 
 async def _announce(server: object, url: str, tell: Callable[[str], None], browser: bool) -> None:

@@ -42,6 +42,8 @@ class Worker:
             call = read_call(calls)
             if call is None:
                 return
+            # In front of the first call, not of the start: what is compiled then may look anywhere.
+            self._bench.close()
             self._bench.folder = Path(call.folder)
             self._send(self._answer(call))
 

@@ -6,6 +6,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -53,7 +54,9 @@ class Workers:
     Long calls leave one worker to short ones, so that nothing that somebody waits for stands behind a plan.
     """
 
-    def __init__(self, count: int | None = None) -> None:
+    def __init__(self, root: Path, count: int | None = None) -> None:
+        """Take the folder that workers keep their files in, and how many there are."""
+        self.root = root
         self._count = count or max(FEWEST, min(os.cpu_count() or FEWEST, MOST))
         self._workers: list[_Worker] = []
         self._waiting: deque[_Job] = deque()
@@ -137,10 +140,10 @@ class Workers:
     async def _add(self) -> None:
         """Start a process and listen to it."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "traincast.serve.worker"),
+            *(sys.executable, "-P", "-m", "traincast.serve.worker"),
             stdin=PIPE,
             stdout=PIPE,
-            env={**os.environ, **_ONE_THREAD},
+            env={**os.environ, **_ONE_THREAD, "TRAINCAST_SERVE_FOLDER": str(self.root)},
             limit=2**26,
         )
         worker = _Worker(process)
