@@ -23,8 +23,9 @@ class Forecast {
     this.assumptions = new Assumptions(app);
     this.words = new Words();
     this.command = el("code", { class: "command" });
-    this.numbers = el("div", { class: "cards" }, this.headline.root, this.breakdown.root, this.memory.root, this.advice.root,
-      this.assumptions.root, this.timeline.root, this.words.root, this.commandCard());
+    const stack = (...parts) => el("div", { class: "stack" }, parts);
+    this.numbers = el("div", { class: "cards" }, this.headline.root,
+      stack(this.breakdown.root, this.advice.root, this.words.root), stack(this.memory.root, this.assumptions.root, this.commandCard()), this.timeline.root);
     put(root, this.problem, this.numbers);
     this.numbers.hidden = true;
   }

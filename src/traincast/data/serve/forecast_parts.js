@@ -76,17 +76,26 @@ export class Breakdown {
       }),
     });
     this.body = el("tbody");
+    this.unit = el("th", { scope: "col" }, "time");
     this.root = card("Where the time goes", { id: "breakdown", tools: this.chart.tools }, this.chart.root,
       el("table", { class: "parts" }, el("caption", { class: "unseen" }, "Parts of the step"),
-        el("thead", { class: "unseen" }, el("tr", {}, ["part", "time", "share"].map((each) => el("th", { scope: "col" }, each)))), this.body));
+        el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "part"), this.unit, el("th", { scope: "col" }, "share"))), this.body));
   }
 
   show({ shown }) {
     const parts = shown.breakdown.filter((each) => each.seconds > 0);
     this.chart.show({ parts, step: shown.step.text });
+    write(this.unit, unitOf(parts));
     put(this.body, shown.breakdown.map((each) => el("tr", { class: each.seconds > 0 ? "" : "none" },
       el("th", { scope: "row" }, chip(colourOfPart(each.name)), word(each.label)), el("td", {}, each.text), el("td", {}, each.share_text))));
   }
+}
+
+/** Return the unit that times of one column are written in. */
+function unitOf(parts) {
+  const [first] = parts;
+  const size = first ? first.seconds / Number(first.text.replaceAll(",", "")) : 1;
+  return size > 0.1 ? "s" : size > 1e-4 ? "ms" : "us";
 }
 
 /** Memory of every stage against what is usable. */
