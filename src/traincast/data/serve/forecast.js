@@ -24,10 +24,11 @@ class Forecast {
     this.words = new Words();
     this.command = el("code", { class: "command" });
     const stack = (...parts) => el("div", { class: "stack" }, parts);
-    this.numbers = el("div", { class: "cards" }, this.headline.root,
+    this.numbers = el("div", { class: "cards", hidden: true },
       stack(this.breakdown.root, this.advice.root, this.words.root), stack(this.memory.root, this.assumptions.root, this.commandCard()), this.timeline.root);
-    put(root, this.problem, this.numbers);
-    this.numbers.hidden = true;
+    this.headline.root.hidden = true;
+    // What is wrong lies over the headline, so that nothing moves.
+    put(root, el("div", { class: "first" }, this.headline.root, this.problem), this.numbers);
   }
 
   commandCard() {
@@ -43,9 +44,11 @@ class Forecast {
     clearTimeout(this.soon);
     clearTimeout(this.later);
     if (this.kept.has(key)) return this.answer(job, key, this.kept.get(key));
-    this.numbers.classList.add("waiting");
+    this.wait(true);
     this.soon = setTimeout(() => this.ask(job, key), QUIET_MS);
   }
+
+  wait(on) { for (const shown of [this.headline.root, this.numbers]) shown.classList.toggle("waiting", on); }
 
   hide() { this.timeline.hide(); }
 
@@ -69,8 +72,8 @@ class Forecast {
   answer(job, key, answer) {
     clearTimeout(this.wrongSoon);
     this.problem.hidden = true;
-    this.numbers.hidden = false;
-    this.numbers.classList.remove("waiting");
+    for (const shown of [this.headline.root, this.numbers]) shown.hidden = false;
+    this.wait(false);
     for (const part of [this.headline, this.breakdown, this.memory, this.words]) part.show(answer);
     this.assumptions.show(answer);
     write(this.command, answer.command);

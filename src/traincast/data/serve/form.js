@@ -188,7 +188,7 @@ export class Form {
   /** Show an error at its field, once it lasts; null takes it away. */
   showWrong(error) {
     clearTimeout(this.soon);
-    const tell = () => { for (const [name, row] of this.rows) row.showWrong(error?.where === name ? error.message : null); };
+    const tell = () => { for (const [name, row] of this.rows) row.showWrong(error?.where === name ? error.message.replace(`${name}: `, "") : null); };
     if (!error) return tell();
     this.soon = setTimeout(tell, CALM_MS);
     return null;
