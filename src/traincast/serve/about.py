@@ -10,7 +10,7 @@ from traincast.job.fields import FIELDS, Field
 if TYPE_CHECKING:
     from traincast.hardware.cluster import Cluster
     from traincast.model.model import Model
-    from traincast.serve.worker import Worker
+    from traincast.serve.bench import Bench
 
 
 class Nothing(Struct, frozen=True):
@@ -81,7 +81,7 @@ class About(Struct, frozen=True, kw_only=True):
     units: dict[str, str]
 
 
-def about(asked: Nothing, worker: "Worker") -> About:  # noqa: ARG001
+def about(asked: Nothing, bench: "Bench") -> About:  # noqa: ARG001
     """Say what a form is made of: fields, models, clusters, words and units."""
     from traincast.hardware.gpu import gpu_names
     from traincast.job.frameworks import framework_names

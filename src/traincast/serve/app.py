@@ -5,18 +5,20 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from litestar import Litestar, Request, Response, Router, get, post
+from litestar import Litestar, Request, Response, Router, delete, get, post
 from litestar.exceptions import HTTPException, NotFoundException
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.response import Stream
 
 from traincast import __version__
 from traincast.serve.about import Nothing
 from traincast.serve.endpoints import ENDPOINTS, Endpoint
 from traincast.serve.failures import Problem
 from traincast.serve.guard import TAB
+from traincast.serve.tasks import Started, Tasks
 from traincast.serve.wire import Call, Message
 from traincast.serve.workers import Gone, Workers
 from traincast.shipped import SHIPPED
@@ -34,11 +36,13 @@ _MOST_BYTES = 2 * 2**20
 """Of a request that brings no files."""
 
 
-def application(workers: Workers) -> Litestar:
+def application(workers: Workers, tasks: Tasks) -> Litestar:
     """Return the application over some workers."""
-    routes = [_route(each, workers) for each in ENDPOINTS.values() if not each.long]
+    routes = [
+        _task_route(each, tasks) if each.long else _route(each, workers, tasks) for each in ENDPOINTS.values()
+    ]
     return Litestar(
-        [page, asset, Router("/api", route_handlers=routes)],
+        [page, asset, Router("/api", route_handlers=[*routes, *task_routes(tasks)])],
         openapi_config=OpenAPIConfig(
             title="traincast",
             version=__version__,
@@ -80,26 +84,69 @@ def _file(path: Path) -> Response[bytes]:
     return Response(path.read_bytes(), media_type=_TYPES.get(path.suffix, "text/plain; charset=utf-8"))
 
 
-def _route(endpoint: Endpoint, workers: Workers) -> HTTPRouteHandler:
-    """Return the route of an endpoint."""
-    about = {
-        "status_code": 200,
+def _about(endpoint: Endpoint, answers: Any, status: int = 200) -> dict[str, Any]:  # noqa: ANN401
+    """Return what the description of the interface says of an endpoint."""
+    return {
+        "status_code": status,
         "summary": endpoint.text,
         "operation_id": endpoint.name,
-        "responses": {200: ResponseSpec(endpoint.answers, generate_examples=False, description="The answer.")},
+        "responses": {status: ResponseSpec(answers, generate_examples=False, description="The answer.")},
     }
+
+
+def _route(endpoint: Endpoint, workers: Workers, tasks: Tasks) -> HTTPRouteHandler:
+    """Return the route of an endpoint that answers at once."""
+    about = _about(endpoint, endpoint.answers)
     if endpoint.takes is Nothing:
 
         async def ask(request: Request[Any, Any, Any]) -> Response[bytes]:
             return await answered(request, workers, Call(endpoint.name, b"{}"))
 
-        return get(f"/{endpoint.name}", **about)(ask)  # type: ignore[arg-type]
+        return get(f"/{endpoint.name}", **about)(ask)
 
     async def tell(data: Any, request: Request[Any, Any, Any]) -> Response[bytes]:  # noqa: ANN401, ARG001
-        return await answered(request, workers, Call(endpoint.name, await request.body()))
+        task = tasks.find(name) if (name := getattr(data, "task", "")) else None
+        if name and task is None:
+            return refusal(_FORGOTTEN, 404)
+        folder = "" if task is None else str(task.folder)
+        return await answered(request, workers, Call(endpoint.name, await request.body(), folder))
 
     tell.__annotations__["data"] = endpoint.takes
-    return post(f"/{endpoint.name}", **about)(tell)  # type: ignore[arg-type]
+    return post(f"/{endpoint.name}", **about)(tell)
+
+
+_FORGOTTEN = Problem.simple("not_found", "the task is not known any more; start it again")
+
+
+def _task_route(endpoint: Endpoint, tasks: Tasks) -> HTTPRouteHandler:
+    """Return the route of an endpoint that starts a task."""
+
+    async def start(data: Any, request: Request[Any, Any, Any]) -> Started:  # noqa: ANN401, ARG001
+        task = tasks.new(request.headers.get(TAB, ""))
+        tasks.start(task, endpoint.name, await request.body())
+        return Started(task.id)
+
+    start.__annotations__["data"] = endpoint.takes
+    return post(f"/{endpoint.name}", **_about(endpoint, Started, 202))(start)
+
+
+def task_routes(tasks: Tasks) -> list[HTTPRouteHandler]:
+    """Return the routes of tasks by their ids."""
+
+    @get("/tasks/{name:str}/events", summary="Say how far a task is, as server-sent events.", operation_id="events")
+    async def events(name: str) -> Response[Any]:
+        task = tasks.find(name)
+        if task is None:
+            return refusal(_FORGOTTEN, 404)
+        return Stream(tasks.events(task), media_type="text/event-stream")
+
+    @delete("/tasks/{name:str}", status_code=204, summary="End a task, and forget it.", operation_id="cancel")
+    async def cancel(name: str) -> None:
+        task = tasks.find(name)
+        if task is not None:
+            tasks.cancel(task)
+
+    return [events, cancel]
 
 
 async def answered(request: Request[Any, Any, Any], workers: Workers, call: Call) -> Response[bytes]:

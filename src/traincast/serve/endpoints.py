@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from traincast.serve import about, forecasts
+from traincast.serve import about, forecasts, plans
 
 
 class Endpoint(Struct, frozen=True):
@@ -42,7 +42,7 @@ class Endpoint(Struct, frozen=True):
 
 
 def _endpoint(run: Callable[[Any, Any], Any], *, long: bool = False) -> Endpoint:
-    hints = get_type_hints(run, localns={"Worker": object})
+    hints = get_type_hints(run, localns={"Bench": object})
     return Endpoint(run.__name__, run, next(iter(hints.values())), hints["return"], long)
 
 
@@ -50,5 +50,8 @@ def _by_name(endpoints: Iterable[Endpoint]) -> Mapping[str, Endpoint]:
     return MappingProxyType({each.name: each for each in endpoints})
 
 
-ENDPOINTS = _by_name(map(_endpoint, (about.about, forecasts.forecast)))
+ENDPOINTS = _by_name((
+        *map(_endpoint, (about.about, forecasts.forecast)),
+        _endpoint(plans.plan, long=True),
+    ))
 """All of them by name."""

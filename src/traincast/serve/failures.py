@@ -79,8 +79,8 @@ def without_paths(text: str, folder: str = "") -> str:
 
     Examples
     --------
-    >>> without_paths("/tmp/traincast-x/7/rank0.txt:3: is no number", "/tmp/traincast-x/7")
-    'rank0.txt:3: is no number'
+    >>> without_paths("/tmp/traincast-x/7/rank0.txt:3: has no time", "/tmp/traincast-x/7")
+    'rank0.txt:3: has no time'
     """
     for each in filter(None, (folder, str(SHIPPED), str(SHIPPED.parent), str(Path.home()), str(Path.cwd()))):
         if each != "/":

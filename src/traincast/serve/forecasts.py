@@ -11,8 +11,9 @@ from traincast.serve.shown import Shown
 from traincast.serve.words import Value, command_of, predicted
 
 if TYPE_CHECKING:
+    from traincast.analysis.summary import TrainingRun
     from traincast.diagnostics import Note
-    from traincast.serve.worker import Worker
+    from traincast.serve.bench import Bench
     from traincast.simulation.result import Result
 
 
@@ -59,6 +60,8 @@ class ForecastShown(Struct, frozen=True, kw_only=True):
     tflops: Shown | None = None
     facts: tuple[tuple[str, str], ...] = ()
     """Model, layout, memory, interval, rates, whole run: what each line is of, and what it says."""
+    run: tuple[tuple[str, str, str], ...] = ()
+    """Of a whole run, where its tokens are said: what it takes, how much, and what that counts on, a line each."""
     breakdown: tuple[PartShown, ...] = ()
     memory: tuple[MemoryShown, ...] = ()
 
@@ -79,7 +82,7 @@ class Forecast(Struct, frozen=True, kw_only=True):
     """A forecast."""
 
     result: dict[str, object] = field(default_factory=dict)
-    """The document ``traincast.result/1``, without advice."""
+    """The document ``traincast.result/1``, without advice and analysis."""
     shown: ForecastShown
     assumptions: tuple[NoteShown, ...]
     warnings: tuple[NoteShown, ...]
@@ -89,13 +92,17 @@ class Forecast(Struct, frozen=True, kw_only=True):
     """How long it took."""
 
 
-def forecast(asked: JobRecord, worker: "Worker") -> Forecast:
+_LATE = ("advice", "analysis")
+"""What takes as long as the forecast itself, and is asked for apart."""
+
+
+def forecast(asked: JobRecord, bench: "Bench") -> Forecast:
     """Forecast one step of a job."""
     begin = time.perf_counter()
-    result = replace(predicted(asked.job, worker.study), advice=())
+    result = predicted(asked.job, bench)
     assumptions, warnings = notes_of(result)
     return Forecast(
-        result=report.result_to_dict(result),
+        result={**report.result_to_dict(result, without=_LATE), "advice": [], "analysis": None},
         shown=forecast_shown(result),
         assumptions=assumptions,
         warnings=warnings,
@@ -109,11 +116,12 @@ def notes_of(result: "Result") -> tuple[tuple[NoteShown, ...], tuple[NoteShown, 
     from traincast.report.terminal.assumptions import parted
 
     told, minor = parted(result)
-    assumptions = (*(_note(each) for each in told), *(replace(_note(each), minor=True) for each in minor))
-    return assumptions, tuple(map(_note, result.warnings))
+    assumptions = (*(note_shown(each) for each in told), *(replace(note_shown(each), minor=True) for each in minor))
+    return assumptions, tuple(map(note_shown, result.warnings))
 
 
-def _note(note: "Note") -> NoteShown:
+def note_shown(note: "Note") -> NoteShown:
+    """Return a note with the field that would replace it."""
     from traincast.job.fields import FIELDS
 
     name = note.code.removeprefix("assumed-").replace("-", "_")
@@ -138,6 +146,7 @@ def forecast_shown(result: "Result") -> ForecastShown:
         mfu=None if result.mfu is None else Shown(result.mfu, format_share(result.mfu)),
         tflops=None if result.tflops_per_gpu is None else Shown(result.tflops_per_gpu, f"{result.tflops_per_gpu:,.1f}"),
         facts=tuple(told),
+        run=run_shown(result.training_run),
         breakdown=tuple(
             PartShown(
                 name=each.key,
@@ -151,6 +160,13 @@ def forecast_shown(result: "Result") -> ForecastShown:
         ),
         memory=memory_shown(result),
     )
+
+
+def run_shown(run: "TrainingRun | None") -> tuple[tuple[str, str, str], ...]:
+    """Return what a whole run takes, a line each."""
+    from traincast.report.terminal.training_run import run_lines
+
+    return () if run is None else tuple(run_lines(run))
 
 
 _MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "other")

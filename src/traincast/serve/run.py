@@ -78,15 +78,20 @@ async def _serve(host: str, port: int, token: bool, fragment: str, tell: Callabl
 
         from traincast.serve.app import application
         from traincast.serve.guard import Guard
+        from traincast.serve.tasks import Tasks
 
-        app = Guard(application(workers), address.names, address.token, any_address=host not in LOOPBACK)
+        tasks = Tasks(workers)
+        app = Guard(application(workers, tasks), address.names, address.token, any_address=host not in LOOPBACK)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
         opening = asyncio.create_task(_announce(server, f"{address.url}{fragment}", tell, browser))
-        await server.serve([listener])
-        await opening
+        try:
+            await server.serve([listener])
+            await opening
+        finally:
+            await tasks.close()
     finally:
         await workers.close()
 

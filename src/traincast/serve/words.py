@@ -23,8 +23,8 @@ from traincast.names import find_name
 from traincast.units import is_number, plain_number
 
 if TYPE_CHECKING:
+    from traincast.serve.bench import Bench
     from traincast.simulation.result import Result
-    from traincast.simulation.study import Study
 
 Value = str | int | float | bool | list[str | int] | None
 Words = Mapping[str, Value]
@@ -71,7 +71,12 @@ def _typed(name: str, value: Value) -> Any:  # noqa: ANN401
         return find_name(value, choices_of(field)) or value
     if field is not None and field.takes == "text":
         return value
-    return plain_number(value) if is_number(value) else value
+    return number_or_text(value)
+
+
+def number_or_text(value: Value) -> Value:
+    """Return the number that a text is; anything else as it is."""
+    return plain_number(value) if isinstance(value, str) and is_number(value) else value
 
 
 def _model(value: Value) -> str:
@@ -130,7 +135,7 @@ _NAMED: Mapping[str, Callable[[Value], Any]] = {
 """Fields that are names, or that have a form of their own."""
 
 
-def predicted(job: Words, study: "Study") -> "Result":
+def predicted(job: Words, bench: "Bench") -> "Result":
     """Return the forecast of a job.
 
     Raises
@@ -138,8 +143,7 @@ def predicted(job: Words, study: "Study") -> "Result":
     TraincastError
         As `traincast.predict`.
     """
-    words = words_of(job)
-    return api.predict(**words, engine="fast", study=study)
+    return api.predict(**words_of(job), engine=bench.engine, study=bench.study)
 
 
 def command_of(job: Words, command: str = "predict") -> str:

@@ -8,56 +8,49 @@ import os
 import signal
 import sys
 import traceback
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from select import select
+from typing import BinaryIO
 
 import msgspec
 
 from traincast.errors import TraincastError
+from traincast.serve.bench import Bench
 from traincast.serve.endpoints import ENDPOINTS
 from traincast.serve.failures import Problem, problem_of
 from traincast.serve.wire import Call, Message, framed, read_call
 
-if TYPE_CHECKING:
-    from traincast.simulation.study import Study
-
 _NEW_OBJECTS = 200_000
 """Objects made and not yet gone before cycles among them are looked for."""
+_IDLE_S = 0.3
+"""Time without a call after which a worker loads what the next one needs."""
 
 
 class Worker:
-    """What a call has to work with: what earlier calls prepared, its files, and somebody who listens."""
+    """Takes calls and answers them, one at a time."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
-        self.folder = Path()
-        """Where the files of the call's task lie."""
-
-    @cached_property
-    def study(self) -> "Study":
-        """What was prepared for earlier forecasts."""
-        from traincast import Study
-
-        return Study()
-
-    def tell(self, event: str, record: object) -> None:
-        """Tell who listens how far the call is."""
-        self._send(Message(event, msgspec.json.encode(record)))
+        self._bench = Bench(lambda event, record: self._send(Message(event, msgspec.json.encode(record))))
 
     def serve(self, calls: BinaryIO) -> None:
-        """Answer calls until there are no more."""
+        """Answer calls until there are no more; load compiled code as soon as nobody waits."""
         self._send(Message("ready"))
-        while (call := read_call(calls)) is not None:
-            self.folder = Path(call.folder)
+        while True:
+            if not self._bench.warm and not select([calls], [], [], _IDLE_S)[0]:
+                self._bench.warm_up()
+            call = read_call(calls)
+            if call is None:
+                return
+            self._bench.folder = Path(call.folder)
             self._send(self._answer(call))
 
     def _answer(self, call: Call) -> Message:
         try:
             endpoint = ENDPOINTS[call.name]
-            answer = endpoint.run(endpoint.decode(call.body), self)
+            answer = endpoint.run(endpoint.decode(call.body), self._bench)
             return Message("done", msgspec.json.encode(answer))
-        except (TraincastError, msgspec.ValidationError) as error:
+        except (TraincastError, msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
             problem = problem_of(error, call.folder)
         except MemoryError:
             problem = Problem.simple("out_of_memory", "not enough memory on this machine; ask for less at a time")
