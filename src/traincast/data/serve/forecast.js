@@ -1,7 +1,7 @@
 // The view Forecast: one number first, then where the time and the memory go, what would help, what was assumed.
 
 import { Advice, Assumptions } from "./advice.js";
-import { Breakdown, Headline, Memory, Words } from "./forecast_parts.js";
+import { Breakdown, Headline, Memory, WholeRun, Words } from "./forecast_parts.js";
 import { TimelineCard } from "./timeline_card.js";
 import { button, card, copy, el, empty, failure, put, speak, toast, write } from "./ui.js";
 
@@ -22,10 +22,11 @@ class Forecast {
     this.advice = new Advice(app);
     this.assumptions = new Assumptions(app);
     this.words = new Words();
+    this.run = new WholeRun(app);
     this.command = el("code", { class: "command" });
     const stack = (...parts) => el("div", { class: "stack" }, parts);
     this.numbers = el("div", { class: "cards", hidden: true },
-      stack(this.breakdown.root, this.advice.root, this.words.root), stack(this.memory.root, this.assumptions.root, this.commandCard()), this.timeline.root);
+      stack(this.breakdown.root, this.advice.root, this.run.root, this.words.root), stack(this.memory.root, this.assumptions.root, this.commandCard()), this.timeline.root);
     this.headline.root.hidden = true;
     // What is wrong lies over the headline, so that nothing moves.
     put(root, el("div", { class: "first" }, this.headline.root, this.problem), this.numbers);
@@ -74,7 +75,7 @@ class Forecast {
     this.problem.hidden = true;
     for (const shown of [this.headline.root, this.numbers]) shown.hidden = false;
     this.wait(false);
-    for (const part of [this.headline, this.breakdown, this.memory, this.words]) part.show(answer);
+    for (const part of [this.headline, this.breakdown, this.memory, this.run, this.words]) part.show(answer);
     this.assumptions.show(answer);
     write(this.command, answer.command);
     this.app.emit("forecast", answer);

@@ -162,3 +162,21 @@ export class Words {
     put(this.list, (shown.facts ?? []).map(([what, said]) => [el("dt", {}, word(what)), el("dd", {}, said)]));
   }
 }
+
+/** What a whole run takes, where its tokens are said; else a way to say them. */
+export class WholeRun {
+  constructor(app) {
+    this.app = app;
+    this.body = el("div");
+    this.root = card("The whole run", { id: "run" }, this.body);
+  }
+
+  show({ shown }) {
+    const lines = shown.run ?? [];
+    if (lines.length) return put(this.body, el("dl", { class: "facts" }, lines.map(([what, much, counted]) => [el("dt", {}, word(what)), el("dd", {}, el("strong", {}, much), counted ? el("span", { class: "hint" }, ` ${counted}`) : null)])));
+    if (!this.body.childElementCount || this.body.querySelector("dl")) {
+      const say = button("Say the tokens of the run", () => this.app.focusField("tokens"), { class: "small" });
+      put(this.body, el("p", { class: "row" }, el("span", { class: "hint" }, "Days, GPU-hours, cost and energy, with failures if you like."), say));
+    }
+  }
+}
