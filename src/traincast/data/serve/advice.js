@@ -3,6 +3,9 @@
 import { labelOf } from "./fields.js";
 import { button, card, el, put, toast, write } from "./ui.js";
 
+const FIRST_SHOWN = 8;
+const NOT_GIVEN = /^(.+?) (?:is|are) not given: (.+)$/s;
+const spaced = (name) => name.replaceAll("_", " ");
 const slow = (text) => el("p", { class: "hint", role: "status" }, text);
 
 /** Apply fields to the job at hand, with a way back. */
@@ -71,12 +74,12 @@ export class Assumptions {
     if (key === this.key) return;
     this.key = key;
     this.worth.clear();
-    const told = assumptions.filter((each) => !each.minor);
-    const minor = assumptions.filter((each) => each.minor);
-    put(this.list, told.length ? told.map((each) => this.one(each)) : el("li", { class: "hint" }, "Nothing that moves the step much."));
-    put(this.minor, minor.map((each) => this.one(each)));
-    write(this.count, `${minor.length} more that hardly move the step`);
-    this.rest.hidden = !minor.length;
+    const told = assumptions.slice(0, FIRST_SHOWN);
+    const rest = assumptions.slice(FIRST_SHOWN);
+    put(this.list, told.length ? told.map((each) => this.one(each)) : el("li", { class: "hint" }, "Nothing."));
+    put(this.minor, rest.map((each) => this.one(each)));
+    write(this.count, `${rest.length} more`);
+    this.rest.hidden = !rest.length;
   }
 
   one(each) {
@@ -84,7 +87,9 @@ export class Assumptions {
     const others = el("p", { class: "row others" });
     if (each.field) this.worth.set(each.field, { worth, others });
     const known = each.field && this.app.fields.has(each.field);
-    return el("li", {}, el("div", { class: "choice" }, el("p", {}, each.text), others), worth,
+    const [, what, said] = each.text.match(NOT_GIVEN) ?? [];
+    const text = what ? el("p", {}, el("strong", {}, spaced(what)), " ", said) : el("p", {}, each.text);
+    return el("li", {}, el("div", { class: "choice" }, text, others), worth,
       known ? button("Set", () => this.app.focusField(each.field), { class: "small", "aria-label": `Set ${labelOf(each.field)}` }) : el("span"));
   }
 

@@ -1,7 +1,7 @@
 // The view Forecast: one number first, then where the time and the memory go, what would help, what was assumed.
 
 import { Advice, Assumptions } from "./advice.js";
-import { Breakdown, Headline, Memory, Words } from "./forecast_parts.js";
+import { Breakdown, Headline, Memory, WholeRun, Words } from "./forecast_parts.js";
 import { TimelineCard } from "./timeline_card.js";
 import { button, card, copy, el, empty, failure, put, speak, toast, write } from "./ui.js";
 
@@ -22,11 +22,14 @@ class Forecast {
     this.advice = new Advice(app);
     this.assumptions = new Assumptions(app);
     this.words = new Words();
+    this.run = new WholeRun(app);
     this.command = el("code", { class: "command" });
-    this.numbers = el("div", { class: "cards" }, this.headline.root, this.breakdown.root, this.memory.root, this.advice.root,
-      this.assumptions.root, this.timeline.root, this.words.root, this.commandCard());
-    put(root, this.problem, this.numbers);
-    this.numbers.hidden = true;
+    const stack = (...parts) => el("div", { class: "stack" }, parts);
+    this.numbers = el("div", { class: "cards", hidden: true },
+      stack(this.breakdown.root, this.advice.root, this.run.root, this.words.root), stack(this.memory.root, this.assumptions.root, this.commandCard()), this.timeline.root);
+    this.headline.root.hidden = true;
+    // What is wrong lies over the headline, so that nothing moves.
+    put(root, el("div", { class: "first" }, this.headline.root, this.problem), this.numbers);
   }
 
   commandCard() {
@@ -42,9 +45,11 @@ class Forecast {
     clearTimeout(this.soon);
     clearTimeout(this.later);
     if (this.kept.has(key)) return this.answer(job, key, this.kept.get(key));
-    this.numbers.classList.add("waiting");
+    this.wait(true);
     this.soon = setTimeout(() => this.ask(job, key), QUIET_MS);
   }
+
+  wait(on) { for (const shown of [this.headline.root, this.numbers]) shown.classList.toggle("waiting", on); }
 
   hide() { this.timeline.hide(); }
 
@@ -68,9 +73,9 @@ class Forecast {
   answer(job, key, answer) {
     clearTimeout(this.wrongSoon);
     this.problem.hidden = true;
-    this.numbers.hidden = false;
-    this.numbers.classList.remove("waiting");
-    for (const part of [this.headline, this.breakdown, this.memory, this.words]) part.show(answer);
+    for (const shown of [this.headline.root, this.numbers]) shown.hidden = false;
+    this.wait(false);
+    for (const part of [this.headline, this.breakdown, this.memory, this.run, this.words]) part.show(answer);
     this.assumptions.show(answer);
     write(this.command, answer.command);
     this.app.emit("forecast", answer);

@@ -76,17 +76,26 @@ export class Breakdown {
       }),
     });
     this.body = el("tbody");
+    this.unit = el("th", { scope: "col" }, "time");
     this.root = card("Where the time goes", { id: "breakdown", tools: this.chart.tools }, this.chart.root,
       el("table", { class: "parts" }, el("caption", { class: "unseen" }, "Parts of the step"),
-        el("thead", { class: "unseen" }, el("tr", {}, ["part", "time", "share"].map((each) => el("th", { scope: "col" }, each)))), this.body));
+        el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "part"), this.unit, el("th", { scope: "col" }, "share"))), this.body));
   }
 
   show({ shown }) {
     const parts = shown.breakdown.filter((each) => each.seconds > 0);
     this.chart.show({ parts, step: shown.step.text });
+    write(this.unit, unitOf(parts));
     put(this.body, shown.breakdown.map((each) => el("tr", { class: each.seconds > 0 ? "" : "none" },
       el("th", { scope: "row" }, chip(colourOfPart(each.name)), word(each.label)), el("td", {}, each.text), el("td", {}, each.share_text))));
   }
+}
+
+/** Return the unit that times of one column are written in. */
+function unitOf(parts) {
+  const [first] = parts;
+  const size = first ? first.seconds / Number(first.text.replaceAll(",", "")) : 1;
+  return size > 0.1 ? "s" : size > 1e-4 ? "ms" : "us";
 }
 
 /** Memory of every stage against what is usable. */
@@ -151,5 +160,23 @@ export class Words {
 
   show({ shown }) {
     put(this.list, (shown.facts ?? []).map(([what, said]) => [el("dt", {}, word(what)), el("dd", {}, said)]));
+  }
+}
+
+/** What a whole run takes, where its tokens are said; else a way to say them. */
+export class WholeRun {
+  constructor(app) {
+    this.app = app;
+    this.body = el("div");
+    this.root = card("The whole run", { id: "run" }, this.body);
+  }
+
+  show({ shown }) {
+    const lines = shown.run ?? [];
+    if (lines.length) return put(this.body, el("dl", { class: "facts" }, lines.map(([what, much, counted]) => [el("dt", {}, word(what)), el("dd", {}, el("strong", {}, much), counted ? el("span", { class: "hint" }, ` ${counted}`) : null)])));
+    if (!this.body.childElementCount || this.body.querySelector("dl")) {
+      const say = button("Say the tokens of the run", () => this.app.focusField("tokens"), { class: "small" });
+      put(this.body, el("p", { class: "row" }, el("span", { class: "hint" }, "Days, GPU-hours, cost and energy, with failures if you like."), say));
+    }
   }
 }

@@ -6,7 +6,7 @@ import { ScenarioBar } from "./scenarios.js";
 import { button, el, put, write } from "./ui.js";
 
 const CALM_MS = 350; // an error is shown when it lasts: half a number is no mistake
-const SWITCH = [["", "as usual"], ["on", "on"], ["off", "off"]];
+const SWITCH = [["", "auto"], ["on", "on"], ["off", "off"]];
 const STEPPED = new Set(["count", "tokens"]);
 
 /** One field: its label, its control, what is wrong with it. */
@@ -31,7 +31,7 @@ class FieldRow {
       return this.combobox.input;
     }
     if (takes === "switch") return this.select(SWITCH, shared);
-    if (takes === "choice" && choices.length) return this.select([["", "as usual"], ...choices.map((each) => [each, each])], shared);
+    if (takes === "choice" && choices.length) return this.select([["", "auto"], ...choices.map((each) => [each, each])], shared);
     const numeric = STEPPED.has(takes) || takes === "number";
     return el("input", { type: "text", autocomplete: "off", spellcheck: "false", inputmode: numeric ? "decimal" : null, ...shared,
       oninput: (event) => this.say(event.target.value), onkeydown: (event) => this.step(event) });
@@ -70,7 +70,7 @@ class FieldRow {
   showChoice(value, assumed) {
     if (![...this.control.options].some((option) => option.value === value)) this.control.append(el("option", { value }, value));
     this.control.value = value;
-    write(this.control.options[0], assumed ? `${assumed} (assumed)` : this.field.usual ? `${this.field.usual} (usual)` : "as usual");
+    write(this.control.options[0], assumed ? `${assumed} (auto)` : this.field.usual ? `${this.field.usual} (auto)` : "auto");
   }
 
   showWrong(message) {
@@ -178,7 +178,9 @@ export class Form {
   /** What a forecast took where nothing is given shows in the fields, in grey. */
   assume(answer) {
     const told = (answer.assumptions ?? []).filter((each) => each.field).map((each) => [each.field, each.value ?? each.text.match(/is not given: ([^\s,;]+)/)?.[1]]);
-    this.assumed = new Map([...Object.entries(answer.result?.parallel ?? {}), ...told].filter(([, value]) => value !== undefined && value !== null).map(([name, value]) => [name, String(value)]));
+    const taken = { ...answer.result?.job, ...answer.result?.parallel };
+    const plain = Object.entries(taken).filter(([name, value]) => this.rows.has(name) && ["string", "number", "boolean"].includes(typeof value));
+    this.assumed = new Map([...told.filter(([, value]) => value), ...plain].map(([name, value]) => [name, typeof value === "boolean" ? (value ? "on" : "off") : String(value)]));
     this.showWrong(null);
     for (const [name, row] of this.rows) row.show(this.job[name] ?? "", this.assumed.get(name));
   }
@@ -186,7 +188,7 @@ export class Form {
   /** Show an error at its field, once it lasts; null takes it away. */
   showWrong(error) {
     clearTimeout(this.soon);
-    const tell = () => { for (const [name, row] of this.rows) row.showWrong(error?.where === name ? error.message : null); };
+    const tell = () => { for (const [name, row] of this.rows) row.showWrong(error?.where === name ? error.message.replace(`${name}: `, "") : null); };
     if (!error) return tell();
     this.soon = setTimeout(tell, CALM_MS);
     return null;

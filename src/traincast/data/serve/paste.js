@@ -5,7 +5,7 @@ import { button, dialog, el, failure, put, toast } from "./ui.js";
 /** Open the box; what it reads becomes the job at hand. */
 export function openPaste(app) {
   dialog("Paste a job", (close) => {
-    const text = el("textarea", { class: "paste", rows: "11", spellcheck: "false", "aria-label": "Flags, recipe, TOML or config.json",
+    const text = el("textarea", { class: "paste", rows: "11", autofocus: true, spellcheck: "false", "aria-label": "Flags, recipe, TOML or config.json",
       placeholder: "--num-layers 80 --hidden-size 8192 --tensor-model-parallel-size 8 ..." });
     const answer = el("div", { "aria-live": "polite" });
     const read = button("Fill the form", () => readInto(app, text.value, null, answer, close), { class: "main" });

@@ -1,5 +1,6 @@
 // What every view is made of: elements, whose text is never markup, words with their meaning, menus, dialogs, messages.
 
+const TIP_MS = 180;
 const SVG = "http://www.w3.org/2000/svg";
 const PATHS = {
   undo: "M9 7 4 12l5 5M4 12h10a6 6 0 0 1 6 6v1", redo: "m15 7 5 5-5 5M20 12H10a6 6 0 0 0-6 6v1",
@@ -77,11 +78,14 @@ export function empty(title, what, ...actions) {
   return el("div", { class: "empty" }, el("p", { class: "empty-title" }, title), el("p", {}, what), el("p", { class: "row" }, actions));
 }
 
+/** What is wrong, without what to do about it, which is said on a line of its own. */
+export const whatIsWrong = ({ message, hint }) => (hint && message.endsWith(`; ${hint}`) ? message.slice(0, -hint.length - 2) : message);
+
 /** An error as people can use it: what, where, what to do. */
 export function failure(error, ...actions) {
-  const where = error.where ? el("p", { class: "hint" }, error.where) : null;
-  return el("div", { class: "failure", role: "alert" }, el("p", { class: "empty-title" }, error.message),
-    where, error.hint ? el("p", {}, error.hint) : null, actions.length ? el("p", { class: "row" }, actions) : null);
+  const where = error.where && !error.message.includes(error.where) ? el("p", { class: "hint" }, error.where) : null;
+  return el("div", { class: "failure", role: "alert" }, el("div", { class: "failure-said" }, el("p", { class: "empty-title" }, whatIsWrong(error)),
+    where, error.hint ? el("p", {}, `${error.hint[0].toUpperCase()}${error.hint.slice(1)}.`) : null), el("p", { class: "row" }, actions));
 }
 
 /** A coloured square before a name of a part. */
@@ -149,7 +153,7 @@ export function place(floating, anchor) {
 export function dialog(title, content) {
   const made = el("dialog", { class: "dialog", "aria-label": title });
   const close = () => made.close();
-  made.append(el("div", { class: "card-head" }, el("h2", {}, title), button("Close", close, { symbol: "close" })), ...[content(close)].flat());
+  made.append(el("div", { class: "card-head" }, el("h2", {}, title), button("Close", close, { symbol: "close", "data-tip": null })), ...[content(close)].flat());
   made.addEventListener("close", () => made.remove());
   made.addEventListener("click", (event) => { if (event.target === made) close(); });
   document.body.append(made);
@@ -183,11 +187,16 @@ export function watchTips() {
   const tip = el("div", { id: "tip", role: "tooltip", popover: "manual" });
   document.body.append(tip);
   let of = null;
-  const hide = () => { of?.removeAttribute("aria-describedby"); of = null; if (tip.matches(":popover-open")) tip.hidePopover(); };
-  const show = (target) => {
-    if (!target || target === of) return;
+  let soon = null;
+  const hide = () => { clearTimeout(soon); of?.removeAttribute("aria-describedby"); of = null; if (tip.matches(":popover-open")) tip.hidePopover(); };
+  const show = (target, after = TIP_MS) => {
+    if (target === of) return;
     hide();
     of = target;
+    soon = setTimeout(reveal, after, target);
+  };
+  const reveal = (target) => {
+    if (!target.isConnected) return;
     tip.textContent = target.dataset.tip;
     if (target.getAttribute("aria-label") !== target.dataset.tip) target.setAttribute("aria-describedby", "tip");
     tip.showPopover();
@@ -198,6 +207,6 @@ export function watchTips() {
   document.addEventListener("focusin", (event) => { if (tipped(event)?.matches(":focus-visible")) show(tipped(event)); else hide(); });
   document.addEventListener("focusout", hide);
   document.addEventListener("scroll", hide, { capture: true, passive: true });
-  document.addEventListener("click", (event) => { const target = tipped(event); if (target?.matches(".word")) show(target); else hide(); });
+  document.addEventListener("click", (event) => { const target = tipped(event); if (target?.matches(".word")) show(target, 0); else hide(); });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 }
