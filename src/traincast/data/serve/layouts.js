@@ -37,6 +37,7 @@ const TIPS = {
 };
 const SHOWN_FIRST = ["text", "step_s", "peak_bytes", "days", "cost", "tied", "simulated"];
 export const LESS_IS_BETTER = new Set(["step_s", "peak_bytes", "days", "cost", "gpu_hours", "energy_mwh"]);
+const HIDDEN = new Set(["id", "full", "chosen", "dp", "gpus"]);
 const DEGREES = ["tp", "pp", "vpp", "cp", "ep", "etp", "zero"];
 const TELLING = ["tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "zero", "recompute", "schedule"];
 
@@ -65,6 +66,8 @@ export class Layouts {
     this.clear();
     this.add(answer);
     this.final = true;
+    // The layouts that were simulated come first, in the same order.
+    answer.best.forEach((full, at) => { if (this.rows[at]?.text === full.text) this.rows[at].full = full; });
   }
 
   title(name) { return this.fields.get(name)?.title ?? KNOWN[name]?.[0] ?? (DEGREES.includes(name) ? labelOf(name) : name.replaceAll("_", " ")); }
@@ -85,6 +88,7 @@ export class Layouts {
   varied() {
     return this.names.filter((name) => {
       if (name === "step_s" || name === "peak_bytes" || name === "text") return true;
+      if (HIDDEN.has(name)) return false;
       const first = this.rows[0]?.[name];
       return this.rows.some((row) => row[name] !== first);
     });
@@ -120,6 +124,7 @@ export class Layouts {
 
   /** The job of a layout: that of the form, with the layout's fields in place of what a plan decides. */
   job(base, row, fields) {
+    if (row.full) return jobAsTyped(row.full.job);
     const said = { ...this.common, ...row };
     const known = Object.entries(said).filter(([name]) => fields.has(name) && name !== "gpus");
     return jobAsTyped({ ...base, ...Object.fromEntries(known.map(([name, value]) => [name, asField(value)])) });

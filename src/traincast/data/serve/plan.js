@@ -2,6 +2,7 @@
 
 import { Constraints, limitsOf, planWords } from "./constraints.js";
 import { LayoutCard } from "./layout.js";
+import { notes } from "./evidence.js";
 import { Layouts, openJob } from "./layouts.js";
 import { MOST_COLOURS, Scatter } from "./scatter.js";
 import { Table } from "./table.js";
@@ -28,11 +29,13 @@ class PlanView {
 
   build(root) {
     this.headline = el("p", { class: "plan-headline", role: "status" });
-    this.facts = el("p", { class: "hint" });
+    this.facts = el("ul", { class: "hint" });
+    this.notes = el("div", { class: "notes-of" });
     this.meter = el("progress", { max: "1", "aria-label": "How far the search is" });
     this.what = el("span", { class: "hint" });
     this.go = button("Search again", () => this.begin(), { class: "main" });
     this.stop = button("Stop", () => this.search.cancel());
+    this.work = el("div", { class: "row", hidden: true }, this.meter, this.what);
     this.wrong = el("div", { hidden: true });
     this.selects = Object.fromEntries([["y", "Up"], ["x", "Across"], ["colour", "Colour by"]].map(([name, title]) => {
       const select = el("select", { onchange: () => app.update({ plan: { ...app.state.plan, [name]: select.value } }, { undoable: false }) });
@@ -44,9 +47,9 @@ class PlanView {
     this.limited = el("span", { class: "hint" });
     put(root, el("div", { class: "cards" },
       el("section", { class: "card wide plan-head", "aria-label": "Search" }, el("div", { class: "row" }, this.headline, el("span", { class: "row plan-tools" }, this.go, this.stop)),
-        el("div", { class: "row plan-progress" }, this.meter, this.what), this.facts, this.wrong),
+        el("div", { class: "plan-facts" }, this.work, this.facts), this.wrong),
       el("section", { class: "card wide" }, el("details", { open: matchMedia("(min-width: 861px)").matches }, el("summary", {}, el("h2", { class: "in-line" }, "Held to"), " ", this.limited), this.constraints.root)),
-      chart, this.layout.root, this.layout.timelineRoot, card("All of them", { id: "plan-table", wide: true }, this.table.root)));
+      chart, this.layout.root, this.layout.timelineRoot, card("All of them", { id: "plan-table", wide: true }, this.table.root), this.notes));
     chart.classList.add("chart-card");
   }
 
@@ -95,7 +98,8 @@ class PlanView {
     this.layout.show(null);
     this.wrong.hidden = true;
     write(this.headline, "Searching…");
-    write(this.facts, "");
+    put(this.facts);
+    put(this.notes);
     this.busy(true);
     this.draw();
   }
@@ -103,7 +107,7 @@ class PlanView {
   busy(is) {
     this.stop.hidden = !is;
     this.go.hidden = is;
-    this.meter.hidden = !is;
+    this.work.hidden = !is;
     this.meter.removeAttribute("value");
     write(this.what, "");
   }
@@ -123,12 +127,11 @@ class PlanView {
     this.layouts.finish(answer);
     this.busy(false);
     write(this.headline, answer.headline ?? this.best());
-    const { evaluated, feasible, simulated, seconds } = answer;
-    const close = this.layouts.tied.length > 1 ? `; ${this.layouts.tied.length} are too close to tell: take the one that suits you` : "";
-    write(this.facts, `${evaluated.toLocaleString("en")} layouts worked out, ${feasible.toLocaleString("en")} fit into memory, the best ${simulated} simulated, in ${seconds.toFixed(1)} s${close}`);
+    put(this.facts, (answer.facts ?? []).map((text) => el("li", {}, text)));
+    put(this.notes, notes(answer) ?? "");
     speak(this.headline.textContent);
     this.draw();
-    const best = this.layouts.rows.find((row) => row.id === (answer.best?.[0]?.at ?? 0));
+    const best = this.layouts.rows.find((row) => row.chosen) ?? this.layouts.rows[0];
     if (best) this.choose(best);
   }
 
