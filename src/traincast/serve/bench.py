@@ -1,10 +1,12 @@
 """What a call has to work with in a worker."""
 
+import ctypes
+import gc
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 FILES = "files"
 """Folder of a task with what a page brought."""
+_KEPT = 3
 _PAUSE_S = 0.05
 """Least time between two words on how far a call is."""
 
@@ -41,6 +44,8 @@ class Bench:
         """Where the files of the call's task lie."""
         self.scratch = scratch()
         """Where what is described by a text is read from."""
+        self.kept: dict[bytes, object] = {}
+        """Plans that were made last, by what was asked."""
         self.warm = False
         """Whether compiled code is loaded."""
         self._study: Study | None = None
@@ -66,6 +71,19 @@ class Bench:
 
         api.predict(model="llama3-8b", cluster="h100", gpus=16, tp=2, pp=2, global_batch=16, seq_length=4096)
         self.warm = True
+
+    def tidy(self) -> None:
+        """Make ready for the next call while nobody waits: load compiled code, give back memory."""
+        if not self.warm:
+            self.warm_up()
+        gc.collect()
+        with suppress(OSError, AttributeError):
+            # What C's allocator keeps, which after large programs is a lot (glibc alone has this).
+            ctypes.CDLL(None).malloc_trim(0)
+
+    def keep(self, key: bytes, made: object) -> None:
+        """Keep the last few things that were made, for questions about them."""
+        self.kept = {**{name: each for name, each in list(self.kept.items())[-_KEPT + 1 :] if name != key}, key: made}
 
     def close(self) -> None:
         """Open no file from now on but of the code and of tasks."""

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from traincast import api
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.clusters import cluster_from_table, cluster_names, load_cluster
 from traincast.hardware.gpu import find_datasheet, gpu_names
 from traincast.job.choices import choices_of
 from traincast.job.fields import FIELDS
@@ -20,6 +22,7 @@ from traincast.job.frameworks import framework_names, load_framework
 from traincast.job.options import StepOptions
 from traincast.job.request import JOB_FIELDS
 from traincast.model.load import find_model, load_model, model_names
+from traincast.model.table import model_from_table
 from traincast.names import find_name
 from traincast.units import is_number, parse_rate, plain_number
 
@@ -102,13 +105,33 @@ def _described(name: str, value: str, scratch: Path) -> Any:  # noqa: ANN401
     """Return what a name or the text of a file describes."""
     load, find, known = _DESCRIBED[name]
     if is_text(value):
-        path = scratch / ("config.json" if value.startswith("{") else f"{name}.toml")
-        path.write_text(value, encoding="utf-8")
-        return load(str(path))
+        return _of_text(name, value, load, scratch)
     found = find(value)
     if found is None:
-        raise UnknownNameError(name, value, known())
+        error = UnknownNameError(name, value, known())
+        error.field = name
+        raise error
     return found
+
+
+def _of_text(name: str, text: str, load: Callable[[str], Any], scratch: Path) -> Any:  # noqa: ANN401
+    """Return what a text describes: TOML, the ``config.json`` of a model, or the JSON of what a text was read as."""
+    if text.startswith("{") and name in _TABLES:
+        try:
+            table = msgspec.json.decode(text, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"is not JSON ({error}); paste the whole file", name) from None
+        if not {"model_type", "architectures"} & set(table):
+            return _TABLES[name](table, name)
+    path = scratch / ("config.json" if text.startswith("{") else f"{name}.toml")
+    path.write_text(text, encoding="utf-8")
+    return load(path.name)
+
+
+_TABLES: Mapping[str, Callable[[Mapping[str, Any], str], Any]] = {
+    "model": model_from_table,
+    "cluster": cluster_from_table,
+}
 
 
 def _cluster_named(name: str) -> str | None:
@@ -182,6 +205,18 @@ def command_of(job: Words, command: str = "predict") -> str:
     'traincast predict --model llama3-8b --gpus 8 --no-overlap-p2p'
     """
     return " ".join(["traincast", command, *(shlex.quote(each) for each in _flags(job))])
+
+
+def python_of(job: Words) -> str:
+    """Return the program that says the same."""
+    words = [f"    {name}={_python(name, value)},\n" for name, value in said(job)]
+    return f"import traincast\n\nresult = traincast.predict(\n{''.join(words)})\nprint(result)\n"
+
+
+def _python(name: str, value: Value) -> str:
+    if name in _DESCRIBED:
+        return repr(_file_name(name, str(value)))
+    return repr(typed(name, value))
 
 
 def _flags(job: Words) -> Iterator[str]:
