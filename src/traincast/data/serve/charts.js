@@ -30,7 +30,7 @@ export const colourOfSeries = (at) => colour(SERIES[at % SERIES.length]);
 export function plot(options) {
   const drawn = Plot.plot({ className: "plot", marginTop: 12, ...options });
   for (const sheet of drawn.querySelectorAll("style")) sheet.remove();
-  for (const mark of drawn.querySelectorAll("g[aria-label]")) mark.removeAttribute("aria-label"); // a group has no role to name
+  for (const mark of drawn.querySelectorAll("g[aria-label]")) mark.setAttribute("role", "group"); // only what has a role can have a name
   return drawn;
 }
 
