@@ -1,10 +1,10 @@
 """The application: a route for every endpoint, and the files of the page."""
 
 import traceback
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from litestar import Litestar, Request, Response, Router, delete, get, post
 from litestar.exceptions import HTTPException, NotFoundException
 from litestar.handlers import HTTPRouteHandler
@@ -14,12 +14,16 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Stream
 
 from traincast import __version__
+from traincast.errors import TraincastError
 from traincast.serve.about import Nothing
 from traincast.serve.endpoints import ENDPOINTS, Endpoint
-from traincast.serve.failures import Problem
+from traincast.serve.explanations import FilesRecord
+from traincast.serve.failures import Problem, problem_of
 from traincast.serve.guard import TAB
 from traincast.serve.tasks import Started, Tasks
+from traincast.serve.uploads import MOST_BYTES, stored
 from traincast.serve.wire import Call, Message
+from traincast.serve.words import Value
 from traincast.serve.workers import Gone, Workers
 from traincast.shipped import SHIPPED
 
@@ -39,7 +43,11 @@ _MOST_BYTES = 2 * 2**20
 def application(workers: Workers, tasks: Tasks) -> Litestar:
     """Return the application over some workers."""
     routes = [
-        _task_route(each, tasks) if each.long else _route(each, workers, tasks) for each in ENDPOINTS.values()
+        _files_route(each, tasks)
+        if each.takes is FilesRecord
+        else _task_route(each, tasks)
+        if each.long
+        else _route(each, workers, tasks) for each in ENDPOINTS.values()
     ]
     return Litestar(
         [page, asset, Router("/api", route_handlers=[*routes, *task_routes(tasks)])],
@@ -130,6 +138,31 @@ def _task_route(endpoint: Endpoint, tasks: Tasks) -> HTTPRouteHandler:
     return post(f"/{endpoint.name}", **_about(endpoint, Started, 202))(start)
 
 
+def _files_route(endpoint: Endpoint, tasks: Tasks) -> HTTPRouteHandler:
+    """Return the route of a task that takes files."""
+
+    async def start(request: Request[Any, Any, Any]) -> Response[Any]:
+        task = tasks.new(request.headers.get(TAB, ""))
+        kind, options = request.content_type
+        if kind != _MULTIPART:
+            tasks.start(task, endpoint.name, await request.body())
+            return Response(Started(task.id), status_code=202)
+        try:
+            upload = await stored(request.stream(), options.get("boundary", ""), task.folder)
+            words = msgspec.json.decode(upload.words, type=dict[str, Value])
+        except (TraincastError, msgspec.DecodeError) as error:
+            tasks.drop(task)
+            return refusal(problem_of(error))
+        asked = FilesRecord(files=tuple(upload.files), words=words)
+        tasks.start(task, endpoint.name, msgspec.json.encode(asked))
+        return Response(Started(task.id), status_code=202)
+
+    return post(f"/{endpoint.name}", request_max_body_size=MOST_BYTES, **_about(endpoint, Started, 202))(start)
+
+
+_MULTIPART = "multipart/form-data"
+
+
 def task_routes(tasks: Tasks) -> list[HTTPRouteHandler]:
     """Return the routes of tasks by their ids."""
 
@@ -152,7 +185,8 @@ def task_routes(tasks: Tasks) -> list[HTTPRouteHandler]:
 async def answered(request: Request[Any, Any, Any], workers: Workers, call: Call) -> Response[bytes]:
     """Return what a worker answers to a call."""
     try:
-        return response(await workers.run(call, tab=request.headers.get(TAB, "")))
+        tab, slow = request.headers.get(TAB, ""), ENDPOINTS[call.name].slow
+        return response(await workers.run(call, tab=tab, long=slow))
     except Gone:
         return refusal(Problem.simple("superseded", "a newer request of this page came before; nothing to do"), 409)
 
@@ -180,6 +214,3 @@ def _broken(_: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     traceback.print_exception(error)
     return refusal(Problem.simple("internal", "an error inside traincast; the server's own output says where"))
 
-
-Application = Callable[[Any, Any, Any], Awaitable[None]]
-"""What ASGI calls one."""

@@ -11,7 +11,18 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from traincast.serve import about, forecasts, plans
+from traincast.serve import (
+    about,
+    advices,
+    checks,
+    comparisons,
+    explanations,
+    exports,
+    forecasts,
+    plans,
+    readings,
+    timelines,
+)
 
 
 class Endpoint(Struct, frozen=True):
@@ -22,6 +33,8 @@ class Endpoint(Struct, frozen=True):
     run: Callable[[Any, Any], Any]
     takes: type
     answers: Any
+    slow: bool = False
+    """Whether it takes seconds, and quick ones must not wait for it."""
     long: bool = False
     """Whether it is a task: it answers with an id at once, and tells how far it is."""
 
@@ -41,17 +54,26 @@ class Endpoint(Struct, frozen=True):
         return msgspec.json.decode(body or b"{}", type=self.takes)
 
 
-def _endpoint(run: Callable[[Any, Any], Any], *, long: bool = False) -> Endpoint:
+def _endpoint(run: Callable[[Any, Any], Any], *, slow: bool = False, long: bool = False) -> Endpoint:
     hints = get_type_hints(run, localns={"Bench": object})
-    return Endpoint(run.__name__, run, next(iter(hints.values())), hints["return"], long)
+    return Endpoint(run.__name__, run, next(iter(hints.values())), hints["return"], slow, long)
 
 
 def _by_name(endpoints: Iterable[Endpoint]) -> Mapping[str, Endpoint]:
     return MappingProxyType({each.name: each for each in endpoints})
 
 
-ENDPOINTS = _by_name((
-        *map(_endpoint, (about.about, forecasts.forecast)),
-        _endpoint(plans.plan, long=True),
-    ))
+_QUICK = (
+    *(about.about, explanations.examples, forecasts.forecast, readings.read, exports.export),
+    *(comparisons.compare, comparisons.scaling, comparisons.whatif, timelines.timeline),
+)
+_SLOW = (advices.advice, advices.assumptions, plans.why, checks.check)
+_TASKS = (plans.plan, explanations.explain)
+ENDPOINTS = _by_name(
+    [
+        *map(_endpoint, _QUICK),
+        *(_endpoint(each, slow=True) for each in _SLOW),
+        *(_endpoint(each, long=True) for each in _TASKS),
+    ]
+)
 """All of them by name."""

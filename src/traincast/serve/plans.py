@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct, field
 
 from traincast import api
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.serve.forecasts import NoteShown, note_shown, run_shown
 from traincast.serve.shown import Shown
-from traincast.serve.words import Value, number_or_text, words_of
+from traincast.serve.words import Value, command_of, number_or_text, said, typed, words_of
 
 if TYPE_CHECKING:
     from traincast.planning.answer import Choice, Plan
@@ -95,6 +96,30 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     command: str
 
 
+def why(asked: WhyRecord, bench: "Bench") -> WhyNotShown:
+    """Say why a layout of a plan is not the best."""
+    from traincast.planning.answer import Plan
+
+    words, job = plan_words(asked.plan), words_of(asked.job, bench.scratch)
+    for name in (*_SEVERAL, *_GOALS, "explain"):
+        words.pop(name, None)
+    job.pop("allow_oom", None)
+    layout = {name: _plain(typed(name, value)) for name, value in said(asked.layout)}
+    found = bench.kept.get(_key(asked))
+    if not isinstance(found, Plan):
+        found = api.plan(engine=bench.engine, **job, **words)
+        bench.keep(_key(asked), found)
+    return why_shown(api.planning.why(found, layout, engine=bench.engine, **job, **words))
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _key(asked: PlanRecord) -> bytes:
+    return msgspec.json.encode([sorted(dict(said(asked.job)).items()), sorted(dict(said(asked.plan)).items())], order="sorted")
+
+
 class Points(Struct, frozen=True, kw_only=True):
     """Layouts as they are found."""
 
@@ -108,9 +133,10 @@ _GOALS = ("days", "budget", "rank_by")
 def plan(asked: PlanRecord, bench: "Bench") -> PlanAnswer:
     """Find the best layouts of a job that leaves its layout open, on one cluster or several."""
     words = plan_words(asked.plan)
-    job = words_of(asked.job)
+    job = words_of(asked.job, bench.scratch)
     with bench.telling("planning"):
         found = _planned(job, words, bench)
+    bench.keep(_key(asked), found)
     return plan_answer(asked, found)
 
 
@@ -204,8 +230,6 @@ def plan_answer(asked: PlanRecord, found: "Plan | Plans") -> PlanAnswer:
 
 
 def _command(asked: PlanRecord) -> str:
-    from traincast.serve.words import command_of
-
     return command_of({**asked.job, **{name: value for name, value in asked.plan.items() if name != "fix"}}, "plan")
 
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import secrets
+import shutil
 import socket
 import sys
 import webbrowser
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
 
 from msgspec import Struct
 
@@ -66,7 +69,9 @@ def serve(
 
 
 async def _serve(host: str, port: int, token: bool, fragment: str, tell: Callable[[str], None], browser: bool) -> None:
-    workers = Workers()
+    # No other user can read what is in it.
+    root = Path(mkdtemp(prefix="traincast-"))
+    workers = Workers(root)
     await workers.start()
     try:
         listener = _listener(host, port)
@@ -94,6 +99,7 @@ async def _serve(host: str, port: int, token: bool, fragment: str, tell: Callabl
             await tasks.close()
     finally:
         await workers.close()
+        shutil.rmtree(root, ignore_errors=True)
 
 
 async def _announce(server: object, url: str, tell: Callable[[str], None], browser: bool) -> None:

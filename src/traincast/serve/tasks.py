@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from tempfile import mkdtemp
 
 import msgspec
 from msgspec import Struct, field
@@ -65,8 +64,8 @@ class Tasks:
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self._tasks: dict[str, Task] = {}
-        self.root = Path(mkdtemp(prefix="traincast-"))
-        """Folder of their files, which no other user can read."""
+        self.root = workers.root
+        """Folder of their files."""
         self._sweeper: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -138,7 +137,6 @@ class Tasks:
             self._sweeper.cancel()
         for task in list(self._tasks.values()):
             self.drop(task)
-        shutil.rmtree(self.root, ignore_errors=True)
 
     def _too_many(self, tab: str) -> list[Task]:
         """Return the oldest tasks beyond those that are kept."""

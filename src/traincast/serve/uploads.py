@@ -11,6 +11,7 @@ from msgspec import Struct
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from traincast.errors import ConfigError
+from traincast.serve.bench import FILES
 
 MOST_BYTES, MOST_FILES, MOST_DEPTH, LONGEST_NAME = 512 * 2**20, 2_048, 8, 200
 """Of all files of an upload, their number, the folders that they lie in, and the letters of a part of a name."""
@@ -18,8 +19,6 @@ _MOST_WORDS = 2**20
 """Bytes of what is said besides the files."""
 WORDS = "words"
 """Name of the part that says what else there is to say, as JSON."""
-FILES = "files"
-"""Folder of a task that they are stored in."""
 
 
 class Upload(Struct):

@@ -23,7 +23,7 @@ from traincast.serve.wire import Call, Message, framed, read_call
 _NEW_OBJECTS = 200_000
 """Objects made and not yet gone before cycles among them are looked for."""
 _IDLE_S = 0.3
-"""Time without a call after which a worker loads what the next one needs."""
+"""Time without a call after which a worker loads what the next one needs, and gives back memory."""
 
 
 class Worker:
@@ -34,14 +34,16 @@ class Worker:
         self._bench = Bench(lambda event, record: self._send(Message(event, msgspec.json.encode(record))))
 
     def serve(self, calls: BinaryIO) -> None:
-        """Answer calls until there are no more; load compiled code as soon as nobody waits."""
+        """Answer calls until there are no more."""
         self._send(Message("ready"))
         while True:
-            if not self._bench.warm and not select([calls], [], [], _IDLE_S)[0]:
-                self._bench.warm_up()
+            if _idle(calls):
+                self._bench.tidy()
             call = read_call(calls)
             if call is None:
                 return
+            # In front of the first call, not of the start: what is compiled then may look anywhere.
+            self._bench.close()
             self._bench.folder = Path(call.folder)
             self._send(self._answer(call))
 
@@ -63,6 +65,11 @@ class Worker:
     def _send(self, message: Message) -> None:
         self._out.write(framed(message))
         self._out.flush()
+
+
+def _idle(calls: BinaryIO) -> bool:
+    """Say whether nobody asks for a while; where the system cannot wait for a pipe, nobody is waited for."""
+    return sys.platform != "win32" and not select([calls], [], [], _IDLE_S)[0]
 
 
 def main() -> None:

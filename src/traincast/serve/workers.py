@@ -6,6 +6,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -19,7 +20,7 @@ Listener = Callable[[Message], None]
 FEWEST, MOST = 2, 3
 """Workers: one more than a long call needs, and no more than leaves memory for others (250 MB each)."""
 _ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-_CALLS, _RESIDENT_BYTES = 5_000, 450 * 2**20
+_CALLS, _RESIDENT_BYTES = 5_000, 300 * 2**20
 """Calls after which a worker makes room for a fresh one, and memory above which it does."""
 
 
@@ -53,7 +54,9 @@ class Workers:
     Long calls leave one worker to short ones, so that nothing that somebody waits for stands behind a plan.
     """
 
-    def __init__(self, count: int | None = None) -> None:
+    def __init__(self, root: Path, count: int | None = None) -> None:
+        """Take the folder that workers keep their files in, and how many there are."""
+        self.root = root
         self._count = count or max(FEWEST, min(os.cpu_count() or FEWEST, MOST))
         self._workers: list[_Worker] = []
         self._waiting: deque[_Job] = deque()
@@ -89,7 +92,7 @@ class Workers:
             If a newer call of the tab came before this one began.
         """
         job = _Job(call, asyncio.get_running_loop().create_future(), listener, tab, long)
-        if tab and not long:
+        if tab and listener is None:
             self._overtake(call.name, tab)
         self._waiting.append(job)
         self._hand_out()
@@ -101,7 +104,7 @@ class Workers:
 
     def _overtake(self, name: str, tab: str) -> None:
         """Take back what a tab asked before and nobody has begun."""
-        old = [each for each in self._waiting if not each.long and each.tab == tab and each.call.name == name]
+        old = [each for each in self._waiting if not each.listener and each.tab == tab and each.call.name == name]
         for job in old:
             self._waiting.remove(job)
             if not job.answer.done():
@@ -137,10 +140,10 @@ class Workers:
     async def _add(self) -> None:
         """Start a process and listen to it."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "traincast.serve.worker"),
+            *(sys.executable, "-P", "-m", "traincast.serve.worker"),
             stdin=PIPE,
             stdout=PIPE,
-            env={**os.environ, **_ONE_THREAD},
+            env={**os.environ, **_ONE_THREAD, "TRAINCAST_SERVE_FOLDER": str(self.root)},
             limit=2**26,
         )
         worker = _Worker(process)

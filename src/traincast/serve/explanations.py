@@ -1,0 +1,318 @@
+"""Files that a page brings: what they are, and where they hold a step why it took so long."""
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from traincast import api, report
+from traincast.errors import ConfigError, TraincastError, UnknownNameError
+from traincast.serve.about import Nothing
+from traincast.serve.advices import SuggestionShown, suggestions_of
+from traincast.serve.bench import FILES
+from traincast.serve.forecasts import ForecastShown, NoteShown, forecast_shown, notes_of
+from traincast.serve.readings import Reading, reading_of
+from traincast.serve.shown import Shown
+from traincast.serve.timelines import STORED, packed
+from traincast.serve.words import Value, number_or_text
+from traincast.shipped import SHIPPED
+
+if TYPE_CHECKING:
+    from traincast.formats.contract import Inspection
+    from traincast.serve.bench import Bench
+    from traincast.simulation.result import Result
+
+EXAMPLES = SHIPPED / "serve" / "examples.zip"
+_ASKED = "asked.json"
+"""File of a task that holds what was asked, for what-ifs."""
+_MOST_TOLD = 12
+"""Files of which is told what each is."""
+
+
+class FilesRecord(Struct, frozen=True, kw_only=True):
+    """Files of one run, or an example; as JSON with an `example`, or as files (multipart/form-data)."""
+
+    files: tuple[str, ...] = ()
+    """Paths as the page names them."""
+    example: str = ""
+    """Name of a bundled example, in place of files."""
+    words: dict[str, Value] = {}
+    """How they are read and simulated: ``cluster``, ``tp``, ``gpus`` and other words of ``traincast simulate``."""
+
+
+class FileAbout(Struct, frozen=True, kw_only=True):
+    """What a file is."""
+
+    path: str
+    format: str
+    text: str
+    """In words."""
+    taken_by: str
+    evidence: tuple[str, ...]
+
+
+class ExplanationShown(Struct, frozen=True, kw_only=True):
+    """What was found in files."""
+
+    kind: str
+    """``result``, ``run`` (traces or a workload), ``log``, ``job``, or ``other``."""
+    headline: str
+    files: tuple[FileAbout, ...]
+    more_files: int = 0
+    """Beyond those that are listed."""
+    shown: ForecastShown | None = None
+    """Of a step."""
+    measured: Shown | None = None
+    """The measured step, where files hold one."""
+    result: dict[str, object] = field(default_factory=dict)
+    """The document ``traincast.result/1`` of a step."""
+    sections: tuple[dict[str, Any], ...] = ()
+    """All that the terminal report says, as sections of texts and tables."""
+    stragglers: tuple[dict[str, object], ...] = ()
+    suggestions: tuple[SuggestionShown, ...] = ()
+    """What-ifs worth a try, with what each saves."""
+    has_timeline: bool = False
+    reading: Reading | None = None
+    """Of a job, and of a log that says its arguments: what to open in a form."""
+    assumptions: tuple[NoteShown, ...] = ()
+    warnings: tuple[NoteShown, ...] = ()
+
+
+def explain(asked: FilesRecord, bench: "Bench") -> ExplanationShown:
+    """Say what files are, and explain the step that they hold."""
+    if asked.example:
+        asked = replace(asked, files=_unpacked(asked.example, bench.folder / FILES))
+    (bench.folder / _ASKED).write_bytes(msgspec.json.encode(asked))
+    with bench.among_files(), bench.telling("reading files"):
+        return _explained(asked, bench)
+
+
+def _explained(asked: FilesRecord, bench: "Bench") -> ExplanationShown:
+    tops = _tops(asked.files)
+    path = Path(tops[0])
+    if len(tops) == 1 and api.is_result(path):
+        result = api.load_result(path)
+        result, why_not = api.with_operations(result, engine=bench.engine)
+        return _of_step("result", result, _inspected(asked.files), bench, why_not)
+    found = _inspected(asked.files)
+    formats = {each.format for each in found}
+    if formats == {"job"}:
+        return _of_job(tops[0], found, bench)
+    if formats == {"training-log"}:
+        return _of_log(tops, asked, found, bench)
+    if any(not each.evidence for each in found):
+        return ExplanationShown(kind="other", headline=found[0].text, files=found[:_MOST_TOLD])
+    return _of_step("run", _simulated(asked, bench, suggest=True), found, bench)
+
+
+def _tops(files: Sequence[str]) -> list[str]:
+    """Return the folders and files at the top of what was brought."""
+    if not files:
+        raise ConfigError("are none; choose a file, or drop one onto the page", "files")
+    return list(dict.fromkeys(each.partition("/")[0] for each in files))
+
+
+def _inspected(files: Sequence[str]) -> tuple[FileAbout, ...]:
+    """Say what the first files are, and the last."""
+    chosen = files if len(files) <= _MOST_TOLD else [*files[: _MOST_TOLD - 1], files[-1]]
+    return tuple(_about(api.inspect(each)) for each in chosen)
+
+
+def _about(found: "Inspection") -> FileAbout:
+    return FileAbout(
+        path=found.path,
+        format=found.format,
+        text=found.generation,
+        taken_by=found.taken_by or "",
+        evidence=tuple(found.evidence),
+    )
+
+
+def _of_job(path: str, found: tuple[FileAbout, ...], bench: "Bench") -> ExplanationShown:
+    reading = reading_of(api.described(path), "job", bench.scratch)
+    return ExplanationShown(kind="job", headline=f"{path}: {found[0].text}", files=found, reading=reading)
+
+
+def _of_log(
+    tops: Sequence[str], asked: FilesRecord, found: tuple[FileAbout, ...], bench: "Bench"
+) -> ExplanationShown:
+    """Return what a training log says: its steps against the forecast of its job, where it says one."""
+    headline = f"{tops[0]}: {found[0].text}"
+    reading: Reading | None = None
+    try:
+        reading = reading_of(api.described(tops[0]), "arguments in a log", bench.scratch)
+        check = api.check(list(tops), cluster=_cluster(asked), causes=False)
+    except TraincastError as error:
+        warning = NoteShown(code="log-without-job", text=str(error))
+        return ExplanationShown(kind="log", headline=headline, files=found, reading=reading, warnings=(warning,))
+    return ExplanationShown(
+        kind="log",
+        headline=report.check_line(check),
+        files=found,
+        reading=reading,
+        measured=None if check.measured is None else time_shown(check.measured.step_s),
+        sections=sections_shown(report.print_check, check),
+    )
+
+
+def _cluster(asked: FilesRecord) -> str | None:
+    value = asked.words.get("cluster")
+    return None if not value else str(value)
+
+
+def _of_step(
+    kind: str, result: "Result", found: tuple[FileAbout, ...], bench: "Bench", why_not: str | None = None
+) -> ExplanationShown:
+    """Return a step, as the terminal report tells of it, and keep its timeline."""
+    result = replace(result, advice=())
+    has_timeline = result.program is not None
+    if has_timeline:
+        bench.tell("progress", {"share": 0.9, "what": "packing the timeline"})
+        stored = packed(result, found[0].path if found else "step")
+        (bench.folder / STORED).write_bytes(msgspec.json.encode(stored))
+    assumptions, warnings = notes_of(result)
+    if why_not:
+        told = f"there is no timeline: {why_not}"
+        warnings = (*warnings, NoteShown(code="no-timeline", text=told))
+    shown = forecast_shown(result)
+    return ExplanationShown(
+        kind=kind,
+        headline=shown.headline,
+        files=found,
+        shown=shown,
+        measured=None if result.measured_s is None else time_shown(result.measured_s),
+        result=dict(report.result_to_dict(result)),
+        sections=sections_shown(report.print_result, result, analysed=True),
+        stragglers=tuple(msgspec.to_builtins(each) for each in result.stragglers),
+        suggestions=suggestions_of(result),
+        has_timeline=has_timeline,
+        assumptions=assumptions,
+        warnings=warnings,
+    )
+
+
+def time_shown(time_s: float) -> Shown:
+    """Return a time with its text."""
+    from traincast.units import format_time
+
+    return Shown(time_s, format_time(time_s))
+
+
+def sections_shown(printer: Any, *args: object, **options: object) -> tuple[dict[str, Any], ...]:  # noqa: ANN401
+    """Return what a printer of the terminal report prints."""
+    return tuple(msgspec.to_builtins(each) for each in report.sections_of(printer, *args, **options))
+
+
+_UNSAID = ("constants", "expert_loads")
+"""Words of a simulation that may be files."""
+
+
+def _simulated(asked: FilesRecord, bench: "Bench", **more: object) -> "Result":
+    """Simulate the files of a run."""
+    words: dict[str, Any] = {}
+    for name, value in asked.words.items():
+        if name in _UNSAID:
+            raise ConfigError("is a file, which a page cannot name; use the command line", name)
+        if value is not None and value != "":
+            words[name] = _cluster_of(str(value), bench) if name == "cluster" else number_or_text(value)
+    return api.simulate(_tops(asked.files), engine=bench.engine, **words, **more)
+
+
+def _cluster_of(value: str, bench: "Bench") -> object:
+    from traincast.serve.words import words_of
+
+    return words_of({"cluster": value}, bench.scratch)["cluster"]
+
+
+def simulated_again(bench: "Bench", **more: object) -> "Result":
+    """Return the step of a task simulated anew, with further words.
+
+    Raises
+    ------
+    ConfigError
+        If the task brought no files.
+    """
+    path = bench.folder / _ASKED
+    if not path.is_file():
+        raise ConfigError("has no files to simulate; explain a trace or a workload", "task")
+    asked = msgspec.json.decode(path.read_bytes(), type=FilesRecord)
+    with bench.among_files():
+        tops = _tops(asked.files)
+        if len(tops) == 1 and api.is_result(tops[0]):
+            return _result_again(tops[0], bench, more)
+        return _simulated(asked, bench, **more)
+
+
+def _result_again(path: str, bench: "Bench", more: dict[str, Any]) -> "Result":
+    record = api.load_record(path)
+    if record.command == "predict":
+        return api.predict(path, engine=bench.engine, study=bench.study, **more)
+    return api.simulate(path, engine=bench.engine, **more)
+
+
+class Example(Struct, frozen=True, kw_only=True):
+    """Something to try."""
+
+    name: str
+    text: str
+    """What it is."""
+    view: str
+    """``forecast``, ``plan``, or ``explain``."""
+    job: dict[str, Value] = {}
+    plan: dict[str, Value] = {}
+
+
+class Examples(Struct, frozen=True, kw_only=True):
+    """What there is to try."""
+
+    examples: tuple[Example, ...]
+
+
+_LLAMA: dict[str, Value] = {"model": "llama3-70b", "cluster": "h100", "gpus": 512, "global_batch": 512}
+_EXAMPLES = (
+    Example(
+        name="Llama 3 70B on 512 H100",
+        text="a job of examples/llama3_70b_512gpu.toml",
+        view="forecast",
+        job={**_LLAMA, "seq_length": "8k", "tp": 8, "pp": 4},
+    ),
+    Example(
+        name="DeepSeek-V3 on 2,048 H100",
+        text="a mixture of experts in FP8, over 16 pipeline stages and 64 expert parallel ranks",
+        view="forecast",
+        job={
+            **{"model": "deepseek-v3", "cluster": "h100", "gpus": 2048, "global_batch": 8192, "seq_length": "4k"},
+            **{"pp": 16, "ep": 64, "precision": "fp8", "recompute": "full"},
+        },
+    ),
+    Example(name="Plan Llama 3 70B on 512 H100", text="every layout of it", view="plan", job=_LLAMA),
+    Example(name="megatron_pp4_tp2", text="measured traces of all 8 ranks of a run, one of them slow", view="explain"),
+    Example(name="today.log", text="a log of Megatron-LM, made up: slower than it should be", view="explain"),
+    Example(name="aicb_scaled_512gpu.txt", text="a workload for SimAI, as AICB writes them", view="explain"),
+    Example(name="neusight_gpt2_large_dp.tsv", text="a forecast of operators by NeuSight", view="explain"),
+)
+
+
+def examples(asked: Nothing, bench: "Bench") -> Examples:  # noqa: ARG001
+    """List what there is to try."""
+    return Examples(examples=_EXAMPLES)
+
+
+def _unpacked(name: str, folder: Path) -> tuple[str, ...]:
+    """Unpack a bundled example into a folder."""
+    known = [each.name for each in _EXAMPLES if each.view == "explain"]
+    if name not in known:
+        raise UnknownNameError("example", name, known)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with zipfile.ZipFile(EXAMPLES) as archive:
+        found = [each for each in archive.namelist() if name in each.split("/")]
+        archive.extractall(folder, found)
+    # A file of a folder of examples stands by itself.
+    if any(name == each.rpartition("/")[2] for each in found):
+        (folder / found[0]).rename(folder / name)
+        found = [name]
+    return tuple(found)
