@@ -6,6 +6,7 @@ import { button, card, el, put, toast, write } from "./ui.js";
 const FIRST_SHOWN = 8;
 const NOT_GIVEN = /^(.+?) (?:is|are) not given: (.+)$/s;
 const spaced = (name) => name.replaceAll("_", " ");
+const valueText = (value) => (typeof value === "boolean" ? (value ? "on" : "off") : String(value));
 const slow = (text) => el("p", { class: "hint", role: "status" }, text);
 
 /** Apply fields to the job at hand, with a way back. */
@@ -42,21 +43,20 @@ export class Advice {
 
   one(each) {
     const fields = each.apply ?? {};
-    const about = [each.switch, each.needs, each.memory?.text ?? each.memory].filter((text) => typeof text === "string" && text);
+    const about = [each.changes_numerics, each.memory, each.needs, ...(each.notes ?? [])].filter(Boolean);
     return el("li", {},
-      el("div", { class: "choice" }, el("p", {}, each.text), about.length ? el("p", { class: "hint" }, about.join("; ")) : null),
-      el("p", { class: "saving better" }, `−${each.saving.text}`, range(each.saving)),
+      el("div", { class: "choice" }, el("p", {}, each.text, each.switch ? el("code", { class: "switch" }, each.switch) : null), about.length ? el("p", { class: "hint" }, about.join("; ")) : null),
+      saving(each.saving),
       Object.keys(fields).length ? button("Apply", () => apply(this.app, fields, `Applied: ${each.text}.`), { class: "small", "aria-label": `Apply: ${each.text}` }) : el("span"));
   }
 
   whatIfs(changes) {
     return el("details", {}, el("summary", {}, "If the hardware or the code were better"), el("ul", { class: "choices" }, changes.map((each) => el("li", {},
-      el("div", { class: "choice" }, el("p", {}, each.means ?? each.text), el("p", { class: "hint" }, each.change ?? "")),
-      el("p", { class: "saving better" }, `−${each.saving.text}`, range(each.saving)), el("span")))));
+      el("div", { class: "choice" }, el("p", {}, each.text)), saving(each.saving), el("span")))));
   }
 }
 
-const range = ({ low, high }) => (low !== undefined && low !== null && high !== undefined && high !== null ? el("small", { class: "hint" }, `${low.text ?? low} to ${high.text ?? high}`) : null);
+const saving = ({ text, between }) => el("p", { class: "saving better" }, `−${text}`, between ? el("small", { class: "hint" }, between) : null);
 
 export class Assumptions {
   constructor(app) {
@@ -104,7 +104,9 @@ export class Assumptions {
   tell({ field, may_cost: cost, others = [] }) {
     const places = this.worth.get(field);
     if (!places) return;
-    write(places.worth, cost?.text ? `up to ${cost.text}` : "");
-    put(places.others, others.map(({ value, text }) => button(`${value}: ${text}`, () => apply(this.app, { [field]: value }, `${labelOf(field)} is ${value}.`), { class: "small quiet" })));
+    write(places.worth, cost?.value ? `up to ${cost.text}` : "");
+    const possible = others.filter((each) => each.difference);
+    put(places.others, possible.map(({ value, difference }) => button(`${valueText(value)} ${difference.text}`, () => apply(this.app, { [field]: value }, `${labelOf(field)} is ${valueText(value)}.`),
+      { class: "small other", "aria-label": `${labelOf(field)} ${valueText(value)} instead: step ${difference.text}` })));
   }
 }

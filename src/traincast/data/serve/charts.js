@@ -15,8 +15,8 @@ export const PARTS = {
 export const MEMORY = {
   parameters: "compute", gradients: "backward", optimizer: "pp", activations: "cp", other: "other", workspace: "others", buffers: "others",
 };
-/** Colours of scenarios, in their order. */
-export const SERIES = ["compute", "tp", "backward", "ep"];
+/** Colours of scenarios, in their order: none of a part's. */
+export const SERIES = ["series-a", "series-b", "series-c", "series-d"];
 
 export const colour = (name) => `var(--${name})`;
 export const colourOfPart = (name) => colour(PARTS[name] ?? PARTS[`exposed_${name.replace(/^exposed /, "")}`] ?? "others");
@@ -30,7 +30,7 @@ export const colourOfSeries = (at) => colour(SERIES[at % SERIES.length]);
 export function plot(options) {
   const drawn = Plot.plot({ className: "plot", marginTop: 12, ...options });
   for (const sheet of drawn.querySelectorAll("style")) sheet.remove();
-  for (const mark of drawn.querySelectorAll("g[aria-label]")) mark.removeAttribute("aria-label"); // a group has no role to name
+  for (const mark of drawn.querySelectorAll("g[aria-label]")) mark.setAttribute("role", "group"); // only what has a role can have a name
   return drawn;
 }
 
@@ -117,6 +117,14 @@ export async function pngOf(drawn) {
   } finally {
     URL.revokeObjectURL(address);
   }
+}
+
+/** Return values of 1, 2 and 5 times powers of ten between two numbers, for the ticks of a logarithmic axis. */
+export function logTicks(least, most) {
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(least)); power <= Math.log10(most); power++) for (const lead of [1, 2, 5]) ticks.push(lead * 10 ** power);
+  const within = ticks.filter((tick) => tick >= least * 0.999 && tick <= most * 1.001);
+  return within.length > 8 ? within.filter((tick) => /^1/.test(tick.toExponential())) : within;
 }
 
 /** Write records as CSV: `columns` are pairs of a heading and a function. */

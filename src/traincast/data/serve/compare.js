@@ -47,13 +47,14 @@ class Compare {
 
   answer(scenarios, answer) {
     const { at } = this.app.state;
-    const columns = scenarios.map((each, place) => ({ ...answer.scenarios[place], name: each.name, at: place, job: each.job }));
+    const toFirst = new Map(answer.differences.filter(({ a }) => a === 0).map((each) => [each.b, each]));
+    const columns = scenarios.map((each, place) => ({ ...answer.scenarios[place], name: each.name, at: place, job: each.job, difference: toFirst.get(place) }));
     this.table.show(columns, at);
     this.parts.show(columns.filter((each) => each.shown));
     for (const part of [this.table, this.parts]) part.wait(false);
     const mine = columns[at];
-    this.app.emit("wrong", mine?.problem ?? null);
-    speak(columns.map((each) => `${each.name}: ${each.shown ? each.shown.step.text : each.problem?.message}`).join("; "));
+    this.app.emit("wrong", mine?.error ?? null);
+    speak(columns.map((each) => `${each.name}: ${each.shown ? each.shown.step.text : each.error?.message}`).join("; "));
   }
 
   refuse(error) {

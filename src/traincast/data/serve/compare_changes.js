@@ -29,7 +29,7 @@ export class Changes {
       menu("Another cluster", () => this.clusters(), { class: "small" }),
       button("Twice the GPUs", () => this.scaled("gpus", 2), { class: "small" }),
       button("FP8", () => this.add({ precision: "fp8" }, "FP8"), { class: "small" }),
-      button("NICs twice as fast", () => this.add({ nic_bandwidth: this.fasterNic() }, "fast NICs"), { class: "small" }),
+      button("NICs twice as fast", () => this.fasterNics(), { class: "small" }),
       button("Twice the sequence", () => this.scaled("seq_length", 2), { class: "small" }),
       button("The same, to change by hand", () => this.add({}, null), { class: "small quiet" }),
     ];
@@ -57,7 +57,14 @@ export class Changes {
     this.add({ [field]: value }, field === "gpus" ? `${value} GPUs` : `${value} tokens`);
   }
 
-  fasterNic() { return times(this.app.job.nic_bandwidth, 2) ?? "2x"; }
+  /** The cluster with NICs of twice their rate, as the text of a file that builds on it. */
+  fasterNics() {
+    const known = this.app.about.clusters.find((each) => each.name === (this.app.job.cluster ?? "h100"));
+    const [, rate] = known?.description.match(/([\d,]+) Gb\/s/) ?? [];
+    if (!rate) return toast("The rate of this cluster's NICs is not known: choose a preset cluster first.");
+    const doubled = 2 * Number(rate.replaceAll(",", ""));
+    return this.add({ cluster: `base = "${known.name}"\n\n[gpu]\nnic_bytes_per_s = "${doubled / 8}GB/s"\n` }, `NICs of ${doubled} Gb/s`);
+  }
 
   add(fields, name) { this.app.addScenario({ ...this.app.job, ...fields }, name); }
 }

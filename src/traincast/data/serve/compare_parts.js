@@ -1,6 +1,7 @@
 // Scenarios next to each other: a table of their figures with differences, and their parts as bars.
 
 import { Figure, colour, colourOfPart, colourOfSeries, csv } from "./charts.js";
+import { brief, labelOf } from "./fields.js";
 import { button, card, chip, download, el, put, word } from "./ui.js";
 
 const Plot = window.Plot;
@@ -18,7 +19,7 @@ const layoutOf = (each) => (each.shown.facts.find(([what]) => what === "layout")
 /** Return how a scenario differs from the first one, in words of the form. */
 function changed(job, first) {
   const names = [...new Set([...Object.keys(first), ...Object.keys(job)])].filter((name) => String(job[name] ?? "") !== String(first[name] ?? ""));
-  return names.map((name) => `${name.replaceAll("_", " ")} ${job[name] ?? "open"}`).join(", ");
+  return names.map((name) => `${labelOf(name)} ${brief(job[name] ?? "open")}`).join(", ");
 }
 
 export class Table {
@@ -59,7 +60,7 @@ export class Table {
 
   steps(columns) {
     return el("tr", { class: "steps" }, el("th", { scope: "row" }, word("step")), columns.map((each) => {
-      if (!each.shown) return el("td", { class: "refused" }, el("strong", { class: "worse" }, each.problem?.message ?? "no answer"));
+      if (!each.shown) return el("td", { class: "refused" }, el("strong", { class: "worse" }, each.error?.message ?? "no answer"));
       const { step, low, high } = each.shown;
       return el("td", {}, el("strong", {}, step.text), low ? el("small", { class: "hint" }, `${low.text} to ${high.text}`) : null);
     }));
@@ -67,20 +68,17 @@ export class Table {
 
   /** Differences to the first scenario: their interval is narrower than those of both, as what both are off by cancels. */
   differences(columns) {
-    return el("tr", {}, el("th", { scope: "row" }, "against the first"), columns.map((each) => {
-      const { difference } = each;
-      if (!each.shown || !difference) return el("td", {}, each.at || !each.shown ? "–" : "");
-      const { text, low, high, share, verdict } = difference;
-      const direction = difference.value < 0 ? "better" : difference.value > 0 ? "worse" : "";
-      return el("td", {}, el("span", { class: direction }, text, share ? ` (${share.text})` : ""),
-        low ? el("small", { class: "hint" }, `${low.text} to ${high.text}`) : null, verdict ? el("small", { class: "hint" }, verdict) : null);
+    return el("tr", {}, el("th", { scope: "row" }, "against the first"), columns.map(({ at, difference }) => {
+      if (!difference) return el("td", {}, at ? "–" : "");
+      const direction = !difference.told ? "" : difference.ratio < 1 ? "better" : "worse";
+      return el("td", {}, el("span", { class: direction }, difference.text), el("small", { class: "hint" }, difference.between));
     }));
   }
 
   save() {
     const columns = (this.columns ?? []).filter((each) => each.shown);
     const table = [["scenario", (each) => each.name], ["step_s", (each) => each.shown.step.value], ["step_low_s", (each) => each.shown.low?.value], ["step_high_s", (each) => each.shown.high?.value],
-      ["tokens_per_s", (each) => each.shown.tokens_per_s?.value], ["mfu", (each) => each.shown.mfu?.value], ["peak_memory_bytes", (each) => fullest(each)?.peak.value], ["difference_s", (each) => each.difference?.value]];
+      ["tokens_per_s", (each) => each.shown.tokens_per_s?.value], ["mfu", (each) => each.shown.mfu?.value], ["peak_memory_bytes", (each) => fullest(each)?.peak.value], ["ratio_to_first", (each) => each.difference?.ratio], ["ratio_low", (each) => each.difference?.low], ["ratio_high", (each) => each.difference?.high]];
     download("scenarios.csv", csv(table, columns), "text/csv");
   }
 }

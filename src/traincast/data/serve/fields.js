@@ -13,7 +13,7 @@ const LABELS = {
   ep: "EP", etp: "ETP", zero: "ZeRO", gpu_hour_price: "Cost of a GPU-hour", gpu_power_w: "Power of a GPU, W", pue: "PUE",
   grid_intensity: "Grid, g CO2/kWh", tokens: "Tokens of the run", allow_oom: "Run out of memory", gpus_used_per_node: "GPUs used per node",
 };
-/** What the words of a form mean in the glossary, where they are spelled otherwise there. */
+/** What a job can say besides the fields of a step. */
 const ADDED = [
   { name: "cluster", takes: "text", help: "Cluster, or the GPU of one.", flag: "--cluster", section: "Parallel layout" },
   { name: "recipe", takes: "text", help: "Start from the settings of a published recipe; all that is given wins.", flag: "--recipe", section: "Model and batch" },
@@ -39,6 +39,14 @@ export const labelOf = (name) => {
   const spaced = name.replaceAll("_", " ");
   return LABELS[name] ?? spaced[0].toUpperCase() + spaced.slice(1);
 };
+
+/** Return a value as one line: of the text of a file, what it builds on. */
+export function brief(value) {
+  if (Array.isArray(value)) return value.join(", ");
+  if (!/^\s*\{|[\n=]/.test(value)) return value;
+  const base = value.match(/^\s*base\s*=\s*"([^"]+)"/m)?.[1] ?? value.match(/"?(?:name|_name_or_path|model_type)"?\s*[:=]\s*"([^"]+)"/)?.[1];
+  return base ? `${base}, changed` : "of a file";
+}
 
 /** Return what a combobox offers for a field: `{value, hint}`; null where it is another control. */
 export function offers(name, about) {

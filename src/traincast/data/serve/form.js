@@ -1,7 +1,7 @@
 // The form of a job: its main fields, all others folded by section, what is wrong at the field that it is about.
 
 import { Combobox } from "./combobox.js";
-import { MAIN, RUN, labelOf, offers } from "./fields.js";
+import { MAIN, RUN, brief, labelOf, offers } from "./fields.js";
 import { ScenarioBar } from "./scenarios.js";
 import { button, el, put, write } from "./ui.js";
 
@@ -42,6 +42,7 @@ class FieldRow {
   }
 
   say(value) {
+    if (value === this.shown && this.field.takes === "text") return; // a file's text is shown in brief
     if ((this.app.job[this.name] ?? "") !== value) this.app.change({ [this.name]: value || null }, { merge: `${this.app.state.at} ${this.name}` });
   }
 
@@ -61,9 +62,10 @@ class FieldRow {
     const isSet = value !== "";
     this.root.classList.toggle("set", isSet);
     this.clear.hidden = !isSet;
+    this.shown = this.field.takes === "text" ? brief(value) : value;
     const typing = document.activeElement === this.control && this.combobox;
     if (this.control.tagName === "SELECT") this.showChoice(value, assumed);
-    else if (!typing && this.control.value !== value) this.control.value = value;
+    else if (!typing && this.control.value !== this.shown) this.control.value = this.shown;
     if (this.control.tagName !== "SELECT") this.control.placeholder = assumed ?? (this.field.usual || "open");
   }
 
@@ -172,7 +174,7 @@ export class Form {
       write(section.querySelector(".count"), set ? `${set} set` : "");
     }
     const degrees = ["tp", "pp", "cp", "ep"].filter((name) => job[name]).map((name) => `${name} ${job[name]}`).join(" ");
-    write(this.summary, [job.model ?? "no model", job.gpus ? `${job.gpus} GPUs` : null, job.cluster, degrees].filter(Boolean).join(" · "));
+    write(this.summary, [brief(job.model ?? "no model"), job.gpus ? `${job.gpus} GPUs` : null, brief(job.cluster ?? ""), degrees].filter(Boolean).join(" · "));
   }
 
   /** What a forecast took where nothing is given shows in the fields, in grey. */

@@ -1,5 +1,6 @@
 // The paste box: flags, a recipe, a TOML or a config.json fill the form; what was not understood is said.
 
+import { labelOf } from "./fields.js";
 import { button, dialog, el, failure, put, toast } from "./ui.js";
 
 /** Open the box; what it reads becomes the job at hand. */
@@ -32,11 +33,13 @@ async function readInto(app, text, name, answer, close) {
     const whole = Object.keys(found.job).length > 2;
     app.replaceJob(whole ? found.job : { ...app.job, ...found.job });
     const missed = found.not_understood ?? [];
+    const next = found.missing ? ` Next: ${labelOf(found.missing)}.` : "";
     const undo = { text: "Undo", run: () => app.store.undo() };
-    if (!missed.length) { close(); return toast(`${found.what}: the form is filled.`, { action: undo }); }
-    put(answer, el("p", { class: "note" }, `${found.what}: the form is filled. ${missed.length} not understood, and left out:`),
+    const leave = () => { close(); if (found.missing) app.focusField(found.missing); };
+    if (!missed.length) { leave(); return toast(`${found.what}: the form is filled.${next}`, { action: undo }); }
+    put(answer, el("p", { class: "note" }, `${found.what}: the form is filled.${next} ${missed.length} not understood, and left out:`),
       el("ul", { class: "missed" }, missed.map((each) => el("li", {}, el("code", {}, each.text), " ", el("span", { class: "hint" }, each.why)))),
-      el("div", { class: "row end" }, button("Done", close, { class: "main" })));
+      el("div", { class: "row end" }, button("Done", leave, { class: "main" })));
   } catch (error) {
     put(answer, failure(error));
   }

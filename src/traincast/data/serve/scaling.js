@@ -1,12 +1,13 @@
 // How scenarios scale over GPUs and over sequence length: points are asked for as one moves the slider.
 
-import { Figure, colour, colourOfSeries, csv } from "./charts.js";
+import { Figure, colour, colourOfSeries, csv, logTicks } from "./charts.js";
 import { button, card, chip, download, el, put, write } from "./ui.js";
 
 const Plot = window.Plot;
 const FACTORS = [1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16];
 const AXES = { gpus: "GPUs", seq_length: "Sequence length" };
 const SHOWS = { step: ["Step", "s"], tokens: ["Tokens/s", ""], per_gpu: ["Tokens/s a GPU", ""], mfu: ["MFU", "%"] };
+const KEEPS = { batch: "same global batch", share: "same batch a GPU" };
 const AHEAD_MS = 600;
 
 export class Scaling {
@@ -16,17 +17,18 @@ export class Scaling {
     this.slider = el("input", { type: "range", class: "slider", min: "0", step: "1", "aria-label": "Value", oninput: () => this.moved() });
     this.value = el("output", { class: "slider-value" });
     this.along = this.choice("Over", AXES, "along");
+    this.keep = this.choice("Batch", KEEPS, "keep");
     this.shows = this.choice("Show", Object.fromEntries(Object.entries(SHOWS).map(([name, [title]]) => [name, title])), "shows");
     this.chart = new Figure({ name: "scaling", height: 300, describe: (data) => this.describe(data), draw: (width, data) => this.draw(width, data) });
     this.readout = el("tbody");
     const save = button("CSV", () => this.save(), { class: "small quiet" });
     this.root = card("How it scales", { wide: true, id: "scaling", tools: [save, ...this.chart.tools] },
-      el("div", { class: "row scaling-tools" }, this.along, this.shows, el("label", { class: "slide" }, this.value, this.slider)),
+      el("div", { class: "row scaling-tools" }, this.along, this.keep, this.shows, el("label", { class: "slide" }, this.value, this.slider)),
       el("div", { class: "scaling" }, this.chart.root, el("table", {}, el("caption", { class: "unseen" }, "At the value of the slider"),
         el("thead", {}, el("tr", {}, ["scenario", "step", "tokens/s", "MFU", "memory"].map((each) => el("th", { scope: "col" }, each)))), this.readout)));
   }
 
-  get look() { return { along: "gpus", shows: "tokens", ...this.app.state.look.compare }; }
+  get look() { return { along: "gpus", keep: "batch", shows: "tokens", ...this.app.state.look.compare }; }
 
   choice(title, options, key) {
     const select = el("select", { "aria-label": title, onchange: () => { this.app.look("compare", { [key]: select.value, slide: null }); } }, Object.entries(options).map(([value, text]) => el("option", { value }, text)));
@@ -34,10 +36,12 @@ export class Scaling {
   }
 
   show(scenarios) {
-    const { along, shows } = this.look;
+    const { along, keep, shows } = this.look;
     this.along.value = along;
+    this.keep.value = keep;
+    this.keep.hidden = along !== "gpus";
     this.shows.value = shows;
-    const key = JSON.stringify([scenarios.map((each) => each.job), along]);
+    const key = JSON.stringify([scenarios.map((each) => each.job), along, keep]);
     this.scenarios = scenarios;
     if (key !== this.key) {
       this.key = key;
@@ -71,7 +75,7 @@ export class Scaling {
   }
 
   pointsOf(job) {
-    const key = JSON.stringify([this.look.along, job]);
+    const key = JSON.stringify([this.look.along, this.look.keep, job]);
     if (!this.points.has(key)) this.points.set(key, new Map());
     if (this.points.size > 64) this.points.delete(this.points.keys().next().value);
     return this.points.get(key);
@@ -82,10 +86,10 @@ export class Scaling {
     const missing = values.filter((value) => value !== undefined && !known.has(value));
     if (!missing.length) return;
     try {
-      const answer = await this.app.server.ask("/api/scaling", { job, along: this.look.along, values: missing.map(String) }, { slot: "scaling" });
+      const answer = await this.app.server.ask("/api/scaling", { job, along: this.look.along, keep: this.look.keep, values: missing }, { slot: "scaling" });
       for (const [at, point] of (answer?.points ?? []).entries()) known.set(missing[at], point);
     } catch (error) {
-      for (const value of missing) known.set(value, { problem: error });
+      for (const value of missing) known.set(value, { error: error.message });
     }
     this.redraw();
   }
@@ -94,29 +98,31 @@ export class Scaling {
     const value = this.values[Number(this.slider.value)];
     write(this.value, value === undefined ? `Give ${AXES[this.look.along].toLowerCase()} first` : `${AXES[this.look.along]}: ${value.toLocaleString("en")}`);
     this.slider.setAttribute("aria-valuetext", value === undefined ? "" : value.toLocaleString("en"));
-    const points = this.scenarios.flatMap((each, at) => [...this.pointsOf(each.job)].filter(([x, point]) => point.shown && this.values.includes(x)).map(([x, { shown }]) => ({ x, at, name: each.name, shown })));
+    const points = this.scenarios.flatMap((each, at) => [...this.pointsOf(each.job)].filter(([x, point]) => point.figures?.step && this.values.includes(x)).map(([x, { figures }]) => ({ x, at, name: each.name, figures })));
     this.chart.show({ points, value, ...this.look });
     put(this.readout, this.scenarios.map((each, at) => this.line(each, at, this.pointsOf(each.job).get(value))));
   }
 
   line(scenario, at, point) {
-    const cells = point?.shown ? [point.shown.step.text, point.shown.tokens_per_s?.text, point.shown.mfu?.text, fullest(point.shown)] : null;
+    const cells = point?.figures?.step ? ["step", "tokens_per_s", "mfu", "memory"].map((name) => point.figures[name]?.text) : null;
     return el("tr", {}, el("th", { scope: "row" }, chip(colourOfSeries(at)), scenario.name), cells ? cells.map((text) => el("td", {}, text ?? "–"))
-      : el("td", { colspan: "4", class: "hint" }, point?.problem ? point.problem.message : "…"));
+      : el("td", { colspan: "4", class: "hint" }, point?.error || "…"));
   }
 
   describe({ points, shows }) {
-    return `${SHOWS[shows][0]} over ${AXES[this.look.along].toLowerCase()}: ${points.map((each) => `${each.name} at ${each.x}: ${each.shown.step.text}`).join(", ")}`;
+    return `${SHOWS[shows][0]} over ${AXES[this.look.along].toLowerCase()}: ${points.map((each) => `${each.name} at ${each.x}: ${each.figures.step.text}`).join(", ")}`;
   }
 
   draw(width, { points, value, along, shows }) {
-    const y = { step: (each) => each.shown.step.value, tokens: (each) => each.shown.tokens_per_s?.value, per_gpu: (each) => perGpu(each, along, this.scenarios), mfu: (each) => 100 * (each.shown.mfu?.value ?? NaN) }[shows];
+    const y = { step: (each) => each.figures.step.value, tokens: (each) => each.figures.tokens_per_s?.value, per_gpu: (each) => perGpu(each, along, this.scenarios), mfu: (each) => 100 * (each.figures.mfu?.value ?? NaN) }[shows];
     const [title, unit] = SHOWS[shows];
     const sorted = [...points].sort((a, b) => a.x - b.x);
+    const heights = sorted.map(y).filter((each) => each > 0);
+    const every = Math.ceil(this.values.length / Math.max(2, Math.floor(width / 78)));
     return {
       height: 300, marginLeft: 62, marginBottom: 36,
-      x: { type: "log", base: 2, label: AXES[along], labelArrow: "none", domain: extent(this.values), ticks: this.values, tickFormat: (each) => each.toLocaleString("en") },
-      y: { type: shows === "mfu" ? "linear" : "log", label: unit ? `${title}, ${unit}` : title, labelArrow: "none", grid: true, zero: shows === "mfu", tickFormat: "~s", ticks: 6 },
+      x: { type: "log", base: 2, label: AXES[along], labelArrow: "none", domain: extent(this.values), ticks: this.values.filter((_, at) => at % every === 0), tickFormat: (each) => each.toLocaleString("en") },
+      y: { type: shows === "mfu" ? "linear" : "log", label: unit ? `${title}, ${unit}` : title, labelArrow: "none", grid: true, zero: shows === "mfu", tickFormat: "~s", tickSize: 0, ticks: shows === "mfu" || !heights.length ? 6 : logTicks(Math.min(...heights), Math.max(...heights)) },
       marks: [
         value === undefined ? null : Plot.ruleX([value], { stroke: colour("accent"), strokeWidth: 1.5, strokeDasharray: "3 3" }),
         Plot.line(sorted, { x: "x", y, z: "at", stroke: (each) => colourOfSeries(each.at), strokeWidth: 2 }),
@@ -127,16 +133,15 @@ export class Scaling {
 
   save() {
     const points = this.chart.data?.points ?? [];
-    download("scaling.csv", csv([["scenario", (each) => each.name], [this.look.along, (each) => each.x], ["step_s", (each) => each.shown.step.value], ["tokens_per_s", (each) => each.shown.tokens_per_s?.value], ["mfu", (each) => each.shown.mfu?.value]], points), "text/csv");
+    download("scaling.csv", csv([["scenario", (each) => each.name], [this.look.along, (each) => each.x], ["step_s", (each) => each.figures.step.value], ["tokens_per_s", (each) => each.figures.tokens_per_s?.value], ["mfu", (each) => each.figures.mfu?.value]], points), "text/csv");
   }
 }
 
 const extent = (values) => (values.length ? [values[0], values.at(-1)] : [1, 2]);
-const fullest = (shown) => shown.memory?.reduce((most, each) => (!most || each.peak.value > most.peak.value ? each : most), null)?.peak.text;
 
 function perGpu(each, along, scenarios) {
   const gpus = along === "gpus" ? each.x : plain(scenarios[each.at].job.gpus);
-  return each.shown.tokens_per_s ? each.shown.tokens_per_s.value / gpus : NaN;
+  return each.figures.tokens_per_s ? each.figures.tokens_per_s.value / gpus : NaN;
 }
 
 /** Return a count as typed as a plain number; undefined where it is none. */

@@ -1,7 +1,7 @@
 // The scenarios at hand, above the form: which one it is about, their names, one more, one less.
 
 import { MOST_SCENARIOS } from "./state.js";
-import { button, el, icon, put, rove } from "./ui.js";
+import { button, el, put, rove } from "./ui.js";
 import { SERIES, colour } from "./charts.js";
 
 /** A row of scenarios; a second click on the name of the chosen one renames it. */
@@ -9,7 +9,7 @@ export class ScenarioBar {
   constructor(app) {
     this.app = app;
     this.row = el("div", { class: "scenario-row", role: "radiogroup", "aria-label": "Scenario", onkeydown: (event) => rove(event, [...this.row.querySelectorAll("[role=radio]")])?.click() });
-    this.more = el("button", { type: "button", class: "small quiet", onclick: () => app.addScenario(app.job), "data-tip": "Duplicate this scenario, to change the copy and compare" }, icon("copy"), "Duplicate");
+    this.more = button("Duplicate the scenario", () => app.addScenario(app.job), { symbol: "copy", "aria-keyshortcuts": "d" });
     this.root = el("div", { class: "scenarios" }, this.row, this.more);
   }
 
