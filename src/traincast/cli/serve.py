@@ -2,7 +2,7 @@
 
 import click
 
-from traincast.cli.terminal import print_line
+from traincast.cli.terminal import flush, print_line
 from traincast.errors import ConfigError
 
 
@@ -28,4 +28,8 @@ def command(port: int, host: str, token: bool, browser: bool) -> None:  # noqa: 
         raise ConfigError("serve needs litestar and uvicorn; install them with pip install 'traincast[serve]'")
     from traincast.serve.run import serve
 
-    serve(host, port, token=token, browser=browser, tell=lambda url: print_line(f"serving {url} (Ctrl-C ends it)"))
+    def tell(url: str) -> None:
+        print_line(f"serving {url} (Ctrl-C ends it)")
+        flush()
+
+    serve(host, port, token=token, browser=browser, tell=tell)
