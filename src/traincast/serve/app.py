@@ -71,7 +71,12 @@ async def page() -> Response[bytes]:
 
 @get("/assets/{name:path}", include_in_schema=False)
 async def asset(name: str) -> Response[bytes]:
-    """Return one of the page's own files."""
+    """Return one of the page's own files, or the explorer of `traincast.report.explorer` as a module."""
+    from traincast.report.explorer.page import explorer_module, explorer_style
+
+    made = {"/explorer.js": explorer_module, "/explorer.css": explorer_style}.get(str(name))
+    if made is not None:
+        return Response(made().encode(), media_type=_TYPES[Path(name).suffix])
     found = _files().get(str(name).lstrip("/"))
     if found is None:
         raise NotFoundException("no such file of the page")
