@@ -73,18 +73,18 @@ class Server:
     def get(self, path):
         return self.ask("GET", path)
 
-    def post(self, name, **said):
+    def post(self, name, /, **said):
         """Ask an endpoint."""
         headers = {"Content-Type": "application/json", "X-Traincast-Tab": "test"}
         return self.ask("POST", f"/api/{name}", json.dumps(said), headers)
 
-    def answer(self, name, **said):
+    def answer(self, name, /, **said):
         """Return what an endpoint answers; it must."""
         found = self.post(name, **said)
         assert found.status in (200, 202), found.body[:2000]
         return found.json()
 
-    def error(self, name, status=400, **said):
+    def error(self, name, status=400, /, **said):
         """Return the problem that an endpoint has; it must have one."""
         found = self.post(name, **said)
         assert found.status == status, found.body[:2000]
@@ -102,7 +102,7 @@ class Server:
                 elif word == "data":
                     yield kind, json.loads(rest)
 
-    def done(self, name, **said):
+    def done(self, name, /, **said):
         """Return what a task answers in the end."""
         return self.end_of(self.answer(name, **said)["task"])
 
@@ -111,14 +111,15 @@ class Server:
         assert kind == "done", told
         return told
 
-    def upload(self, name, files, words=b"{}", headers=None):
+    def upload(self, name, files, words=None, headers=None):
         """Send files by their paths."""
         line = b"----parts"
         pieces = []
         for path, content in files:
             head = f'Content-Disposition: form-data; name="files"; filename="{path}"'.encode()
             pieces += [b"--" + line, head, b"Content-Type: application/octet-stream", b"", content]
-        pieces += [b"--" + line, b'Content-Disposition: form-data; name="words"', b"", words]
+        for name, value in (words or {}).items():
+            pieces += [b"--" + line, f'Content-Disposition: form-data; name="{name}"'.encode(), b"", value.encode()]
         body = b"\r\n".join([*pieces, b"--" + line + b"--", b""])
         sent = {"Content-Type": f"multipart/form-data; boundary={line.decode()}", "X-Traincast-Tab": "test"}
         return self.ask("POST", f"/api/{name}", body, {**sent, **(headers or {})})

@@ -1,7 +1,6 @@
 """What the endpoints answer is what the command line and Python say of the same job."""
 
 import io
-import json
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -207,7 +206,7 @@ def test_the_straggler_of_the_bundled_traces_is_found(server):
 
 def test_files_are_explained_under_the_names_that_a_page_gives_them(server):
     files = [(f"run/{each.name}", each.read_bytes()) for each in sorted((EXAMPLES / "megatron_pp4_tp2").iterdir())]
-    found = server.upload("explain", files, json.dumps({"cluster": "h100"}).encode())
+    found = server.upload("explain", files, {"cluster": "h100"})
     assert found.status == 202
     told = server.end_of(found.json()["task"])
     assert told["files"][0]["path"].startswith("run/")
@@ -219,7 +218,7 @@ def test_files_are_explained_under_the_names_that_a_page_gives_them(server):
 def test_a_result_a_log_and_a_job_are_told_apart(server, job, tmp_path):
     result = server.answer("export", job=job, **{"as": "result.json"})["text"].encode()
     told = server.end_of(server.upload("explain", [("result.json", result)]).json()["task"])
-    assert (told["kind"], told["has_timeline"]) == ("result", True)
+    assert (told["kind"], told["timeline"]) == ("result", True)
     log = server.done("explain", example="today.log")
     assert log["kind"] == "log"
     assert log["measured"]["value"] > 0

@@ -23,7 +23,6 @@ from traincast.serve.guard import TAB
 from traincast.serve.tasks import Started, Tasks
 from traincast.serve.uploads import MOST_BYTES, stored
 from traincast.serve.wire import Call, Message
-from traincast.serve.words import Value
 from traincast.serve.workers import Gone, Workers
 from traincast.shipped import SHIPPED
 
@@ -154,11 +153,10 @@ def _files_route(endpoint: Endpoint, tasks: Tasks) -> HTTPRouteHandler:
             return Response(Started(task.id), status_code=202)
         try:
             upload = await stored(request.stream(), options.get("boundary", ""), task.folder)
-            words = msgspec.json.decode(upload.words, type=dict[str, Value])
-        except (TraincastError, msgspec.DecodeError) as error:
+        except TraincastError as error:
             tasks.drop(task)
             return refusal(problem_of(error))
-        asked = FilesRecord(files=tuple(upload.files), words=words)
+        asked = FilesRecord(files=tuple(upload.files), words=dict(upload.words))
         tasks.start(task, endpoint.name, msgspec.json.encode(asked))
         return Response(Started(task.id), status_code=202)
 

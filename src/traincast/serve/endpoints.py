@@ -16,6 +16,7 @@ from traincast.serve import (
     advices,
     checks,
     comparisons,
+    examples,
     explanations,
     exports,
     forecasts,
@@ -64,7 +65,7 @@ def _by_name(endpoints: Iterable[Endpoint]) -> Mapping[str, Endpoint]:
 
 
 _QUICK = (
-    *(about.about, explanations.examples, forecasts.forecast, readings.read, exports.export),
+    *(about.about, examples.examples, forecasts.forecast, readings.read, exports.export),
     *(comparisons.compare, comparisons.scaling, comparisons.whatif, timelines.timeline),
 )
 _SLOW = (advices.advice, advices.assumptions, plans.why, checks.check)

@@ -6,7 +6,7 @@ import shutil
 import socket
 import sys
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -43,7 +43,7 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 def serve(
-    host: str, port: int, *, token: bool = False, fragment: str = "", tell: Callable[[str], None], browser: bool = True
+    host: str, port: int, *, token: bool = False, files: Sequence[Path] = (), tell: Callable[[str], None], browser: bool = True
 ) -> None:
     """Serve until somebody says stop; `tell` is told the address once it can be opened.
 
@@ -53,8 +53,8 @@ def serve(
         Where to listen; a port of 0 is any that is free.
     token : bool
         Whether a token is asked for on this machine, too; from elsewhere it always is.
-    fragment : str
-        State that the page opens with, after ``#``.
+    files : sequence of Path
+        What the page opens with: a job file, a result, or files of a run.
     tell
         Takes the address.
     browser : bool
@@ -65,10 +65,12 @@ def serve(
     ConfigError
         If nothing can listen there.
     """
-    asyncio.run(_serve(host, port, token or host not in LOOPBACK, fragment, tell, browser))
+    asyncio.run(_serve(host, port, token or host not in LOOPBACK, files, tell, browser))
 
 
-async def _serve(host: str, port: int, token: bool, fragment: str, tell: Callable[[str], None], browser: bool) -> None:
+async def _serve(
+    host: str, port: int, token: bool, files: Sequence[Path], tell: Callable[[str], None], browser: bool  # noqa: FBT001
+) -> None:
     # No other user can read what is in it.
     root = Path(mkdtemp(prefix="traincast-"))
     workers = Workers(root)
@@ -83,6 +85,7 @@ async def _serve(host: str, port: int, token: bool, fragment: str, tell: Callabl
 
         from traincast.serve.app import application
         from traincast.serve.guard import Guard
+        from traincast.serve.opening import fragment_of
         from traincast.serve.tasks import Tasks
 
         tasks = Tasks(workers)
@@ -91,7 +94,7 @@ async def _serve(host: str, port: int, token: bool, fragment: str, tell: Callabl
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
-        opening = asyncio.create_task(_announce(server, f"{address.url}{fragment}", tell, browser))
+        opening = asyncio.create_task(_announce(server, address.url + await fragment_of(files, workers, tasks), tell, browser))
         try:
             await server.serve([listener])
             await opening
