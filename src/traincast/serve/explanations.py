@@ -228,18 +228,28 @@ def _cluster_of(value: str, bench: "Bench") -> object:
     return words_of({"cluster": value}, bench.scratch)["cluster"]
 
 
-def simulated_again(bench: "Bench", **more: object) -> "Result":
-    """Return the step of a task simulated anew, with further words.
+def _asked(bench: "Bench") -> FilesRecord:
+    """Return what a task was asked.
 
     Raises
     ------
     ConfigError
-        If the task brought no files.
+        If it brought no files.
     """
     path = bench.folder / _ASKED
     if not path.is_file():
         raise ConfigError("has no files to simulate; explain a trace or a workload", "task")
-    asked = msgspec.json.decode(path.read_bytes(), type=FilesRecord)
+    return msgspec.json.decode(path.read_bytes(), type=FilesRecord)
+
+
+def files_of(bench: "Bench") -> list[str]:
+    """Return the folders and files at the top of what a task brought."""
+    return _tops(_asked(bench).files)
+
+
+def simulated_again(bench: "Bench", **more: object) -> "Result":
+    """Return the step of a task simulated anew, with further words."""
+    asked = _asked(bench)
     with bench.among_files():
         tops = _tops(asked.files)
         if len(tops) == 1 and api.is_result(tops[0]):
