@@ -42,6 +42,8 @@ def serving() -> Iterator[str]:
         with suppress(subprocess.TimeoutExpired):
             process.wait(10)
         process.kill()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 @contextmanager
