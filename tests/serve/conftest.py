@@ -118,8 +118,8 @@ class Server:
         for path, content in files:
             head = f'Content-Disposition: form-data; name="files"; filename="{path}"'.encode()
             pieces += [b"--" + line, head, b"Content-Type: application/octet-stream", b"", content]
-        for name, value in (words or {}).items():
-            pieces += [b"--" + line, f'Content-Disposition: form-data; name="{name}"'.encode(), b"", value.encode()]
+        for word, value in (words or {}).items():
+            pieces += [b"--" + line, f'Content-Disposition: form-data; name="{word}"'.encode(), b"", value.encode()]
         body = b"\r\n".join([*pieces, b"--" + line + b"--", b""])
         sent = {"Content-Type": f"multipart/form-data; boundary={line.decode()}", "X-Traincast-Tab": "test"}
         return self.ask("POST", f"/api/{name}", body, {**sent, **(headers or {})})

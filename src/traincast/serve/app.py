@@ -213,6 +213,8 @@ def _wrong(_: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
 
 
 def _broken(_: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    if isinstance(error, RecursionError):
+        return refusal(Problem.simple("request", "the request is nested too deep; send what the endpoint takes"))
     # A fault of ours: whoever runs the server reads where it is, a page does not.
     traceback.print_exception(error)
     return refusal(Problem.simple("internal", "an error inside traincast; the server's own output says where"))

@@ -96,6 +96,8 @@ def _file(segment: MultipartSegment, root: Path, found: Upload) -> BinaryIO | No
     name = safe_name(segment.filename)
     if name in found.files:
         raise ConfigError(f"has two files {name!r}; give each its own name", "files")
+    if len(found.files) >= MOST_FILES:
+        raise ConfigError(f"are more than {MOST_FILES:,}; use the command line", "files")
     found.files.append(name)
     path = root / name
     try:
