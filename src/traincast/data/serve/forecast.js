@@ -97,7 +97,8 @@ class Forecast {
     this.app.emit("wrong", error);
     const tell = () => {
       this.problem.hidden = false;
-      put(this.problem, error.kind === "empty" ? empty(error.message, error.hint, button("Choose a model", () => this.app.focusField("model"), { class: "main" })) : failure(error, this.waysOut(error)));
+      const choose = button("Choose a model", () => this.app.focusField("model"), { class: "main" });
+      put(this.problem, error.kind === "empty" ? empty(error.message, error.hint, choose) : failure(error, this.waysOut(error)));
     };
     this.wrongSoon = setTimeout(tell, this.numbers.hidden ? 0 : CALM_MS);
   }
