@@ -31,19 +31,24 @@ needs_browser = [
 def serving() -> Iterator[str]:
     """Serve while the body runs; its value is the address."""
     command = [sys.executable, "-m", "traincast.cli", "serve", "--no-browser", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    try:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process, _ended(process):
         for line in process.stdout or ():
             if "http://" in line:
                 yield line[line.index("http://") :].split()[0]
                 break
+
+
+@contextmanager
+def _ended(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """End a process after the body, by force where it does not listen."""
+    try:
+        yield
     finally:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(10)
         process.kill()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 @contextmanager
