@@ -31,9 +31,7 @@ needs_browser = [
 def serving() -> Iterator[str]:
     """Serve while the body runs; its value is the address."""
     command = [sys.executable, "-m", "traincast.cli", "serve", "--no-browser", "--port", "0"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
         for line in process.stdout or ():
             if "http://" in line:
