@@ -31,19 +31,24 @@ needs_browser = [
 def serving() -> Iterator[str]:
     """Serve while the body runs; its value is the address."""
     command = [sys.executable, "-m", "traincast.cli", "serve", "--no-browser", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    try:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process, _ended(process):
         for line in process.stdout or ():
             if "http://" in line:
                 yield line[line.index("http://") :].split()[0]
                 break
+
+
+@contextmanager
+def _ended(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """End a process after the body, by force where it does not listen."""
+    try:
+        yield
     finally:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(10)
         process.kill()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 @contextmanager
@@ -70,13 +75,13 @@ def fragment_of(state: dict[str, object]) -> str:
 
 
 @contextmanager
-def opener(browser: Any, address: str) -> Iterator[Callable[..., Any]]:  # noqa: ANN401
+def opener(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
     """Give a function that opens a state; at the end nothing was said on the console, nothing asked elsewhere."""
     said: list[str] = []
     elsewhere: list[str] = []
     pages: list[Any] = []
 
-    def open_page(state: dict[str, object], *, width: int = 1440, scheme: str = "light", height: int = 900) -> Any:  # noqa: ANN401
+    def open_page(state: dict[str, object], *, width: int = 1440, scheme: str = "light", height: int = 900) -> Any:
         page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
         page.set_default_timeout(LONG_MS)
         page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
@@ -95,7 +100,7 @@ def opener(browser: Any, address: str) -> Iterator[Callable[..., Any]]:  # noqa:
     assert [url for url in elsewhere if not url.startswith((address, "data:", f"blob:{address}"))] == []
 
 
-def wrong_for_readers(page: Any) -> list[str]:  # noqa: ANN401
+def wrong_for_readers(page: Any) -> list[str]:
     """Return what axe finds serious or critical on a page, each with the first places of it."""
     axe = pytest.importorskip("axe_playwright_python", reason="needs axe: pip install 'traincast[browser]'")
     page.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
@@ -107,12 +112,12 @@ def wrong_for_readers(page: Any) -> list[str]:  # noqa: ANN401
     ]
 
 
-def sideways(page: Any) -> int:  # noqa: ANN401
+def sideways(page: Any) -> int:
     """Return by how many pixels a page is wider than its window."""
     return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
 
-def picture(page: Any, name: str) -> None:  # noqa: ANN401
+def picture(page: Any, name: str) -> None:
     """Keep a screenshot, where one is wanted."""
     if PICTURES:
         Path(PICTURES).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The shell of the page and its view Forecast in a real browser: numbers as the command line prints them, by mouse and keys."""
+"""The shell of the page and its view Forecast in a real browser: the numbers of the command line, by mouse and keys."""
 
 import base64
 import json
@@ -13,8 +13,16 @@ from traincast.report.terminal.step import breakdown_lines
 from traincast.units import format_share, format_size, format_time
 
 pytestmark = needs_browser
-JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": "64", "seq_length": "8k", "global_batch": "256", "tp": "2", "pp": "2"}
+JOB = {
+    **{"model": "llama3-8b", "cluster": "h100", "gpus": "64", "seq_length": "8k"},
+    **{"global_batch": "256", "tp": "2", "pp": "2"},
+}
 STEP = "#headline .step"
+OPEN_FILE = """async (text) => {
+  const { openScenarios } = await import("/assets/toolbar.js");
+  openScenarios(window.traincast.app, "saved.json", text);
+}"""
+SIZES = [(360, "light"), (390, "dark"), (1440, "light"), (1440, "dark"), (3840, "light")]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +74,8 @@ def test_the_numbers_are_those_of_the_command_line(show, result):
     rows = page.locator("#breakdown tbody tr").all()
     shown = [tuple(row.locator("th, td").all_inner_texts()) for row in rows]
     assert shown == [(each.name, each.time, each.share) for each in breakdown_lines(result)]
-    assert page.locator("#command code").inner_text().startswith("traincast predict --model llama3-8b --cluster h100 --gpus 64")
+    command = page.locator("#command code").inner_text()
+    assert command.startswith("traincast predict --model llama3-8b --cluster h100 --gpus 64")
 
 
 def test_what_is_assumed_stands_in_the_fields_and_can_be_replaced(show):
@@ -177,7 +186,7 @@ def test_advice_is_applied_by_a_click_and_taken_back(show):
     page = forecast(show(state_of("forecast", JOB)))
     apply = page.locator("#advice").get_by_role("button", name="Apply")
     apply.first.wait_for()
-    assert "−" in page.locator("#advice .saving").first.inner_text()
+    assert page.locator("#advice .saving").first.inner_text().startswith("\N{MINUS SIGN}")
     apply.first.click()
     assert job_of(page) != JOB
     page.locator(".toast").get_by_role("button", name="Undo").click()
@@ -188,8 +197,9 @@ def test_pasted_flags_fill_the_form_and_what_is_not_understood_is_said(show):
     page = forecast(show(state_of("forecast", JOB)))
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("p")
-    page.keyboard.type("--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096")
-    page.keyboard.type(" --tensor-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 128 --world-size 64 --frobnicate 3")
+    page.keyboard.type("--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --frobnicate 3")
+    page.keyboard.type(" --max-position-embeddings 4096 --tensor-model-parallel-size 4 --micro-batch-size 1")
+    page.keyboard.type(" --global-batch-size 128 --world-size 64")
     page.get_by_role("button", name="Fill the form").click()
     page.locator(".missed").wait_for()
     assert "frobnicate" in page.locator(".missed").inner_text()
@@ -243,9 +253,9 @@ def test_scenarios_are_saved_and_opened_again(show, tmp_path):
     saved = json.loads(path.read_text())
     assert saved["scenarios"] == [{"name": "A", "job": JOB}]
     saved["scenarios"].append({"name": "<b>B</b>", "job": {**JOB, "gpus": 128}})
-    page.evaluate("async ([name, text]) => (await import('/assets/toolbar.js')).openScenarios(window.traincast.app, name, text)", ["s.json", json.dumps(saved)])
+    page.evaluate(OPEN_FILE, json.dumps(saved))
     assert page.get_by_role("radio").all_inner_texts() == ["A", "<b>B</b>"]
-    page.evaluate("async () => (await import('/assets/toolbar.js')).openScenarios(window.traincast.app, 's.json', '[1]')")
+    page.evaluate(OPEN_FILE, "[1]")
     page.locator(".toast.wrong", has_text="holds no scenarios").wait_for()
 
 
@@ -258,13 +268,14 @@ def test_pictures_stand_alone(show, tmp_path):
         download.value.save_as(tmp_path / f"memory.{kind}")
     text = (tmp_path / "memory.SVG").read_text()
     assert "var(" not in text
-    assert "GiB" in "".join(ElementTree.fromstring(text).itertext())
+    assert "GiB" in "".join(ElementTree.fromstring(text).itertext())  # noqa: S314 our own
     assert (tmp_path / "memory.PNG").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_name_never_becomes_markup(show):
     name = "<img src=x onerror=alert(1)>"
-    page = forecast(show({**state_of("forecast", JOB), "scenarios": [{"name": name, "job": JOB}, {"name": "B", "job": {"model": name}}]}))
+    scenarios = [{"name": name, "job": JOB}, {"name": "B", "job": {"model": name}}]
+    page = forecast(show(state_of("forecast", JOB, scenarios=scenarios)))
     assert page.get_by_role("radio").first.inner_text() == name
     page.get_by_role("radio", name="B").click()
     page.locator(".failure").wait_for()
@@ -290,7 +301,7 @@ def test_themes_and_keys(show):
     assert page.get_by_role("tab", name="Forecast").get_attribute("aria-selected") == "true"
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (390, "dark"), (1440, "light"), (1440, "dark"), (3840, "light")])
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
 def test_it_fits_and_can_be_read_by_everybody(show, width, scheme):
     page = forecast(show(state_of("forecast", JOB), width=width, scheme=scheme, height=2160 if width > 2000 else 900))
     page.locator("#advice .choices, #advice .hint").first.wait_for()

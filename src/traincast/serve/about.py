@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from traincast import __version__, api
 from traincast.job.fields import FIELDS, Field
+from traincast.shipped import shipped_rows
 
 if TYPE_CHECKING:
     from traincast.hardware.cluster import Cluster
@@ -96,9 +97,14 @@ def about(asked: Nothing, bench: "Bench") -> About:  # noqa: ARG001
         frameworks=tuple(framework_names()),
         schedules=tuple(SCHEDULES.names()),
         recipes=tuple(each.name for each in api.recipes()),
-        glossary={},
+        glossary=_glossary(),
         units={},
     )
+
+
+def _glossary() -> dict[str, str]:
+    """Return the words of docs/glossary.md with their meanings."""
+    return {row["word"]: row["meaning"] for row in shipped_rows("serve/glossary.csv")}
 
 
 def _field(each: Field) -> FieldAbout:
@@ -149,5 +155,5 @@ def _cluster(cluster: "Cluster") -> ClusterAbout:
         description=cluster.description,
         gpu=cluster.gpu.name,
         gpus_per_node=cluster.gpus_per_node,
-        memory=format_size(cluster.gpu.hbm_bytes),
+        memory="" if cluster.gpu.hbm_bytes is None else format_size(cluster.gpu.hbm_bytes),
     )

@@ -23,7 +23,6 @@ from traincast.serve.guard import TAB
 from traincast.serve.tasks import Started, Tasks
 from traincast.serve.uploads import MOST_BYTES, stored
 from traincast.serve.wire import Call, Message
-from traincast.serve.words import Value
 from traincast.serve.workers import Gone, Workers
 from traincast.shipped import SHIPPED
 
@@ -47,7 +46,8 @@ def application(workers: Workers, tasks: Tasks) -> Litestar:
         if each.takes is FilesRecord
         else _task_route(each, tasks)
         if each.long
-        else _route(each, workers, tasks) for each in ENDPOINTS.values()
+        else _route(each, workers, tasks)
+        for each in ENDPOINTS.values()
     ]
     return Litestar(
         [page, asset, Router("/api", route_handlers=[*routes, *task_routes(tasks)])],
@@ -117,7 +117,7 @@ def _route(endpoint: Endpoint, workers: Workers, tasks: Tasks) -> HTTPRouteHandl
 
         return get(f"/{endpoint.name}", **about)(ask)
 
-    async def tell(data: Any, request: Request[Any, Any, Any]) -> Response[bytes]:  # noqa: ANN401, ARG001
+    async def tell(data: Any, request: Request[Any, Any, Any]) -> Response[bytes]:  # noqa: ANN401
         task = tasks.find(name) if (name := getattr(data, "task", "")) else None
         if name and task is None:
             return refusal(_FORGOTTEN, 404)
@@ -154,11 +154,10 @@ def _files_route(endpoint: Endpoint, tasks: Tasks) -> HTTPRouteHandler:
             return Response(Started(task.id), status_code=202)
         try:
             upload = await stored(request.stream(), options.get("boundary", ""), task.folder)
-            words = msgspec.json.decode(upload.words, type=dict[str, Value])
-        except (TraincastError, msgspec.DecodeError) as error:
+        except TraincastError as error:
             tasks.drop(task)
             return refusal(problem_of(error))
-        asked = FilesRecord(files=tuple(upload.files), words=words)
+        asked = FilesRecord(files=tuple(upload.files), words=dict(upload.words))
         tasks.start(task, endpoint.name, msgspec.json.encode(asked))
         return Response(Started(task.id), status_code=202)
 
@@ -215,7 +214,8 @@ def _wrong(_: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
 
 
 def _broken(_: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    if isinstance(error, RecursionError):
+        return refusal(Problem.simple("request", "the request is nested too deep; send what the endpoint takes"))
     # A fault of ours: whoever runs the server reads where it is, a page does not.
     traceback.print_exception(error)
     return refusal(Problem.simple("internal", "an error inside traincast; the server's own output says where"))
-

@@ -1,6 +1,5 @@
 """Files that a page brings: what they are, and where they hold a step why it took so long."""
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,23 +9,21 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast import api, report
-from traincast.errors import ConfigError, TraincastError, UnknownNameError
-from traincast.serve.about import Nothing
+from traincast.errors import ConfigError, TraincastError
 from traincast.serve.advices import SuggestionShown, suggestions_of
 from traincast.serve.bench import FILES
+from traincast.serve.examples import unpacked
 from traincast.serve.forecasts import ForecastShown, NoteShown, forecast_shown, notes_of
 from traincast.serve.readings import Reading, reading_of
 from traincast.serve.shown import Shown
 from traincast.serve.timelines import STORED, packed
-from traincast.serve.words import Value, number_or_text
-from traincast.shipped import SHIPPED
+from traincast.serve.words import Value, number_or_text, said, words_of
 
 if TYPE_CHECKING:
     from traincast.formats.contract import Inspection
     from traincast.serve.bench import Bench
     from traincast.simulation.result import Result
 
-EXAMPLES = SHIPPED / "serve" / "examples.zip"
 _ASKED = "asked.json"
 """File of a task that holds what was asked, for what-ifs."""
 _MOST_TOLD = 12
@@ -42,6 +39,8 @@ class FilesRecord(Struct, frozen=True, kw_only=True):
     """Name of a bundled example, in place of files."""
     words: dict[str, Value] = {}
     """How they are read and simulated: ``cluster``, ``tp``, ``gpus`` and other words of ``traincast simulate``."""
+    cluster: str | None = None
+    """The same as in `words`."""
 
 
 class FileAbout(Struct, frozen=True, kw_only=True):
@@ -75,7 +74,7 @@ class ExplanationShown(Struct, frozen=True, kw_only=True):
     stragglers: tuple[dict[str, object], ...] = ()
     suggestions: tuple[SuggestionShown, ...] = ()
     """What-ifs worth a try, with what each saves."""
-    has_timeline: bool = False
+    timeline: bool = False
     reading: Reading | None = None
     """Of a job, and of a log that says its arguments: what to open in a form."""
     assumptions: tuple[NoteShown, ...] = ()
@@ -85,7 +84,7 @@ class ExplanationShown(Struct, frozen=True, kw_only=True):
 def explain(asked: FilesRecord, bench: "Bench") -> ExplanationShown:
     """Say what files are, and explain the step that they hold."""
     if asked.example:
-        asked = replace(asked, files=_unpacked(asked.example, bench.folder / FILES))
+        asked = replace(asked, files=unpacked(asked.example, bench.folder / FILES))
     (bench.folder / _ASKED).write_bytes(msgspec.json.encode(asked))
     with bench.among_files(), bench.telling("reading files"):
         return _explained(asked, bench)
@@ -137,15 +136,13 @@ def _of_job(path: str, found: tuple[FileAbout, ...], bench: "Bench") -> Explanat
     return ExplanationShown(kind="job", headline=f"{path}: {found[0].text}", files=found, reading=reading)
 
 
-def _of_log(
-    tops: Sequence[str], asked: FilesRecord, found: tuple[FileAbout, ...], bench: "Bench"
-) -> ExplanationShown:
+def _of_log(tops: Sequence[str], asked: FilesRecord, found: tuple[FileAbout, ...], bench: "Bench") -> ExplanationShown:
     """Return what a training log says: its steps against the forecast of its job, where it says one."""
     headline = f"{tops[0]}: {found[0].text}"
     reading: Reading | None = None
     try:
         reading = reading_of(api.described(tops[0]), "arguments in a log", bench.scratch)
-        check = api.check(list(tops), cluster=_cluster(asked), causes=False)
+        check = api.check(list(tops), cluster=_cluster_named(asked, bench), causes=False)
     except TraincastError as error:
         warning = NoteShown(code="log-without-job", text=str(error))
         return ExplanationShown(kind="log", headline=headline, files=found, reading=reading, warnings=(warning,))
@@ -160,8 +157,13 @@ def _of_log(
 
 
 def _cluster(asked: FilesRecord) -> str | None:
-    value = asked.words.get("cluster")
+    value = asked.words.get("cluster") or asked.cluster
     return None if not value else str(value)
+
+
+def _cluster_named(asked: FilesRecord, bench: "Bench") -> Any:  # noqa: ANN401
+    name = _cluster(asked)
+    return None if name is None else _cluster_of(name, bench)
 
 
 def _of_step(
@@ -189,7 +191,7 @@ def _of_step(
         sections=sections_shown(report.print_result, result, analysed=True),
         stragglers=tuple(msgspec.to_builtins(each) for each in result.stragglers),
         suggestions=suggestions_of(result),
-        has_timeline=has_timeline,
+        timeline=has_timeline,
         assumptions=assumptions,
         warnings=warnings,
     )
@@ -211,20 +213,17 @@ _UNSAID = ("constants", "expert_loads")
 """Words of a simulation that may be files."""
 
 
-def _simulated(asked: FilesRecord, bench: "Bench", **more: object) -> "Result":
+def _simulated(asked: FilesRecord, bench: "Bench", **more: Any) -> "Result":  # noqa: ANN401
     """Simulate the files of a run."""
     words: dict[str, Any] = {}
-    for name, value in asked.words.items():
+    for name, value in said({**asked.words, "cluster": _cluster(asked)}):
         if name in _UNSAID:
             raise ConfigError("is a file, which a page cannot name; use the command line", name)
-        if value is not None and value != "":
-            words[name] = _cluster_of(str(value), bench) if name == "cluster" else number_or_text(value)
+        words[name] = _cluster_of(str(value), bench) if name == "cluster" else number_or_text(value)
     return api.simulate(_tops(asked.files), engine=bench.engine, **words, **more)
 
 
 def _cluster_of(value: str, bench: "Bench") -> object:
-    from traincast.serve.words import words_of
-
     return words_of({"cluster": value}, bench.scratch)["cluster"]
 
 
@@ -247,7 +246,7 @@ def files_of(bench: "Bench") -> list[str]:
     return _tops(_asked(bench).files)
 
 
-def simulated_again(bench: "Bench", **more: object) -> "Result":
+def simulated_again(bench: "Bench", **more: Any) -> "Result":  # noqa: ANN401
     """Return the step of a task simulated anew, with further words."""
     asked = _asked(bench)
     with bench.among_files():
@@ -262,67 +261,3 @@ def _result_again(path: str, bench: "Bench", more: dict[str, Any]) -> "Result":
     if record.command == "predict":
         return api.predict(path, engine=bench.engine, study=bench.study, **more)
     return api.simulate(path, engine=bench.engine, **more)
-
-
-class Example(Struct, frozen=True, kw_only=True):
-    """Something to try."""
-
-    name: str
-    text: str
-    """What it is."""
-    view: str
-    """``forecast``, ``plan``, or ``explain``."""
-    job: dict[str, Value] = {}
-    plan: dict[str, Value] = {}
-
-
-class Examples(Struct, frozen=True, kw_only=True):
-    """What there is to try."""
-
-    examples: tuple[Example, ...]
-
-
-_LLAMA: dict[str, Value] = {"model": "llama3-70b", "cluster": "h100", "gpus": 512, "global_batch": 512}
-_EXAMPLES = (
-    Example(
-        name="Llama 3 70B on 512 H100",
-        text="a job of examples/llama3_70b_512gpu.toml",
-        view="forecast",
-        job={**_LLAMA, "seq_length": "8k", "tp": 8, "pp": 4},
-    ),
-    Example(
-        name="DeepSeek-V3 on 2,048 H100",
-        text="a mixture of experts in FP8, over 16 pipeline stages and 64 expert parallel ranks",
-        view="forecast",
-        job={
-            **{"model": "deepseek-v3", "cluster": "h100", "gpus": 2048, "global_batch": 8192, "seq_length": "4k"},
-            **{"pp": 16, "ep": 64, "precision": "fp8", "recompute": "full"},
-        },
-    ),
-    Example(name="Plan Llama 3 70B on 512 H100", text="every layout of it", view="plan", job=_LLAMA),
-    Example(name="megatron_pp4_tp2", text="measured traces of all 8 ranks of a run, one of them slow", view="explain"),
-    Example(name="today.log", text="a log of Megatron-LM, made up: slower than it should be", view="explain"),
-    Example(name="aicb_scaled_512gpu.txt", text="a workload for SimAI, as AICB writes them", view="explain"),
-    Example(name="neusight_gpt2_large_dp.tsv", text="a forecast of operators by NeuSight", view="explain"),
-)
-
-
-def examples(asked: Nothing, bench: "Bench") -> Examples:  # noqa: ARG001
-    """List what there is to try."""
-    return Examples(examples=_EXAMPLES)
-
-
-def _unpacked(name: str, folder: Path) -> tuple[str, ...]:
-    """Unpack a bundled example into a folder."""
-    known = [each.name for each in _EXAMPLES if each.view == "explain"]
-    if name not in known:
-        raise UnknownNameError("example", name, known)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    with zipfile.ZipFile(EXAMPLES) as archive:
-        found = [each for each in archive.namelist() if name in each.split("/")]
-        archive.extractall(folder, found)
-    # A file of a folder of examples stands by itself.
-    if any(name == each.rpartition("/")[2] for each in found):
-        (folder / found[0]).rename(folder / name)
-        found = [name]
-    return tuple(found)

@@ -6,7 +6,7 @@ import shutil
 import socket
 import sys
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -33,7 +33,11 @@ class Address(Struct, frozen=True, kw_only=True):
         """Names that the server goes under, with its port."""
         machine = [] if self.host in LOOPBACK else [socket.gethostname(), socket.getfqdn(), self.host]
         names = [f"[{each}]" if ":" in each else each for each in (*LOOPBACK, *machine)]
-        return [each for name in names for each in ((name, f"{name}:{self.port}") if self.port == 80 else (f"{name}:{self.port}",))]
+        return [
+            each
+            for name in names
+            for each in ((name, f"{name}:{self.port}") if self.port == 80 else (f"{name}:{self.port}",))
+        ]
 
     @property
     def url(self) -> str:
@@ -43,7 +47,13 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 def serve(
-    host: str, port: int, *, token: bool = False, fragment: str = "", tell: Callable[[str], None], browser: bool = True
+    host: str,
+    port: int,
+    *,
+    token: bool = False,
+    files: Sequence[Path] = (),
+    tell: Callable[[str], None],
+    browser: bool = True,
 ) -> None:
     """Serve until somebody says stop; `tell` is told the address once it can be opened.
 
@@ -53,8 +63,8 @@ def serve(
         Where to listen; a port of 0 is any that is free.
     token : bool
         Whether a token is asked for on this machine, too; from elsewhere it always is.
-    fragment : str
-        State that the page opens with, after ``#``.
+    files : sequence of Path
+        What the page opens with: a job file, a result, or files of a run.
     tell
         Takes the address.
     browser : bool
@@ -65,24 +75,30 @@ def serve(
     ConfigError
         If nothing can listen there.
     """
-    asyncio.run(_serve(host, port, token or host not in LOOPBACK, fragment, tell, browser))
+    asyncio.run(_serve(host, port, token or host not in LOOPBACK, files, tell, browser))
 
 
-async def _serve(host: str, port: int, token: bool, fragment: str, tell: Callable[[str], None], browser: bool) -> None:
+async def _serve(
+    host: str,
+    port: int,
+    token: bool,
+    files: Sequence[Path],
+    tell: Callable[[str], None],
+    browser: bool,
+) -> None:
     # No other user can read what is in it.
     root = Path(mkdtemp(prefix="traincast-"))
     workers = Workers(root)
     await workers.start()
     try:
         listener = _listener(host, port)
-        address = Address(
-            host=host, port=listener.getsockname()[1], token=secrets.token_urlsafe(24) if token else None
-        )
+        address = Address(host=host, port=listener.getsockname()[1], token=secrets.token_urlsafe(24) if token else None)
         # While workers load what they need.
         import uvicorn
 
         from traincast.serve.app import application
         from traincast.serve.guard import Guard
+        from traincast.serve.opening import fragment_of
         from traincast.serve.tasks import Tasks
 
         tasks = Tasks(workers)
@@ -91,7 +107,9 @@ async def _serve(host: str, port: int, token: bool, fragment: str, tell: Callabl
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
-        opening = asyncio.create_task(_announce(server, f"{address.url}{fragment}", tell, browser))
+        opening = asyncio.create_task(
+            _announce(server, address.url + await fragment_of(files, workers, tasks), tell, browser)
+        )
         try:
             await server.serve([listener])
             await opening
@@ -119,6 +137,8 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror}); choose another --port or --host") from None
+        raise ConfigError(
+            f"cannot listen on {host}:{port} ({error.strerror}); choose another --port or --host"
+        ) from None
     listener.listen(128)
     return listener

@@ -21,6 +21,8 @@ _UNHEARD_S, _KEPT_S = 60.0, 3600.0
 """Time after which a task that nobody listens to ends, and one that is done is forgotten."""
 _MOST, _MOST_OF_TAB = 64, 8
 """Tasks that are kept, and those of one page; the oldest go first."""
+OPENED = "opened"
+"""Tab of what the server was started with: it is kept as long as the server runs."""
 _LAST = ("done", "failed")
 
 
@@ -151,5 +153,5 @@ class Tasks:
             now = time.monotonic()
             for task in list(self._tasks.values()):
                 limit = _KEPT_S if task.ended else _UNHEARD_S
-                if task.listeners == 0 and now - task.touched > limit:
+                if task.tab != OPENED and task.listeners == 0 and now - task.touched > limit:
                     self.drop(task)

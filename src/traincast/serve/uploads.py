@@ -1,4 +1,4 @@
-"""Files that a page brings: stored as they come, under the names that it gives them, and refused beyond what is allowed.
+"""Files that a page brings: stored as they come, under the names that it gives them, up to what is allowed.
 
 What they are is told by the same readers as on the command line, in a worker.
 """
@@ -17,8 +17,6 @@ MOST_BYTES, MOST_FILES, MOST_DEPTH, LONGEST_NAME = 512 * 2**20, 2_048, 8, 200
 """Of all files of an upload, their number, the folders that they lie in, and the letters of a part of a name."""
 _MOST_WORDS = 2**20
 """Bytes of what is said besides the files."""
-WORDS = "words"
-"""Name of the part that says what else there is to say, as JSON."""
 
 
 class Upload(Struct):
@@ -26,8 +24,8 @@ class Upload(Struct):
 
     files: list[str]
     """Paths below the folder, as the page names them."""
-    words: bytes
-    """JSON."""
+    words: dict[str, str]
+    """What was said besides, by name."""
 
 
 async def stored(chunks: AsyncIterator[bytes], boundary: str, folder: Path) -> Upload:
@@ -38,7 +36,7 @@ async def stored(chunks: AsyncIterator[bytes], boundary: str, folder: Path) -> U
     ConfigError
         If there are too many, they are too large, or a name is no path below the folder.
     """
-    found, size, out = Upload([], b"{}"), 0, _Part(None)
+    found, size, name, out = Upload([], {}), 0, "", _Part(None)
     root = folder / FILES
     root.mkdir(mode=0o700)
     try:
@@ -49,11 +47,14 @@ async def stored(chunks: AsyncIterator[bytes], boundary: str, folder: Path) -> U
                     raise ConfigError(f"are more than {MOST_BYTES // 2**20} MB in all; use the command line", "files")
                 for piece in parser.parse(chunk):
                     if isinstance(piece, MultipartSegment):
+                        name = piece.name
                         out = _Part(_file(piece, root, found))
                     elif piece:
                         out.write(piece)
                     else:
-                        found.words = out.close() or found.words
+                        said = out.close()
+                        if not out.is_file:
+                            found.words[name] = said.decode("utf-8", "replace")
     except MultipartError as error:
         raise ConfigError(f"cannot be read ({error}); send them as multipart/form-data", "files") from None
     finally:
@@ -69,13 +70,17 @@ class _Part:
     def __init__(self, file: BinaryIO | None) -> None:
         self._file, self._words = file, bytearray()
 
+    @property
+    def is_file(self) -> bool:
+        return self._file is not None
+
     def write(self, piece: bytes | bytearray) -> None:
         if self._file is not None:
             self._file.write(piece)
             return
         self._words.extend(piece)
         if len(self._words) > _MOST_WORDS:
-            raise ConfigError("is too long", WORDS)
+            raise ConfigError("is too long", "words")
 
     def close(self) -> bytes:
         """Return what was kept."""
@@ -86,11 +91,13 @@ class _Part:
 
 def _file(segment: MultipartSegment, root: Path, found: Upload) -> BinaryIO | None:
     """Return where a part is written to; None of what is no file."""
-    if segment.name == WORDS:
+    if segment.filename is None:
         return None
-    name = safe_name(segment.filename or segment.name)
+    name = safe_name(segment.filename)
     if name in found.files:
         raise ConfigError(f"has two files {name!r}; give each its own name", "files")
+    if len(found.files) >= MOST_FILES:
+        raise ConfigError(f"are more than {MOST_FILES:,}; use the command line", "files")
     found.files.append(name)
     path = root / name
     try:

@@ -23,7 +23,7 @@ export class Advice {
   }
 
   async ask(job) {
-    this.body.classList.add("waiting");
+    this.body.classList.toggle("waiting", this.body.querySelector(".choices") !== null);
     try {
       const answer = await this.app.server.ask("/api/advice", { job }, { slot: "advice" });
       if (answer) this.show(answer);
@@ -43,10 +43,10 @@ export class Advice {
 
   one(each) {
     const fields = each.apply ?? {};
-    const about = [each.changes_numerics, each.memory, each.needs, ...(each.notes ?? [])].filter(Boolean);
+    const about = each.notes?.length ? each.notes : [each.memory, each.needs, each.changes_numerics].filter(Boolean);
     return el("li", {},
       el("div", { class: "choice" }, el("p", {}, each.text, each.switch ? el("code", { class: "switch" }, each.switch) : null), about.length ? el("p", { class: "hint" }, about.join("; ")) : null),
-      saving(each.saving),
+      each.taken === false ? saving({ text: each.alone.text, between: "alone" }) : saving(each.saving),
       Object.keys(fields).length ? button("Apply", () => apply(this.app, fields, `Applied: ${each.text}.`), { class: "small", "aria-label": `Apply: ${each.text}` }) : el("span"));
   }
 

@@ -5,6 +5,7 @@ import { button, download, el, menu, put } from "./ui.js";
 const Plot = window.Plot;
 const MADE_BY_STYLE = ["fill", "stroke", "font-family", "font-size", "font-weight", "font-variant", "opacity", "text-anchor", "stroke-width", "stroke-dasharray", "fill-opacity", "stroke-opacity"];
 const SHARPNESS = 2;
+const LEAST_WIDTH = 180; // less is a place that is not laid out yet
 
 /** Colours of the parts of a step: names of variables of the style sheet, as the explorer has them. */
 export const PARTS = {
@@ -62,7 +63,7 @@ export class Figure {
 
   redraw() {
     const width = this.width || Math.floor(this.root.clientWidth);
-    if (this.data === null || width < 40) return;
+    if (this.data === null || width < LEAST_WIDTH) return;
     const drawn = plot({ width, ariaLabel: this.describe(this.data), ...this.draw(width, this.data) });
     drawn.setAttribute("role", "img");
     put(this.root, drawn);

@@ -3,7 +3,7 @@
 import { Advice, Assumptions } from "./advice.js";
 import { Breakdown, Headline, Memory, WholeRun, Words } from "./forecast_parts.js";
 import { TimelineCard } from "./timeline_card.js";
-import { button, card, copy, el, empty, failure, put, speak, toast, write } from "./ui.js";
+import { button, card, copy, el, empty, failure, put, speak, toast } from "./ui.js";
 
 const QUIET_MS = 20; // how long a change may be followed by another one
 const AFTER_MS = 500; // what takes longer waits until nothing changes
@@ -33,7 +33,7 @@ class Forecast {
   }
 
   commandCard() {
-    const tools = [button("Copy", () => copy(this.command.textContent, "The command line is copied."), { class: "small quiet" })];
+    const tools = [button("Copy", () => copy(this.command.textContent.trim(), "The command line is copied."), { class: "small quiet" })];
     return card("The same on the command line", { tools, id: "command" }, el("p", {}, this.command));
   }
 
@@ -77,18 +77,18 @@ class Forecast {
     this.wait(false);
     for (const part of [this.headline, this.breakdown, this.memory, this.run, this.words]) part.show(answer);
     this.assumptions.show(answer);
-    write(this.command, answer.command);
+    put(this.command, answer.command.split(" ").map((each) => [el("span", { class: "whole" }, each), " "]));
     this.app.emit("forecast", answer);
     speak(`Step ${answer.shown.step.text}`);
     this.later = setTimeout(() => this.ahead(job, key), AFTER_MS);
   }
 
-  /** Ask what takes longer: advice, the worth of assumptions, the timeline. */
-  ahead(job, key) {
-    if (key !== this.key || this.app.state.view !== "forecast") return;
-    this.advice.ask(job);
-    this.assumptions.ask(job);
-    this.timeline.ask(job);
+  /** Ask what takes longer, one after another, so that the server stays free for a change. */
+  async ahead(job, key) {
+    for (const part of [this.timeline, this.advice, this.assumptions]) {
+      if (key !== this.key || this.app.state.view !== "forecast") return;
+      await part.ask(job);
+    }
   }
 
   /** Say what is wrong, once it lasts; the last numbers stay, dimmed. */
@@ -97,7 +97,8 @@ class Forecast {
     this.app.emit("wrong", error);
     const tell = () => {
       this.problem.hidden = false;
-      put(this.problem, error.kind === "empty" ? empty(error.message, error.hint, button("Choose a model", () => this.app.focusField("model"), { class: "main" })) : failure(error, this.waysOut(error)));
+      const choose = button("Choose a model", () => this.app.focusField("model"), { class: "main" });
+      put(this.problem, error.kind === "empty" ? empty(error.message, error.hint, choose) : failure(error, this.waysOut(error)));
     };
     this.wrongSoon = setTimeout(tell, this.numbers.hidden ? 0 : CALM_MS);
   }

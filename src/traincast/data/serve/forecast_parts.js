@@ -102,16 +102,23 @@ function unitOf(parts) {
 export class Memory {
   constructor() {
     this.chart = new Figure({
-      name: "memory", height: 150,
+      name: "memory", height: 104,
       describe: ({ stages, limit }) => `Memory by stage: ${stages.map((each) => `${each.label} ${each.peak.text}`).join(", ")}${limit ? `; usable ${limit.text}` : ""}`,
       draw: (width, data) => this.draw(width, data),
     });
     this.legend = el("p", { class: "legend" }, MEMORY_PARTS.map((name) => el("span", {}, chip(colourOfMemory(name)), name)));
     this.body = el("tbody");
-    const numbers = el("details", {}, el("summary", {}, "Numbers"), el("div", { class: "table-of", tabindex: "0", role: "region", "aria-label": "Memory by stage" }, el("table", {}, el("caption", { class: "unseen" }, "Memory by stage"),
-      el("thead", {}, el("tr", {}, ["stage", ...MEMORY_PARTS, "peak", "usable", "runs out"].map((each) => el("th", { scope: "col" }, each)))), this.body)));
-    const save = button("CSV", () => download("memory.csv", csv([["stage", (each) => each.label], ...MEMORY_PARTS.map((name) => [`${name}_bytes`, (each) => each.parts[name]]), ["peak_bytes", (each) => each.peak.value], ["usable_bytes", (each) => each.limit?.value]], this.stages), "text/csv"), { class: "small quiet" });
+    const heads = ["stage", ...MEMORY_PARTS, "peak", "usable", "runs out"].map((each) => el("th", { scope: "col" }, each));
+    const table = el("table", {}, el("caption", { class: "unseen" }, "Memory by stage"), el("thead", {}, el("tr", {}, heads)), this.body);
+    const numbers = el("details", {}, el("summary", {}, "Numbers"), el("div", { class: "table-of", tabindex: "0", role: "region", "aria-label": "Memory by stage" }, table));
+    const save = button("CSV", () => this.save(), { class: "small quiet" });
     this.root = card("Memory by stage", { id: "memory", tools: [save, ...this.chart.tools] }, this.chart.root, this.legend, numbers);
+  }
+
+  save() {
+    const parts = MEMORY_PARTS.map((name) => [`${name}_bytes`, (each) => each.parts[name]]);
+    const columns = [["stage", (each) => each.label], ...parts, ["peak_bytes", (each) => each.peak.value], ["usable_bytes", (each) => each.limit?.value]];
+    download("memory.csv", csv(columns, this.stages), "text/csv");
   }
 
   draw(width, { stages, limit }) {
@@ -163,6 +170,10 @@ export class Words {
   }
 }
 
+const runLine = ([what, much, counted]) => [
+  el("dt", {}, word(what)), el("dd", {}, el("strong", {}, much), counted ? el("span", { class: "hint" }, ` ${counted}`) : null),
+];
+
 /** What a whole run takes, where its tokens are said; else a way to say them. */
 export class WholeRun {
   constructor(app) {
@@ -173,7 +184,7 @@ export class WholeRun {
 
   show({ shown }) {
     const lines = shown.run ?? [];
-    if (lines.length) return put(this.body, el("dl", { class: "facts" }, lines.map(([what, much, counted]) => [el("dt", {}, word(what)), el("dd", {}, el("strong", {}, much), counted ? el("span", { class: "hint" }, ` ${counted}`) : null)])));
+    if (lines.length) return put(this.body, el("dl", { class: "facts" }, lines.map(runLine)));
     if (!this.body.childElementCount || this.body.querySelector("dl")) {
       const say = button("Say the tokens of the run", () => this.app.focusField("tokens"), { class: "small" });
       put(this.body, el("p", { class: "row" }, el("span", { class: "hint" }, "Days, GPU-hours, cost and energy, with failures if you like."), say));

@@ -31,7 +31,8 @@ export class Scaling {
   get look() { return { along: "gpus", keep: "batch", shows: "tokens", ...this.app.state.look.compare }; }
 
   choice(title, options, key) {
-    const select = el("select", { "aria-label": title, onchange: () => { this.app.look("compare", { [key]: select.value, slide: null }); } }, Object.entries(options).map(([value, text]) => el("option", { value }, text)));
+    const entries = Object.entries(options).map(([value, text]) => el("option", { value }, text));
+    const select = el("select", { "aria-label": title, onchange: () => this.app.look("compare", { [key]: select.value, slide: null }) }, entries);
     return select;
   }
 
@@ -98,7 +99,8 @@ export class Scaling {
     const value = this.values[Number(this.slider.value)];
     write(this.value, value === undefined ? `Give ${AXES[this.look.along].toLowerCase()} first` : `${AXES[this.look.along]}: ${value.toLocaleString("en")}`);
     this.slider.setAttribute("aria-valuetext", value === undefined ? "" : value.toLocaleString("en"));
-    const points = this.scenarios.flatMap((each, at) => [...this.pointsOf(each.job)].filter(([x, point]) => point.figures?.step && this.values.includes(x)).map(([x, { figures }]) => ({ x, at, name: each.name, figures })));
+    const points = this.scenarios.flatMap(({ job, name }, at) => [...this.pointsOf(job)]
+      .filter(([x, point]) => point.figures?.step && this.values.includes(x)).map(([x, { figures }]) => ({ x, at, name, figures })));
     this.chart.show({ points, value, ...this.look });
     put(this.readout, this.scenarios.map((each, at) => this.line(each, at, this.pointsOf(each.job).get(value))));
   }
@@ -114,15 +116,19 @@ export class Scaling {
   }
 
   draw(width, { points, value, along, shows }) {
-    const y = { step: (each) => each.figures.step.value, tokens: (each) => each.figures.tokens_per_s?.value, per_gpu: (each) => perGpu(each, along, this.scenarios), mfu: (each) => 100 * (each.figures.mfu?.value ?? NaN) }[shows];
+    const y = {
+      step: (each) => each.figures.step.value, tokens: (each) => each.figures.tokens_per_s?.value,
+      per_gpu: (each) => perGpu(each, along, this.scenarios), mfu: (each) => 100 * (each.figures.mfu?.value ?? NaN),
+    }[shows];
     const [title, unit] = SHOWS[shows];
     const sorted = [...points].sort((a, b) => a.x - b.x);
     const heights = sorted.map(y).filter((each) => each > 0);
+    const ticks = shows === "mfu" || !heights.length ? 6 : logTicks(Math.min(...heights), Math.max(...heights));
     const every = Math.ceil(this.values.length / Math.max(2, Math.floor(width / 78)));
     return {
       height: 300, marginLeft: 62, marginBottom: 36,
       x: { type: "log", base: 2, label: AXES[along], labelArrow: "none", domain: extent(this.values), ticks: this.values.filter((_, at) => at % every === 0), tickFormat: (each) => each.toLocaleString("en") },
-      y: { type: shows === "mfu" ? "linear" : "log", label: unit ? `${title}, ${unit}` : title, labelArrow: "none", grid: true, zero: shows === "mfu", tickFormat: "~s", tickSize: 0, ticks: shows === "mfu" || !heights.length ? 6 : logTicks(Math.min(...heights), Math.max(...heights)) },
+      y: { type: shows === "mfu" ? "linear" : "log", label: unit ? `${title}, ${unit}` : title, labelArrow: "none", grid: true, zero: shows === "mfu", tickFormat: "~s", tickSize: 0, ticks },
       marks: [
         value === undefined ? null : Plot.ruleX([value], { stroke: colour("accent"), strokeWidth: 1.5, strokeDasharray: "3 3" }),
         Plot.line(sorted, { x: "x", y, z: "at", stroke: (each) => colourOfSeries(each.at), strokeWidth: 2 }),
@@ -133,7 +139,9 @@ export class Scaling {
 
   save() {
     const points = this.chart.data?.points ?? [];
-    download("scaling.csv", csv([["scenario", (each) => each.name], [this.look.along, (each) => each.x], ["step_s", (each) => each.figures.step.value], ["tokens_per_s", (each) => each.figures.tokens_per_s?.value], ["mfu", (each) => each.figures.mfu?.value]], points), "text/csv");
+    const figure = (name) => [name, (each) => each.figures[name]?.value];
+    const columns = [["scenario", (each) => each.name], [this.look.along, (each) => each.x], figure("step"), figure("tokens_per_s"), figure("mfu")];
+    download("scaling.csv", csv(columns, points), "text/csv");
   }
 }
 

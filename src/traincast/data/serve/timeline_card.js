@@ -15,7 +15,7 @@ export class TimelineCard {
   ask(job) {
     if (JSON.stringify(job) === JSON.stringify(this.job)) return;
     this.job = job;
-    if (this.wanted) this.draw();
+    return this.wanted ? this.draw() : null;
   }
 
   hide() {}

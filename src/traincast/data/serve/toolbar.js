@@ -11,8 +11,10 @@ const EXPORTS = [
   { as: "command", title: "Command line", hint: "traincast predict ..." },
   { as: "python", title: "Python", hint: "the same forecast in a script" },
   { as: "result.json", title: "Result", hint: "traincast.result/1 as JSON" },
-  { as: "csv", title: "Operations", hint: "CSV, one line an operation" },
+  { as: "csv", title: "Parts and memory", hint: "CSV" },
+  { as: "svg", title: "Picture of the step", hint: "SVG, every stage" },
   { as: "megatron", title: "Megatron-LM flags" },
+  { as: "bridge", title: "Megatron Bridge recipe" },
   { as: "torchtitan", title: "torchtitan TOML" },
 ];
 const KEYS = [

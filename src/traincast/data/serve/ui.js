@@ -54,14 +54,16 @@ export function button(text, onclick, { symbol = null, ...attributes } = {}) {
   return el("button", { type: "button", onclick, class: "round", "aria-label": text, "data-tip": text, ...attributes }, icon(symbol));
 }
 
+const spelled = (text) => text.toLowerCase().replaceAll("_", " ");
+
 /** Learn the words of the glossary: a record of word and meaning. */
 export function learnWords(glossary) {
-  for (const [words, meaning] of Object.entries(glossary ?? {})) WORDS.set(words.toLowerCase(), meaning);
+  for (const [words, meaning] of Object.entries(glossary ?? {})) WORDS.set(spelled(words), meaning);
 }
 
 /** A word with its explanation on hover, focus or tap; plain text where the glossary does not have it. */
 export function word(text, of = text) {
-  const meaning = WORDS.get(of.toLowerCase());
+  const meaning = WORDS.get(spelled(of));
   return meaning ? el("button", { type: "button", class: "word", "data-tip": meaning }, text) : el("span", {}, text);
 }
 
