@@ -93,7 +93,7 @@ class Server:
 
     def events(self, task):
         """Yield the events of a task with what they tell."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/tasks/{task}/events", timeout=120) as stream:  # noqa: S310
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/tasks/{task}/events", timeout=120) as stream:
             kind = ""
             for line in stream:
                 word, _, rest = line.decode().rstrip("\n").partition(": ")

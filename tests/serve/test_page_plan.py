@@ -45,9 +45,7 @@ def show(browser, address):
 
 @pytest.fixture(scope="module")
 def plan():
-    return traincast.plan(
-        model="llama3-8b", cluster="h100", gpus=16, seq_length=8192, global_batch=64
-    )
+    return traincast.plan(model="llama3-8b", cluster="h100", gpus=16, seq_length=8192, global_batch=64)
 
 
 def planned(page):
@@ -77,7 +75,9 @@ def test_the_headline_and_the_first_row_are_what_the_command_line_says(show, pla
 def test_every_layout_is_a_point_and_the_pareto_set_is_joined(show):
     page = planned(show(state_of("plan", JOB)))
     known = page.evaluate("() => Number(document.querySelector('#plan-table output').textContent.replace(',', ''))")
-    rings = page.locator("#plan-chart svg g[aria-label=dot] circle[fill=none], #plan-chart svg g[aria-label=dot][fill=none] circle").count()
+    rings = page.locator(
+        "#plan-chart svg g[aria-label=dot] circle[fill=none], #plan-chart svg g[aria-label=dot][fill=none] circle"
+    ).count()
     assert page.locator(DOTS).count() - rings == known > 50
     assert page.locator("#plan-chart svg g[aria-label=line] path").count() == 1
     page.select_option("#plan-chart select >> nth=1", "micro_batch")

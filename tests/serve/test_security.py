@@ -22,11 +22,24 @@ CANARY = "canary-4711"
 
 def test_it_listens_on_the_loopback_address(server):
     table = Path(f"/proc/{server.process.pid}/net/tcp").read_text().splitlines()[1:]
-    ours = [line.split()[1] for line in table if line.split()[3] == "0A" and line.split()[1].endswith(f":{server.port:04X}")]
+    ours = [
+        line.split()[1] for line in table if line.split()[3] == "0A" and line.split()[1].endswith(f":{server.port:04X}")
+    ]
     assert ours == [f"0100007F:{server.port:04X}"]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1.evil.example:{port}", "", "[::2]:{port}", "10.0.0.1:{port}"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1",
+        "127.0.0.1.evil.example:{port}",
+        "",
+        "[::2]:{port}",
+        "10.0.0.1:{port}",
+    ],
+)
 def test_another_name_of_this_machine_is_refused(server, host):
     """DNS rebinding: a foreign name that leads here."""
     found = server.ask("GET", "/api/about", headers={"Host": host.format(port=server.port)})
@@ -120,10 +133,27 @@ def secret(tmp_path):
 
 
 def paths_of(secret):
-    return [str(secret), str(secret.parent), f"file://{secret}", f"../../../../../../..{secret}", "/etc/passwd", "/proc/self/environ"]
+    return [
+        str(secret),
+        str(secret.parent),
+        f"file://{secret}",
+        f"../../../../../../..{secret}",
+        "/etc/passwd",
+        "/proc/self/environ",
+    ]
 
 
-FIELDS = ["model", "cluster", "framework", "recipe", "packed_lengths", "constants", "busbw_bytes_per_s", "schedule", "pipeline_layout"]
+FIELDS = [
+    "model",
+    "cluster",
+    "framework",
+    "recipe",
+    "packed_lengths",
+    "constants",
+    "busbw_bytes_per_s",
+    "schedule",
+    "pipeline_layout",
+]
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -151,7 +181,9 @@ def pasted(path):
     yield f"defaults:\n  - {path}\ntrainer:\n  num_nodes: 1\nexp_manager: {{}}\nmodel:\n  micro_batch_size: 1\n  tokenizer: !include {path}\n"
     yield json.dumps({"train_batch_size": 8, "zero_optimization": {"stage": 1}, "config": str(path)})
     yield json.dumps({"model_type": "llama", "architectures": ["x"], "auto_map": str(path), "_name_or_path": str(path)})
-    yield json.dumps({"fsdp_config": {}, "distributed_type": "FSDP", "deepspeed_config": {"deepspeed_config_file": str(path)}})
+    yield json.dumps(
+        {"fsdp_config": {}, "distributed_type": "FSDP", "deepspeed_config": {"deepspeed_config_file": str(path)}}
+    )
 
 
 def test_no_pasted_text_opens_a_file(server, job, secret):
@@ -172,7 +204,9 @@ def test_files_that_are_brought_open_no_others(server, secret):
     names = {"inputs": [{"path": str(secret), "format": "aicb", "sha256": "0" * 64, "size_bytes": 3}]}
     texts = [json.dumps({"schema": "traincast.result/1", **names}), *pasted(secret)]
     for text in texts:
-        found = server.upload("explain", [("result.json" if "schema" in text else "a.toml", text.encode())], {"cluster": str(secret)})
+        found = server.upload(
+            "explain", [("result.json" if "schema" in text else "a.toml", text.encode())], {"cluster": str(secret)}
+        )
         *_, (_, told) = server.events(found.json()["task"])
         assert CANARY not in json.dumps(told)
 
@@ -191,7 +225,7 @@ def test_no_path_of_the_server_is_told(server, job):
         if found.status == 202:
             *_, (_, failed) = server.events(found.json()["task"])
             told = json.dumps(failed).encode()
-        assert not re.search(rb"/tmp|/site-packages|/src/traincast|Traceback", told), told  # noqa: S108
+        assert not re.search(rb"/tmp|/site-packages|/src/traincast|Traceback", told), told
         assert home == "/" or home.encode() not in told
 
 
@@ -206,13 +240,16 @@ def test_only_files_of_the_page_are_served(server, path):
     assert b"root:" not in found.body
 
 
-@pytest.mark.parametrize("name", ["../a", "/etc/a", "a/../../b", "..", "", "a/b/c/d/e/f/g/h/i", "x" * 201, "a\0b", "a\nb", "..\\a", "C:\\..\\a"])
+@pytest.mark.parametrize(
+    "name",
+    ["../a", "/etc/a", "a/../../b", "..", "", "a/b/c/d/e/f/g/h/i", "x" * 201, "a\0b", "a\nb", "..\\a", "C:\\..\\a"],
+)
 def test_a_name_that_leads_elsewhere_is_refused(name):
     with pytest.raises(traincast.ConfigError):
         safe_name(name)
 
 
-def test_uploads_are_limited(server, monkeypatch):
+def test_uploads_are_limited(server):
     assert server.upload("explain", []).status == 400
     deep = "/".join("d" * (MOST_DEPTH + 1))
     assert server.upload("explain", [(deep, b"x")]).json()["error"]["where"] == "files"
@@ -221,7 +258,12 @@ def test_uploads_are_limited(server, monkeypatch):
     many = server.upload("explain", [(f"f{number}", b"") for number in range(MOST_FILES + 1)])
     assert (many.status, many.json()["error"]["where"]) == (400, "files")
     assert server.upload("explain", [("a", b"x")], {"words": "y" * 2**21}).status == 400
-    cut = server.ask("POST", "/api/explain", b"--b\r\nnonsense", {"Content-Type": "multipart/form-data; boundary=b", "X-Traincast-Tab": "t"})
+    cut = server.ask(
+        "POST",
+        "/api/explain",
+        b"--b\r\nnonsense",
+        {"Content-Type": "multipart/form-data; boundary=b", "X-Traincast-Tab": "t"},
+    )
     assert cut.status == 400
 
 
@@ -254,12 +296,12 @@ def test_a_zip_bomb_does_not_end_the_server(server):
 
     bomb = gzip.compress(b"[" + b" " * 300 * 2**20)
     begin = time.monotonic()
-    *_, (_, told) = server.events(server.upload("explain", [("trace.json.gz", bomb)]).json()["task"])
+    list(server.events(server.upload("explain", [("trace.json.gz", bomb)]).json()["task"]))
     assert time.monotonic() - begin < 120
     assert server.get("/api/about").status == 200
 
 
-MARKUP = '<img src=x onerror=alert(1)>"\'</script><script>alert(1)</script>'
+MARKUP = "<img src=x onerror=alert(1)>\"'</script><script>alert(1)</script>"
 
 
 def test_no_name_or_content_becomes_markup(server, job):
@@ -279,8 +321,10 @@ def test_no_name_or_content_becomes_markup(server, job):
 
 
 def test_the_page_makes_no_markup_of_what_it_is_told():
-    scripts = [each for each in PAGE.glob("*.js")]
-    wrong = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc|createContextualFragment")
+    scripts = PAGE.glob("*.js")
+    wrong = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc|createContextualFragment"
+    )
     assert not [(each.name, found[0]) for each in scripts if (found := wrong.search(each.read_text()))]
     page = (PAGE / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)", page)

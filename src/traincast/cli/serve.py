@@ -13,7 +13,9 @@ _NEEDED = ("litestar", "uvicorn")
 
 
 @click.command(name="serve")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[JOB | RESULT | FILES...]", shell_complete=known())
+@click.argument(
+    "files", nargs=-1, type=click.Path(path_type=Path), metavar="[JOB | RESULT | FILES...]", shell_complete=known()
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port (default: any that is free).")
 @click.option(
     "--host",

@@ -155,5 +155,5 @@ def _cluster(cluster: "Cluster") -> ClusterAbout:
         description=cluster.description,
         gpu=cluster.gpu.name,
         gpus_per_node=cluster.gpus_per_node,
-        memory=format_size(cluster.gpu.hbm_bytes),
+        memory="" if cluster.gpu.hbm_bytes is None else format_size(cluster.gpu.hbm_bytes),
     )

@@ -104,9 +104,7 @@ class AssumptionsAnswer(Struct, frozen=True, kw_only=True):
 def advice(asked: JobRecord, bench: "Bench") -> AdviceAnswer:
     """Say what to change of a job, each change with what it saves."""
     result = predicted({**asked.job, "suggest": True}, bench)
-    return AdviceAnswer(
-        advice=tuple(_advice(each, result) for each in result.advice), what_if=suggestions_of(result)
-    )
+    return AdviceAnswer(advice=tuple(_advice(each, result) for each in result.advice), what_if=suggestions_of(result))
 
 
 def suggestions_of(result: "Result") -> tuple[SuggestionShown, ...]:
@@ -194,9 +192,7 @@ def _decided(result: "Result", name: str) -> Value:
     return None
 
 
-def _alternatives(
-    asked: JobRecord, bench: "Bench", result: "Result", name: str, value: Value
-) -> Iterator[Alternative]:
+def _alternatives(asked: JobRecord, bench: "Bench", result: "Result", name: str, value: Value) -> Iterator[Alternative]:
     from traincast.report.terminal.layout import change
     from traincast.units import format_time
 
@@ -218,5 +214,7 @@ def _others(name: str, value: Value) -> list[Value]:
         return [not value]
     if name == "zero":
         return [each for each in _OF_ZERO if each != value]
-    known = [each for each in choices_of(field) if each not in _UNUSUAL] if field.takes == "choice" else []
+    known: list[Value] = []
+    if field.takes == "choice":
+        known += [each for each in choices_of(field) if each not in _UNUSUAL]
     return [each for each in known if each != value][:_MOST_OTHERS]

@@ -46,7 +46,8 @@ def application(workers: Workers, tasks: Tasks) -> Litestar:
         if each.takes is FilesRecord
         else _task_route(each, tasks)
         if each.long
-        else _route(each, workers, tasks) for each in ENDPOINTS.values()
+        else _route(each, workers, tasks)
+        for each in ENDPOINTS.values()
     ]
     return Litestar(
         [page, asset, Router("/api", route_handlers=[*routes, *task_routes(tasks)])],
@@ -116,7 +117,7 @@ def _route(endpoint: Endpoint, workers: Workers, tasks: Tasks) -> HTTPRouteHandl
 
         return get(f"/{endpoint.name}", **about)(ask)
 
-    async def tell(data: Any, request: Request[Any, Any, Any]) -> Response[bytes]:  # noqa: ANN401, ARG001
+    async def tell(data: Any, request: Request[Any, Any, Any]) -> Response[bytes]:  # noqa: ANN401
         task = tasks.find(name) if (name := getattr(data, "task", "")) else None
         if name and task is None:
             return refusal(_FORGOTTEN, 404)
@@ -218,4 +219,3 @@ def _broken(_: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     # A fault of ours: whoever runs the server reads where it is, a page does not.
     traceback.print_exception(error)
     return refusal(Problem.simple("internal", "an error inside traincast; the server's own output says where"))
-

@@ -83,7 +83,9 @@ def compare(asked: Scenarios, bench: "Bench") -> ComparisonAnswer:
             result = predicted(each.job, bench)
         except TraincastError as error:
             results.append(None)
-            failed = Compared(name=each.name, figures={}, parts={}, error=problem_of(error), command=command_of(each.job))
+            failed = Compared(
+                name=each.name, figures={}, parts={}, error=problem_of(error), command=command_of(each.job)
+            )
             shown.append(failed)
             continue
         results.append(result)
@@ -195,7 +197,7 @@ def _with(asked: ScalingRecord, value: str | int | float) -> Mapping[str, Value]
 
 
 def _whole(value: Value) -> int:
-    return int(value) if str(value).isdigit() else 0
+    return int(str(value)) if str(value).isdigit() else 0
 
 
 def _point(
@@ -250,8 +252,8 @@ def whatif(asked: WhatIfRecord, bench: "Bench") -> WhatIfAnswer:
     """Try changes of a step: each alone, and several together."""
     from traincast.units import format_time
 
-    changes = [asked.expression] if isinstance(asked.expression, str) else asked.expression
-    result = _explained_with(asked, changes, bench) if asked.task else predicted({**asked.job, "what_if": changes}, bench)
+    changes: list[str | int] = [asked.expression] if isinstance(asked.expression, str) else [*asked.expression]
+    result = _explained_with(changes, bench) if asked.task else predicted({**asked.job, "what_if": changes}, bench)
     return WhatIfAnswer(
         step=Shown(result.iteration_time_s, format_time(result.iteration_time_s)), what_if=what_ifs_of(result)
     )
@@ -275,9 +277,7 @@ def what_ifs_of(result: "Result") -> tuple[WhatIfShown, ...]:
     )
 
 
-def _explained_with(asked: WhatIfRecord, changes: Sequence[str], bench: "Bench") -> "Result":
+def _explained_with(changes: Sequence[str | int], bench: "Bench") -> "Result":
     from traincast.serve.explanations import simulated_again
 
-    return simulated_again(bench, what_if=tuple(changes))
-
-
+    return simulated_again(bench, what_if=tuple(map(str, changes)))

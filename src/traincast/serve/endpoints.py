@@ -64,12 +64,13 @@ def _by_name(endpoints: Iterable[Endpoint]) -> Mapping[str, Endpoint]:
     return MappingProxyType({each.name: each for each in endpoints})
 
 
-_QUICK = (
+Run = Callable[[Any, Any], Any]
+_QUICK: tuple[Run, ...] = (
     *(about.about, examples.examples, forecasts.forecast, readings.read, exports.export),
     *(comparisons.compare, comparisons.scaling, comparisons.whatif, timelines.timeline),
 )
-_SLOW = (advices.advice, advices.assumptions, plans.why, checks.check)
-_TASKS = (plans.plan, explanations.explain)
+_SLOW: tuple[Run, ...] = (advices.advice, advices.assumptions, plans.why, checks.check)
+_TASKS: tuple[Run, ...] = (plans.plan, explanations.explain)
 ENDPOINTS = _by_name(
     [
         *map(_endpoint, _QUICK),

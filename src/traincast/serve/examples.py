@@ -57,10 +57,30 @@ _EXAMPLES = (
         },
     ),
     Example(name="plan", title="Llama 3 70B on 512 H100", text="every layout of it", view="plan", job=_LLAMA),
-    Example(name="megatron_pp4_tp2", title="Traces with a straggler", text="measured traces of all 8 ranks of a run, one of them slow", view="explain"),
-    Example(name="today.log", title="A log of training", text="a log of Megatron-LM, made up: slower than it should be", view="explain"),
-    Example(name="aicb_scaled_512gpu.txt", title="A workload of SimAI", text="a workload for SimAI, as AICB writes them", view="explain"),
-    Example(name="neusight_gpt2_large_dp.tsv", title="A forecast of operators", text="a forecast of operators by NeuSight", view="explain"),
+    Example(
+        name="megatron_pp4_tp2",
+        title="Traces with a straggler",
+        text="measured traces of all 8 ranks of a run, one of them slow",
+        view="explain",
+    ),
+    Example(
+        name="today.log",
+        title="A log of training",
+        text="a log of Megatron-LM, made up: slower than it should be",
+        view="explain",
+    ),
+    Example(
+        name="aicb_scaled_512gpu.txt",
+        title="A workload of SimAI",
+        text="a workload for SimAI, as AICB writes them",
+        view="explain",
+    ),
+    Example(
+        name="neusight_gpt2_large_dp.tsv",
+        title="A forecast of operators",
+        text="a forecast of operators by NeuSight",
+        view="explain",
+    ),
 )
 
 

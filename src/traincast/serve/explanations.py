@@ -136,9 +136,7 @@ def _of_job(path: str, found: tuple[FileAbout, ...], bench: "Bench") -> Explanat
     return ExplanationShown(kind="job", headline=f"{path}: {found[0].text}", files=found, reading=reading)
 
 
-def _of_log(
-    tops: Sequence[str], asked: FilesRecord, found: tuple[FileAbout, ...], bench: "Bench"
-) -> ExplanationShown:
+def _of_log(tops: Sequence[str], asked: FilesRecord, found: tuple[FileAbout, ...], bench: "Bench") -> ExplanationShown:
     """Return what a training log says: its steps against the forecast of its job, where it says one."""
     headline = f"{tops[0]}: {found[0].text}"
     reading: Reading | None = None
@@ -215,7 +213,7 @@ _UNSAID = ("constants", "expert_loads")
 """Words of a simulation that may be files."""
 
 
-def _simulated(asked: FilesRecord, bench: "Bench", **more: object) -> "Result":
+def _simulated(asked: FilesRecord, bench: "Bench", **more: Any) -> "Result":  # noqa: ANN401
     """Simulate the files of a run."""
     words: dict[str, Any] = {}
     for name, value in said({**asked.words, "cluster": _cluster(asked)}):
@@ -229,7 +227,7 @@ def _cluster_of(value: str, bench: "Bench") -> object:
     return words_of({"cluster": value}, bench.scratch)["cluster"]
 
 
-def simulated_again(bench: "Bench", **more: object) -> "Result":
+def simulated_again(bench: "Bench", **more: Any) -> "Result":  # noqa: ANN401
     """Return the step of a task simulated anew, with further words.
 
     Raises

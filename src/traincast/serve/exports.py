@@ -24,8 +24,8 @@ class ExportRecord(Struct, frozen=True, kw_only=True):
 
     job: dict[str, Value]
     form: str = field(name="as")
-    """``job.toml``, ``command``, ``python``, ``result.json``, ``csv``, ``svg``, ``svg-dark``, ``megatron``, ``bridge`` or
-    ``torchtitan``."""
+    """``job.toml``, ``command``, ``python``, ``result.json``, ``csv``, ``svg``, ``svg-dark``, ``megatron``, ``bridge``,
+    or ``torchtitan``."""
 
 
 class Export(Struct, frozen=True, kw_only=True):

@@ -56,7 +56,9 @@ def _copied(files: Sequence[Path], folder: Path) -> list[str]:
         name = path.resolve().name
         if path.is_dir():
             shutil.copytree(path, folder / name)
-            found += sorted(each.relative_to(folder).as_posix() for each in (folder / name).rglob("*") if each.is_file())
+            found += sorted(
+                each.relative_to(folder).as_posix() for each in (folder / name).rglob("*") if each.is_file()
+            )
         else:
             shutil.copyfile(path, folder / name)
             found.append(name)

@@ -24,8 +24,8 @@ class PlanRecord(Struct, frozen=True, kw_only=True):
 
     job: dict[str, Value]
     plan: dict[str, Value] = {}
-    """Words of ``traincast plan``: ``space``, ``max_tp``, ``fix`` (``"tp=8 micro_batch=1,2"``), ``headroom``, ``tokens``,
-    ``gpu_hour_price``, ``days``, ``budget``, ``rank_by``, and ``models``, ``clusters``, ``gpus`` (between commas)."""
+    """Words of ``traincast plan``: ``space``, ``max_tp``, ``fix`` (``"tp=8 micro_batch=1,2"``), ``headroom``,
+    ``tokens``, ``gpu_hour_price``, ``days``, ``budget``, ``rank_by``; ``models``, ``clusters``, ``gpus``, by commas."""
 
 
 class WhyRecord(PlanRecord, frozen=True, kw_only=True):
@@ -117,7 +117,9 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
 
 
 def _key(asked: PlanRecord) -> bytes:
-    return msgspec.json.encode([sorted(dict(said(asked.job)).items()), sorted(dict(said(asked.plan)).items())], order="sorted")
+    return msgspec.json.encode(
+        [sorted(dict(said(asked.job)).items()), sorted(dict(said(asked.plan)).items())], order="sorted"
+    )
 
 
 class Points(Struct, frozen=True, kw_only=True):
@@ -157,7 +159,7 @@ def _planned(job: dict[str, Any], words: dict[str, Any], bench: "Bench") -> "Pla
     return api.plans(draft, recipe=recipe, engine=bench.engine, **several, **words)
 
 
-def plan_words(said: Mapping[str, Value]) -> dict[str, Any]:
+def plan_words(asked: Mapping[str, Value]) -> dict[str, Any]:
     """Return how a plan is made, as `traincast.plan` takes it.
 
     Raises
@@ -169,9 +171,7 @@ def plan_words(said: Mapping[str, Value]) -> dict[str, Any]:
 
     known = (*PLAN_WORDS, *_SEVERAL, *_GOALS)
     found: dict[str, Any] = {}
-    for name, value in said.items():
-        if value is None or value == "" or value == []:
-            continue
+    for name, value in said(asked):
         if name not in known:
             raise UnknownNameError("word of a plan", name, known)
         found[name] = _fixed(value) if name == "fix" else _listed(value) if name in _SEVERAL else number_or_text(value)
@@ -268,7 +268,7 @@ def _columns(plans: Sequence["Plan"], kept: set[Any], first: "Choice") -> dict[s
 def _row(plan: "Plan", layout: "Layout", choice: "Choice | None", kept: set[Any], first: "Choice") -> dict[str, Any]:
     from traincast.planning.layout import COLUMNS
 
-    row = {"model": plan.model, "cluster": plan.cluster, "text": layout.text}
+    row: dict[str, Any] = {"model": plan.model, "cluster": plan.cluster, "text": layout.text}
     row |= {name: _cell(getattr(layout, name)) for name in COLUMNS if hasattr(layout, name)}
     row["simulated"] = choice is not None
     if choice is None:
@@ -340,7 +340,7 @@ def _best(asked: PlanRecord, each: "Choice", first: "Choice", kept: set[Any]) ->
 def laid_out(job: Mapping[str, Value], choice: "Choice") -> dict[str, Value]:
     """Return a job with a planned layout, in words."""
     said = {name: _said(value) for name, value in choice.layout.request().items() if value is not None}
-    own = {"model": choice.model, "cluster": choice.cluster, "gpus": choice.layout.gpus}
+    own: dict[str, Value] = {"model": choice.model, "cluster": choice.cluster, "gpus": choice.layout.gpus}
     named = {name: value for name, value in own.items() if name == "gpus" or not job.get(name)}
     return {**job, **named, **said}
 

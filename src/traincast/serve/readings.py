@@ -210,5 +210,3 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, Value, str]]:
         else:
             said = value if equals else left.pop(0) if left and not left[0].startswith("--") else ""
             yield named.get(flag, flag), said, f"{word} {said}".strip()
-
-

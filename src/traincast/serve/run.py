@@ -33,7 +33,11 @@ class Address(Struct, frozen=True, kw_only=True):
         """Names that the server goes under, with its port."""
         machine = [] if self.host in LOOPBACK else [socket.gethostname(), socket.getfqdn(), self.host]
         names = [f"[{each}]" if ":" in each else each for each in (*LOOPBACK, *machine)]
-        return [each for name in names for each in ((name, f"{name}:{self.port}") if self.port == 80 else (f"{name}:{self.port}",))]
+        return [
+            each
+            for name in names
+            for each in ((name, f"{name}:{self.port}") if self.port == 80 else (f"{name}:{self.port}",))
+        ]
 
     @property
     def url(self) -> str:
@@ -43,7 +47,13 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 def serve(
-    host: str, port: int, *, token: bool = False, files: Sequence[Path] = (), tell: Callable[[str], None], browser: bool = True
+    host: str,
+    port: int,
+    *,
+    token: bool = False,
+    files: Sequence[Path] = (),
+    tell: Callable[[str], None],
+    browser: bool = True,
 ) -> None:
     """Serve until somebody says stop; `tell` is told the address once it can be opened.
 
@@ -69,7 +79,12 @@ def serve(
 
 
 async def _serve(
-    host: str, port: int, token: bool, files: Sequence[Path], tell: Callable[[str], None], browser: bool  # noqa: FBT001
+    host: str,
+    port: int,
+    token: bool,
+    files: Sequence[Path],
+    tell: Callable[[str], None],
+    browser: bool,
 ) -> None:
     # No other user can read what is in it.
     root = Path(mkdtemp(prefix="traincast-"))
@@ -77,9 +92,7 @@ async def _serve(
     await workers.start()
     try:
         listener = _listener(host, port)
-        address = Address(
-            host=host, port=listener.getsockname()[1], token=secrets.token_urlsafe(24) if token else None
-        )
+        address = Address(host=host, port=listener.getsockname()[1], token=secrets.token_urlsafe(24) if token else None)
         # While workers load what they need.
         import uvicorn
 
@@ -94,7 +107,9 @@ async def _serve(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
-        opening = asyncio.create_task(_announce(server, address.url + await fragment_of(files, workers, tasks), tell, browser))
+        opening = asyncio.create_task(
+            _announce(server, address.url + await fragment_of(files, workers, tasks), tell, browser)
+        )
         try:
             await server.serve([listener])
             await opening
@@ -122,6 +137,8 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror}); choose another --port or --host") from None
+        raise ConfigError(
+            f"cannot listen on {host}:{port} ({error.strerror}); choose another --port or --host"
+        ) from None
     listener.listen(128)
     return listener

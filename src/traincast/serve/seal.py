@@ -14,7 +14,15 @@ from typing import Any
 
 _OPENS = ("open", "os.listdir", "os.scandir")
 _STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect")
-_SYSTEM = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/dev/null", "/dev/urandom", "/sys/devices/system", "/sys/fs/cgroup")
+_SYSTEM = (
+    "/proc/self",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/dev/null",
+    "/dev/urandom",
+    "/sys/devices/system",
+    "/sys/fs/cgroup",
+)
 """What libraries look at to know the machine."""
 
 
@@ -47,7 +55,10 @@ class Seal:
 def _code() -> list[str]:
     """Return the folders of code, and those where what is compiled is kept."""
     found = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    found += [str(Path(__file__).parent.parent), *(each for each in sys.path if each.endswith((".zip", "site-packages")))]
+    found += [
+        str(Path(__file__).parent.parent),
+        *(each for each in sys.path if each.endswith((".zip", "site-packages"))),
+    ]
     found.append(os.environ.get("NUMBA_CACHE_DIR", ""))
     with suppress(RuntimeError):
         found.append(str(Path.home() / ".cache" / "numba"))

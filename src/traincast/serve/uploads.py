@@ -1,4 +1,4 @@
-"""Files that a page brings: stored as they come, under the names that it gives them, and refused beyond what is allowed.
+"""Files that a page brings: stored as they come, under the names that it gives them, up to what is allowed.
 
 What they are is told by the same readers as on the command line, in a worker.
 """

@@ -19,7 +19,7 @@ Listener = Callable[[Message], None]
 
 FEWEST, MOST = 2, 3
 """Workers: one more than a long call needs, and no more than leaves memory for others (250 MB each)."""
-_ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _CALLS, _RESIDENT_BYTES = 5_000, 300 * 2**20
 """Calls after which a worker makes room for a fresh one, and memory above which it does."""
 
@@ -79,9 +79,7 @@ class Workers:
         """Ids of the processes."""
         return [each.process.pid for each in self._workers]
 
-    async def run(
-        self, call: Call, *, tab: str = "", long: bool = False, listener: Listener | None = None
-    ) -> Message:
+    async def run(self, call: Call, *, tab: str = "", long: bool = False, listener: Listener | None = None) -> Message:
         """Return what a worker answers.
 
         Where whoever waits is cancelled, the call ends: it leaves the queue, or its worker is killed.
@@ -186,7 +184,9 @@ class Workers:
         """Answer for a process that ended in the middle of a call."""
         if job is None or job.answer.done():
             return
-        problem = Problem.simple("internal", "the work ended before it was done (out of memory?); ask again, or for less")
+        problem = Problem.simple(
+            "internal", "the work ended before it was done (out of memory?); ask again, or for less"
+        )
         job.answer.set_result(Message("failed", msgspec.json.encode({"error": problem}), problem.status))
 
 

@@ -63,7 +63,9 @@ def _lines(part: RenderableType, style: str = "") -> Iterator[Line]:
         case ui.FittedTable():
             yield Line(table=_table(part))
         case ui.Notes():
-            yield from (Line(text=row.plain, mark="-", style=part.style) for row in part.rows(all_of_them=True, in_full=True))
+            yield from (
+                Line(text=row.plain, mark="-", style=part.style) for row in part.rows(all_of_them=True, in_full=True)
+            )
         case ui.Hanging():
             yield Line(text=part.content, mark=part.mark)
         case ui.Below():
