@@ -11,13 +11,8 @@ from traincast.units import format_time
 
 pytestmark = needs_browser
 JOB = {
-    "model": "llama3-8b",
-    "cluster": "h100",
-    "gpus": "64",
-    "seq_length": "8k",
-    "global_batch": "256",
-    "tp": "2",
-    "pp": "2",
+    **{"model": "llama3-8b", "cluster": "h100", "gpus": "64", "seq_length": "8k"},
+    **{"global_batch": "256", "tp": "2", "pp": "2"},
 }
 STEPS = "#scenarios tr.steps td strong"
 

@@ -1,13 +1,12 @@
 """A training log against the forecast of its job."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from traincast import api, report
 from traincast.errors import FormatError
-from traincast.serve.explanations import sections_shown, stored_log, time_shown
+from traincast.serve.explanations import files_of, sections_shown, time_shown
 from traincast.serve.shown import Shown
 from traincast.serve.words import Value, words_of
 
@@ -19,8 +18,9 @@ class CheckRecord(Struct, frozen=True, kw_only=True):
     """A training log, and the job that should have run; without one the arguments in the log say it."""
 
     log: str = ""
-    """Its text; without it the log of a task."""
+    """Its text."""
     task: str = ""
+    """A task that explained logs, in place of a text."""
     job: dict[str, Value] = {}
 
 
@@ -39,19 +39,19 @@ class CheckAnswer(Struct, frozen=True, kw_only=True):
 
 def check(asked: CheckRecord, bench: "Bench") -> CheckAnswer:
     """Say whether a run is as fast as it should be by its log, and what would explain it."""
-    if asked.task:
-        return _checked(asked, bench, stored_log(bench))
-    path = bench.scratch / "pasted.log"
-    path.write_text(asked.log, encoding="utf-8")
-    return _checked(asked, bench, [path])
-
-
-def _checked(asked: CheckRecord, bench: "Bench", logs: list[Path]) -> CheckAnswer:
     words = words_of({name: each for name, each in asked.job.items() if name != "allow_oom"}, bench.scratch)
-    try:
-        found = api.check(logs, cluster=words.pop("cluster", None), **words)
-    except FormatError as error:
-        raise FormatError(error.message, Path(error.path).name, error.line) from None
+    cluster = words.pop("cluster", None)
+    if asked.task:
+        logs = files_of(bench)
+        with bench.among_files():
+            found = api.check(logs, cluster=cluster, **words)
+    else:
+        path = bench.scratch / "pasted.log"
+        path.write_text(asked.log, encoding="utf-8")
+        try:
+            found = api.check("pasted.log", cluster=cluster, **words)
+        except FormatError as error:
+            raise FormatError(error.message, "log", error.line) from None
     return CheckAnswer(
         verdict=found.verdict.word.value,
         line=report.check_line(found),

@@ -227,18 +227,28 @@ def _cluster_of(value: str, bench: "Bench") -> object:
     return words_of({"cluster": value}, bench.scratch)["cluster"]
 
 
-def simulated_again(bench: "Bench", **more: Any) -> "Result":  # noqa: ANN401
-    """Return the step of a task simulated anew, with further words.
+def _asked(bench: "Bench") -> FilesRecord:
+    """Return what a task was asked.
 
     Raises
     ------
     ConfigError
-        If the task brought no files.
+        If it brought no files.
     """
     path = bench.folder / _ASKED
     if not path.is_file():
         raise ConfigError("has no files to simulate; explain a trace or a workload", "task")
-    asked = msgspec.json.decode(path.read_bytes(), type=FilesRecord)
+    return msgspec.json.decode(path.read_bytes(), type=FilesRecord)
+
+
+def files_of(bench: "Bench") -> list[str]:
+    """Return the folders and files at the top of what a task brought."""
+    return _tops(_asked(bench).files)
+
+
+def simulated_again(bench: "Bench", **more: Any) -> "Result":  # noqa: ANN401
+    """Return the step of a task simulated anew, with further words."""
+    asked = _asked(bench)
     with bench.among_files():
         tops = _tops(asked.files)
         if len(tops) == 1 and api.is_result(tops[0]):
@@ -251,18 +261,3 @@ def _result_again(path: str, bench: "Bench", more: dict[str, Any]) -> "Result":
     if record.command == "predict":
         return api.predict(path, engine=bench.engine, study=bench.study, **more)
     return api.simulate(path, engine=bench.engine, **more)
-
-
-def stored_log(bench: "Bench") -> list[Path]:
-    """Return the logs that a task brought.
-
-    Raises
-    ------
-    ConfigError
-        If it brought none.
-    """
-    path = bench.folder / _ASKED
-    if not path.is_file():
-        raise ConfigError("has no log; give one", "task")
-    asked = msgspec.json.decode(path.read_bytes(), type=FilesRecord)
-    return [bench.folder / FILES / each for each in asked.files]

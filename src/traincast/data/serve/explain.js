@@ -1,7 +1,7 @@
 // The view Explain: files of a run are dropped; what they are, where the step's time goes, who is slow, and what would help.
 
 import { Check } from "./verdict.js";
-import { WhatIfs, criticalPath, notes, stragglers, theStep, whatItIs } from "./evidence.js";
+import { WhatIfs, criticalPath, more, notes, stragglers, theStep, whatItIs } from "./evidence.js";
 import { Search } from "./search.js";
 import { StepView } from "./timeline.js";
 import { DropPlace, send } from "./upload.js";
@@ -38,25 +38,25 @@ class ExplainView {
     try {
       const found = await this.app.server.get("/api/examples");
       const some = (found.examples ?? found).filter((each) => (each.view ?? "explain") === "explain");
-      put(this.bundled, el("span", { class: "hint" }, "Or try:"), some.map((each) => button(each.title, () => this.example(each), { class: "small", "data-tip": each.text })));
+      put(this.bundled, el("span", { class: "hint" }, "Or try:"), some.map((each) => button(each.name, () => this.example(each), { class: "small", "data-tip": each.text })));
     } catch {
       put(this.bundled);
     }
   }
 
-  example({ name, title }) {
-    this.name = title;
-    this.search.run(() => this.app.server.ask("/api/explain", { example: name, cluster: this.cluster }));
+  example({ name }) {
+    this.name = name;
+    this.search.run(() => this.app.server.ask("/api/explain", { example: name, words: this.words }));
   }
 
-  /** Where communication is to be priced: as the form says. */
-  get cluster() { return this.app.job.cluster ?? null; }
+  /** How files are simulated: communication is estimated on the cluster that the form says. */
+  get words() { return this.app.job.cluster ? { cluster: this.app.job.cluster } : {}; }
 
   upload(files) {
     this.name = files.length === 1 ? files[0].label : `${files.length} files`;
     this.search.run(async () => {
       write(this.what, `Reading ${this.name}…`);
-      const { answer, abort } = send(this.app.server, "/api/explain", files, (share) => { this.meter.value = 0.3 * share; }, this.cluster ? { cluster: this.cluster } : {});
+      const { answer, abort } = send(this.app.server, "/api/explain", files, (share) => { this.meter.value = 0.3 * share; }, this.words);
       this.abort = abort;
       return answer;
     });
@@ -91,12 +91,25 @@ class ExplainView {
     this.whatIfs.show(answer);
     this.check.show(answer, task);
     const showRank = (rank) => { this.step.showRank(rank); };
-    const parts = answer.shown ? [theStep(answer), stragglers(answer, showRank), criticalPath(answer, () => this.step.path()), this.whatIfs.root] : [];
-    const timeline = answer.timeline ? card("Timeline", { wide: true }, this.step.root) : null;
-    put(this.answer, this.check.root, ...parts, timeline, whatItIs(answer), notes(answer));
-    if (answer.timeline) this.step.show(() => this.app.server.ask("/api/timeline", { task }, { slot: "explain-timeline" }));
+    const parts = answer.shown ? [theStep(answer), stragglers(answer, showRank), criticalPath(answer, () => this.showPath()), this.whatIfs.root] : [];
+    const timeline = answer.has_timeline ? card("Timeline", { id: "explained-timeline", wide: true }, this.step.root) : null;
+    put(this.answer, this.title(answer), this.check.root, ...parts, timeline, more(answer), whatItIs(answer), notes(answer));
+    if (answer.has_timeline) this.step.show(() => this.app.server.ask("/api/timeline", { task }, { slot: "explain-timeline" }));
     else this.step.clear();
-    speak(answer.headline ?? (answer.shown ? `${this.name}: the step takes ${answer.shown.step.text}` : `${this.name} is read`));
+    speak(`${this.name}: ${answer.headline}`);
+  }
+
+  /** What was read, and what a job or a file of another kind is good for. */
+  title(answer) {
+    const job = answer.kind === "job" ? answer.reading?.job : null;
+    const use = job ? button("Open it in the form", () => { this.app.replaceJob(job); this.app.go("forecast"); }, { class: "main" }) : null;
+    if (answer.kind === "other") return card(this.name, { wide: true }, empty("This holds no step", answer.headline));
+    return use ? card(this.name, { wide: true }, el("p", {}, answer.headline), el("p", { class: "row" }, use)) : null;
+  }
+
+  showPath() {
+    this.step.path();
+    this.step.root.scrollIntoView({ block: "nearest" });
   }
 
 }

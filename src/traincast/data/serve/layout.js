@@ -1,15 +1,11 @@
 // A layout of a plan in full: its forecast, why it is not the best, its flags for each framework, its timeline.
 
 import { UNITS, told } from "./layouts.js";
+import { facts } from "./sections.js";
 import { StepView } from "./timeline.js";
 import { button, card, copy, download, el, empty, failure, put, toast } from "./ui.js";
 
 const FRAMEWORKS = [["megatron", "Megatron-LM"], ["torchtitan", "torchtitan"], ["bridge", "Megatron-Bridge"], ["job.toml", "Job file"], ["command", "Command line"]];
-
-/** Pairs of a name and a text as a list. */
-export function facts(pairs) {
-  return el("dl", { class: "facts-of" }, pairs.filter(([, text]) => text).map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));
-}
 
 /** What a forecast says, in lines: the step with its interval, rates, memory, and where the time goes. */
 export function forecastLines({ shown }, { parts = true } = {}) {

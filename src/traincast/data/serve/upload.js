@@ -74,9 +74,9 @@ export class DropPlace {
 }
 
 /** POST files with their labels, and tell how far the upload is; returns `{answer, abort}`. */
-export function send(server, path, files, tell, more = {}) {
+export function send(server, path, files, tell, words = {}) {
   const form = new FormData();
-  for (const [name, value] of Object.entries(more)) form.append(name, value);
+  form.append("words", JSON.stringify(words));
   for (const { file, label } of files) form.append("files", file, label);
   const request = new XMLHttpRequest();
   const answer = new Promise((done, failed) => {

@@ -1,50 +1,40 @@
-// A training log checked against the job of the form: as fast as it should be, or slower, and what would explain it.
+// A training log checked against a job: as fast as it should be, or slower, and what would explain it.
 
-import { Figure, colour, csv } from "./charts.js";
-import { facts } from "./layout.js";
-import { small } from "./evidence.js";
-import { button, card, download, el, failure, put } from "./ui.js";
+import { linesOf, sectionCard } from "./sections.js";
+import { button, card, el, failure, put } from "./ui.js";
 
 const KIND = { "as expected": "good", faster: "good", slower: "bad" };
 
 export class Check {
   constructor(app) {
     this.app = app;
-    this.answer = el("div", { role: "status" });
-    this.steps = new Figure({ name: "steps", height: 220, describe: ({ steps }) => `Time of ${steps.length} logged steps`, draw: (width, data) => this.draw(width, data) });
-    this.told = el("p", { class: "hint" });
-    this.own = button("Check against the job of its own arguments", () => this.check(null), { class: "main" });
-    this.form = button("Check against the job in the form", () => this.check(this.app.job));
-    this.save = button("CSV", () => download("steps.csv", csv([["step", (each) => each.step], ["seconds", (each) => each.time_s]], this.log.steps), "text/csv"), { class: "small quiet" });
-    this.root = card("The log", { wide: true, tools: [...this.steps.tools, this.save] }, this.told, this.steps.root, el("p", { class: "row" }, this.own, this.form), this.answer);
+    this.answer = el("div", { role: "status", class: "check-of" });
+    this.against = el("h3");
+    this.own = button("Against the job of its own arguments", () => this.check(null));
+    this.form = button("Against the job in the form", () => this.check(this.app.job), { class: "main" });
+    this.fill = button("Put its job into the form", () => this.take());
+    this.root = card("Is it as fast as it should be?", { id: "check", wide: true }, this.against, this.answer, el("p", { class: "row" }, this.form, this.own, this.fill));
   }
 
-  /** Show the log of an answer; nothing where it is none. */
+  /** Show what a log says; nothing where the answer is of none. */
   show(answer, task) {
-    this.log = answer.log ?? null;
     this.task = task;
-    this.root.hidden = !this.log;
-    put(this.answer);
-    if (!this.log) return;
-    put(this.told, facts(this.log.facts ?? []));
-    this.own.hidden = !this.log.job;
-    this.steps.root.hidden = this.save.hidden = !this.log.steps?.length;
-    if (this.log.steps?.length) this.steps.show(this.log);
-    this.check(this.log.job ? null : this.app.job);
-  }
-
-  draw(width, { steps, expected }) {
-    const Plot = window.Plot;
-    const marks = [Plot.dot(steps, { x: "step", y: "time_s", r: 2, fill: colour("compute") })];
-    if (expected) marks.unshift(Plot.rectY([expected], { y1: "low_s", y2: "high_s", fill: colour("accent"), fillOpacity: 0.12 }), Plot.ruleY([expected.step_s], { stroke: colour("accent") }));
-    return { height: 220, marginLeft: 56, x: { label: "step", labelArrow: "none" }, y: { label: "seconds", labelArrow: "none", zero: true, grid: true }, marks };
+    this.root.hidden = answer.kind !== "log";
+    this.job = answer.reading?.job ?? null;
+    if (this.root.hidden) return;
+    this.own.hidden = this.fill.hidden = !this.job;
+    put(this.against, this.job ? "Against the job of its own arguments" : "The log does not say its job: check it against the one in the form");
+    const verdict = answer.headline.split(":")[0];
+    put(this.answer, answer.sections.length ? this.told(verdict, answer.sections) : answer.warnings.map((each) => el("p", { class: "note" }, each.text)));
   }
 
   async check(job) {
     this.answer.classList.add("waiting");
     try {
       const said = await this.app.server.ask("/api/check", { task: this.task, ...(job ? { job } : {}) }, { slot: "check" });
-      if (said !== null) put(this.answer, this.verdict(said));
+      if (said === null) return;
+      put(this.against, job ? "Against the job in the form" : "Against the job of its own arguments");
+      put(this.answer, this.told(said.verdict, said.sections));
     } catch (error) {
       put(this.answer, failure(error));
     } finally {
@@ -52,12 +42,17 @@ export class Check {
     }
   }
 
-  verdict(said) {
-    if (said.expected) this.steps.show({ ...this.log, expected: said.expected });
+  /** The verdict, then what it rests on. */
+  told(verdict, sections) {
+    const [first, ...others] = sections;
     return [
-      el("p", { class: `plan-headline verdict ${KIND[said.verdict] ?? ""}` }, said.headline ?? said.verdict),
-      (said.lines ?? []).map((text) => el("p", {}, text)),
-      said.causes?.length ? small("What would explain it", [["cause", (row) => row.name, true], ["", (row) => row.text, true], ["of the step", (row) => row.saving?.text ?? ""]], said.causes) : null,
+      el("p", { class: `plan-headline verdict ${KIND[verdict] ?? ""}` }, first.lines[0].text),
+      linesOf({ ...first, lines: first.lines.slice(1) }), others.map((each) => sectionCard(each)),
     ];
+  }
+
+  take() {
+    this.app.replaceJob(this.job);
+    this.app.go("forecast");
   }
 }
