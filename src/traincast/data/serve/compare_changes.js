@@ -4,7 +4,7 @@ import { offers } from "./fields.js";
 import { MOST_SCENARIOS } from "./state.js";
 import { button, el, menu, toast, write } from "./ui.js";
 
-/** Return a count as typed times a factor, in the same unit; null where it is no plain count. */
+/** Return a count as typed times a factor, in the same unit; null where it is not a plain count. */
 export function times(text, factor) {
   const [, digits, unit] = String(text ?? "").match(/^\s*([\d.,]+)\s*([kKmM]?)\s*$/) ?? [];
   if (!digits) return null;
