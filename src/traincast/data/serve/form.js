@@ -5,7 +5,7 @@ import { MAIN, RUN, brief, labelOf, offers } from "./fields.js";
 import { ScenarioBar } from "./scenarios.js";
 import { button, el, put, write } from "./ui.js";
 
-const CALM_MS = 350; // an error is shown when it lasts: half a number is no mistake
+const CALM_MS = 350; // an error is shown when it lasts: half a number is not a mistake
 const SWITCH = [["", "auto"], ["on", "on"], ["off", "off"]];
 const STEPPED = new Set(["count", "tokens"]);
 
