@@ -218,7 +218,7 @@ def test_files_are_explained_under_the_names_that_a_page_gives_them(server):
 def test_a_result_a_log_and_a_job_are_told_apart(server, job):
     result = server.answer("export", job=job, **{"as": "result.json"})["text"].encode()
     told = server.end_of(server.upload("explain", [("result.json", result)]).json()["task"])
-    assert (told["kind"], told["timeline"]) == ("result", True)
+    assert (told["kind"], told["has_timeline"]) == ("result", True)
     log = server.done("explain", example="today.log")
     assert log["kind"] == "log"
     assert log["measured"]["value"] > 0

@@ -74,7 +74,7 @@ class ExplanationShown(Struct, frozen=True, kw_only=True):
     stragglers: tuple[dict[str, object], ...] = ()
     suggestions: tuple[SuggestionShown, ...] = ()
     """What-ifs worth a try, with what each saves."""
-    timeline: bool = False
+    has_timeline: bool = False
     reading: PastedJob | None = None
     """Of a job, and of a log that says its arguments: what to open in a form."""
     assumptions: tuple[NoteShown, ...] = ()
@@ -193,7 +193,7 @@ def _of_step(
         sections=sections_shown(report.print_result, result, analysed=True),
         stragglers=tuple(msgspec.to_builtins(each) for each in result.stragglers),
         suggestions=suggestions_of(result),
-        timeline=has_timeline,
+        has_timeline=has_timeline,
         assumptions=assumptions,
         warnings=warnings,
     )
