@@ -11,7 +11,7 @@ from traincast.shipped import shipped_rows
 if TYPE_CHECKING:
     from traincast.hardware.cluster import Cluster
     from traincast.model.model import Model
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
 
 
 class Nothing(Struct, frozen=True):
@@ -82,7 +82,7 @@ class About(Struct, frozen=True, kw_only=True):
     units: dict[str, str]
 
 
-def about(asked: Nothing, bench: "Bench") -> About:  # noqa: ARG001
+def about(asked: Nothing, bench: "Workbench") -> About:  # noqa: ARG001
     """Say what a form is made of: fields, models, clusters, words and units."""
     from traincast.hardware.gpu import gpu_names
     from traincast.job.frameworks import framework_names

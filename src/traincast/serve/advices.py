@@ -14,7 +14,7 @@ from traincast.serve.words import Value, predicted
 
 if TYPE_CHECKING:
     from traincast.analysis.summary import Advice, Suggestion
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
     from traincast.simulation.result import Result
 
 
@@ -71,7 +71,7 @@ class AdviceAnswer(Struct, frozen=True, kw_only=True):
     what_if: tuple[SuggestionShown, ...]
 
 
-class Alternative(Struct, frozen=True, kw_only=True):
+class OtherValue(Struct, frozen=True, kw_only=True):
     """A forecast with another value of what was assumed."""
 
     value: Value
@@ -92,7 +92,7 @@ class AssumptionShown(Struct, frozen=True, kw_only=True):
     """What was assumed."""
     may_cost: Shown
     """Largest difference that another value makes, as a share of the step."""
-    others: tuple[Alternative, ...]
+    others: tuple[OtherValue, ...]
 
 
 class AssumptionsAnswer(Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ class AssumptionsAnswer(Struct, frozen=True, kw_only=True):
     assumptions: tuple[AssumptionShown, ...]
 
 
-def advice(asked: JobRecord, bench: "Bench") -> AdviceAnswer:
+def advice(asked: JobRecord, bench: "Workbench") -> AdviceAnswer:
     """Say what to change of a job, each change with what it saves."""
     result = predicted({**asked.job, "suggest": True}, bench)
     return AdviceAnswer(advice=tuple(_advice(each, result) for each in result.advice), what_if=suggestions_of(result))
@@ -160,7 +160,7 @@ _UNUSUAL = ("fp32", "tf32")
 _OF_ZERO = (0, 1, 2, 3)
 
 
-def assumptions(asked: JobRecord, bench: "Bench") -> AssumptionsAnswer:
+def assumptions(asked: JobRecord, bench: "Workbench") -> AssumptionsAnswer:
     """Say what each assumption of a forecast may cost: forecasts with the other values that it could have."""
     result = predicted(asked.job, bench)
     found = []
@@ -176,7 +176,7 @@ def assumptions(asked: JobRecord, bench: "Bench") -> AssumptionsAnswer:
     return AssumptionsAnswer(assumptions=tuple(sorted(found, key=lambda each: -each.may_cost.value)))
 
 
-def _assumption(note: Any, name: str, value: Value, others: tuple[Alternative, ...], share: float) -> AssumptionShown:  # noqa: ANN401
+def _assumption(note: Any, name: str, value: Value, others: tuple[OtherValue, ...], share: float) -> AssumptionShown:  # noqa: ANN401
     from traincast.report.terminal.layout import share as shown
 
     may_cost = Shown(share, shown(share, 1.0))
@@ -192,7 +192,9 @@ def _decided(result: "Result", name: str) -> Value:
     return None
 
 
-def _alternatives(asked: JobRecord, bench: "Bench", result: "Result", name: str, value: Value) -> Iterator[Alternative]:
+def _alternatives(
+    asked: JobRecord, bench: "Workbench", result: "Result", name: str, value: Value
+) -> Iterator[OtherValue]:
     from traincast.report.terminal.layout import change
     from traincast.units import format_time
 
@@ -200,11 +202,11 @@ def _alternatives(asked: JobRecord, bench: "Bench", result: "Result", name: str,
         try:
             step_s = predicted({**asked.job, name: other}, bench).iteration_time_s
         except TraincastError as error:
-            yield Alternative(value=other, step=None, difference=None, why_not=str(error))
+            yield OtherValue(value=other, step=None, difference=None, why_not=str(error))
             continue
         difference = step_s - result.iteration_time_s
         shown = Shown(difference, change(difference / result.iteration_time_s))
-        yield Alternative(value=other, step=Shown(step_s, format_time(step_s)), difference=shown)
+        yield OtherValue(value=other, step=Shown(step_s, format_time(step_s)), difference=shown)
 
 
 def _others(name: str, value: Value) -> list[Value]:

@@ -20,9 +20,9 @@ from traincast.serve.endpoints import ENDPOINTS, Endpoint
 from traincast.serve.explanations import FilesRecord
 from traincast.serve.failures import Problem, problem_of
 from traincast.serve.guard import TAB
-from traincast.serve.tasks import Started, Tasks
+from traincast.serve.tasks import LongTasks, Started
 from traincast.serve.uploads import MOST_BYTES, stored
-from traincast.serve.wire import Call, Message
+from traincast.serve.wire import Message, WorkerCall
 from traincast.serve.workers import Gone, Workers
 from traincast.shipped import SHIPPED
 
@@ -39,7 +39,7 @@ _MOST_BYTES = 2 * 2**20
 """Of a request that brings no files."""
 
 
-def application(workers: Workers, tasks: Tasks) -> Litestar:
+def application(workers: Workers, tasks: LongTasks) -> Litestar:
     """Return the application over some workers."""
     routes = [
         _files_route(each, tasks)
@@ -107,13 +107,13 @@ def _about(endpoint: Endpoint, answers: Any, status: int = 200) -> dict[str, Any
     }
 
 
-def _route(endpoint: Endpoint, workers: Workers, tasks: Tasks) -> HTTPRouteHandler:
+def _route(endpoint: Endpoint, workers: Workers, tasks: LongTasks) -> HTTPRouteHandler:
     """Return the route of an endpoint that answers at once."""
     about = _about(endpoint, endpoint.answers)
     if endpoint.takes is Nothing:
 
         async def ask(request: Request[Any, Any, Any]) -> Response[bytes]:
-            return await answered(request, workers, Call(endpoint.name, b"{}"))
+            return await answered(request, workers, WorkerCall(endpoint.name, b"{}"))
 
         return get(f"/{endpoint.name}", **about)(ask)
 
@@ -122,7 +122,7 @@ def _route(endpoint: Endpoint, workers: Workers, tasks: Tasks) -> HTTPRouteHandl
         if name and task is None:
             return refusal(_FORGOTTEN, 404)
         folder = "" if task is None else str(task.folder)
-        return await answered(request, workers, Call(endpoint.name, await request.body(), folder))
+        return await answered(request, workers, WorkerCall(endpoint.name, await request.body(), folder))
 
     tell.__annotations__["data"] = endpoint.takes
     return post(f"/{endpoint.name}", **about)(tell)
@@ -131,7 +131,7 @@ def _route(endpoint: Endpoint, workers: Workers, tasks: Tasks) -> HTTPRouteHandl
 _FORGOTTEN = Problem.simple("not_found", "the task is not known any more; start it again")
 
 
-def _task_route(endpoint: Endpoint, tasks: Tasks) -> HTTPRouteHandler:
+def _task_route(endpoint: Endpoint, tasks: LongTasks) -> HTTPRouteHandler:
     """Return the route of an endpoint that starts a task."""
 
     async def start(data: Any, request: Request[Any, Any, Any]) -> Started:  # noqa: ANN401, ARG001
@@ -143,7 +143,7 @@ def _task_route(endpoint: Endpoint, tasks: Tasks) -> HTTPRouteHandler:
     return post(f"/{endpoint.name}", **_about(endpoint, Started, 202))(start)
 
 
-def _files_route(endpoint: Endpoint, tasks: Tasks) -> HTTPRouteHandler:
+def _files_route(endpoint: Endpoint, tasks: LongTasks) -> HTTPRouteHandler:
     """Return the route of a task that takes files."""
 
     async def start(request: Request[Any, Any, Any]) -> Response[Any]:
@@ -167,7 +167,7 @@ def _files_route(endpoint: Endpoint, tasks: Tasks) -> HTTPRouteHandler:
 _MULTIPART = "multipart/form-data"
 
 
-def task_routes(tasks: Tasks) -> list[HTTPRouteHandler]:
+def task_routes(tasks: LongTasks) -> list[HTTPRouteHandler]:
     """Return the routes of tasks by their ids."""
 
     @get("/tasks/{name:str}/events", summary="Say how far a task is, as server-sent events.", operation_id="events")
@@ -186,7 +186,7 @@ def task_routes(tasks: Tasks) -> list[HTTPRouteHandler]:
     return [events, cancel]
 
 
-async def answered(request: Request[Any, Any, Any], workers: Workers, call: Call) -> Response[bytes]:
+async def answered(request: Request[Any, Any, Any], workers: Workers, call: WorkerCall) -> Response[bytes]:
     """Return what a worker answers to a call."""
     try:
         tab, slow = request.headers.get(TAB, ""), ENDPOINTS[call.name].slow

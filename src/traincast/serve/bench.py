@@ -34,7 +34,7 @@ class Progress(Struct, frozen=True):
     """What is being done."""
 
 
-class Bench:
+class Workbench:
     """What earlier calls prepared, the files of this one, and somebody who listens."""
 
     def __init__(self, tell: Callable[[str, object], None]) -> None:
@@ -55,7 +55,7 @@ class Bench:
     def study(self) -> "Study":
         """What was prepared for earlier forecasts."""
         if self._study is None:
-            from traincast import Study
+            from traincast.simulation.study import Study
 
             self._study = Study()
         return self._study

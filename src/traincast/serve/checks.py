@@ -11,7 +11,7 @@ from traincast.serve.shown import Shown
 from traincast.serve.words import Value, words_of
 
 if TYPE_CHECKING:
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
 
 
 class CheckRecord(Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class CheckAnswer(Struct, frozen=True, kw_only=True):
     """``traincast.check/1``."""
 
 
-def check(asked: CheckRecord, bench: "Bench") -> CheckAnswer:
+def check(asked: CheckRecord, bench: "Workbench") -> CheckAnswer:
     """Say whether a run is as fast as it should be by its log, and what would explain it."""
     words = words_of({name: each for name, each in asked.job.items() if name != "allow_oom"}, bench.scratch)
     cluster = words.pop("cluster", None)

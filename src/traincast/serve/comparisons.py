@@ -13,7 +13,7 @@ from traincast.serve.shown import Shown
 from traincast.serve.words import Value, command_of, predicted
 
 if TYPE_CHECKING:
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
     from traincast.simulation.result import Result
 
 _MOST, _MOST_POINTS = 4, 24
@@ -72,7 +72,7 @@ class ComparisonAnswer(Struct, frozen=True, kw_only=True):
     """Of every pair."""
 
 
-def compare(asked: Scenarios, bench: "Bench") -> ComparisonAnswer:
+def compare(asked: Scenarios, bench: "Workbench") -> ComparisonAnswer:
     """Forecast up to four scenarios, with the interval of the difference of every two."""
     if not 1 <= len(asked.scenarios) <= _MOST:
         raise ConfigError(f"are {len(asked.scenarios)}; give 1 to {_MOST}", "scenarios")
@@ -173,7 +173,7 @@ class Scaling(Struct, frozen=True, kw_only=True):
     points: tuple[ScalingPoint, ...]
 
 
-def scaling(asked: ScalingRecord, bench: "Bench") -> Scaling:
+def scaling(asked: ScalingRecord, bench: "Workbench") -> Scaling:
     """Forecast a job with several values of one field, such as its GPUs or its sequence length."""
     if not 1 <= len(asked.values) <= _MOST_POINTS:
         raise ConfigError(f"are {len(asked.values)}; give 1 to {_MOST_POINTS}", "values")
@@ -201,7 +201,7 @@ def _whole(value: Value) -> int:
 
 
 def _point(
-    job: Mapping[str, Value], value: str | int | float, first: float | None, bench: "Bench"
+    job: Mapping[str, Value], value: str | int | float, first: float | None, bench: "Workbench"
 ) -> tuple[ScalingPoint, float | None]:
     from traincast.units import format_share
 
@@ -248,7 +248,7 @@ class WhatIfAnswer(Struct, frozen=True, kw_only=True):
     what_if: tuple[WhatIfShown, ...]
 
 
-def whatif(asked: WhatIfRecord, bench: "Bench") -> WhatIfAnswer:
+def whatif(asked: WhatIfRecord, bench: "Workbench") -> WhatIfAnswer:
     """Try changes of a step: each alone, and several together."""
     from traincast.units import format_time
 
@@ -277,7 +277,7 @@ def what_ifs_of(result: "Result") -> tuple[WhatIfShown, ...]:
     )
 
 
-def _explained_with(changes: Sequence[str | int], bench: "Bench") -> "Result":
+def _explained_with(changes: Sequence[str | int], bench: "Workbench") -> "Result":
     from traincast.serve.explanations import simulated_again
 
     return simulated_again(bench, what_if=tuple(map(str, changes)))

@@ -56,7 +56,7 @@ class Endpoint(Struct, frozen=True):
 
 
 def _endpoint(run: Callable[[Any, Any], Any], *, slow: bool = False, long: bool = False) -> Endpoint:
-    hints = get_type_hints(run, localns={"Bench": object})
+    hints = get_type_hints(run, localns={"Workbench": object})
     return Endpoint(run.__name__, run, next(iter(hints.values())), hints["return"], slow, long)
 
 

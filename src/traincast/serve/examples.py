@@ -12,7 +12,7 @@ from traincast.serve.words import Value
 from traincast.shipped import SHIPPED
 
 if TYPE_CHECKING:
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
 
 EXAMPLES = SHIPPED / "serve" / "examples.zip"
 """Some of the files of the folder examples."""
@@ -84,7 +84,7 @@ _EXAMPLES = (
 )
 
 
-def examples(asked: Nothing, bench: "Bench") -> Examples:  # noqa: ARG001
+def examples(asked: Nothing, bench: "Workbench") -> Examples:  # noqa: ARG001
     """List what there is to try."""
     return Examples(examples=_EXAMPLES)
 

@@ -14,14 +14,14 @@ from traincast.serve.advices import SuggestionShown, suggestions_of
 from traincast.serve.bench import FILES
 from traincast.serve.examples import unpacked
 from traincast.serve.forecasts import ForecastShown, NoteShown, forecast_shown, notes_of
-from traincast.serve.readings import Reading, reading_of
+from traincast.serve.readings import PastedJob, reading_of
 from traincast.serve.shown import Shown
 from traincast.serve.timelines import STORED, packed
 from traincast.serve.words import Value, number_or_text, said, words_of
 
 if TYPE_CHECKING:
     from traincast.formats.contract import Inspection
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
     from traincast.simulation.result import Result
 
 _ASKED = "asked.json"
@@ -75,13 +75,13 @@ class ExplanationShown(Struct, frozen=True, kw_only=True):
     suggestions: tuple[SuggestionShown, ...] = ()
     """What-ifs worth a try, with what each saves."""
     timeline: bool = False
-    reading: Reading | None = None
+    reading: PastedJob | None = None
     """Of a job, and of a log that says its arguments: what to open in a form."""
     assumptions: tuple[NoteShown, ...] = ()
     warnings: tuple[NoteShown, ...] = ()
 
 
-def explain(asked: FilesRecord, bench: "Bench") -> ExplanationShown:
+def explain(asked: FilesRecord, bench: "Workbench") -> ExplanationShown:
     """Say what files are, and explain the step that they hold."""
     if asked.example:
         asked = replace(asked, files=unpacked(asked.example, bench.folder / FILES))
@@ -90,7 +90,7 @@ def explain(asked: FilesRecord, bench: "Bench") -> ExplanationShown:
         return _explained(asked, bench)
 
 
-def _explained(asked: FilesRecord, bench: "Bench") -> ExplanationShown:
+def _explained(asked: FilesRecord, bench: "Workbench") -> ExplanationShown:
     tops = _tops(asked.files)
     path = Path(tops[0])
     if len(tops) == 1 and api.is_result(path):
@@ -131,15 +131,17 @@ def _about(found: "Inspection") -> FileAbout:
     )
 
 
-def _of_job(path: str, found: tuple[FileAbout, ...], bench: "Bench") -> ExplanationShown:
+def _of_job(path: str, found: tuple[FileAbout, ...], bench: "Workbench") -> ExplanationShown:
     reading = reading_of(api.described(path), "job", bench.scratch)
     return ExplanationShown(kind="job", headline=f"{path}: {found[0].text}", files=found, reading=reading)
 
 
-def _of_log(tops: Sequence[str], asked: FilesRecord, found: tuple[FileAbout, ...], bench: "Bench") -> ExplanationShown:
+def _of_log(
+    tops: Sequence[str], asked: FilesRecord, found: tuple[FileAbout, ...], bench: "Workbench"
+) -> ExplanationShown:
     """Return what a training log says: its steps against the forecast of its job, where it says one."""
     headline = f"{tops[0]}: {found[0].text}"
-    reading: Reading | None = None
+    reading: PastedJob | None = None
     try:
         reading = reading_of(api.described(tops[0]), "arguments in a log", bench.scratch)
         check = api.check(list(tops), cluster=_cluster_named(asked, bench), causes=False)
@@ -161,13 +163,13 @@ def _cluster(asked: FilesRecord) -> str | None:
     return None if not value else str(value)
 
 
-def _cluster_named(asked: FilesRecord, bench: "Bench") -> Any:  # noqa: ANN401
+def _cluster_named(asked: FilesRecord, bench: "Workbench") -> Any:  # noqa: ANN401
     name = _cluster(asked)
     return None if name is None else _cluster_of(name, bench)
 
 
 def _of_step(
-    kind: str, result: "Result", found: tuple[FileAbout, ...], bench: "Bench", why_not: str | None = None
+    kind: str, result: "Result", found: tuple[FileAbout, ...], bench: "Workbench", why_not: str | None = None
 ) -> ExplanationShown:
     """Return a step, as the terminal report tells of it, and keep its timeline."""
     result = replace(result, advice=())
@@ -213,7 +215,7 @@ _UNSAID = ("constants", "expert_loads")
 """Words of a simulation that may be files."""
 
 
-def _simulated(asked: FilesRecord, bench: "Bench", **more: Any) -> "Result":  # noqa: ANN401
+def _simulated(asked: FilesRecord, bench: "Workbench", **more: Any) -> "Result":  # noqa: ANN401
     """Simulate the files of a run."""
     words: dict[str, Any] = {}
     for name, value in said({**asked.words, "cluster": _cluster(asked)}):
@@ -223,11 +225,11 @@ def _simulated(asked: FilesRecord, bench: "Bench", **more: Any) -> "Result":  # 
     return api.simulate(_tops(asked.files), engine=bench.engine, **words, **more)
 
 
-def _cluster_of(value: str, bench: "Bench") -> object:
+def _cluster_of(value: str, bench: "Workbench") -> object:
     return words_of({"cluster": value}, bench.scratch)["cluster"]
 
 
-def _asked(bench: "Bench") -> FilesRecord:
+def _asked(bench: "Workbench") -> FilesRecord:
     """Return what a task was asked.
 
     Raises
@@ -241,12 +243,12 @@ def _asked(bench: "Bench") -> FilesRecord:
     return msgspec.json.decode(path.read_bytes(), type=FilesRecord)
 
 
-def files_of(bench: "Bench") -> list[str]:
+def files_of(bench: "Workbench") -> list[str]:
     """Return the folders and files at the top of what a task brought."""
     return _tops(_asked(bench).files)
 
 
-def simulated_again(bench: "Bench", **more: Any) -> "Result":  # noqa: ANN401
+def simulated_again(bench: "Workbench", **more: Any) -> "Result":  # noqa: ANN401
     """Return the step of a task simulated anew, with further words."""
     asked = _asked(bench)
     with bench.among_files():
@@ -256,7 +258,7 @@ def simulated_again(bench: "Bench", **more: Any) -> "Result":  # noqa: ANN401
         return _simulated(asked, bench, **more)
 
 
-def _result_again(path: str, bench: "Bench", more: dict[str, Any]) -> "Result":
+def _result_again(path: str, bench: "Workbench", more: dict[str, Any]) -> "Result":
     record = api.load_record(path)
     if record.command == "predict":
         return api.predict(path, engine=bench.engine, study=bench.study, **more)

@@ -15,7 +15,7 @@ from traincast.serve.words import Value, command_of, predicted, python_of
 if TYPE_CHECKING:
     from traincast.job.job import Job
     from traincast.job.record import RunRecord
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
     from traincast.simulation.result import Result
 
 
@@ -28,25 +28,25 @@ class ExportRecord(Struct, frozen=True, kw_only=True):
     or ``torchtitan``."""
 
 
-class Export(Struct, frozen=True, kw_only=True):
+class Exported(Struct, frozen=True, kw_only=True):
     """A file."""
 
     name: str
     text: str
 
 
-def export(asked: ExportRecord, bench: "Bench") -> Export:
+def export(asked: ExportRecord, bench: "Workbench") -> Exported:
     """Write a job as a file: for us, for a framework, for a spreadsheet, as a picture."""
     form = asked.form
     if form == "command":
-        return Export(name="command.sh", text=f"{command_of(asked.job)}\n")
+        return Exported(name="command.sh", text=f"{command_of(asked.job)}\n")
     if form == "python":
-        return Export(name="forecast.py", text=python_of(asked.job))
+        return Exported(name="forecast.py", text=python_of(asked.job))
     if form not in _FORMS:
         raise UnknownNameError("form", form, ("command", "python", *_FORMS))
     name, write = _FORMS[form]
     text = write(replace(predicted(asked.job, bench), advice=()))
-    return Export(name=name, text=without_paths(text, str(bench.scratch)))
+    return Exported(name=name, text=without_paths(text, str(bench.scratch)))
 
 
 def _document(result: "Result") -> str:

@@ -13,7 +13,7 @@ from traincast.serve.words import Value, command_of, predicted
 if TYPE_CHECKING:
     from traincast.analysis.summary import TrainingRun
     from traincast.diagnostics import Note
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
     from traincast.simulation.result import Result
 
 
@@ -78,7 +78,7 @@ class NoteShown(Struct, frozen=True, kw_only=True):
     """Whether it hardly moves the step."""
 
 
-class Forecast(Struct, frozen=True, kw_only=True):
+class ForecastAnswer(Struct, frozen=True, kw_only=True):
     """A forecast."""
 
     result: dict[str, object] = field(default_factory=dict)
@@ -96,12 +96,12 @@ _LATE = ("advice", "analysis")
 """What takes as long as the forecast itself, and is asked for apart."""
 
 
-def forecast(asked: JobRecord, bench: "Bench") -> Forecast:
+def forecast(asked: JobRecord, bench: "Workbench") -> ForecastAnswer:
     """Forecast one step of a job."""
     begin = time.perf_counter()
     result = predicted(asked.job, bench)
     assumptions, warnings = notes_of(result)
-    return Forecast(
+    return ForecastAnswer(
         result={**report.result_to_dict(result, without=_LATE), "advice": [], "analysis": None},
         shown=forecast_shown(result),
         assumptions=assumptions,

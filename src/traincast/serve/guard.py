@@ -22,7 +22,7 @@ from traincast.serve.failures import Problem
 from traincast.shipped import SHIPPED
 
 TAB = "x-traincast-tab"
-"""Header with the random name of a page. No foreign page can send it: it is no header that browsers send unasked."""
+"""Header with the random name of a page. No foreign page can send it: it is not a header that browsers send unasked."""
 COOKIE = "traincast_token"
 _STYLE = re.compile(r"text\(`(:where.*?)`\)")
 """A style in the text of Observable Plot, which it adds to a chart."""

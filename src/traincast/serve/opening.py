@@ -9,16 +9,16 @@ import msgspec
 
 from traincast.serve.bench import FILES
 from traincast.serve.explanations import FilesRecord
-from traincast.serve.readings import Reading, TextRecord
-from traincast.serve.tasks import OPENED, Tasks
-from traincast.serve.wire import Call
+from traincast.serve.readings import PastedJob, TextRecord
+from traincast.serve.tasks import OPENED, LongTasks
+from traincast.serve.wire import WorkerCall
 from traincast.serve.workers import Workers
 
 _MOST_BYTES = 2**20
 """Of a file that may describe a job."""
 
 
-async def fragment_of(files: Sequence[Path], workers: Workers, tasks: Tasks) -> str:
+async def fragment_of(files: Sequence[Path], workers: Workers, tasks: LongTasks) -> str:
     """Return the state of a page that opens with files, as the fragment of its address; empty without files."""
     if not files:
         return ""
@@ -31,7 +31,7 @@ async def fragment_of(files: Sequence[Path], workers: Workers, tasks: Tasks) -> 
     return _fragment({"view": "explain", "look": {"explain": {"task": task.id, "name": files[0].name}}})
 
 
-async def _job_of(files: Sequence[Path], workers: Workers) -> Reading | None:
+async def _job_of(files: Sequence[Path], workers: Workers) -> PastedJob | None:
     """Return the job that the only file describes; None where it describes none."""
     path = files[0]
     if len(files) > 1 or not path.is_file() or path.stat().st_size > _MOST_BYTES:
@@ -40,10 +40,10 @@ async def _job_of(files: Sequence[Path], workers: Workers) -> Reading | None:
     if b"\0" in content or b'"traincast.result/' in content[:4096]:
         return None
     asked = TextRecord(text=content.decode("utf-8", "replace"), name=path.name)
-    told = await workers.run(Call("read", msgspec.json.encode(asked)))
+    told = await workers.run(WorkerCall("read", msgspec.json.encode(asked)))
     if told.kind != "done":
         return None
-    found = msgspec.json.decode(told.body, type=Reading)
+    found = msgspec.json.decode(told.body, type=PastedJob)
     # The arguments in a log are a job, too, but who names a log asks of the log.
     return None if found.what == "description of a job" else found
 

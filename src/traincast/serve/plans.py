@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traincast.planning.answer import Choice, Plan
     from traincast.planning.layout import Layout
     from traincast.planning.several import Plans
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
 
 
 class PlanRecord(Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     command: str
 
 
-def why(asked: WhyRecord, bench: "Bench") -> WhyNotShown:
+def why(asked: WhyRecord, bench: "Workbench") -> WhyNotShown:
     """Say why a layout of a plan is not the best."""
     from traincast.planning.answer import Plan
 
@@ -132,7 +132,7 @@ _SEVERAL = ("models", "clusters", "gpus")
 _GOALS = ("days", "budget", "rank_by")
 
 
-def plan(asked: PlanRecord, bench: "Bench") -> PlanAnswer:
+def plan(asked: PlanRecord, bench: "Workbench") -> PlanAnswer:
     """Find the best layouts of a job that leaves its layout open, on one cluster or several."""
     words = plan_words(asked.plan)
     job = words_of(asked.job, bench.scratch)
@@ -142,7 +142,7 @@ def plan(asked: PlanRecord, bench: "Bench") -> PlanAnswer:
     return plan_answer(asked, found)
 
 
-def _planned(job: dict[str, Any], words: dict[str, Any], bench: "Bench") -> "Plan | Plans":
+def _planned(job: dict[str, Any], words: dict[str, Any], bench: "Workbench") -> "Plan | Plans":
     several = {name: words.pop(name) for name in (*_SEVERAL, *_GOALS) if name in words}
     cluster, recipe = job.pop("cluster", None), job.pop("recipe", None)
     job.pop("allow_oom", None)

@@ -22,7 +22,7 @@ from traincast.serve.words import OTHERS, Value, words_of
 
 if TYPE_CHECKING:
     from traincast.job.draft import Draft, Setting
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
 
 _OWN = ("traincast", "predict", "plan")
 _COMMAND = re.compile(r"^\s*(?:\$\s*)?traincast\s+(?:predict|plan)\b")
@@ -46,7 +46,7 @@ class Misunderstood(Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Reading(Struct, frozen=True, kw_only=True):
+class PastedJob(Struct, frozen=True, kw_only=True):
     """A text as a job."""
 
     job: dict[str, Value]
@@ -59,7 +59,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     """Field that a job needs and that is not in it."""
 
 
-def read(asked: TextRecord, bench: "Bench") -> Reading:
+def read(asked: TextRecord, bench: "Workbench") -> PastedJob:
     """Read flags, a script, a recipe, a configuration file or a command line as a job."""
     if not asked.text.strip():
         raise ConfigError("is empty; paste flags, a script, a recipe or a configuration file", "text")
@@ -68,7 +68,7 @@ def read(asked: TextRecord, bench: "Bench") -> Reading:
     path = _written(asked, bench.scratch)
     like = asked.like or told_as(path) or ""
     if like == HUGGING_FACE:
-        return Reading(job={"model": asked.text.strip()}, what=WHAT[like])
+        return PastedJob(job={"model": asked.text.strip()}, what=WHAT[like])
     draft, what = _draft(asked, path, like)
     return reading_of(draft, what, bench.scratch)
 
@@ -108,12 +108,12 @@ def _draft(asked: TextRecord, path: Path, like: str) -> "tuple[Draft, str]":
     return api.described(path.name), "job file" if path.suffix == ".toml" else "description of a job"
 
 
-def reading_of(draft: "Draft", what: str, scratch: Path) -> Reading:
+def reading_of(draft: "Draft", what: str, scratch: Path) -> PastedJob:
     """Return a job that was read as the fields of a form."""
     found, lost = _fields(draft, scratch)
     unread = [_misunderstood(each) for each in draft.settings if each.effect in ("not_modelled", "unknown")]
     told = [each for each in draft.warnings if each.code not in ("flag-unknown", "flag-not-modelled")]
-    return Reading(
+    return PastedJob(
         job=found,
         what=what,
         not_understood=(*lost, *unread),
@@ -172,7 +172,7 @@ def _as_text(value: Any) -> str:  # noqa: ANN401
     return msgspec.json.encode(table).decode()
 
 
-def _own(text: str, bench: "Bench") -> Reading:
+def _own(text: str, bench: "Workbench") -> PastedJob:
     """Return the job of a command line of ours."""
     words = shlex.split(text.replace("\\\n", " "), comments=True)
     words = [each for each in words if each not in ("$", *_OWN)]
@@ -189,7 +189,7 @@ def _own(text: str, bench: "Bench") -> Reading:
         except TraincastError as error:
             lost.append(Misunderstood(text=f"{name} {job.pop(name)}", why=f"{error}; paste the text of the file"[:300]))
     missing = next((name for name in ("model", "gpus", "seq_length", "global_batch") if name not in job), "")
-    return Reading(job=job, what="command line of traincast", not_understood=tuple(lost), missing=missing)
+    return PastedJob(job=job, what="command line of traincast", not_understood=tuple(lost), missing=missing)
 
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, Value, str]]:

@@ -99,9 +99,9 @@ async def _serve(
         from traincast.serve.app import application
         from traincast.serve.guard import Guard
         from traincast.serve.opening import fragment_of
-        from traincast.serve.tasks import Tasks
+        from traincast.serve.tasks import LongTasks
 
-        tasks = Tasks(workers)
+        tasks = LongTasks(workers)
         app = Guard(application(workers, tasks), address.names, address.token, any_address=host not in LOOPBACK)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from traincast.serve.failures import Problem
-from traincast.serve.wire import Call, Message
+from traincast.serve.wire import Message, WorkerCall
 from traincast.serve.workers import Workers
 
 _BEAT_S = 10.0
@@ -20,7 +20,7 @@ _BEAT_S = 10.0
 _UNHEARD_S, _KEPT_S = 60.0, 3600.0
 """Time after which a task that nobody listens to ends, and one that is done is forgotten."""
 _MOST, _MOST_OF_TAB = 64, 8
-"""Tasks that are kept, and those of one page; the oldest go first."""
+"""LongTasks that are kept, and those of one page; the oldest go first."""
 OPENED = "opened"
 """Tab of what the server was started with: it is kept as long as the server runs."""
 _LAST = ("done", "failed")
@@ -33,7 +33,7 @@ class Started(Struct, frozen=True):
     """Its id: ``/api/tasks/{id}/events`` tells how far it is, and DELETE on ``/api/tasks/{id}`` ends it."""
 
 
-class Task(Struct, eq=False):
+class LongTask(Struct, eq=False):
     """Long work."""
 
     id: str
@@ -60,12 +60,12 @@ class Task(Struct, eq=False):
         heard.set()
 
 
-class Tasks:
+class LongTasks:
     """The tasks of all pages."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, LongTask] = {}
         self.root = workers.root
         """Folder of their files."""
         self._sweeper: asyncio.Task[None] | None = None
@@ -73,46 +73,46 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def find(self, name: str) -> Task | None:
+    def find(self, name: str) -> LongTask | None:
         """Return a task by its id."""
         task = self._tasks.get(name)
         if task is not None:
             task.touched = time.monotonic()
         return task
 
-    def new(self, tab: str) -> Task:
+    def new(self, tab: str) -> LongTask:
         """Return a task with a folder, which does nothing yet."""
         name = secrets.token_urlsafe(16)
         folder = self.root / name
         folder.mkdir(mode=0o700)
-        task = self._tasks[name] = Task(name, tab, folder)
+        task = self._tasks[name] = LongTask(name, tab, folder)
         for old in self._too_many(tab):
             self.drop(old)
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
         return task
 
-    def start(self, task: Task, name: str, body: bytes) -> None:
+    def start(self, task: LongTask, name: str, body: bytes) -> None:
         """Let a task do what an endpoint does."""
-        task.work = asyncio.create_task(self._run(task, Call(name, body, str(task.folder))))
+        task.work = asyncio.create_task(self._run(task, WorkerCall(name, body, str(task.folder))))
 
-    async def _run(self, task: Task, call: Call) -> None:
+    async def _run(self, task: LongTask, call: WorkerCall) -> None:
         task.add(await self._workers.run(call, tab=task.tab, long=True, listener=task.add))
 
-    def cancel(self, task: Task) -> None:
+    def cancel(self, task: LongTask) -> None:
         """End a task; its worker is killed, if it has one."""
         if task.work is not None and not task.work.done():
             task.work.cancel()
             problem = Problem.simple("cancelled", "the task was cancelled; start it again for an answer")
             task.add(Message("failed", msgspec.json.encode({"error": problem}), problem.status))
 
-    def drop(self, task: Task) -> None:
+    def drop(self, task: LongTask) -> None:
         """Forget a task, with its files."""
         self.cancel(task)
         self._tasks.pop(task.id, None)
         shutil.rmtree(task.folder, ignore_errors=True)
 
-    async def events(self, task: Task) -> AsyncIterator[bytes]:
+    async def events(self, task: LongTask) -> AsyncIterator[bytes]:
         """Yield what a task says, from its beginning to its end, as server-sent events."""
         task.listeners += 1
         told = 0
@@ -140,7 +140,7 @@ class Tasks:
         for task in list(self._tasks.values()):
             self.drop(task)
 
-    def _too_many(self, tab: str) -> list[Task]:
+    def _too_many(self, tab: str) -> list[LongTask]:
         """Return the oldest tasks beyond those that are kept."""
         mine = [each for each in self._tasks.values() if each.tab == tab]
         every = sorted(self._tasks.values(), key=lambda each: each.touched)

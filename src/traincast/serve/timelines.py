@@ -10,7 +10,7 @@ from traincast.errors import ConfigError
 from traincast.serve.words import Value, predicted
 
 if TYPE_CHECKING:
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
     from traincast.simulation.result import Result
 
 STORED = "timeline.json"
@@ -24,7 +24,7 @@ class TimelineRecord(Struct, frozen=True, kw_only=True):
     task: str = ""
 
 
-class Timeline(Struct, frozen=True, kw_only=True):
+class PackedTimeline(Struct, frozen=True, kw_only=True):
     """A step as the explorer takes it (`traincast.report.explorer.columns`)."""
 
     header: dict[str, object] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
     """Deflated, in base64."""
 
 
-def timeline(asked: TimelineRecord, bench: "Bench") -> Timeline:
+def timeline(asked: TimelineRecord, bench: "Workbench") -> PackedTimeline:
     """Return the operations of a step, and when they run."""
     if not asked.task:
         result = predicted(asked.job, bench)
@@ -40,12 +40,12 @@ def timeline(asked: TimelineRecord, bench: "Bench") -> Timeline:
     path = bench.folder / STORED
     if not path.is_file():
         raise ConfigError("has no operations to show; explain a trace or a workload", "task")
-    return msgspec.json.decode(path.read_bytes(), type=Timeline)
+    return msgspec.json.decode(path.read_bytes(), type=PackedTimeline)
 
 
-def packed(result: "Result", name: str) -> Timeline:
+def packed(result: "Result", name: str) -> PackedTimeline:
     """Return the timeline of a result with its operations."""
     from traincast.report.explorer.columns import packed_run
 
     found = packed_run(replace(result, advice=()), name)
-    return Timeline(header=dict(found.header), columns=found.columns)
+    return PackedTimeline(header=dict(found.header), columns=found.columns)

@@ -34,7 +34,7 @@ async def stored(chunks: AsyncIterator[bytes], boundary: str, folder: Path) -> U
     Raises
     ------
     ConfigError
-        If there are too many, they are too large, or a name is no path below the folder.
+        If there are too many, they are too large, or a name is not a path below the folder.
     """
     found, size, name, out = Upload([], {}), 0, "", _Part(None)
     root = folder / FILES
@@ -90,7 +90,7 @@ class _Part:
 
 
 def _file(segment: MultipartSegment, root: Path, found: Upload) -> BinaryIO | None:
-    """Return where a part is written to; None of what is no file."""
+    """Return where a part is written to; None of what is not a file."""
     if segment.filename is None:
         return None
     name = safe_name(segment.filename)

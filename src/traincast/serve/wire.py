@@ -9,7 +9,7 @@ LENGTH_BYTES = 4
 """Bytes of the length before a frame, the most significant first."""
 
 
-class Call(Struct, frozen=True):
+class WorkerCall(Struct, frozen=True):
     """What a worker is to do: an endpoint by its name, the JSON of what it takes, and where its files lie."""
 
     name: str
@@ -28,7 +28,7 @@ class Message(Struct, frozen=True):
     """Of HTTP, of what failed."""
 
 
-def framed(record: Call | Message) -> bytes:
+def framed(record: WorkerCall | Message) -> bytes:
     """Return a record as a frame."""
     content = msgspec.msgpack.encode(record)
     return len(content).to_bytes(LENGTH_BYTES, "big") + content
@@ -39,9 +39,9 @@ def length_of(head: bytes) -> int:
     return int.from_bytes(head, "big")
 
 
-def read_call(stream: BinaryIO) -> Call | None:
+def read_call(stream: BinaryIO) -> WorkerCall | None:
     """Return the next call of a stream; None where it has ended."""
     head = stream.read(LENGTH_BYTES)
     if len(head) < LENGTH_BYTES:
         return None
-    return msgspec.msgpack.decode(stream.read(length_of(head)), type=Call)
+    return msgspec.msgpack.decode(stream.read(length_of(head)), type=WorkerCall)

@@ -27,7 +27,7 @@ from traincast.names import find_name
 from traincast.units import is_number, parse_rate, plain_number
 
 if TYPE_CHECKING:
-    from traincast.serve.bench import Bench
+    from traincast.serve.bench import Workbench
     from traincast.simulation.result import Result
 
 Value = str | int | float | bool | list[str | int] | None
@@ -185,7 +185,7 @@ _FORMS: Mapping[str, Callable[[Value], Any]] = {
 """Fields that have a form of their own."""
 
 
-def predicted(job: Words, bench: "Bench") -> "Result":
+def predicted(job: Words, bench: "Workbench") -> "Result":
     """Return the forecast of a job.
 
     Raises

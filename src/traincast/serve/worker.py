@@ -15,10 +15,10 @@ from typing import BinaryIO
 import msgspec
 
 from traincast.errors import TraincastError
-from traincast.serve.bench import Bench
+from traincast.serve.bench import Workbench
 from traincast.serve.endpoints import ENDPOINTS
 from traincast.serve.failures import Problem, problem_of
-from traincast.serve.wire import Call, Message, framed, read_call
+from traincast.serve.wire import Message, WorkerCall, framed, read_call
 
 _NEW_OBJECTS = 200_000
 """Objects made and not yet gone before cycles among them are looked for."""
@@ -31,7 +31,7 @@ class Worker:
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
-        self._bench = Bench(lambda event, record: self._send(Message(event, msgspec.json.encode(record))))
+        self._bench = Workbench(lambda event, record: self._send(Message(event, msgspec.json.encode(record))))
 
     def serve(self, calls: BinaryIO) -> None:
         """Answer calls until there are no more."""
@@ -47,7 +47,7 @@ class Worker:
             self._bench.folder = Path(call.folder)
             self._send(self._answer(call))
 
-    def _answer(self, call: Call) -> Message:
+    def _answer(self, call: WorkerCall) -> Message:
         try:
             endpoint = ENDPOINTS[call.name]
             answer = endpoint.run(endpoint.decode(call.body), self._bench)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from traincast.serve.failures import Problem
-from traincast.serve.wire import LENGTH_BYTES, Call, Message, framed, length_of
+from traincast.serve.wire import LENGTH_BYTES, Message, WorkerCall, framed, length_of
 
 Listener = Callable[[Message], None]
 """Told of the events of a call."""
@@ -31,7 +31,7 @@ class Gone(Exception):  # noqa: N818
 class _Job(Struct, eq=False):
     """A call that waits or runs."""
 
-    call: Call
+    call: WorkerCall
     answer: "asyncio.Future[Message]"
     listener: Listener | None = None
     tab: str = ""
@@ -79,7 +79,9 @@ class Workers:
         """Ids of the processes."""
         return [each.process.pid for each in self._workers]
 
-    async def run(self, call: Call, *, tab: str = "", long: bool = False, listener: Listener | None = None) -> Message:
+    async def run(
+        self, call: WorkerCall, *, tab: str = "", long: bool = False, listener: Listener | None = None
+    ) -> Message:
         """Return what a worker answers.
 
         Where whoever waits is cancelled, the call ends: it leaves the queue, or its worker is killed.

@@ -13,7 +13,7 @@ export function whatItIs(answer) {
   return card("What it is", { wide: true }, small("Files", [["file", (each) => each.path, true], ["is", (each) => each.text || each.format, true], ["how one can tell", told, true]], answer.files), more);
 }
 
-/** The step, and the measured beside the simulated one. */
+/** The step, and the measured one next to it. */
 export function theStep(answer) {
   const first = sectionOf(answer.sections, "");
   const told = first ? linesOf({ ...first, lines: first.lines.slice(1) }) : null;

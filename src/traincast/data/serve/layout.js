@@ -50,8 +50,17 @@ export class LayoutCard {
     for (const part of Object.values(this.parts)) put(part);
     if (row === null) return;
     put(this.title, this.layouts.line(row), row.tied ? el("span", { class: "badge" }, "too close to tell from the best") : null);
+    put(this.parts.why, this.known(row.full));
     this.forecast();
-    this.why();
+  }
+
+  /** What the plan itself says of a layout that it simulated. */
+  known(full) {
+    if (!full) return null;
+    return facts([
+      ["chance to be the fastest", full.best.text], ["longer on average", full.chosen ? null : full.regret.text], ["most is lost to", full.lost_to],
+      ["hardly tried", full.risks.join("; ")], ...full.run.map(([name, value, counts]) => [name, [value, counts].filter(Boolean).join(", ")]),
+    ]);
   }
 
   /** Ask of the layout that is chosen now, and draw the answer where it still is chosen. */

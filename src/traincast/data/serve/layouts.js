@@ -136,7 +136,7 @@ export const told = (row, fields) => Object.fromEntries(Object.entries(row).filt
 
 const asField = (value) => (value === true ? "on" : value === false ? "off" : value);
 
-/** Fields that change the numbers, or what runs, and are no layout: what the form says of them holds. */
+/** Fields that change the numbers, or what runs, and are not a layout: what the form says of them holds. */
 const HELD = new Set(["precision", "cp_kind", "moe_dispatcher"]);
 
 /** Return the job of the form without the layout, which a plan decides. */

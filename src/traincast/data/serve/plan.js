@@ -22,7 +22,7 @@ class PlanView {
     });
     this.constraints = new Constraints(app);
     this.scatter = new Scatter(this.layouts, (row) => this.choose(row));
-    this.table = new Table({ caption: "Layouts", open: (row) => this.choose(row), kept: (rows) => this.points(rows), marked: (row) => (row.tied ? "tied" : row.simulated ? "sure" : null) });
+    this.table = new Table({ caption: "Layouts", open: (row) => this.choose(row), kept: (rows) => this.points(rows), marked: (row) => (row.tied ? "tied" : row.simulated ? "simulated" : null) });
     this.layout = new LayoutCard(app, this.layouts);
     this.build(root);
   }

@@ -68,9 +68,11 @@ export class Table {
     }, button(column.title, () => this.sort(column.name), { class: "sorts" }))));
   }
 
+  /** Sort by a column, the other way at the second time, and not at all at the third. */
   sort(name) {
-    this.falling = this.sorted === name && !this.falling;
-    this.sorted = name;
+    const third = this.sorted === name && this.falling;
+    this.falling = this.sorted === name && !third;
+    this.sorted = third ? null : name;
     const at = this.columns.findIndex((each) => each.name === name);
     this.titles();
     this.refine();

@@ -19,7 +19,7 @@ class TableShown(Struct, frozen=True, kw_only=True):
     """Which columns hold words; others hold numbers, and are set right."""
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class ShownLine(Struct, frozen=True, kw_only=True):
     """A text or a table of a section."""
 
     text: str = ""
@@ -35,7 +35,7 @@ class Section(Struct, kw_only=True):
 
     title: str = ""
     """Empty of what comes before the first heading."""
-    lines: list[Line] = field(default_factory=list)
+    lines: list[ShownLine] = field(default_factory=list)
 
 
 def sections_of(printer: Any, *args: object, **options: object) -> list[Section]:  # noqa: ANN401 what `ui.printed` returns
@@ -56,32 +56,35 @@ def sections(view: Iterable[RenderableType]) -> list[Section]:
     return [each for each in found if each.lines]
 
 
-def _lines(part: RenderableType, style: str = "") -> Iterator[Line]:
+def _lines(part: RenderableType, style: str = "") -> Iterator[ShownLine]:
     match part:
         case ui.Indented():
             yield from _lines(part.content)
         case ui.FittedTable():
-            yield Line(table=_table(part))
+            yield ShownLine(table=_table(part))
         case ui.Notes():
             yield from (
-                Line(text=row.plain, mark="-", style=part.style) for row in part.rows(all_of_them=True, in_full=True)
+                ShownLine(text=row.plain, mark="-", style=part.style)
+                for row in part.rows(all_of_them=True, in_full=True)
             )
         case ui.Hanging():
-            yield Line(text=part.content, mark=part.mark)
+            yield ShownLine(text=part.content, mark=part.mark)
         case ui.Below():
-            yield Line(text=part.content, mark=" ", style=part.style)
+            yield ShownLine(text=part.content, mark=" ", style=part.style)
         case Text():
-            yield Line(text=part.plain, style=str(part.style or style))
+            yield ShownLine(text=part.plain, style=str(part.style or style))
         case _:
-            yield Line(text=str(part))
+            yield ShownLine(text=str(part))
 
 
 def _table(part: ui.FittedTable) -> TableShown:
     """Return a table without the bars of a terminal."""
     kept = [at for at in range(len(part.headings)) if not any(ui.BLOCK in row[at] for row in part.rows)]
 
-    def of(cells: Sequence[str]) -> tuple[str, ...]:
+    def cells_of(cells: Sequence[str]) -> tuple[str, ...]:
         return tuple(" ".join(cells[at].split()) if not part.words[at] else cells[at] for at in kept)
 
     headings = tuple(" ".join(part.headings[at].replace("/\n", "/").split()) for at in kept)
-    return TableShown(headings=headings, rows=tuple(map(of, part.rows)), words=tuple(part.words[at] for at in kept))
+    return TableShown(
+        headings=headings, rows=tuple(map(cells_of, part.rows)), words=tuple(part.words[at] for at in kept)
+    )
