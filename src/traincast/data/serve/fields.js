@@ -21,7 +21,7 @@ const ADDED = [
   { name: "tokens", takes: "text", help: "Tokens of the whole run: tells its days, GPU-hours and energy.", example: "15T", flag: "--tokens" },
   { name: "gpu_hour_price", takes: "number", help: "What a GPU costs for an hour.", example: "2.5", flag: "--gpu-hour-price" },
   { name: "currency", takes: "text", help: "Currency of that cost.", example: "EUR", flag: "--currency" },
-  { name: "failures", takes: "text", help: "How often GPUs fail, and what each failure costs.", example: "mtbf=50000h,restart=10min", flag: "--failures" },
+  { name: "failures", takes: "text", help: "How often GPUs fail, and what each failure costs.", example: "mtbf=50000h,restart=10min", flag: "--goodput" },
   { name: "gpu_power_w", takes: "number", help: "Watts that a GPU draws with its share of the node.", example: "1000", flag: "--gpu-power" },
   { name: "pue", takes: "number", help: "Energy of the site over that of the nodes.", example: "1.2", flag: "--pue" },
   { name: "grid_intensity", takes: "number", help: "Grams of CO2 that the grid emits for a kWh.", example: "300", flag: "--grid-intensity" },
