@@ -111,7 +111,7 @@ _JOB: Mapping[str, Schema] = {
 }
 _RUN: Mapping[str, Schema] = {
     "tokens": _text("Tokens of the whole run, such as 15T; adds its days, cost and energy."),
-    "gpu_hour_price": {"type": "number", "description": "Price of a GPU for an hour."},
+    "gpu_hour_price": {"type": "number", "description": "What a GPU costs for an hour."},
     "failures": _text("Failures of the run, such as mtbf=50000h,checkpoint=30s; default: published ones."),
 }
 _WHAT_IF = _texts("Changes to try, such as tp_comm*0.5, straggler=none or rank7.compute=peers.")
