@@ -25,12 +25,14 @@ from traincast.job.words import JOB_WORDS, RUN_WORDS, said_of_job, sorted_out, t
 from traincast.model.load import model_names
 from traincast.model.model import Model
 from traincast.names import known_names
-from traincast.planning.answer import Asked, Plan
+from traincast.planning.answer import Asked, Plan, WhyNot
 from traincast.planning.changes import open_request
 from traincast.planning.goals import CHINCHILLA, Limits, goal_of, least_gpus, search
+from traincast.planning.layout import Estimated
 from traincast.planning.options import LIMITED, TERA, PlanKeywords, plan_options, price_on
 from traincast.planning.order import USUAL, checked_order
 from traincast.planning.plan import plan as best_layouts
+from traincast.planning.plan import why_not
 from traincast.planning.request import as_trained, requested, with_tokens
 from traincast.planning.several import Plans, Refusal, nothing_runs
 from traincast.simulation.reproducible import DEFAULT_CLUSTER, choose
@@ -54,6 +56,7 @@ def plan(
     recipe: str | None = None,
     start: bool = False,
     engine: str = "fast",
+    estimated: Estimated | None = None,
     **words: Any,  # noqa: ANN401
 ) -> Plan:
     """Return the best layouts for what a job leaves open; what it says is fixed.
@@ -69,6 +72,10 @@ def plan(
     start : bool
         Whether the job's layout is what one has, not what is fixed: the plan says what changes of it save. That of a
         `recipe` is.
+    estimated : callable, optional
+        Is handed layouts that fit with their estimated steps and memory, a tuple of
+        `traincast.planning.layout.Estimate` at a time, as they are found: the first come long before the plan is
+        made. What it raises ends the plan.
     **words
         What is fixed of the job, as of `traincast.predict`; how the plan is made and of which run costs are told:
         ``fix``, ``max_tp``, ``explain``, ``tokens`` and others (`traincast.planning.options.PlanKeywords`).
@@ -99,13 +106,42 @@ def plan(
     request, routed = as_trained(request, options.get("tokens"))
     made, assumed = plan_options(chosen.setting.cluster.name, options)
     had = resolve_job(request, chosen.setting.cluster) if start else None
-    found = best_layouts(request if had is None else open_request(had, request), chosen.setting, made, had)
+    found = best_layouts(request if had is None else open_request(had, request), chosen.setting, made, had, estimated)
     return replace(
         found,
         asked=_as_given(found.asked, draft, given),
         assumptions=(*notes, *counted_by, *routed, *assumed, *found.assumptions),
         warnings=(*(draft.warnings if isinstance(draft, Draft) else ()), *found.warnings),
     )
+
+
+def why(
+    found: Plan,
+    layout: Mapping[str, Any],
+    job: JobRequest | Draft | StrPath | None = None,
+    cluster: AnyCluster = None,
+    *,
+    recipe: str | None = None,
+    engine: str = "fast",
+    **words: Any,  # noqa: ANN401
+) -> WhyNot:
+    """Say why a layout is not the best of a plan that was made of the same job and words.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> job = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "global_batch": 8, "cp": 1, "max_tp": 2}
+    >>> told = traincast.api.planning.why(traincast.plan(**job), {"tp": 1}, **job)
+    >>> told.verdict
+    'slower'
+    """
+    draft, options = _asked(job, None, words, recipe=recipe)
+    request, _, named = requested(draft)
+    setting = choose(StepOptions(), named if cluster is None else cluster, engine).setting
+    options, _ = with_tokens(options, request.model)
+    request, _ = as_trained(request, options.get("tokens"))
+    made, _ = plan_options(setting.cluster.name, {**options, "explain": (layout,)})
+    return why_not(request, setting, made, found.best[0])
 
 
 def _asked(
