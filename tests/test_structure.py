@@ -49,6 +49,7 @@ ROOMS = (
     "checking",
     "report",
     "api",
+    "serve",
     "cli",
 )
 """From the ground up; a room imports only those before it."""
@@ -57,6 +58,7 @@ CLOSED = {
     "engine": {"errors", "engine"},
     "cli": {
         "api",
+        "serve",
         "checking",
         "schedules",
         "simulation",

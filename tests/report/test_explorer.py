@@ -186,7 +186,7 @@ def test_a_large_run_shows_the_ranks_that_explain_it():
 def colours_of(theme):
     """Return the colour of every kind and of every part of a breakdown that is not a kind, in one theme."""
     blocks = re.findall(
-        r"^:root(?:\[data-theme=\"(\w+)\"\])? \{(.*?)^\}", shipped_text("explorer/explorer.css"), re.M | re.S
+        r"^:root(?:\[data-theme=\"(\w+)\"\])? \{(.*?)^\}", shipped_text("explorer/palette.css"), re.M | re.S
     )
     (values,) = (re.findall(r"--([\w-]+): (#\w{6});", text) for name, text in blocks if (name or "light") == theme)
     kinds, owners = re.findall(r"^const COLOUR_OF_\w+ = \{(.*?)^\};", shipped_text("explorer/colours.js"), re.M | re.S)

@@ -25,13 +25,14 @@ from traincast.job.words import JOB_WORDS, RUN_WORDS, said_of_job, sorted_out, t
 from traincast.model.load import model_names
 from traincast.model.model import Model
 from traincast.names import known_names
-from traincast.planning.answer import Asked, Plan
+from traincast.planning.answer import Asked, Plan, WhyNot
 from traincast.planning.changes import open_request
 from traincast.planning.goals import CHINCHILLA, Limits, goal_of, least_gpus, search
 from traincast.planning.layout import Estimated
 from traincast.planning.options import LIMITED, TERA, PlanKeywords, plan_options, price_on
 from traincast.planning.order import USUAL, checked_order
 from traincast.planning.plan import plan as best_layouts
+from traincast.planning.plan import why_not
 from traincast.planning.request import as_trained, requested, with_tokens
 from traincast.planning.several import Plans, Refusal, nothing_runs
 from traincast.simulation.reproducible import DEFAULT_CLUSTER, choose
@@ -112,6 +113,35 @@ def plan(
         assumptions=(*notes, *counted_by, *routed, *assumed, *found.assumptions),
         warnings=(*(draft.warnings if isinstance(draft, Draft) else ()), *found.warnings),
     )
+
+
+def why(
+    found: Plan,
+    layout: Mapping[str, Any],
+    job: JobRequest | Draft | StrPath | None = None,
+    cluster: AnyCluster = None,
+    *,
+    recipe: str | None = None,
+    engine: str = "fast",
+    **words: Any,  # noqa: ANN401
+) -> WhyNot:
+    """Say why a layout is not the best of a plan that was made of the same job and words.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> job = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "global_batch": 8, "cp": 1, "max_tp": 2}
+    >>> told = traincast.api.planning.why(traincast.plan(**job), {"tp": 1}, **job)
+    >>> told.verdict
+    'slower'
+    """
+    draft, options = _asked(job, None, words, recipe=recipe)
+    request, _, named = requested(draft)
+    setting = choose(StepOptions(), named if cluster is None else cluster, engine).setting
+    options, _ = with_tokens(options, request.model)
+    request, _ = as_trained(request, options.get("tokens"))
+    made, _ = plan_options(setting.cluster.name, {**options, "explain": (layout,)})
+    return why_not(request, setting, made, found.best[0])
 
 
 def _asked(

@@ -36,6 +36,7 @@ _COMMANDS = {
     "compare": "Two results, or a result and a measured trace, side by side.",
     "check": "Is this run as fast as it should be: verdict, causes, exit code.",
     "watch": "Follow the log of a running job, and say when it becomes slower.",
+    "serve": "The planner in the browser, and the same for programs.",
     "convert": "Write a job, workload, trace or result in another format.",
     "measure": "Time a job's operators, or its collectives, on your own GPUs.",
     "calibrate": "Fit constants to measurements, print residuals, write a profile.",

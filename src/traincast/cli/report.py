@@ -6,16 +6,19 @@ import click
 
 from traincast import api, report
 from traincast.cli.options import check_reports, output_options
+from traincast.cli.serve import serve_page
 from traincast.cli.terminal import announced, print_line, progress, show_result
 
 
 @click.command(name="report")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the step as a page to explore.")
+@click.option("--serve", "served", is_flag=True, help="Open the step in the planner (traincast serve).")
 @output_options
 def command(
     file: Path,
     html: Path | None,
+    served: bool,
     out: Path | None,
     further: tuple[str, ...],
     as_json: bool,
@@ -29,6 +32,9 @@ def command(
     run again from what it holds; where that is not possible they are left out, which is said.
     """
     check_reports(out, further)
+    if served:
+        serve_page((file,))
+        return
     written: list[Path] = []
     if html is not None:
         api.explorer.explore(file, html)

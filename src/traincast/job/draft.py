@@ -121,10 +121,10 @@ class Draft(Struct, frozen=True, kw_only=True):
         """Return the first field that a job must have and that was not given and does not follow, or None."""
         if self.model is None:
             return "model"
-        fields = self._finished()
+        fields = self.finished()
         return next((name for name in _REQUIRED if fields.get(name) is None), None)
 
-    def _finished(self, model: Model | None = None) -> dict[str, Any]:
+    def finished(self, model: Model | None = None) -> dict[str, Any]:
         """Return the fields with those that follow from the GPUs and the model."""
         fields = dict(self.fields)
         if self.finish is not None and fields.get("gpus") is not None:
@@ -147,4 +147,4 @@ class Draft(Struct, frozen=True, kw_only=True):
         missing = self.missing()
         if missing is not None or model is None:
             raise self.lacks(missing or "model")
-        return JobRequest(model=model, **self._finished(model))
+        return JobRequest(model=model, **self.finished(model))

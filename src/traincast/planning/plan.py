@@ -16,7 +16,7 @@ from traincast.job.frameworks import Framework, framework_of_year, load_framewor
 from traincast.job.job import Job
 from traincast.job.levels import BEST, LEVELS
 from traincast.job.request import JobRequest
-from traincast.planning.answer import Asked, Choice, Plan
+from traincast.planning.answer import Asked, Choice, Plan, WhyNot
 from traincast.planning.changes import start_of
 from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
 from traincast.planning.explain import explain
@@ -103,6 +103,21 @@ def plan(
         assumptions=tuple(_assumptions(request, space, usable, limit)),
         warnings=(),
     )
+
+
+def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen: Choice) -> WhyNot:
+    """Return why the first layout that options ask for is not the best, where the layout to run is known.
+
+    Raises
+    ------
+    TraincastError
+        As `plan`.
+    """
+    request = _checked(request)
+    level, request = request.tuned or options.tuned, replace(request, tuned=None)
+    space = _space(request, setting, options, level)
+    screen = Screen(space, setting, _limit_bytes(usable_bytes(setting.cluster.gpu.memory_bytes), space, options))
+    return explain(screen, options.explain[0], chosen, Forecasts(request, setting, Study()))
 
 
 def _screened(screen: Screen, estimated: Estimated | None, *, remedies: bool) -> Screened:

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from traincast.report.terminal.plans import brief_lines as brief_lines
     from traincast.report.terminal.plans import show_plan as show_plan
     from traincast.report.terminal.ranking import print_ranking as print_ranking
+    from traincast.report.terminal.sections import sections_of as sections_of
     from traincast.report.terminal.step import print_result as print_result
 
 __getattr__, __dir__ = names_on_demand(
@@ -105,6 +106,7 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.report.terminal.inspection": "print_conversion print_inspections",
         "traincast.report.terminal.plans": "brief_lines show_plan",
         "traincast.report.terminal.ranking": "print_ranking",
+        "traincast.report.terminal.sections": "sections_of",
         "traincast.report.terminal.step": "print_result",
     },
 )

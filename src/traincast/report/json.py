@@ -54,15 +54,17 @@ def _fields(source: object, names: Sequence[str] | None = None, *, without: Sequ
     return {name: getattr(source, name) for name in kept if name not in without}
 
 
-def result_to_dict(result: Result) -> dict[str, Plain]:
+def result_to_dict(result: Result, *, without: Sequence[str] = ()) -> dict[str, Plain]:
     """Return a result, without its program and timeline, as the document ``traincast.result/1``.
+
+    What it is `without` is not in it, nor worked out, as what is worked out late takes as long as the step itself.
 
     Raises
     ------
     TraincastError
         If a number is NaN or infinite; the message names the key path.
     """
-    return _document("result", _fields(result, RESULT_KEYS[1:]))
+    return _document("result", _fields(result, RESULT_KEYS[1:], without=without))
 
 
 def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:

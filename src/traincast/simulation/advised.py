@@ -62,8 +62,13 @@ def _bench(request: JobRequest, setting: Setting, study: Study) -> Bench:
 
 def changed_request(request: JobRequest, fields: Mapping[str, Any]) -> JobRequest:
     """Return a request with other values of some fields, without what says otherwise under another name."""
+    return replace(request, **said_anew(fields))
+
+
+def said_anew(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with their new values, and with None what says otherwise under another name."""
     gone = {other: None for name in fields for other in _SAID_BY.get(name, ()) if other not in fields}
-    return replace(request, **gone, **fields)
+    return {**gone, **fields}
 
 
 def advised_request(request: JobRequest, advice: Iterable[Advice], *, numbers: bool = False) -> JobRequest:

@@ -8,12 +8,9 @@ const GAP = 7;
 const SHORTEST_VIEW_S = 1e-8;
 
 class Timeline {
-  constructor(runs, colours) {
-    this.runs = runs;
-    this.colours = colours;
-    this.canvas = document.getElementById("canvas");
-    this.box = document.getElementById("lanes");
-    this.tip = document.getElementById("tip");
+  /** Draw runs on a canvas within a spacer within lanes that scroll, with a tip: the elements by these names. */
+  constructor(runs, colours, { canvas, lanes, spacer, tip }) {
+    Object.assign(this, { runs, colours, canvas, spacer, tip, box: lanes });
     this.context = this.canvas.getContext("2d");
     this.stepS = Math.max(...runs.map((run) => run.stepS));
     this.from = 0;
@@ -27,7 +24,14 @@ class Timeline {
     this.layOut();
     this.listen();
     this.recolour();
-    new ResizeObserver(() => this.draw()).observe(this.box);
+    this.resized = new ResizeObserver(() => this.draw());
+    this.resized.observe(this.box);
+  }
+
+  /** Let go of the page. */
+  close() {
+    this.resized.disconnect();
+    cancelAnimationFrame(this.asked);
   }
 
   /** Place the lanes: those of a rank together, and the same rank of two runs one after the other. */
@@ -50,7 +54,7 @@ class Timeline {
       }
     }
     this.height = top + AXIS;
-    document.getElementById("spacer").style.height = `${this.height}px`;
+    this.spacer.style.height = `${this.height}px`;
   }
 
   recolour() {

@@ -34,11 +34,11 @@ def advice(found: Sequence[Advice], step_s: float) -> ui.View:
         if lines:
             yield _figures(lines, unit, first)
             for number, each in enumerate(lines, first):
-                yield from _told(f"{number}", each.spelled, _known(each))
+                yield from _told(f"{number}", each.spelled, known(each))
             yield ui.indented(_sum(lines, step_s, of_numbers=kind is _Of.NUMBERS), "dim")
         for each in others[:_MOST_OTHERS]:
             says = f"{each.name}, alone {format_time(each.alone_s)} ({format_share(each.alone_s / step_s)}) less"
-            yield from _told("-", f"{says}: {each.spelled}", _known(each))
+            yield from _told("-", f"{says}: {each.spelled}", known(each))
         if others[_MOST_OTHERS:]:
             names = ", ".join(each.name for each in others[_MOST_OTHERS:])
             yield ui.indented(f"and, by themselves: {names}", "dim")
@@ -62,17 +62,18 @@ def _figures(lines: Sequence[Advice], unit: ui.TimeUnit, first: int) -> Renderab
         ui.column(f"saves, {unit.name}", "saving_s", unit.text),
         ui.Column("90 % interval", lambda each: f"{unit.brief(each.saving_low_s)} to {unit.brief(each.saving_high_s)}"),
         ui.column(f"step, {unit.name}", "iteration_time_s", unit.text),
-        ui.column("memory", "more_bytes", _more, spare=2),
+        ui.column("memory", "more_bytes", more, spare=2),
         ui.column(f"alone, {unit.name}", "alone_s", unit.text, spare=1),
     )
     return ui.table(columns, lines)
 
 
-def _more(size_bytes: float) -> str:
+def more(size_bytes: float) -> str:
+    """Return how much more memory a change needs: ``+1.2 GiB``."""
     return "as it is" if abs(size_bytes) < 1 else f"{'+' if size_bytes > 0 else '-'}{format_size(abs(size_bytes))}"
 
 
-def _known(each: Advice) -> Iterator[str]:
+def known(each: Advice) -> Iterator[str]:
     """Yield what else there is to know of a change."""
     if each.numbers:
         yield f"numbers: {each.numbers}"

@@ -68,7 +68,7 @@ def print_comparison(comparison: Comparison, *, ranks: bool = False) -> ui.View:
         shares = utilisation(side.mfu, None, side.mfu_peak, side.mfu_16_bit)
         facts = (side.what, side.how, _within(side), _tokens(side), shares)
         yield ui.text(f"{label}: {side.name} ({', '.join(filter(None, facts))})")
-    if (verdict := _verdict(comparison) or _told(comparison.ratio)) is not None:
+    if (verdict := _verdict(comparison) or interval_of_ratio(comparison.ratio)) is not None:
         yield ui.text(verdict)
     yield from training_runs(comparison.a.training_run, comparison.b.training_run)
     if comparison.breakdown is not None:
@@ -151,7 +151,7 @@ def _verdict(comparison: Comparison) -> str | None:
     return f"The measured step is {where} the interval of the forecast."
 
 
-def _told(ratio: Ratio | None) -> str | None:
+def interval_of_ratio(ratio: Ratio | None) -> str | None:
     """Say how sure the difference of two forecasts is; None where it has no interval, or is none."""
     if ratio is None or ratio.low == ratio.high:
         return None
@@ -162,13 +162,18 @@ def _told(ratio: Ratio | None) -> str | None:
 
 def _headline(step: Difference) -> str:
     told = f"Step A {format_time(step.a_s)}, B {format_time(step.b_s)}"
+    same = which_is_shorter(step.a_s, step.b_s)
+    return f"{told}: {f'B is {same}' if step.difference_s else same}"
+
+
+def which_is_shorter(a_s: float, b_s: float) -> str:
+    """Return how the second of two steps differs from the first: ``1.2 s shorter (-10.00 %)``."""
+    step = Difference(a_s, b_s)
     if step.difference_s == 0:
-        return f"{told}: the same"
-    relative = _share_that_matters(step, max(step.a_s, step.b_s))
+        return "the same"
+    relative = _share_that_matters(step, max(a_s, b_s))
     share = f" ({ui.change(relative)})" if relative is not None else ""
-    return (
-        f"{told}: B is {format_time(abs(step.difference_s))} {'longer' if step.difference_s > 0 else 'shorter'}{share}"
-    )
+    return f"{format_time(abs(step.difference_s))} {'longer' if step.difference_s > 0 else 'shorter'}{share}"
 
 
 def _breakdown(breakdown: Mapping[str, Difference], sides: Differences) -> ui.View:

@@ -18,8 +18,13 @@ Fact = tuple[str, str]
 
 def facts(result: Result) -> ui.View:
     """Yield what is known of a step in addition to its time."""
+    yield ui.facts(facts_of(result))
+
+
+def facts_of(result: Result) -> list[Fact]:
+    """Return what is known of a step in addition to its time, a line each."""
     parts = (_job, _layout, _memory, _measured, _interval, _rates, _spread, _goodput)
-    yield ui.facts([fact for part in parts for fact in part(result)])
+    return [fact for part in parts for fact in part(result)]
 
 
 def _job(result: Result) -> Iterator[Fact]:

@@ -78,10 +78,10 @@ def heading(content: str) -> RenderableType:
 
 def indented(content: RenderableType | str, style: str = "") -> RenderableType:
     """Return content two columns to the right."""
-    return _Indented(text(content, style) if isinstance(content, str) else content)
+    return Indented(text(content, style) if isinstance(content, str) else content)
 
 
-class _Indented(Struct, frozen=True):
+class Indented(Struct, frozen=True):
     """Content two columns to the right; in plain words where it is."""
 
     content: RenderableType
@@ -106,17 +106,28 @@ class Drawing(Struct, frozen=True):
 
 def hanging(mark: str, content: str) -> RenderableType:
     """Return text after a mark; its further lines stand below its first."""
-    grid = _list(len(mark))
-    grid.add_row(text(mark), text(content))
-    return grid
+    return Hanging(mark, content)
+
+
+class Hanging(Struct, frozen=True):
+    """Text after a mark."""
+
+    mark: str
+    content: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield it."""
+        grid = _list(len(self.mark))
+        grid.add_row(text(self.mark), text(self.content))
+        yield grid
 
 
 def below(mark: str, content: str, style: str = "") -> RenderableType:
     """Return text that stands below what hangs after a mark."""
-    return _Below(mark, content, style)
+    return Below(mark, content, style)
 
 
-class _Below(Struct, frozen=True):
+class Below(Struct, frozen=True):
     """Text as far to the right as what hangs after a mark; in plain words where it is."""
 
     mark: str
@@ -259,7 +270,7 @@ def table(columns: Sequence[Column[T]], lines: Iterable[T], hidden: Sequence[ran
             rows.append(["...", *[""] * (len(columns) - 1)])
     spare = sorted((index for index, column in enumerate(columns) if column.spare), key=lambda at: columns[at].spare)
     words, least = [column.words for column in columns], [column.least for column in columns]
-    return indented(_FittedTable([column.heading for column in columns], rows, words, spare, least))
+    return indented(FittedTable([column.heading for column in columns], rows, words, spare, least))
 
 
 def facts(lines: Collection[tuple[str, str]]) -> RenderableType:
@@ -280,7 +291,7 @@ def section(
         yield table(columns, lines, hidden)
 
 
-class _FittedTable(Struct, frozen=True):
+class FittedTable(Struct, frozen=True):
     """A table of as many columns as there is room for; it breaks no words."""
 
     headings: Sequence[str]
@@ -436,10 +447,10 @@ def diagnostics(
     """
     if entries:
         yield heading(title)
-        yield indented(_Notes(entries, style, tuple(files), in_full or (in_full is None and bool(style)) or None))
+        yield indented(Notes(entries, style, tuple(files), in_full or (in_full is None and bool(style)) or None))
 
 
-class _Notes(Struct, frozen=True):
+class Notes(Struct, frozen=True):
     """A list of notes."""
 
     entries: Sequence[Note]
@@ -450,7 +461,7 @@ class _Notes(Struct, frozen=True):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield it as a list, in plain words as lines."""
-        rows = list(self._rows(all_of_them=is_verbose(console), in_full=self.in_full or is_verbose(console)))
+        rows = list(self.rows(all_of_them=is_verbose(console), in_full=self.in_full or is_verbose(console)))
         if is_plain(console):
             yield from rows
             return
@@ -459,7 +470,8 @@ class _Notes(Struct, frozen=True):
             grid.add_row("-", row)
         yield grid
 
-    def _rows(self, *, all_of_them: bool, in_full: bool) -> Iterator[Text]:
+    def rows(self, *, all_of_them: bool, in_full: bool) -> Iterator[Text]:
+        """Yield a line for each note."""
         by_code: dict[str, list[Note]] = {}
         for entry in self.entries:
             by_code.setdefault(entry.code, []).append(entry)

@@ -1,5 +1,7 @@
 """A plan for people: the layout to run first, then the others, and what they trade for each other."""
 
+from collections.abc import Iterator
+
 from traincast.planning.advice import advice_of_plan
 from traincast.planning.answer import Choice, Plan
 from traincast.planning.changes import LayoutChange
@@ -13,7 +15,7 @@ from traincast.report.terminal.training_run import training_run
 from traincast.units import format_share, format_size, format_time
 
 
-def _most_lost(choice: Choice) -> str:
+def most_lost(choice: Choice) -> str:
     """Return the largest part of a step that is not computation."""
     found = next(((name, share) for name, share in choice.limits if name != "compute"), None)
     return "-" if found is None else f"{found[0].removeprefix('exposed_')} {format_share(found[1])}"
@@ -34,7 +36,7 @@ _COLUMNS: tuple[ui.Column[Choice], ...] = (
     ui.column("memory", "peak_bytes", format_size),
     ui.column("best", "probability", ui.percent, spare=3),
     ui.column("regret", "regret", format_share, spare=2),
-    ui.Column("lost to", _most_lost, spare=1),
+    ui.Column("lost to", most_lost, spare=1),
     ui.column("layout", "layout.text", words=True, least=24),
 )
 _CHANGES: tuple[ui.Column[LayoutChange], ...] = (
@@ -65,29 +67,36 @@ _SHOWN_LIMITS = 3
 _WIDTH, _HEIGHT, _FEWEST_SHOWN = 60, 10, 3
 
 
+def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what is said of a plan below its headline, a line each, with its style."""
+    chosen = plan.best[0]
+    where = f"{plan.model} on {ui.number(plan.gpus, 'GPU')} of {plan.cluster}: sequences of {plan.seq_length:,} tokens"
+    yield f"{where}, global batch {plan.global_batch:,}; framework {plan.framework}", ""
+    yield _step(chosen), ""
+    yield f"The time goes to {_limits(chosen)}", ""
+    if chosen.risks:
+        yield f"Not measured before: {'; '.join(chosen.risks)}", "yellow"
+    yield (
+        f"{plan.evaluated:,} layouts estimated in {format_time(plan.screen_s)}, {plan.feasible:,} of them can run; "
+        f"the best {plan.simulated} simulated, {format_share(plan.screen_error)} from their estimates on average and "
+        f"{format_share(plan.screen_error_most)} at most",
+        "",
+    )
+    if plan.ties > 1:
+        yield (
+            f"{plan.ties} layouts (=) are too close for the forecast to tell which is fastest; the one with the fewest "
+            "kinds of groups between nodes comes first, then the one with the most free memory",
+            "",
+        )
+
+
 @ui.printed
 def print_plan(plan: Plan) -> ui.View:
     """Print a plan: the layout to run, what it is limited by, and the others."""
     chosen = plan.best[0]
     yield ui.text(f"Run {chosen.layout.text}", "bold")
-    yield ui.text(
-        f"{plan.model} on {ui.number(plan.gpus, 'GPU')} of {plan.cluster}: sequences of {plan.seq_length:,} tokens, "
-        f"global batch {plan.global_batch:,}; framework {plan.framework}"
-    )
-    yield ui.text(_step(chosen))
-    yield ui.text(f"The time goes to {_limits(chosen)}")
-    if chosen.risks:
-        yield ui.text(f"Not measured before: {'; '.join(chosen.risks)}", "yellow")
-    yield ui.text(
-        f"{plan.evaluated:,} layouts estimated in {format_time(plan.screen_s)}, {plan.feasible:,} of them can run; "
-        f"the best {plan.simulated} simulated, {format_share(plan.screen_error)} from their estimates on average and "
-        f"{format_share(plan.screen_error_most)} at most"
-    )
-    if plan.ties > 1:
-        yield ui.text(
-            f"{plan.ties} layouts (=) are too close for the forecast to tell which is fastest; the one with the fewest "
-            "kinds of groups between nodes comes first, then the one with the most free memory"
-        )
+    for line, style in plan_lines(plan):
+        yield ui.text(line, style)
     yield from ui.section("Layouts (> the one to run)", _columns(chosen), plan.best)
     if len(plan.pareto) > 1:
         yield from ui.section("Less memory, longer step", _columns(chosen), plan.pareto)

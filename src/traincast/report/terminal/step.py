@@ -1,7 +1,7 @@
 """A simulated step for people: the step time first, then where it goes, then why."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from traincast.analysis.comparison import compare
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
@@ -71,18 +71,39 @@ def print_result(result: Result, *, analysed: bool = False, verbose: bool = Fals
     yield from ui.diagnostics("Warnings", result.warnings, "yellow", files)
 
 
-def _breakdown(result: Result) -> ui.View:
+class BreakdownLine(NamedTuple):
+    """A part of the step: its key in ``breakdown_s``, and how it is shown."""
+
+    key: str
+    name: str
+    time_s: float
+    time: str
+    """In the unit of the largest."""
+    share: str
+
+
+def breakdown_lines(result: Result) -> list[BreakdownLine]:
+    """Return where the time goes, a line for each part that takes any."""
     step_s, time_s = result.iteration_time_s, result.breakdown_s
     unit = ui.TimeUnit.from_largest(step_s)
-    columns: tuple[ui.Column[str], ...] = (
-        ui.Column("", ui.spaced, words=True),
-        ui.Column(unit.name, lambda key: unit.text(time_s[key])),
-        ui.Column("share", lambda key: ui.share(time_s[key], step_s)),
-        ui.Column(" ", lambda key: ui.BLOCK * round(_BAR_WIDTH * time_s[key] / step_s) if step_s else "", words=True),
+    return [
+        BreakdownLine(key, ui.spaced(key), time_s[key], unit.text(time_s[key]), ui.share(time_s[key], step_s))
+        for key in BREAKDOWN_KEYS
+        if time_s[key] != 0
+    ]
+
+
+def _breakdown(result: Result) -> ui.View:
+    step_s = result.iteration_time_s
+    columns: tuple[ui.Column[BreakdownLine], ...] = (
+        ui.column("", "name", words=True),
+        ui.column(ui.TimeUnit.from_largest(step_s).name, "time"),
+        ui.column("share", "share"),
+        ui.Column(" ", lambda each: ui.BLOCK * round(_BAR_WIDTH * each.time_s / step_s) if step_s else "", words=True),
     )
     yield ui.heading("Where the time goes")
-    yield ui.table(columns, [key for key in BREAKDOWN_KEYS if time_s[key] != 0])
-    empty = [ui.spaced(key) for key in BREAKDOWN_KEYS if time_s[key] == 0]
+    yield ui.table(columns, breakdown_lines(result))
+    empty = [ui.spaced(key) for key in BREAKDOWN_KEYS if result.breakdown_s[key] == 0]
     if empty:
         yield ui.indented(f"none: {', '.join(empty)}", "dim")
 

@@ -17,7 +17,7 @@ def training_run(run: TrainingRun | None) -> ui.View:
     if run is None:
         return
     yield ui.heading(_title(run))
-    yield ui.table(_COLUMNS, list(_lines(run)))
+    yield ui.table(_COLUMNS, list(run_lines(run)))
 
 
 def training_runs(a: TrainingRun | None, b: TrainingRun | None) -> ui.View:
@@ -25,7 +25,7 @@ def training_runs(a: TrainingRun | None, b: TrainingRun | None) -> ui.View:
     known = a or b
     if known is None:
         return
-    of_a, of_b = ({} if run is None else {name: text for name, text, _ in _lines(run)} for run in (a, b))
+    of_a, of_b = ({} if run is None else {name: text for name, text, _ in run_lines(run)} for run in (a, b))
     lines = [(name, of_a.get(name, "-"), of_b.get(name, "-")) for name in of_a | of_b]
     columns: tuple[ui.Column[Line], ...] = (
         ui.Column("", itemgetter(0), words=True),
@@ -70,7 +70,8 @@ def _title(run: TrainingRun) -> str:
     return f"A run of {format_count(run.tokens)} tokens"
 
 
-def _lines(run: TrainingRun) -> Iterator[Line]:
+def run_lines(run: TrainingRun) -> Iterator[Line]:
+    """Yield what a run takes, a line each."""
     yield "time", amount((run.days, run.days_low, run.days_high), "days"), ""
     if run.goodput is not None:
         yield "goodput", format_share(run.goodput), "useful share of that time"

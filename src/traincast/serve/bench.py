@@ -1,0 +1,117 @@
+"""What a call has to work with in a worker."""
+
+import ctypes
+import gc
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from traincast.progress import listening
+from traincast.serve.seal import Seal, scratch
+
+if TYPE_CHECKING:
+    from traincast.simulation.study import Study
+
+FILES = "files"
+"""Folder of a task with what a page brought."""
+_KEPT = 3
+_PAUSE_S = 0.05
+"""Least time between two words on how far a call is."""
+
+
+class Progress(Struct, frozen=True):
+    """How far a task is."""
+
+    share: float
+    """Of the work that is behind, 0 to 1."""
+    what: str
+    """What is being done."""
+
+
+class Workbench:
+    """What earlier calls prepared, the files of this one, and somebody who listens."""
+
+    def __init__(self, tell: Callable[[str, object], None]) -> None:
+        self.tell = tell
+        """Tells who listens of an event by its name, with a record."""
+        self.folder = Path()
+        """Where the files of the call's task lie."""
+        self.scratch = scratch()
+        """Where what is described by a text is read from."""
+        self.kept: dict[bytes, object] = {}
+        """Plans that were made last, by what was asked."""
+        self.warm = False
+        """Whether compiled code is loaded."""
+        self._study: Study | None = None
+        self._seal = Seal()
+
+    @property
+    def study(self) -> "Study":
+        """What was prepared for earlier forecasts."""
+        if self._study is None:
+            from traincast.simulation.study import Study
+
+            self._study = Study()
+        return self._study
+
+    @property
+    def engine(self) -> str:
+        """The engine that answers first: compiled code, once it is loaded."""
+        return "fast" if self.warm else "auto"
+
+    def warm_up(self) -> None:
+        """Load what forecasts need, and compile it where nobody has: a small one is made."""
+        from traincast import api
+
+        api.predict(model="llama3-8b", cluster="h100", gpus=16, tp=2, pp=2, global_batch=16, seq_length=4096)
+        self.warm = True
+
+    def tidy(self) -> None:
+        """Make ready for the next call while nobody waits: load compiled code, give back memory."""
+        if not self.warm:
+            self.warm_up()
+        gc.collect()
+        with suppress(OSError, AttributeError):
+            # What C's allocator keeps, which after large programs is a lot (glibc alone has this).
+            ctypes.CDLL(None).malloc_trim(0)
+
+    def keep(self, key: bytes, made: object) -> None:
+        """Keep the last few things that were made, for questions about them."""
+        self.kept = {**{name: each for name, each in list(self.kept.items())[-_KEPT + 1 :] if name != key}, key: made}
+
+    def close(self) -> None:
+        """Open no file from now on but of the code and of tasks."""
+        tempfile.tempdir = str(self.scratch)
+        os.chdir(self.scratch)
+        self._seal.close(self.scratch.parent)
+
+    @contextmanager
+    def among_files(self) -> Iterator[None]:
+        """Work in the folder of the files of the call, so that they go under the names that the page gave them."""
+        os.chdir(self.folder / FILES)
+        try:
+            yield
+        finally:
+            os.chdir(self.scratch)
+
+    @contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """Tell how far the work in the body is."""
+        last, furthest = 0.0, [0.0]
+
+        def listener(doing: str, share: float) -> None:
+            nonlocal last
+            now, furthest[0] = time.monotonic(), max(furthest[0], share)
+            if now - last >= _PAUSE_S:
+                last = now
+                self.tell("progress", Progress(furthest[0], doing or what))
+
+        self.tell("progress", Progress(0.0, what))
+        with listening(listener, every=True):
+            yield
