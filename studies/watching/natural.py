@@ -18,8 +18,8 @@ from watching.injected import DRIFT, DRIFT_WITHIN, FIRST, LARGE, SAVED, SHIFT, S
 BEFORE = 40
 """Points before a phase that say what the level was."""
 MOSTLY = 0.8
-"""Share of the first points of a phase that lie nearer to its level than to the one before, and of the ten before it that
-do not: so that it begins there."""
+"""Share of the first points of a phase that lie nearer to its level than to the one before, and of the ten before it
+that do not: so that it begins there."""
 SKIPPED = 18
 LONG_RUN = 300
 """Points from which on every tenth is tried as a beginning."""
