@@ -183,7 +183,7 @@ def test_what_cannot_be_says_why_and_how_to_get_on(show):
 
 
 def test_stop_stops_and_the_server_goes_on(show):
-    page = show(state_of("plan", LARGE, plan={"space": "full"}))
+    page = show(state_of("plan", LARGE))
     page.get_by_role("button", name="Stop").click()
     page.locator(".plan-headline", has_text="Stopped").wait_for()
     assert page.get_by_role("button", name="Search again").is_visible()
