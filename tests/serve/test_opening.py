@@ -10,8 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-import traincast
 from tests.serve.conftest import SOURCE
+
+import traincast
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -46,14 +47,18 @@ def test_without_files_the_page_opens_as_it_was(start):
 
 def test_a_file_that_is_not_there_is_said(tmp_path):
     words = [sys.executable, "-m", "traincast.cli", "serve", str(tmp_path / "none.toml")]
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False)
+    done = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False
+    )
     assert done.returncode == 1
     assert "is not there" in done.stderr
 
 
 def test_a_port_that_is_taken_is_said(server):
     words = [sys.executable, "-m", "traincast.cli", "serve", "--no-browser", "--port", str(server.port)]
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False)
+    done = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False
+    )
     assert done.returncode == 1
     assert "choose another --port" in done.stderr
 

@@ -1,5 +1,6 @@
 """Plans: every layout as a point, the best ones in full, and why not another one."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from traincast.serve.words import Value, command_of, number_or_text, said, typed
 
 if TYPE_CHECKING:
     from traincast.planning.answer import Choice, Plan
-    from traincast.planning.layout import Layout
+    from traincast.planning.layout import Estimate, Layout
     from traincast.planning.several import Plans
     from traincast.serve.bench import Workbench
 
@@ -128,6 +129,50 @@ class Points(Struct, frozen=True, kw_only=True):
     columns: dict[str, list[Any]] = field(default_factory=dict)
 
 
+_MOST_POINTS, _POINTS_EVERY_S = 6_000, 0.15
+"""Points that are told while layouts are estimated, and how often; a plan has many more layouts than anybody sees."""
+
+
+class _Found:
+    """Layouts as they are estimated, told now and then: the first at once, of very many some."""
+
+    def __init__(self, bench: "Workbench") -> None:
+        self._bench = bench
+        self._waiting: list[Estimate] = []
+        self._left, self._last = _MOST_POINTS, 0.0
+
+    def take(self, estimates: "tuple[Estimate, ...]") -> None:
+        """Keep layouts until it is time to tell of them."""
+        kept = estimates[: min(self._left, max(1, self._left // 4))]
+        self._waiting += kept
+        self._left -= len(kept)
+        if time.monotonic() - self._last >= _POINTS_EVERY_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """Tell of those that wait."""
+        if self._waiting:
+            self._bench.tell("points", Points(columns=_as_columns(list(map(_estimated, self._waiting)))))
+        self._waiting, self._last = [], time.monotonic()
+
+
+def _estimated(each: "Estimate") -> dict[str, Any]:
+    """Return a layout that was estimated as a point."""
+    figures = {"step_s": each.step_s, "peak_bytes": each.peak_bytes, "simulated": False}
+    return {"text": each.layout.text} | _fields_of(each.layout) | figures
+
+
+def _fields_of(layout: "Layout") -> dict[str, Any]:
+    from traincast.planning.layout import COLUMNS
+
+    return {name: _cell(getattr(layout, name)) for name in COLUMNS if hasattr(layout, name)}
+
+
+def _as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
 _SEVERAL = ("models", "clusters", "gpus")
 _GOALS = ("days", "budget", "rank_by")
 
@@ -147,7 +192,10 @@ def _planned(job: dict[str, Any], words: dict[str, Any], bench: "Workbench") -> 
     cluster, recipe = job.pop("cluster", None), job.pop("recipe", None)
     job.pop("allow_oom", None)
     if not several:
-        return api.plan(cluster=cluster, recipe=recipe, engine=bench.engine, **job, **words)
+        points = _Found(bench)
+        found = api.plan(cluster=cluster, recipe=recipe, engine=bench.engine, estimated=points.take, **job, **words)
+        points.tell()
+        return found
     if "models" in several:
         job.pop("model", None)
     if "gpus" in several:
@@ -261,15 +309,12 @@ def _columns(plans: Sequence["Plan"], kept: set[Any], first: "Choice") -> dict[s
             for one in each.estimated
             if one.layout not in done
         ]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return {name: [row.get(name) for row in rows] for name in names}
+    return _as_columns(rows)
 
 
 def _row(plan: "Plan", layout: "Layout", choice: "Choice | None", kept: set[Any], first: "Choice") -> dict[str, Any]:
-    from traincast.planning.layout import COLUMNS
-
     row: dict[str, Any] = {"model": plan.model, "cluster": plan.cluster, "text": layout.text}
-    row |= {name: _cell(getattr(layout, name)) for name in COLUMNS if hasattr(layout, name)}
+    row |= _fields_of(layout)
     row["simulated"] = choice is not None
     if choice is None:
         return row | {"pareto": False, "tied": False, "chosen": False}
