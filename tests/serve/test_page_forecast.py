@@ -208,6 +208,49 @@ def test_pasted_flags_fill_the_form_and_what_is_not_understood_is_said(show):
     assert (job["tp"], job["seq_length"], job["global_batch"]) == ("4", "4096", "128")
 
 
+PASTE = """(text) => {
+  const clipboardData = new DataTransfer();
+  clipboardData.setData("text/plain", text);
+  document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+}"""
+DROP = """(text) => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([text], "job.toml"));
+  document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+}"""
+JOB_FILE = """
+[model]
+name = "llama3-8b"
+[batch]
+seq_length = 8192
+global_batch = 128
+micro_batch = 1
+[parallel]
+tp = 4
+[cluster]
+name = "h200"
+gpus = 32
+"""
+
+
+def test_a_text_is_pasted_and_a_file_is_dropped_anywhere(show):
+    page = forecast(show(state_of("forecast", JOB)))
+    page.evaluate(PASTE, "traincast predict --model llama3-8b --gpus 16 --seq-length 4k --global-batch 64 --tp 1")
+    page.locator(".toast", has_text="command line of traincast").wait_for()
+    assert job_of(page) == {**{"model": "llama3-8b", "gpus": "16", "seq_length": "4k"}, "global_batch": "64", "tp": "1"}
+    page.evaluate(DROP, JOB_FILE)
+    page.locator(".toast", has_text="job file").wait_for()
+    job = job_of(page)
+    assert (job["cluster"], job["gpus"], job["tp"], job["global_batch"]) == ("h200", "32", "4", "128")
+
+
+def test_the_timeline_is_drawn_when_it_is_seen(show):
+    page = forecast(show(state_of("forecast", JOB)))
+    assert page.locator("#timeline canvas").count() == 0
+    page.locator("#timeline").scroll_into_view_if_needed()
+    page.locator("#timeline canvas").first.wait_for()
+
+
 def test_a_link_holds_the_whole_state(show, address):
     page = forecast(show(state_of("forecast", {**JOB, "recompute": "full"})))
     page.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
