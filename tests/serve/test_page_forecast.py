@@ -302,6 +302,43 @@ def test_scenarios_are_saved_and_opened_again(show, tmp_path):
     page.locator(".toast.wrong", has_text="holds no scenarios").wait_for()
 
 
+def test_what_is_exported_forecasts_the_same(show, result, tmp_path):
+    page = forecast(show(state_of("forecast", JOB)))
+    page.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    page.get_by_role("button", name="Save and export").click()
+    page.get_by_role("menuitem", name="Command line").click()
+    page.wait_for_function("() => window.copied")
+    assert page.evaluate("() => window.copied").strip() == page.locator("#command code").inner_text()
+    page.get_by_role("button", name="Save and export").click()
+    with page.expect_download() as download:
+        page.get_by_role("menuitem", name="Job file").click()
+    download.value.save_as(tmp_path / download.value.suggested_filename)
+    again = traincast.predict(tmp_path / "job.toml", engine="fast")
+    assert again.iteration_time_s == pytest.approx(result.iteration_time_s, rel=1e-12)
+
+
+def test_what_opens_can_be_read_by_everybody(show):
+    page = forecast(show(state_of("forecast", JOB)))
+    page.locator("#field-cluster").click()
+    page.locator(".options:popover-open").wait_for()
+    assert wrong_for_readers(page) == []
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Save and export").click()
+    page.locator(".menu:popover-open").wait_for()
+    assert wrong_for_readers(page) == []
+    page.keyboard.press("Escape")
+    page.locator(".section summary", has_text="Whole run").click()
+    page.get_by_role("button", name="Paste flags").click()
+    page.get_by_role("dialog").wait_for()
+    assert wrong_for_readers(page) == []
+    page.keyboard.press("Escape")
+    page.fill("#field-tp", "7")
+    page.locator(".failure").wait_for()
+    page.wait_for_timeout(400)
+    assert wrong_for_readers(page) == []
+    picture(page, "forecast-refused")
+
+
 def test_pictures_stand_alone(show, tmp_path):
     page = forecast(show(state_of("forecast", JOB)))
     for kind in ("SVG", "PNG"):
