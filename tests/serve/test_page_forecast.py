@@ -9,7 +9,9 @@ import pytest
 
 import traincast
 from planner_page import browsing, needs_browser, opener, picture, serving, sideways, state_of, wrong_for_readers
+from traincast.job.failures import Failures
 from traincast.report.terminal.step import breakdown_lines
+from traincast.report.terminal.training_run import run_lines
 from traincast.units import format_share, format_size, format_time
 
 pytestmark = needs_browser
@@ -116,6 +118,19 @@ def test_undo_and_redo_by_button_and_by_key(show):
     assert page.input_value("#field-gpus") == "128"
     page.keyboard.press("Control+z")
     assert page.input_value("#field-gpus") == "64"
+
+
+def test_a_whole_run_with_its_failures_is_counted(show):
+    page = forecast(show(state_of("forecast", JOB)))
+    page.get_by_role("button", name="Say the tokens of the run").click()
+    page.keyboard.type("15T")
+    page.fill("#field-gpu_hour_price", "2.5")
+    page.locator("#field-failures").click()
+    page.locator(".options:popover-open [role=option]").first.click()
+    run = predicted(tokens="15T", gpu_hour_price=2.5, failures=Failures()).training_run
+    page.locator("#run", has_text="goodput").wait_for()
+    assert page.locator("#run dt").all_inner_texts() == [name for name, _, _ in run_lines(run)]
+    assert page.locator("#run strong").all_inner_texts() == [much for _, much, _ in run_lines(run)]
 
 
 def test_a_mistake_is_told_at_its_field_and_the_last_numbers_stay(show):
