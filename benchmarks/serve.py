@@ -27,8 +27,8 @@ CHANGES = {
     "Llama 3 70B on 512": (
         LLAMA,
         [("tp", "4"), ("pp", "8"), ("micro_batch", "2"), ("global_batch", "1024"), ("cluster", "h200"),
-         ("gpus", "1024"), ("precision", "fp8"), ("overlap_tp", "false"), ("recompute", "full"), ("seq_length", "4k"), ("zero", "2"),
-         ("cp", "2")],
+         ("gpus", "1024"), ("precision", "fp8"), ("overlap_tp", "false"), ("recompute", "full"), ("seq_length", "4k"),
+         ("zero", "2"), ("cp", "2")],
     ),
     "DeepSeek-V3 on 2,048": (
         DEEPSEEK,
