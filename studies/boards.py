@@ -15,9 +15,12 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
+from fit_differences import TABLES
+from forecasts import shipped_forecasts, timed_rows
 from judges.board import Board
 
 LIMITS = Path(__file__).with_name("boards.toml")
@@ -52,7 +55,9 @@ def judged(names: Iterable[str] = JUDGES) -> list[Board]:
     names = list(names)
     if len(names) < 2:
         return [board for name in names for board in _boards(name)]
-    with ProcessPoolExecutor(min(len(names), os.cpu_count() or 1)) as pool:
+    # What several judges ask for is made before they part.
+    shipped_forecasts([run for name in TABLES for run in timed_rows(name)])
+    with ProcessPoolExecutor(min(len(names), os.cpu_count() or 1), get_context("fork")) as pool:
         return [board for boards in pool.map(_boards, names) for board in boards]
 
 

@@ -21,15 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datafiles import DATA, table_path
+from datafiles import DATA
 from fit_widths import as_csv, quantile
+from forecasts import PUBLISHED, shipped_forecasts, timed_rows
 from published.pairs import Changed, changed_pairs, told_changes
-from published.reading import read_published
 from refit import Fitted, Runs, fitted_to, runs_of
 from traincast.calibration.kind import BoolArray, FloatArray
-from traincast.calibration.run_factors import forecast_runs
-from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run, read_runs
-from traincast.estimate.factors import factors_on
+from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run
 from traincast.simulation.differences import (
     EFFICIENCY,
     MULTIPLE,
@@ -42,8 +40,7 @@ from traincast.simulation.doubts import KNOWN, doubts
 from traincast.simulation.widths import LEVEL, basis_of
 
 FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "difference_widths.csv"
-FITTED = "measured_training_runs.csv"
-TABLES = (FITTED, "mlperf_v6.csv", "tpu_runs.csv", "amd_other.csv", "mbridge_cards.csv")
+TABLES = (PUBLISHED, "mlperf_v6.csv", "tpu_runs.csv", "amd_other.csv", "mbridge_cards.csv")
 _FREEDOM = 3
 """Degrees of freedom of the Student distribution: fewer than for steps, as errors of changes have longer tails."""
 _ROUNDS = 400
@@ -118,19 +115,13 @@ def _ids(pair: Changed) -> frozenset[str]:
 
 def table_runs(data: Path = DATA) -> tuple[list[MeasuredRun], frozenset[str]]:
     """Return the runs of all tables with a step, and the ids of those that the factors are fitted to."""
-    rows, fitted = list[MeasuredRun](), frozenset[str]()
-    for name in TABLES:
-        recipes = table_path("recipe_settings.csv", data) if name == FITTED else None
-        table = read_runs(read_published(table_path(name, data), recipes)).rows
-        rows += [run for run in table if run.measured_s is not None]
-        fitted = fitted or frozenset(run.id for run in rows if is_fitted(run))
-    return rows, fitted
+    rows = [run for name in TABLES for run in timed_rows(name, data)]
+    return rows, frozenset(run.id for run in timed_rows(PUBLISHED, data) if is_fitted(run))
 
 
 def _forecast_runs(rows: Sequence[MeasuredRun]) -> Runs:
     """Return those runs that can be forecast, with what a fit needs of them."""
-    forecasts = forecast_runs(rows, [factors_on(run.cluster) for run in rows])
-    kept = [(run, each) for run, each in zip(rows, forecasts, strict=True) if each.step_s is not None]
+    kept = [(run, each) for run, each in zip(rows, shipped_forecasts(rows), strict=True) if each.step_s is not None]
     return runs_of([run for run, _ in kept], [each for _, each in kept])
 
 

@@ -21,13 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datafiles import DATA, table_path
-from published.reading import read_published
+from datafiles import DATA
+from forecasts import shipped_forecasts, timed_rows
 from refit import Runs, runs_of, without_each
 from traincast.calibration.kind import BoolArray, FloatArray
-from traincast.calibration.run_factors import forecast_runs
-from traincast.calibration.runs import MeasuredRun, read_runs
-from traincast.estimate.factors import factors_on
+from traincast.calibration.runs import MeasuredRun
 from traincast.simulation.widths import LEVEL, known_variance, shipped_widths, terms
 
 FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "widths.csv"
@@ -77,10 +75,8 @@ def names_of_terms() -> list[str]:
 
 def published_runs(data: Path = DATA) -> Runs:
     """Return all published runs with a step, each forecast with the shipped factors."""
-    tables = (table_path(name, data) for name in ("measured_training_runs.csv", "recipe_settings.csv"))
-    rows = [run for run in read_runs(read_published(*tables)).rows if run.measured_s is not None]
-    forecasts = forecast_runs(rows, [factors_on(run.cluster) for run in rows])
-    kept = [(run, each) for run, each in zip(rows, forecasts, strict=True) if each.step_s is not None]
+    rows = timed_rows(folder=data)
+    kept = [(run, each) for run, each in zip(rows, shipped_forecasts(rows), strict=True) if each.step_s is not None]
     return runs_of([run for run, _ in kept], [each for _, each in kept])
 
 

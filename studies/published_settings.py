@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from judges.scaling import forecast_s, runs_of
+from forecasts import shipped_forecasts, timed_rows
 from traincast.calibration.runs import MeasuredRun, job_of_run
 from traincast.errors import TraincastError
 from traincast.planning.changes import layout_of
@@ -43,7 +43,7 @@ class Setup(NamedTuple):
 
 def setups(names: Iterable[str] = TABLES) -> Iterator[Setup]:
     """Yield what every published run has set that has a step and a layout."""
-    for run in (run for name in names for run in runs_of(name)):
+    for run in (run for name in names for run in timed_rows(name)):
         try:
             job = job_of_run(run)
         except TraincastError:
@@ -111,8 +111,9 @@ def main() -> None:
     parser.add_argument("--distances", action="store_true", help="how far runs with settings of their own are off")
     given = parser.parse_args()
     if given.distances:
-        steps = [(each, forecast_s(each.run)) for each in setups(TABLES[:1])]
-        found = [(each, math.log((each.run.measured_s or 0.0) / step_s)) for each, step_s in steps if step_s]
+        known = list(setups(TABLES[:1]))
+        steps = zip(known, shipped_forecasts([each.run for each in known]), strict=True)
+        found = [(each, math.log((each.run.measured_s or 0.0) / of.step_s)) for each, of in steps if of.step_s]
         families = [each.run.groups.family for each, _ in found]
         new = is_new([each for each, _ in found])
         far, near, deviation = distances(families, [ratio for _, ratio in found], new)

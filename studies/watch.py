@@ -1,10 +1,10 @@
 """What `watch` finds in runs of which nobody said that anything is wrong, and in the same runs with changes put in.
 
-    python studies/watch.py            # the board, thresholds over families, CUSUM next to it, what can be told
+    python studies/watch.py            # the board, thresholds over halves, CUSUM next to it, what can be told
     python studies/watch.py --runs     # each run with an alarm, as a picture in text
 
-Thresholds of the level shift are scaled together (`FACTORS`). Each family of runs (the first part of their names) is
-judged with the factor that is best on all others: false alarms and missed shifts count alike. CUSUM (Page, Continuous
+Thresholds of the level shift are scaled together (`FACTORS`). The tests that the runs are of fall into two halves; each
+is judged with the factor that is best on the other: false alarms and missed shifts count alike. CUSUM (Page, Continuous
 Inspection Schemes, Biometrika 41, 1954) is the other method: on the same logarithms, centred and scaled by the first
 points, those beyond four standard deviations drawn in; it is shown at several thresholds.
 """
@@ -22,6 +22,7 @@ from judges.watch import boards
 from traincast.checking import level_shift
 from traincast.checking.alarm import Alarm
 from traincast.checking.detector import Detector, LoggedStep
+from watching.confidence import said_and_true
 from watching.injected import (
     FIRST,
     SHIFT,
@@ -37,6 +38,7 @@ from watching.injected import (
     slower_alarms,
     spread_of,
 )
+from watching.natural import holds_change
 
 FACTORS = (0.7, 0.85, 1.0, 1.2, 1.5)
 HEIGHTS = (5.0, 8.0, 12.0, 18.0, 27.0, 40.0, 60.0)
@@ -94,9 +96,15 @@ def main() -> None:
         print(f"  {board.name:44} {board.rows:5}  {dict(board.figures)}, asked {dict(board.asked)}")
     runs = [run for run in long_enough(read_series()) if len(run.step) <= 300]
     spreads = {run.name: spread_of(run) for run in runs}
-    over_families(runs, spreads)
+    over_halves(runs, spreads)
     cusum(runs, spreads)
     bound(runs)
+    natural(long_enough(read_series()))
+    confidence(long_enough(read_series()))
+
+
+_Judged = tuple[bool, list[bool]]
+"""Whether a run has an alarm, and which shifts that were put into it were missed."""
 
 
 def shifts(runs: Sequence[Run], spreads: dict[str, float], new: Callable[[], Watcher] = Detector) -> list[Outcome]:
@@ -104,32 +112,28 @@ def shifts(runs: Sequence[Run], spreads: dict[str, float], new: Callable[[], Wat
     return list(shift_outcomes(runs, lambda run: max(SHIFT, SPREADS * spreads[run.name]), WITHIN, new, tries=2))
 
 
-def over_families(runs: Sequence[Run], spreads: dict[str, float]) -> None:
-    """Print false alarms and missed shifts of each family with the factor that is best on the others."""
-    names = ("LEAST_SHORT", "LEAST_LONG", "TIMES_SHORT", "TIMES_LONG")
+def over_halves(runs: Sequence[Run], spreads: dict[str, float]) -> None:
+    """Print false alarms and missed shifts of each half of the tests with the factor that is best on the other."""
+    names = ("TIMES_SHORT", "TIMES_LONG")
     own = {name: getattr(level_shift, name) for name in names}
-    found: dict[float, dict[str, list[tuple[bool, list[bool]]]]] = {}
+    found: dict[float, tuple[list[_Judged], list[_Judged]]] = {}
     for factor in FACTORS:
-        for name in names[2:]:
+        for name in names:
             setattr(level_shift, name, own[name] * factor)
-        found[factor] = defaultdict(list)
+        found[factor] = [], []
         missed = defaultdict(list)
         for outcome in shifts(runs, spreads):
             missed[outcome.run.name].append(not outcome.found)
         for run in runs:
-            found[factor][run.family].append((bool(slower_alarms(alarms(run, Detector()))), missed[run.name]))
+            found[factor][run.half].append((bool(slower_alarms(alarms(run, Detector()))), missed[run.name]))
     for name, value in own.items():
         setattr(level_shift, name, value)
-    print("scale of the thresholds, chosen on the other families:")
-    for family in sorted(found[1.0]):
-        others = {
-            factor: [each for name, rows in by_family.items() if name != family for each in rows]
-            for factor, by_family in found.items()
-        }
-        best = min(FACTORS, key=lambda factor: sum(_figures(others[factor])))
-        alarmed, missed_share = _figures(found[best][family])
-        rows = len(found[best][family])
-        print(f"  {family:9} {rows:4} runs: x{best:<4}  alarmed {alarmed:5.1%}  missed {missed_share:5.1%}")
+    print("scale of the thresholds, chosen on one half of the tests, and as they are:")
+    for half in (0, 1):
+        for factor in (min(FACTORS, key=lambda each: sum(_figures(found[each][1 - half]))), 1.0):
+            alarmed, missed_share = _figures(found[factor][half])
+            rows = len(found[factor][half])
+            print(f"  half {half} {rows:4} runs: x{factor:<4}  alarmed {alarmed:5.1%}  missed {missed_share:5.1%}")
 
 
 def _figures(rows: Sequence[tuple[bool, list[bool]]]) -> tuple[float, float]:
@@ -176,6 +180,24 @@ def bound(runs: Sequence[Run]) -> None:
     print(f"smallest shift that can be told in 30 points: {low:.1%} / {middle:.1%} / {high:.1%} (p10, median, p90)")
     wide = [ratio for ratio, size in zip(ratios, sizes, strict=True) if size > SHIFT]
     print(f"the detector's threshold over it, where it is above 3 %: {np.median(wide):.2f} in the median")
+
+
+def natural(runs: Sequence[Run]) -> None:
+    """Print how many alarms are of runs with a change as large as those that must be told."""
+    print("runs with an alarm, and those of them with a change as large as those that must be told:")
+    for saves_told in (False, True):
+        alarmed = [run for run in runs if slower_alarms(alarms(run, Detector(), saves_told=saves_told))]
+        held = [run for run in runs if holds_change(run, saves_told=saves_told)]
+        both = {run.name for run in alarmed} & {run.name for run in held}
+        name = "checkpoints told" if saves_told else "as they came"
+        print(f"  {name:18} {len(alarmed)} of {len(runs)}, {len(both)} of them; {len(held)} such runs in all")
+
+
+def confidence(runs: Sequence[Run]) -> None:
+    """Print what share of alarms is of changes that were put in, where every other run has one."""
+    print("confidence of alarms, and the share that is of changes that were put in:")
+    for each in said_and_true(runs, {run.name: spread_of(run) for run in runs}):
+        print(f"  {each.kind:16} half {each.half}: said {each.said:.0%}, true {each.true:.0%} of {each.alarms} alarms")
 
 
 def show(run: Run) -> None:

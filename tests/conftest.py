@@ -3,9 +3,13 @@
 ``pytest --hypothesis-profile=random --hypothesis-seed=N`` draws others.
 """
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Tests run next to one another, on small matrices: threads of linear algebra would wait for each other. Before numpy.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # No limits of time in either: machines are shared, and a test that fails at times is none.
 PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("fixed", derandomize=True, database=None, **PATIENT)

@@ -5,6 +5,7 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import pytest
@@ -94,28 +95,35 @@ def step_of(number):
     return to_json(result if number % 16 == 0 else replace(result, advice=()))
 
 
+@cache
+def alone(number):
+    """Return a step as this process finds it while nothing else runs."""
+    return step_of(number)
+
+
 def numbers(count):
-    """Return jobs in turn and every other one again: threads and both ways of processes make 2,000 in all."""
+    """Return jobs in turn and every other one again."""
     return [*range(count), *range(0, count, 2)]
 
 
-@pytest.mark.parametrize("count", [24, pytest.param(667, marks=pytest.mark.slow)])
+# Jobs repeat after 210, and what goes wrong between threads does so within some dozens of forecasts at once.
+@pytest.mark.parametrize("count", [24, pytest.param(100, marks=pytest.mark.slow)])
 def test_many_steps_in_eight_threads_are_as_one_after_the_other(count):
-    alone = {number: step_of(number) for number in range(count)}
+    expected = [alone(number) for number in numbers(count)]
     with ThreadPoolExecutor(THREADS) as pool:
-        for number, found in zip(numbers(count), pool.map(step_of, numbers(count)), strict=True):
-            assert found == alone[number]
+        for known, found in zip(expected, pool.map(step_of, numbers(count)), strict=True):
+            assert found == known
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.parametrize("count", [10, pytest.param(334, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(40, marks=pytest.mark.slow)])
 def test_processes_are_as_one(start, count):
     if start not in multiprocessing.get_all_start_methods():
         pytest.skip(f"processes are not started by {start} here")
-    alone = {number: step_of(number) for number in range(count)}
+    expected = [alone(number) for number in numbers(count)]
     with ProcessPoolExecutor(2, multiprocessing.get_context(start)) as pool:
-        for number, found in zip(numbers(count), pool.map(step_of, numbers(count), chunksize=4), strict=True):
-            assert found == alone[number]
+        for known, found in zip(expected, pool.map(step_of, numbers(count), chunksize=4), strict=True):
+            assert found == known
 
 
 def test_threads_that_read_python_leave_the_filters_of_warnings():

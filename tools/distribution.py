@@ -73,7 +73,9 @@ def try_wheel(wheel: Path, unpacked: Path, folder: Path, tests: list[str] | None
     if not Path(home).is_relative_to(folder / "new"):
         sys.exit(f"the tests would run on {home}, not on the wheel")
     # What fails is to be read where it is printed.
-    subprocess.run([str(python), "-m", "pytest", "-q", "-n", "2", *tests], cwd=unpacked, check=True)
+    # By file, so that what the tests of a file share is made once.
+    words = [str(python), "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", *tests]
+    subprocess.run(words, cwd=unpacked, check=True)
 
 
 def main() -> int:

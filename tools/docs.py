@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
 from doctest import DocTestParser
 from pathlib import Path
+from threading import Timer
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = "..."
@@ -205,35 +206,57 @@ def printed_by(command: str, folder: Path, *, fails: bool) -> list[str]:
 
 _SESSION = """
 import contextlib, io, json, sys, traceback
-names, told = {}, []
-for source in json.load(sys.stdin):
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        try:
-            exec(compile(source, "<page>", "single"), names)
-        except Exception as error:
-            print(*traceback.format_exception_only(error), end="")
-    told.append(out.getvalue())
-json.dump(told, sys.stdout)
+names = {}
+for line in sys.stdin:
+    told = []
+    for source in json.loads(line):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            try:
+                exec(compile(source, "<page>", "single"), names)
+            except Exception as error:
+                print(*traceback.format_exception_only(error), end="")
+        told.append(out.getvalue())
+    print(json.dumps(told), flush=True)
 """
-"""Runs lines of Python as they would be typed, and says what each shows."""
+"""Runs lines of Python as they would be typed, and says what each shows; lines that come later know what was before."""
 
 
-def shown_by(sources: Sequence[str], folder: Path) -> list[str]:
-    """Return what Python shows after each of some inputs that are typed in a folder."""
-    done = subprocess.run(
-        [sys.executable, "-c", _SESSION],
-        cwd=folder,
-        env=_environment(),
-        input=json.dumps(list(sources)),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=_LIMIT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise PageError(f"Python ends with {done.returncode}: {done.stderr.strip()}")
-    return list(json.loads(done.stdout))
+class PythonSession:
+    """Python to which the lines of a page are typed in a folder, from its first block to its last."""
+
+    def __init__(self, folder: Path) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _SESSION],
+            cwd=folder,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            encoding="utf-8",
+        )
+
+    def shown_by(self, sources: Sequence[str]) -> list[str]:
+        """Return what Python shows after each of some inputs."""
+        stop = Timer(_LIMIT_S, self._process.kill)
+        stop.start()
+        try:
+            self._process.stdin.write(json.dumps(list(sources)) + "\n")  # type: ignore[union-attr]
+            self._process.stdin.flush()  # type: ignore[union-attr]
+            told = self._process.stdout.readline()  # type: ignore[union-attr]
+        finally:
+            stop.cancel()
+        if not told:
+            code = self._process.wait()
+            self._errors.seek(0)
+            raise PageError(f"Python ends with {code}: {self._errors.read().decode(errors='replace').strip()}")
+        return list(json.loads(told))
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+        self._errors.close()
 
 
 class Page:
@@ -243,10 +266,17 @@ class Page:
         self.path, self.folder = path, folder
         self.lines = path.read_text(encoding="utf-8").splitlines()
         self._printed: list[str] = []
-        self._typed: list[str] = []
+        self._python_of_page: PythonSession | None = None
 
     def rewritten(self) -> list[str]:
         """Run the commands of the page, in their order; return it with what they print."""
+        try:
+            return self._rewritten()
+        finally:
+            if self._python_of_page is not None:
+                self._python_of_page.close()
+
+    def _rewritten(self) -> list[str]:
         found, done, before = [], 0, Block(0, "", "", [])
         for block in blocks(self.lines):
             found += self.lines[done : block.first + 1]
@@ -283,9 +313,8 @@ class Page:
     def _python(self, lines: Sequence[str]) -> list[str]:
         """Return the lines of a session of Python as it goes now, after those before it on the page."""
         examples = DocTestParser().get_examples("\n".join(lines) + "\n")
-        before = len(self._typed)
-        self._typed += [each.source for each in examples]
-        shown = shown_by(self._typed, self.folder)[before:]
+        self._python_of_page = self._python_of_page or PythonSession(self.folder)
+        shown = self._python_of_page.shown_by([each.source for each in examples])
         found = []
         for example, text in zip(examples, shown, strict=True):
             prompts = (">>> ", *["... "] * example.source.count("\n"))

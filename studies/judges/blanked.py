@@ -11,15 +11,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from datafiles import table_path
+from forecasts import shipped_forecasts, timed_rows
 from judges.board import Board, board_of
 from published.facts import facts_of
 from published.reading import in_common_schema
 from traincast.calibration.columns import read_measurements
 from traincast.calibration.kinds.runs import BOARD, labels_of
-from traincast.calibration.run_factors import forecast_run
 from traincast.calibration.runs import MeasuredRun, read_runs
 from traincast.calibration.tables import MeasurementTable, Row
-from traincast.estimate.factors import factors_on
 
 BLANK = ("id", "source", "source_url_or_repo_path", "notes")
 SAID = ("precision", "framework", "software_year", "pp", "micro_batch", "nic_gbit_per_gpu", "flop_count", "memory_kind")
@@ -46,11 +45,11 @@ def boards() -> list[Board]:
     """Return the boards of each kind of runs, both ways."""
     subjects = "runs, without facts of their sources", "runs, with facts of their sources"
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for pair in chosen(pairs()):
-        known = forecast_run(pair.known, factors_on(pair.known.cluster), "kernel")
-        alike = pair.blank.request == pair.known.request and pair.blank.cluster == pair.known.cluster
-        blank = known if alike else forecast_run(pair.blank, factors_on(pair.blank.cluster), "kernel")
-        for subject, each in zip(subjects, (blank, known), strict=True):
+    judged = list(chosen(pairs()))
+    known = shipped_forecasts([pair.known for pair in judged])
+    blank = shipped_forecasts([pair.blank for pair in judged])
+    for pair, *both in zip(judged, blank, known, strict=True):
+        for subject, each in zip(subjects, both, strict=True):
             if each.step_s is not None and pair.known.measured_s is not None:
                 found.setdefault((subject, pair.board), []).append((each.step_s, pair.known.measured_s))
     made = []
@@ -64,7 +63,7 @@ def boards() -> list[Board]:
 def pairs() -> Iterator[Pair]:
     """Yield every published run that has a step, both ways."""
     table = read_measurements(*map(table_path, ("measured_training_runs.csv", "recipe_settings.csv")))
-    known = _steps(in_common_schema(table))
+    known = timed_rows()
     rows = {row.line: row for row in table.rows}
     line_of = {row.id: row.line for row in table.rows}
     blanked = tuple(_blanked(row) for row in rows.values())

@@ -5,13 +5,13 @@ is forecast with what all others say.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from itertools import chain
 
 import numpy as np
 from msgspec.structs import replace
 
 from datafiles import table_path
+from forecasts import MLPERF, published_rows, shipped_forecasts
 from judges.board import Board, board_of
 from published.reading import in_common_schema
 from traincast.calibration.columns import read_measurements
@@ -29,8 +29,6 @@ from traincast.hardware.gpu import load_gpu
 
 TABLES = ("tpu_runs.csv", "amd_other.csv")
 """Tables of these chips alone; others are among all runs."""
-JUDGED = "mlperf_v6.csv"
-"""A table whose runs on these chips are on the boards and in no fit."""
 ASKED = {"TPU": {"median": 10.0, "p90": 22.0}, "AMD": {"median": 7.0, "p90": 20.0}}
 _MAKERS = {"Google": "TPU", "AMD": "AMD"}
 _SUBJECT = "runs on TPU and AMD, source left out"
@@ -68,12 +66,12 @@ def maker_of(run: MeasuredRun) -> str:
 def chip_runs() -> Iterable[MeasuredRun]:
     """Return the published runs on these chips that have a step."""
     named = (runs_of(name) for name in TABLES)
-    return filter(_is_measured, chain(filter(maker_of, (*_published(), *_judged_alone())), *named))
+    return filter(_is_measured, chain(filter(maker_of, (*published_rows(), *_judged_alone())), *named))
 
 
 def _judged_alone() -> Iterator[MeasuredRun]:
-    """Yield the runs of the table that nothing is fitted to, marked so."""
-    for run in runs_of(JUDGED):
+    """Yield the runs of a table that are on the boards and in no fit, marked so."""
+    for run in runs_of(MLPERF):
         yield replace(run, cells={**run.cells, HARD: "judged alone"})
 
 
@@ -81,22 +79,17 @@ def _is_measured(run: MeasuredRun) -> bool:
     return run.measured_s is not None
 
 
-@cache
-def _published() -> tuple[MeasuredRun, ...]:
-    return runs_of("measured_training_runs.csv", "recipe_settings.csv")
-
-
-def runs_of(*names: str) -> tuple[MeasuredRun, ...]:
-    """Return the runs of a table, with the settings of a second one."""
-    return read_runs(in_common_schema(read_measurements(*map(table_path, names)))).rows
+def runs_of(name: str) -> tuple[MeasuredRun, ...]:
+    """Return the runs of a table."""
+    return read_runs(in_common_schema(read_measurements(table_path(name)))).rows
 
 
 def without_sources(runs: Sequence[MeasuredRun]) -> list[Forecast]:
     """Return the forecast of each run with factors of a fit to all others but those of its source."""
-    others, weight_I = representatives([run for run in _published() if is_fitted(run) and not maker_of(run)], 1)
+    others, weight_I = representatives([run for run in published_rows() if is_fitted(run) and not maker_of(run)], 1)
     shipped = shipped_factors()
     every = [*others, *runs]
-    forecasts = [forecast_run(run, shipped, "kernel") for run in every]
+    forecasts = shipped_forecasts(every)
     sample = sample_of(every, forecasts, shipped)
     sample = sample._replace(weight_I=np.concatenate([weight_I, sample.weight_I[len(others) :]]))
     tables = _tables(every, sample, shipped)

@@ -10,14 +10,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from datafiles import table_path
 from fit_differences import Told, fit_widths, spreads_of, told_of, told_pairs
+from forecasts import shipped_forecasts, timed_rows
 from judges.board import Board
 from published.pairs import changed_pairs
-from published.reading import read_published
 from traincast.calibration.kind import BoolArray, FloatArray
-from traincast.calibration.run_factors import forecast_run
-from traincast.calibration.runs import job_of_run, read_runs
+from traincast.calibration.runs import job_of_run
 from traincast.estimate.factors import factors_on
 from traincast.simulation.differences import Doubts, difference_widths
 from traincast.simulation.doubts import doubts
@@ -43,13 +41,11 @@ def boards() -> list[Board]:
 
 def swept_pairs() -> list[Told]:
     """Return the pairs of the sweep that differ in one thing."""
-    rows = read_runs(read_published(table_path(_SWEPT))).rows
+    rows = [run for run in timed_rows(_SWEPT) if run.request.gpus <= _FEW_GPUS]
     known: dict[str, tuple[float, Doubts]] = {}
-    for run in (run for run in rows if run.measured_s is not None and run.request.gpus <= _FEW_GPUS):
-        table = factors_on(run.cluster)
-        found = forecast_run(run, table, engine="kernel")
+    for run, found in zip(rows, shipped_forecasts(rows), strict=True):
         if found.step_s is not None and found.basis is not None:
-            doubted = doubts(found.basis, table, job_of_run(run), run.cluster, found.step_s)
+            doubted = doubts(found.basis, factors_on(run.cluster), job_of_run(run), run.cluster, found.step_s)
             known[run.id] = (found.step_s, doubted)
     pairs = changed_pairs(run for run in rows if run.id in known)
     told = [told_of(pair, known[pair.before.run.id], known[pair.after.run.id]) for pair in pairs]

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from forecasts import timed_rows
 from judges.board import Board, board_of
-from judges.scaling import runs_of
 from traincast.calibration.runs import MeasuredRun, job_of_run
 from traincast.errors import TraincastError
 from traincast.job.frameworks import framework_names
@@ -27,7 +27,6 @@ from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import Result
 from traincast.simulation.step import Setting
 
-TABLE = "measured_training_runs.csv"
 NEWEST = ("megatron-bridge-perf-summary", "2026", "pretrain")
 """Source, year and task of the groups that are judged: those of the newest table of one vendor."""
 EVERY = 3
@@ -134,7 +133,7 @@ def boards_of(level: str, steps: Sequence[float], recipes: Sequence[Forecast], j
 @cache
 def tuned_runs() -> tuple[MeasuredRun, ...]:
     """Return the published runs whose recipe's settings are known, and that were measured."""
-    return tuple(run for run in runs_of(TABLE) if "basis" in run.cells)
+    return tuple(run for run in timed_rows() if "basis" in run.cells)
 
 
 def groups_of(runs: Iterable[MeasuredRun], like: Sequence[str] = ()) -> list[Group]:

@@ -19,20 +19,24 @@ import numpy as np
 from msgspec.structs import replace
 
 from datafiles import table_path
+from forecasts import PUBLISHED, published_rows
 from judges.board import Board, board_of
-from published.reading import read_published
-from traincast.calibration.kinds.runs import HOST_AHEAD, ONE_DEVIATION, without_waiting
-from traincast.calibration.runs import MeasuredRun, job_of_run, read_runs
+from traincast.calibration.kinds.runs import ONE_DEVIATION
+from traincast.calibration.run_memory import as_run, meant
+from traincast.calibration.runs import MeasuredRun, job_of_run
 from traincast.dialects import draft_like
 from traincast.errors import TraincastError
-from traincast.estimate.memory import JobMemory, StageMemory, chance_of_oom, usable_bytes
+from traincast.estimate.memory import JobMemory, chance_of_oom, usable_bytes
 from traincast.estimate.memory.fits import REFUSED_ABOVE, chance_with
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.frameworks import MemoryPolicy
+from traincast.job.job import Job
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import model_over_base
+from traincast.schedules.check import checked_plan
+from traincast.schedules.plan import SchedulePlan
 
 CLUSTERS = {"A100": "a100", "H100": "h100", "GB200": "gb200"}
 GOLDEN, SWEEP = "golden runs of Megatron-LM", "nanotron"
@@ -71,10 +75,8 @@ class Peak(NamedTuple):
 def peaks() -> tuple[Peak, ...]:
     """Return the memory of every run and of every layout of the sweep."""
     found = []
-    for name, recipes in (("measured_training_runs.csv", "recipe_settings.csv"), ("nanotron_ultrascale_h100.csv", "")):
-        table = read_published(table_path(name), table_path(recipes) if recipes else None)
-        for run in read_runs(table).rows:
-            found += _peak_of_run(run)
+    for run in (run for name in (PUBLISHED, "nanotron_ultrascale_h100.csv") for run in published_rows(name)):
+        found += _peak_of_run(run)
     path = table_path("megatron_golden.csv")
     for row in csv.DictReader(gzip.decompress(path.read_bytes()).decode().splitlines()):
         found += _golden_peak(row)
@@ -90,25 +92,34 @@ def _peak_of_run(run: MeasuredRun) -> list[Peak]:
     if job.framework.name in OWN_SLACK:
         usual = replace(job.framework.memory, slack=MemoryPolicy().slack)
         job = replace(job, framework=replace(job.framework, memory=usual))
-    memory = JobMemory(job if run.cells.get(HOST_AHEAD) != "false" else without_waiting(job))
+    plan = _plan(job.pipeline.schedule, *_degrees(job), job.experts.pairs_passes)
+    # How long its steps take nobody knows before it runs.
+    ran, asked = (as_run(each, job) for each in (run, replace(run, measured_s=None)))
+    memory = JobMemory(ran, plan)
     stages = memory.stages
     printed = stages[0] if run.first_stage_memory else stages[memory.worst]
-    needs = memory.peak if run.peak_bytes is None else JobMemory(job).peak
+    needs = memory.peak if asked is ran else JobMemory(asked, plan).peak
     return [
         Peak(
             source=run.groups.source,
             framework=job.framework.name,
             usable_bytes=usable_bytes(run.cluster.gpu.memory_bytes),
             needs_bytes=needs,
-            forecast_bytes=_meant(printed, run.memory_kind),
+            forecast_bytes=meant(printed, run.memory_kind),
             measured_bytes=run.peak_bytes or 0.0,
             ran=run.outcome == "ok",
         )
     ]
 
 
-def _meant(stage: StageMemory, meaning: str) -> float:
-    return {"allocated": stage.allocated, "reserved": stage.reserved}.get(meaning, stage.peak)
+def _degrees(job: Job) -> tuple[int, int, int]:
+    return job.parallel.pp, job.parallel.vpp, job.parallel.microbatches
+
+
+@cache
+def _plan(schedule: str, pp: int, vpp: int, microbatches: int, pairs: bool) -> SchedulePlan:
+    """Return the plan of a pipeline, which many runs share."""
+    return checked_plan(schedule, pp, vpp, microbatches, pairs)
 
 
 def _golden_peak(row: Mapping[str, str]) -> list[Peak]:

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from datafiles import DATA, table_path
 from judges.board import Board, board_of
 from own_machine import JOBS_FILE, OPERATORS_FILE
-from traincast.calibration.kinds.runs import memory_of_run
 from traincast.calibration.operator_calibration import calibrate_operators
 from traincast.calibration.run_calibration import calibrate_runs
+from traincast.calibration.run_memory import memory_of_run
 from traincast.calibration.runs import GIB, MeasuredRun, job_of_run, read_runs
 from traincast.calibration.tables import MOST_TABLE_BYTES, read_table
 from traincast.calibration.trace_calibration import calibrate_trace

@@ -4,16 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from datafiles import table_path
+from forecasts import MLPERF, PUBLISHED, shipped_forecasts, timed_rows
 from judges.board import Board, board_of
-from published.reading import read_published
-from traincast.calibration.run_factors import forecast_run
-from traincast.calibration.runs import MeasuredRun, read_runs
-from traincast.estimate.factors import factors_on
+from traincast.calibration.runs import MeasuredRun
 
 WITHIN = 0.08
 """Share of a measured speed-up by which a forecast one may be off."""
-MLPERF = "mlperf_v6.csv"
 Forecast = Callable[[MeasuredRun], float | None]
 """What gives the step of a run; None where it has none."""
 
@@ -34,26 +30,15 @@ class Curve(NamedTuple):
 
 def boards() -> list[Board]:
     """Return the boards of MLPerf's rows, all and by model, and of all curves."""
-    latest = runs_of(MLPERF)
-    curves = curves_of([*latest, *runs_of("measured_training_runs.csv")])
+    latest = timed_rows(MLPERF)
+    curves = curves_of([*latest, *timed_rows(PUBLISHED)])
     asked = {run.id: run for run in (*latest, *chain(*curves))}
-    steps = {name: forecast_s(run) for name, run in asked.items()}
+    steps = {name: each.step_s for name, each in zip(asked, shipped_forecasts(list(asked.values())), strict=True)}
 
     def step_s(run: MeasuredRun) -> float | None:
         return steps[run.id]
 
     return [*mlperf_boards(latest, step_s), curve_board(curves, step_s)]
-
-
-def runs_of(name: str) -> list[MeasuredRun]:
-    """Return the runs of a table whose step was measured."""
-    recipes = table_path("recipe_settings.csv") if name == "measured_training_runs.csv" else None
-    return [run for run in read_runs(read_published(table_path(name), recipes)).rows if run.measured_s is not None]
-
-
-def forecast_s(run: MeasuredRun) -> float | None:
-    """Return the step of a run as it is forecast now, None where it cannot be."""
-    return forecast_run(run, factors_on(run.cluster), engine="kernel").step_s
 
 
 def mlperf_boards(runs: Sequence[MeasuredRun], step_s: Forecast) -> Iterator[Board]:

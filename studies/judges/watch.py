@@ -23,6 +23,7 @@ from watching.injected import (
     spike_outcomes,
     spread_of,
 )
+from watching.natural import holds_change
 
 SUBJECT = "watched steps of healthy runs"
 
@@ -39,8 +40,10 @@ def boards() -> list[Board]:
         return LARGE + SPREADS * spreads[run.name]
 
     return [
-        _false(runs, "as they came", starts_told=False),
-        _false(runs, "as they came, restarts told as a log does", starts_told=True),
+        _false(runs, "as they came", saves_told=False),
+        _false(runs, "as they came, checkpoints told as a log does", saves_told=True),
+        _held(runs, "as they came, with a change as large as asked", saves_told=False),
+        _held(runs, "the same, checkpoints told", saves_told=True),
         _of("level shifts of 3 % or three spreads", list(shift_outcomes(runs, shift, WITHIN)), told=95, dated=95),
         _of("level shifts 10 % beyond three spreads", list(shift_outcomes(runs, large, SOON)), told=95, dated=95),
         _of("drifts of 1 % per 100 points", list(drift_outcomes(runs)), told=95),
@@ -48,9 +51,16 @@ def boards() -> list[Board]:
     ]
 
 
-def _false(runs: Sequence[Run], name: str, *, starts_told: bool) -> Board:
-    called = _percent([bool(slower_alarms(alarms(run, Detector(), starts_told=starts_told))) for run in runs])
+def _false(runs: Sequence[Run], name: str, *, saves_told: bool) -> Board:
+    called = _percent([bool(slower_alarms(alarms(run, Detector(), saves_told=saves_told))) for run in runs])
     return Board(SUBJECT, name, len(runs), {"called": called}, {"called": 5.0})
+
+
+def _held(runs: Sequence[Run], name: str, *, saves_told: bool) -> Board:
+    """Return how many runs a detector that finds what it must has to call changed: the least for `_false`."""
+    return Board(
+        SUBJECT, name, len(runs), {"called": _percent([holds_change(run, saves_told=saves_told) for run in runs])}, {}
+    )
 
 
 def _of(name: str, outcomes: Sequence[Outcome], *, told: float, dated: float | None = None) -> Board:

@@ -14,8 +14,8 @@ from datafiles import table_path
 
 TABLES = ("run_facts.csv", "chip_facts.csv", "xla_facts.csv", "memory_facts.csv", "script_facts.csv")
 """Runs on GPUs of NVIDIA and others; those on TPU and AMD chips, whose tables leave most to their recipes; what
-programs in JAX recompute, and how they make their logits; and what decides the memory of others: hosts that stalled,
-types of gradients, and units in which peaks are printed; and what scripts of runs set around the training itself."""
+programs in JAX recompute, and how they make their logits; and what decides the memory of others: types of
+gradients, and units in which peaks are printed; and what scripts of runs set around the training itself."""
 BASES = ("recipe", "table", "notes", "assumed")
 """What ``stands`` begins with."""
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from datafiles import table_path
+from forecasts import MLPERF, PUBLISHED, timed_rows
 from published.reading import common_row
 from traincast.calibration.runs import MeasuredRun, run_of
 from traincast.calibration.tables import Row
@@ -104,9 +105,7 @@ def _printed(run: MeasuredRun, row: Mapping[str, str], step_s: float) -> bool:
 
 @cache
 def _by_id() -> dict[str, MeasuredRun]:
-    from judges.scaling import MLPERF, runs_of
-
-    return {run.id: run for name in ("measured_training_runs.csv", MLPERF) for run in runs_of(name)}
+    return {run.id: run for name in (PUBLISHED, MLPERF) for run in timed_rows(name)}
 
 
 def _made(row: Mapping[str, str], ratio: float) -> tuple[MeasuredRun, MeasuredRun] | None:

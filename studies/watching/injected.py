@@ -7,6 +7,7 @@ one step in fifty. The detector reads the run up to the change once; each change
 import copy
 import csv
 import random
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -45,10 +46,17 @@ class Run(NamedTuple):
         """Return the first part of its name."""
         return self.name.partition("/")[0]
 
+    @property
+    def half(self) -> int:
+        """Return 0 or 1: into which half its test falls, on whatever machine it ran."""
+        return zlib.crc32("/".join(self.name.split("/")[:2]).encode()) % 2
 
-RESUMED = 50
-"""Step after which Megatron-LM's tests with ``resume`` in their name are assumed to stop and start again: nobody has
-checked it against their scripts. The table then has both starts as one series."""
+
+SAVED = 50
+"""Step after which Megatron-LM's tests with ``resume`` in their name save a checkpoint (``--save-interval 50`` of 100,
+`studies/data/megatron_golden.csv.gz`). A log says so and the table does not. Their second run, which goes on from it,
+is not in the table: tests/functional_tests/python_test_utils/get_test_results_from_tensorboard_logs.py reads the first
+log alone."""
 
 
 class Watcher(Protocol):
@@ -69,6 +77,8 @@ class Outcome(NamedTuple):
     found: bool
     dated: bool
     """Whether its beginning was told within ten points."""
+    told: Alarm | None = None
+    """The alarm."""
 
 
 def read_series(name: str = "step_series.csv") -> list[Run]:
@@ -89,19 +99,23 @@ def long_enough(runs: Sequence[Run], points: int = LEAST_POINTS) -> list[Run]:
 
 def spread_of(run: Run) -> float:
     """Return the spread (p10 to p90) of a run's ten-step medians after its warm-up."""
+    return spread_of_medians(run.step_s[warm_up_of(run) :])
+
+
+def warm_up_of(run: Run) -> int:
+    """Return how many first points a run warms up for."""
     series = judged_series(run.step, run.step_s)
-    first = next((len(each.steps) for each in series.left_out if each.reason == "warm-up"), 0)
-    return spread_of_medians(run.step_s[first:])
+    return next((len(each.steps) for each in series.left_out if each.reason == "warm-up"), 0)
 
 
 def alarms(
-    run: Run, watcher: Watcher, first: int = 0, last: int | None = None, *, starts_told: bool = False
+    run: Run, watcher: Watcher, first: int = 0, last: int | None = None, *, saves_told: bool = False
 ) -> list[Alarm]:
-    """Return the alarms of some of a run's points; `starts_told` says which start each is of, as a log does."""
+    """Return the alarms of some of a run's points; `saves_told` says where a checkpoint was saved, as a log does."""
     found = []
-    resumes = starts_told and "resume" in run.name
+    saves = saves_told and "resume" in run.name
     for step, step_s in zip(run.step[first:last].tolist(), run.step_s[first:last].tolist(), strict=True):
-        found += watcher.feed(LoggedStep(step=step, step_s=step_s, start=int(resumes and step > RESUMED)))
+        found += watcher.feed(LoggedStep(step=step, step_s=step_s, interrupted=saves and step == SAVED + 1))
     return found
 
 
@@ -151,8 +165,8 @@ def spike_outcomes(
                 hit = (np.arange(len(run.step)) >= at) & ((np.arange(len(run.step)) - at) % PERIOD == 0)
                 changed = run._replace(step_s=np.where(hit, 1 + SPIKE, 1.0) * run.step_s)
                 found = [each for each in alarms(changed, watcher, at, at + length) if each.kind == "periodic spikes"]
-                named = any(abs((each.period_steps or 0) - every) <= every / PERIOD for each in found)
-                yield Outcome(run, at, SPIKE, named, named)
+                right = [each for each in found if abs((each.period_steps or 0) - every) <= every / PERIOD]
+                yield Outcome(run, at, SPIKE, bool(right), bool(right), right[0] if right else None)
 
 
 def _places(run: Run, after: int, tries: int, new: Callable[[], Watcher], seed: int) -> Iterator[tuple[int, Watcher]]:
@@ -172,4 +186,4 @@ def _outcome(run: Run, at: int, size: float, watcher: Watcher, within: int, kind
     if not found:
         return Outcome(run, at, size, found=False, dated=False)
     began = int(np.searchsorted(run.step, found[0].began_step))
-    return Outcome(run, at, size, found=True, dated=abs(began - at) <= DATED)
+    return Outcome(run, at, size, found=True, dated=abs(began - at) <= DATED, told=found[0])

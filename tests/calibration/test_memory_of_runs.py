@@ -7,9 +7,9 @@ from rich.console import Console
 
 import traincast
 from traincast.calibration.kind import Request, kind_of
-from traincast.calibration.kinds.runs import memory_of_run
 from traincast.calibration.kinds.runs import predict_memory as predict
 from traincast.calibration.run_jobs import model_from_columns
+from traincast.calibration.run_memory import memory_of_run
 from traincast.calibration.runs import holds_memory, layers_by_cost, read_runs
 from traincast.calibration.tables import read_table
 from traincast.report.terminal.accuracy import print_validation
@@ -26,7 +26,7 @@ ROWS = tuple(
         ("a", 1, 1, 1, 1, "", "ok,24.2,reserved,first,14.5"),
         ("b", 1, 1, 0, 16, "", "crashed,,reserved,first,"),
         ("c", 8, 1, 0, 4, "true", "crashed,,reserved,first,"),
-        ("d", 1, 2, 0, 1, "", "ok,37.0,reserved,first,16"),
+        ("d", 1, 2, 0, 1, "", "ok,26.8,reserved,first,16"),
     )
 )
 
@@ -91,7 +91,7 @@ def test_worst_rows_are_in_the_unit_of_what_was_measured(tmp_path):
     print_validation(Console(file=shown, width=300), traincast.validate(path, kind="memory-of-runs"))
     worst = shown.getvalue().split("Worst rows")[1].split("Skipped")[0]
     assert "24.2 GiB" in worst
-    assert "37 GiB" in worst
+    assert "26.8 GiB" in worst
     assert re.search(r"parameters [\d.]+ GiB, gradients [\d.]+ GiB", worst)
     assert "_bytes" not in worst
     assert " s " not in worst
@@ -127,5 +127,31 @@ def test_nanotron_fills_early_stages_first():
     assert layers_by_cost(model, 1) == (16,)
     split = layers_by_cost(model, 8)
     # 67 M elements a layer and 268 M of the head over 8 stages: 2.5 layers each, and the head alone at the end.
-    assert split == (3, 3, 2, 3, 2, 3, 0, 0)
+    assert split == (3, 2, 3, 2, 3, 2, 1, 0)
     assert layers_by_cost(model, 16) is None
+
+
+def test_a_share_that_is_met_exactly_ends_a_stage():
+    """The head costs as much as four layers, so that 16 of them are 20 to be shared by 2 and by 4."""
+    cells = dict(zip(HEADER.split(",")[1:9], SMALL.split(",")[:8], strict=True))
+    model = model_from_columns({**cells, "model": cells["base_model"]})
+    assert layers_by_cost(model, 2) == (10, 6)
+    assert layers_by_cost(model, 4) == (5, 5, 5, 1)
+
+
+@pytest.mark.parametrize(("billions", "tied"), [("1.34", True), ("1.61", False), ("", False)])
+def test_printed_parameters_say_whether_the_head_is_tied(billions, tied):
+    cells = dict(zip(HEADER.split(",")[1:9], SMALL.split(",")[:8], strict=True))
+    assert model_from_columns({**cells, "model": cells["base_model"], "params_b": billions}).tied_embeddings is tied
+
+
+@pytest.mark.parametrize(
+    ("step_s", "said", "waits"), [("16", "", True), ("120", "", False), ("16", "false", False), ("120", "true", True)]
+)
+def test_nothing_waits_where_the_host_stalled(step_s, said, waits, tmp_path):
+    """128 microbatches of 0.04 s of work each: in 120 s something else takes the time, whatever it is."""
+    row = f"e,{SMALL},8,1,zero0,2,256,bf16,none,1,1,true,true,,nanotron,ours,ok,10,reserved,first,{step_s},{said}"
+    found = read_runs(read_table(sweep(tmp_path, (f"{HEADER},host_ahead", row)))).rows
+    stage = memory_of_run(found[0]).stage
+    assert stage is not None
+    assert any(name.startswith("waiting outputs") for name, _ in stage.terms) is waits

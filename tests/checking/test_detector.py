@@ -8,6 +8,7 @@ import tracemalloc
 
 import pytest
 
+from traincast.checking.alarm import TRUE_SHARE
 from traincast.checking.detector import Detector, LoggedStep
 
 
@@ -45,7 +46,7 @@ def test_a_shift_beyond_the_noise_is_found_soon_and_dated(spread):
     assert abs(alarm.began_step - 2010) <= 50
     assert alarm.noticed_step <= 2010 + 300
     assert alarm.size == pytest.approx(size, rel=0.35)
-    assert alarm.confidence > 0.9
+    assert alarm.confidence == pytest.approx(TRUE_SHARE["level shift"], abs=0.01), "far beyond the noise"
 
 
 def test_a_shift_is_the_same_in_other_units():
@@ -124,6 +125,27 @@ def test_another_start_is_learned_again_and_told_where_it_is_much_slower(levels,
     if expected:
         assert found[0].began_step == 101
         assert "the restart before step 101" in found[0].explained_by[0]
+
+
+def test_a_small_rise_at_checkpoints_is_told_once_it_adds_up():
+    detector, found = Detector(), []
+    for at, each in enumerate(noisy(500, 0.003)):
+        level = 1.05 if 200 < at <= 350 else 1.1 if at > 350 else 1.0
+        found += detector.feed(LoggedStep(step=at, step_s=level * each, interrupted=at in (201, 351)))
+    (alarm,) = found
+    assert alarm.began_step >= 350 and alarm.size == pytest.approx(0.05, abs=0.01)
+    assert "checkpoint before step 351" in alarm.explained_by[0]
+
+
+def test_a_short_slow_phase_is_no_shift():
+    step_s = [each * (1.06 if 200 <= at < 213 else 1) for at, each in enumerate(noisy(400, 0.005))]
+    assert kinds(watched(step_s)) == []
+
+
+def test_a_drift_that_each_start_ends_is_found_within_one():
+    step_s = [each * (1 + 0.1 * (at % 100) / 100) for at, each in enumerate(noisy(400, 0.003))]
+    assert "drift" in kinds(watched(step_s))
+    assert watched(step_s)[0].noticed_step < 300
 
 
 def test_an_interruption_explains_what_follows_it():

@@ -26,6 +26,7 @@ WRONG = {
     "operator": ("no_such_operator",),
     "report": ("no_such_file",),
     "init": ("no_such_folder/job.toml",),
+    "serve": ("no_such_file",),
     "models": ("no-such-model",),
     "recipes": ("no-such-recipe",),
     "clusters": ("no-such-cluster",),

@@ -38,7 +38,7 @@ def test_nothing_is_printed_while_all_is_well(well):
 def test_a_slower_run_ends_with_4_and_says_since_when(slower):
     result = run(slower, "--once")
     assert result.exit_code == 4
-    assert "level shift: slower by 5.8 % since step 150" in result.output
+    assert "level shift: slower by 5.7 % since step 150" in result.output
 
 
 def test_alarms_are_lines_of_json(slower):
@@ -110,3 +110,15 @@ def test_a_log_is_followed_while_it_is_written(tmp_path):
         watch.terminate()
         watch.wait()
         watch.stdout.close()
+
+
+def test_a_job_explains_an_alarm_by_its_forecasts(slower):
+    result = run(slower, "--once", "--job", "examples/llama3_70b_512gpu.toml")
+    assert result.exit_code == 4
+    assert "its forecast is" in result.output
+
+
+def test_a_job_that_cannot_be_read_is_said_at_once(slower):
+    result = run(slower, "--once", "--job", "none.toml")
+    assert result.output == ""
+    assert "none.toml: cannot be read" in str(result.exception)

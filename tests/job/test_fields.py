@@ -98,6 +98,7 @@ def test_a_result_tells_every_field_once():
         "schedule",
         "recompute_modules",
         "last_wide_layers",  # told by the assumptions
+        "moe_routing",  # told by expert_imbalance, and by the assumptions
         "packing",  # told by packed_length, and by the assumptions
         "recompute_operators_as",  # likewise by the assumptions
         *Parallel.__struct_fields__,

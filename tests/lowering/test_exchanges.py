@@ -16,6 +16,10 @@ GATHER, SCATTER, REDUCE = Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operat
 WHOLE_STEP = ("start", "forward", "backward", "end")
 
 
+UNWEIGHTED = {"model": TINY_EXPERTS, "gpus": 8, "ep": 8, "framework": "megatron-core-2024"}
+"""Before the router's weights went to the experts."""
+
+
 def of_step(job, gpus_per_node=8):
     total = Counter()
     for which in WHOLE_STEP:
@@ -117,7 +121,7 @@ def test_tokens_go_to_their_experts_and_come_back(layout):
 
 
 def test_tokens_cross_the_network_once_for_each_node_of_their_experts():
-    job, every = (job_of(TINY_EXPERTS, gpus=8, ep=8, moe_dispatcher=name) for name in ("deepep", "alltoall"))
+    job, every = (job_of(**UNWEIGHTED, moe_dispatcher=name) for name in ("deepep", "alltoall"))
     key = (Group.EP, Operation.ALL_TO_ALL)
 
     def share(gpus_per_node):
@@ -135,23 +139,52 @@ def test_dispatchers_send_copies_or_tokens_or_all_to_all_ranks():
     tokens = 1024
 
     def sent(name, dtype="bf16"):
-        job = job_of(TINY_EXPERTS, gpus=8, ep=8, moe_dispatcher=name, moe_dispatch_dtype=dtype)
+        job = job_of(**UNWEIGHTED, moe_dispatcher=name, moe_dispatch_dtype=dtype)
         found = exchanged(job, "forward", 8)
         return {operation: size for (group, operation), size in found.items() if group is Group.EP}
 
     each = tokens * hidden * layers
-    assert sent("alltoall") == {Operation.ALL_TO_ALL: pytest.approx(2 * each * topk * 2)}
+    # Before it every rank tells all others how many tokens come to each expert, in 64 bits.
+    experts = TINY_EXPERTS.experts.experts
+    counts = pytest.approx(8 * 8 * experts * layers)
+    assert sent("alltoall") == {Operation.ALL_TO_ALL: pytest.approx(2 * each * topk * 2), GATHER: counts}
     whole = pytest.approx(8 * each * 2)
     assert sent("allgather") == {GATHER: whole, SCATTER: whole}
-    assert sent("alltoall", "fp8") == {Operation.ALL_TO_ALL: pytest.approx(each * topk * (1 + 4 / 128 + 2))}
+    assert sent("alltoall", "fp8")[Operation.ALL_TO_ALL] == pytest.approx(each * topk * (1 + 4 / 128 + 2))
     # Inside a domain a token goes once to each rank of its experts, here one each.
-    assert sent("deepep") == sent("alltoall")
+    assert sent("deepep") == {Operation.ALL_TO_ALL: sent("alltoall")[Operation.ALL_TO_ALL]}
     # With it go the fp32 weights of all experts, and before it a byte for each token and expert to all ranks.
-    experts, weights = TINY_EXPERTS.experts.experts, 4 * TINY_EXPERTS.experts.experts * tokens * layers * topk
+    weights = 4 * experts * tokens * layers * topk
     assert sent("hybridep") == {
         Operation.ALL_TO_ALL: pytest.approx(2 * each * topk * 2 + weights),
         GATHER: pytest.approx(8 * tokens * experts * layers),
     }
+
+
+@pytest.mark.parametrize("which", ["forward", "backward"])
+def test_the_weights_of_a_router_follow_the_copies_of_its_tokens(which):
+    """In 32 bits each, where the experts multiply by them, and their gradients back; nobody asks for counts twice."""
+    old, new = (job_of(**UNWEIGHTED | {"framework": f"megatron-core-{year}"}) for year in (2024, 2025))
+    old, new = (exchanged(job.with_values(moe_dispatcher="alltoall"), which) for job in (old, new))
+    copies = 1024 * TINY_EXPERTS.experts.topk * TINY_EXPERTS.layers
+    key = (Group.EP, Operation.ALL_TO_ALL)
+    assert new[key] - old[key] == pytest.approx(4 * copies)
+    assert new[Group.EP, GATHER] == old[Group.EP, GATHER]
+    assert (old[Group.EP, GATHER] > 0) is (which == "forward")
+
+
+def test_experts_in_their_order_are_on_few_ranks():
+    """Two consecutive of 8 experts are on one of 4 ranks with two each, where drawn ones are on 1 + 6 / 7 of them."""
+    given = {"model": TINY_EXPERTS, "gpus": 8, "ep": 4, "moe_dispatcher": "deepep"}
+    drawn, ordered = (exchanged(job_of(**given, moe_routing=name), "forward") for name in ("balanced", "consecutive"))
+    key = (Group.EP, Operation.ALL_TO_ALL)
+    assert ordered[key] * (1 + 6 / 7) == pytest.approx(drawn[key], rel=1e-4)
+
+
+def test_no_counts_are_exchanged_where_they_are_fixed():
+    fixed = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, capacity_factor=1.0))
+    found = exchanged(job_of(**UNWEIGHTED | {"model": fixed}, moe_dispatcher="alltoall"), "forward")
+    assert not found[Group.EP, GATHER]
 
 
 @pytest.mark.parametrize("name", ["alltoall", "deepep", "allgather"])
@@ -162,7 +195,7 @@ def test_the_busiest_rank_decides_what_an_exchange_takes(name):
         for factor in (1.0, 1.5)
     )
     for key, size in even.items():
-        grows = key[0] is Group.EP and name != "allgather"
+        grows = key == (Group.EP, Operation.ALL_TO_ALL)
         assert uneven[key] == pytest.approx(size * (1.5 if grows else 1.0), rel=1e-6)
 
 
@@ -184,8 +217,9 @@ def test_node_limited_routing_bounds_what_crosses_where_a_token_is_sent_once():
     groups = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, groups=4, group_topk=1))
     key = (Group.EP, Operation.ALL_TO_ALL)
     for once, share in ((True, 1 / 2), (False, 1.0)):
-        limited, free = (job_of(model, gpus=8, ep=8, deduplicated_dispatch=once) for model in (groups, TINY_EXPERTS))
-        every = exchanged(job_of(TINY_EXPERTS, gpus=8, ep=8, moe_dispatcher="alltoall"), "forward", 2)[key]
+        each = ({**UNWEIGHTED, "model": model} for model in (groups, TINY_EXPERTS))
+        limited, free = (job_of(**given, deduplicated_dispatch=once) for given in each)
+        every = exchanged(job_of(**UNWEIGHTED, moe_dispatcher="alltoall"), "forward", 2)[key]
         assert exchanged(limited, "forward", 2)[key] == pytest.approx(share * every)
         texts = [note.text for note in workload_of(limited, 2).assumptions if note.code == "node-limited-routing"]
         assert len(texts) == 1

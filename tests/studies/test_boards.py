@@ -1,18 +1,9 @@
 """Boards of accuracy and coverages of intervals do not get worse unnoticed."""
 
-import numpy as np
 import pytest
 
 import boards
-from datafiles import table_path
 from judges.board import Board, board_of
-from published.reading import read_published
-from traincast.calibration.run_factors import forecast_run
-from traincast.calibration.runs import read_runs
-from traincast.estimate.factors import factors_on
-
-EVERY = 16
-"""One run in so many is in the sample: few enough for a test, and from every source that has more."""
 
 
 def shown_on_page():
@@ -25,20 +16,6 @@ def test_the_page_shows_every_board_with_its_limits():
         (line,) = [line for line in page.splitlines() if line.startswith(f"| {subject} | {name} | {limit.rows:,} |")]
         cells = {cell.strip().partition(" ")[0] for cell in line.split("|")}
         assert {f"{value:.1f}" for value in limit.figures.values()} <= cells, line
-
-
-@pytest.mark.slow
-def test_forecasts_of_a_sample_of_runs_are_as_close_as_they_were():
-    """Of all kinds of runs, with the shipped factors; what shows here first shows when boards are judged again."""
-    tables = map(table_path, ("measured_training_runs.csv", "recipe_settings.csv"))
-    runs = [run for run in read_runs(read_published(*tables)).rows if run.measured_s is not None][::EVERY]
-    found = [(run.measured_s, forecast_run(run, factors_on(run.cluster))) for run in runs]
-    errors = [abs(each.step_s / measured_s - 1) for measured_s, each in found if each.step_s is not None]
-    assert len(errors) > 60
-    median, p90 = np.quantile(errors, (0.5, 0.9))
-    assert median < 0.06
-    assert p90 < 0.25
-    assert np.mean([each.holds(measured_s) for measured_s, each in found if each.step_s is not None]) > 0.85
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ def test_published_memory_is_met(name, published):
 def test_the_deviations_that_chances_follow_from_are_those_of_recorded_peaks():
     found = memory.deviations()
     assert memory_deviation("megatron-core-2026") == max(memory.FLOOR, round(found[memory.GOLDEN], 3))
-    assert memory_deviation("nanotron-2024") == pytest.approx(found[memory.SWEEP], abs=0.005)
+    assert memory_deviation("nanotron-2024") == max(memory.FLOOR, round(found[memory.SWEEP], 3))
+    assert memory_deviation("megatron-deepspeed-2022") == pytest.approx(found["bigscience-bloom-prequel"], abs=0.002)
     assert memory_deviation("torchtitan-2025") == max(memory.FLOOR, round(found["torchtitan-benchmarks"], 3))
     assert memory_deviation("maxtext-tpu-2025") == max(memory.FLOOR, round(memory.deviation_of(memory.programs()), 3))
     assert memory_deviation() == pytest.approx(memory.unmeasured(found), abs=0.005)
@@ -49,12 +50,13 @@ def test_the_deviations_that_chances_follow_from_are_those_of_recorded_peaks():
 
 @pytest.mark.slow
 def test_the_judge_of_memory_is_met():
-    """What must hold of chances and golden runs, and no more error of recorded peaks than when this was written."""
+    """What must hold of chances, recorded peaks and golden runs."""
     figures = {(each.subject, each.name): each.figures for each in memory.boards()}
     assert figures[memory.LEFT_OUT, "golden runs"]["median"] <= 8
     assert figures[memory.LEFT_OUT, "golden runs called out of memory"]["called"] == 0
     assert figures[memory.LEFT_OUT, "chance of running out"]["gap"] <= 10
-    assert figures[memory.LEFT_OUT, "recorded peaks"]["median"] <= 7
+    assert figures[memory.LEFT_OUT, "recorded peaks"]["median"] <= 5
+    assert figures[memory.LEFT_OUT, "recorded peaks"]["p90"] <= 15
     assert figures[memory.LEFT_OUT, memory.PLANNED]["median"] <= 7
     assert figures[memory.LEFT_OUT, "published runs of JAX called out of memory"]["refused"] <= 3
 

@@ -70,8 +70,9 @@ def test_flops_are_counted_as_their_source_counts_them():
     assert "flop_count" not in common_row(row(id="somewhere-001")).cells
 
 
-def test_a_remark_leaves_a_row_out():
-    assert run_of(row(id="nemo-automodel-008")).reason.startswith("excluded: ")
+def test_a_remark_says_why_a_row_is_far_off():
+    assert common_row(row(id="megatron-sc21-table2-001")).cells["hard"].startswith("DeepSpeed ZeRO-3 of 2021")
+    assert "hard" not in common_row(row(id="megatron-sc21-table1-001")).cells
 
 
 def test_the_year_of_a_round_of_mlperf_and_of_a_tag():

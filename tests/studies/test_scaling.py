@@ -2,6 +2,7 @@
 
 import pytest
 
+from forecasts import MLPERF, timed_rows
 from judges import scaling
 from measured_tables import run_row as row
 from traincast.calibration.runs import run_of
@@ -46,7 +47,7 @@ def test_the_worst_run_is_that_of_all():
 
 
 def test_rows_of_mlperf_v6_are_runs_with_their_settings():
-    runs = {each.id[-3:]: each for each in scaling.runs_of(scaling.MLPERF)}
+    runs = {each.id[-3:]: each for each in timed_rows(MLPERF)}
     trained = runs["001"].request
     assert (trained.moe_dispatcher, trained.moe_routing, trained.cuda_graph_scope) == (
         "hybridep", "trained", ("full_iteration",)

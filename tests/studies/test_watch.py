@@ -42,9 +42,9 @@ def test_cusum_alarms_on_a_shift_and_not_on_noise():
     assert alarms(slower, Cusum(20.0))[0].kind == "level shift"
 
 
-def test_a_restart_that_is_told_is_another_start():
+def test_a_small_rise_at_a_checkpoint_that_is_told_is_none():
     run = quiet(100, name="gpt/some_resume_run")._replace(step=np.arange(1, 101))
     slower = run._replace(step_s=np.where(np.arange(100) >= 50, 1.05, 1.0) * run.step_s)
     assert slower_alarms(alarms(slower, Detector()))
-    assert not slower_alarms(alarms(slower, Detector(), starts_told=True))
+    assert not slower_alarms(alarms(slower, Detector(), saves_told=True))
     assert Detector().feed(LoggedStep(step=1, step_s=1.0)) == []

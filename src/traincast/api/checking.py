@@ -1,6 +1,7 @@
 """Is a run as fast as it should be: its logs against the forecast of its job, or against a good run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -202,9 +203,23 @@ def _forecast(
     recipe: str | None = None,
 ) -> BaseForecast:
     """Return the forecast of what a user gave as a job."""
+    return forecast_of(job, over, cluster, study, like=like, strict=strict, recipe=recipe)()
+
+
+def forecast_of(
+    job: JobLike | Result | None,
+    over: Draft,
+    cluster: StrPath | Cluster | None,
+    study: Study,
+    *,
+    like: str | None = None,
+    strict: bool = False,
+    recipe: str | None = None,
+) -> Callable[[], BaseForecast]:
+    """Read what a user gave as a job; return what forecasts it."""
     source, options = loaded(job), StepOptions()
     if isinstance(source, Result):
         record, options = record_and_options(source, job)
         source, cluster = record.draft(), cluster or record.cluster
     found = job_under(source, over, like, strict=strict, recipe=recipe)
-    return base_of(found, chosen_setting(found, cluster, options, "auto").setting, study)
+    return partial(base_of, found, chosen_setting(found, cluster, options, "auto").setting, study)

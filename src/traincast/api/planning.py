@@ -28,6 +28,7 @@ from traincast.names import known_names
 from traincast.planning.answer import Asked, Plan, WhyNot
 from traincast.planning.changes import open_request
 from traincast.planning.goals import CHINCHILLA, Limits, goal_of, least_gpus, search
+from traincast.planning.layout import Estimated
 from traincast.planning.options import LIMITED, TERA, PlanKeywords, plan_options, price_on
 from traincast.planning.order import USUAL, checked_order
 from traincast.planning.plan import plan as best_layouts
@@ -55,6 +56,7 @@ def plan(
     recipe: str | None = None,
     start: bool = False,
     engine: str = "fast",
+    estimated: Estimated | None = None,
     **words: Any,  # noqa: ANN401
 ) -> Plan:
     """Return the best layouts for what a job leaves open; what it says is fixed.
@@ -70,6 +72,10 @@ def plan(
     start : bool
         Whether the job's layout is what one has, not what is fixed: the plan says what changes of it save. That of a
         `recipe` is.
+    estimated : callable, optional
+        Is handed layouts that fit with their estimated steps and memory, a tuple of
+        `traincast.planning.layout.Estimate` at a time, as they are found: the first come long before the plan is
+        made. What it raises ends the plan.
     **words
         What is fixed of the job, as of `traincast.predict`; how the plan is made and of which run costs are told:
         ``fix``, ``max_tp``, ``explain``, ``tokens`` and others (`traincast.planning.options.PlanKeywords`).
@@ -100,7 +106,7 @@ def plan(
     request, routed = as_trained(request, options.get("tokens"))
     made, assumed = plan_options(chosen.setting.cluster.name, options)
     had = resolve_job(request, chosen.setting.cluster) if start else None
-    found = best_layouts(request if had is None else open_request(had, request), chosen.setting, made, had)
+    found = best_layouts(request if had is None else open_request(had, request), chosen.setting, made, had, estimated)
     return replace(
         found,
         asked=_as_given(found.asked, draft, given),

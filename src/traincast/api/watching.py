@@ -4,11 +4,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from traincast.api.files import StrPath
+from traincast.api.checking import forecast_of
+from traincast.api.files import JobLike, StrPath
 from traincast.checking.alarm import Alarm
+from traincast.checking.explained import Explainer
 from traincast.checking.watching import Watch
 from traincast.formats.training_log.tailing import lines_as_written
+from traincast.hardware.cluster import Cluster
+from traincast.job.draft import Draft
 from traincast.report.openmetrics import open_metrics
+from traincast.simulation.result import Result
+from traincast.simulation.study import Study
 
 POLL_S = 1.0
 """How long to wait where a log has no more lines yet."""
@@ -19,6 +25,8 @@ TOLD_S = 15.0
 def watch(
     log: StrPath,
     *,
+    job: JobLike | Result | None = None,
+    cluster: StrPath | Cluster | None = None,
     once: bool = True,
     openmetrics: StrPath | None = None,
     gpus: int | None = None,
@@ -33,6 +41,11 @@ def watch(
     ----------
     log : str or Path
         A log of text lines, or ``-`` for standard input.
+    job : path, Draft, JobRequest, Job, or Result, optional
+        What runs, as `predict` takes it: a level shift or drift is then explained by the single causes of `check`,
+        each by its own forecast. They are made after the first alarm.
+    cluster : str, path or Cluster, optional
+        Where; by default what the job says, else ``h100``, an assumption.
     once : bool
         Whether to read to the end and stop; else it is followed, over rotation and restarts, for ever.
     openmetrics : str or Path, optional
@@ -45,6 +58,8 @@ def watch(
     ------
     FormatError
         If the log ends and no line of it told the time of a step.
+    TraincastError
+        If the job cannot be read or forecast.
 
     Examples
     --------
@@ -53,7 +68,10 @@ def watch(
     ['level shift']
     """
     said = {"gpus": gpus, "global_batch": global_batch, "seq_length": seq_length}
-    watching = Watch(str(log), {name: value for name, value in said.items() if value is not None})
+    explainer = None
+    if job is not None:
+        explainer = Explainer(forecast_of(job, Draft(), cluster, Study()))
+    watching = Watch(str(log), {name: value for name, value in said.items() if value is not None}, explainer)
 
     def tell() -> None:
         if openmetrics is not None:

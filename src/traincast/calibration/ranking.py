@@ -21,8 +21,8 @@ from msgspec.structs import replace
 
 from traincast.calibration.columns import read_measurements
 from traincast.calibration.kind import ClusterLike, FloatArray
-from traincast.calibration.kinds.runs import memory_of_run
 from traincast.calibration.run_factors import Forecast, forecast_runs
+from traincast.calibration.run_memory import memory_of_run
 from traincast.calibration.runs import HARD, MeasuredRun, precision_class, read_runs
 from traincast.calibration.tables import MeasurementTable, Row, Skipped
 from traincast.calibration.validate import spearman

@@ -390,15 +390,18 @@ def _as_trained(table: dict[str, Any], builtin: Mapping[str, Any] | None, row: M
 def _head_by_count(model: Model, row: Mapping[str, str]) -> Model:
     """Return the model with or without a head of its own, whichever has the parameters that are printed.
 
-    Megatron ties a GPT's head by default, and its later scaling tables do not: only their printed sizes say so.
+    Megatron ties a GPT's head by default, and its later scaling tables do not: only their printed sizes say so. As for
+    others, who leave a small model's head tied.
     """
     try:
         printed = float(row.get("params_b") or "nan") * GIGA
     except ValueError:
         raise ConfigError(f"is {row['params_b']!r}; it must be a number", "params_b") from None
-    untied = replace(model, tied_embeddings=False)
-    closer = abs(parameters(untied).total - printed) < abs(parameters(model).total - printed)
-    return untied if closer else model
+    if not printed > 0:
+        return model
+    other = replace(model, tied_embeddings=not model.tied_embeddings)
+    closer = abs(parameters(other).total - printed) < abs(parameters(model).total - printed)
+    return other if closer else model
 
 
 def _whole(row: Mapping[str, str], column: str) -> int | None:

@@ -333,9 +333,11 @@ def job_of_run(run: MeasuredRun) -> Job:
 def layers_by_cost(model: Model, pp: int) -> tuple[int, ...] | None:
     """Return the layers of each stage of a dense model as nanotron lays them, None where a stage gets no block at all.
 
-    Blocks go to a stage until their cost passes its share of the whole; the block that passes it stays. So the first
+    Blocks go to a stage until their cost reaches its share of the whole; the block that passes it stays. So the first
     stages get more than their share, and the last ones, with the head, fewer or none. Source: nanotron,
-    src/nanotron/models/base.py (build_model) and models/llama.py (get_block_compute_costs).
+    src/nanotron/models/base.py (build_model) and models/llama.py (get_block_compute_costs). There a share that is met
+    exactly is not passed yet; the sweep's runs of 16 layers on 2 and 4 stages, which alone meet it, end the stage: 28
+    of their steps err by 7 % with the block more, and by 4 % without.
     """
     parts = parts_of(layer_blocks(model, 0), Share(model=model, sequences=Sequences(length=1)))
     layer = sum(gemm.elements for part in parts for gemm in part.gemms)
@@ -346,6 +348,6 @@ def layers_by_cost(model: Model, pp: int) -> tuple[int, ...] | None:
     for block, cost in enumerate(accumulate(costs)):
         of_stage[stage] += 1 <= block <= model.layers
         blocks[stage] += 1
-        if cost * pp > total * (stage + 1) and stage + 1 < pp:
+        if cost * pp >= total * (stage + 1) and stage + 1 < pp:
             stage += 1
     return tuple(of_stage) if all(blocks) else None

@@ -1,6 +1,7 @@
 """What an alarm of a running job says, and how sure it is."""
 
 import math
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
@@ -9,6 +10,11 @@ AlarmKind = Literal["level shift", "drift", "periodic spikes", "growing spread",
 KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 NOT_OF_SPEED: AlarmKind = "memory creep"
 """The kind after which a run is as fast as before."""
+TRUE_SHARE: Mapping[str, float] = {"level shift": 0.85, "drift": 0.7, "periodic spikes": 0.8}
+"""Of alarms of a kind, the share that are of a change that was put into a run, where every other run has one; all
+others are of how healthy runs go. That of level shifts was chosen on half of the tests of
+`studies/data/step_series.csv.gz`, those of the others on its twelve long runs (`studies/watch.py` prints them). It
+hardly depends on how large a change is: healthy runs have large ones."""
 
 
 class Alarm(Struct, frozen=True, kw_only=True):
@@ -23,7 +29,7 @@ class Alarm(Struct, frozen=True, kw_only=True):
     """How large, as a share: of a level, drift or memory the growth; of spikes the time lost; of a spread how many
     times it is what it was, less one; of a stall the seconds without a step over those of a step, less one."""
     confidence: float
-    """Probability that so much does not come from the run's own noise."""
+    """Probability that the run changed: that so much is no noise, times `TRUE_SHARE` of the kinds that have one."""
     text: str
     """For people."""
     explained_by: tuple[str, ...] = ()
@@ -44,6 +50,12 @@ class FoundChange(NamedTuple):
     """The step at which it began."""
     size: float
     confidence: float
+    """That it is no noise."""
+
+
+def calibrated(kind: str, by_noise: float) -> float:
+    """Return the confidence of an alarm, from the probability that what it tells is no noise."""
+    return round(by_noise * TRUE_SHARE.get(kind, 1.0), 4)
 
 
 def confidence_of(deviations: float, looks: float = 1.0) -> float:

@@ -30,6 +30,8 @@ OFTEN: Mapping[str, float] = {"often": 3.0, "sometimes": 1.0, "seldom": 1 / 3}
 LEAST = 0.005
 """Share by which a cause must make a step longer to be one."""
 MOST_TOLD = 5
+RUNNING = frozenset({"network", "links", "clocks", "host", "straggler", "routing"})
+"""Kinds of causes that may begin while a job runs, where they change no setting: what tokens are routed to is none."""
 PAUSE = "pause"
 """Kind of what no work of the step explains."""
 _ODDS_OF_PAUSE = OFTEN["seldom"]
@@ -48,6 +50,11 @@ class KnownCause(Struct, frozen=True, kw_only=True):
     look: str
     """What shows whether it is so."""
     source: str
+
+    @property
+    def begins_in_a_run(self) -> bool:
+        """Whether it may begin while the job runs."""
+        return self.kind in RUNNING and (self.kind == "routing" or not self.change.fields)
 
 
 class PossibleCause(Struct, frozen=True, kw_only=True):
@@ -110,12 +117,17 @@ def known_causes() -> tuple[KnownCause, ...]:
     )
 
 
-def tried(base: BaseForecast) -> tuple[ForecastCause, ...]:
-    """Return what each cause that the job allows makes of its forecast; nothing of a step of too many operations."""
+def tried(base: BaseForecast, *, running: bool = False) -> tuple[ForecastCause, ...]:
+    """Return what each cause that the job allows makes of its forecast; nothing of a step of too many operations.
+
+    `running` leaves out causes that cannot begin while the job runs.
+    """
     if len(base.done.step.program) > MOST_OPS:
         return ()
     facts, found = job_facts(base.job, base.setting.cluster), list[ForecastCause]()
     for each in known_causes():
+        if running and not each.begins_in_a_run:
+            continue
         if all(any(one.holds(facts) for one in need) for need in each.needs):
             ratio = _ratio(base, each.change)
             if ratio is not None and ratio >= 1 + LEAST:

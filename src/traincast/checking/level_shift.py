@@ -8,9 +8,10 @@ logarithms; a low quantile stands for a level, since slow steps come in bursts a
 How far two levels may lie apart without a shift, the run says itself: the scatter of such quantiles of ten points,
 which counts noise, autocorrelation and wandering together. A young run has few of them: its estimate is drawn towards
 what its points' own scatter would make of independent ones, and the threshold is wider (as Student's is). A window that
-holds a burst of scattered slow points is none of a new level.
+holds a burst of scattered slow points is none of a new level, nor is one of which a slow phase fills a part: both
+halves of a long window must lie at the new level.
 
-Constants are chosen over families of runs, one left out at a time: `studies/watch.py`.
+Constants were chosen on half of the tests that the runs are of and hold on the other half: `studies/watch.py`.
 """
 
 import math
@@ -26,12 +27,16 @@ FEWEST = 8
 """Points to be held against."""
 REFERENCE = 120
 """The most of them."""
-SHARE = 0.45
-"""The quantile that is a level."""
+NEAR = 40
+"""Those of them that say what the level was; runs wander, so that earlier ones say no more of it."""
+SHARE, SHARE_SHORT = 0.45, 0.4
+"""The quantile that is a level; of a short window a lower one: more of its points must be slow."""
 SHORT = 10
-LONG = (24, 28)
-"""Points of the windows."""
-LEAST_SHORT, LEAST_LONG = 0.084, 0.026
+LONG = (27, 29)
+"""Points of the windows: a large shift is to be told within ten points, any within thirty."""
+STAYS = 0.8
+"""Share of a shift that both halves of a long window must show."""
+LEAST_SHORT, LEAST_LONG = 0.1, 0.026
 """Shifts, as logarithms, that are told at least."""
 TIMES_SHORT, TIMES_LONG = 3.8, 3.0
 """Times the scatter of levels of ten points that a shift must be."""
@@ -40,9 +45,9 @@ PRIOR_BLOCKS = 4.0
 """Blocks that the estimate from single points counts as."""
 PRIOR_S, PRIOR_POINTS = 0.002, 0.36
 """Scatter of blocks where points do not scatter, and over the scatter of points: 1.25 over the root of ten is 0.40."""
-YOUNG = 0.7
+YOUNG = 0.4
 """How much wider the threshold is without a block: by this share, less with each."""
-BURST = 1.2
+BURST = 1.0
 """The shift over the scatter that its points have more than those before."""
 BACK = 45
 """Points among which the onset is looked for."""
@@ -90,7 +95,7 @@ class LevelShift(Struct):
         for window in (SHORT, *LONG):
             if len(points) - window < FEWEST:
                 break
-            level = quantile(sorted(points[-window:]), SHARE)
+            level = quantile(sorted(points[-window:]), SHARE_SHORT if window == SHORT else SHARE)
             # Most points are at the level of those before; all that follows is for the few that are not.
             if level - self._quick > LEAST_LONG / 2 and (found := self._held(points, window, level)):
                 self.restart()
@@ -120,6 +125,8 @@ class LevelShift(Struct):
         burst = max(0.0, quantile(after, 0.8) - quantile(after, 0.2) - known.width)
         if shift <= needed or shift <= BURST * burst:
             return None
+        if window != SHORT and min(_halves(points[-window:])) - known.level < STAYS * shift:
+            return None
         onset = _onset(points, known.level, shift)
         if self.seen - len(points) + onset < self.learned:
             return None
@@ -130,7 +137,7 @@ class LevelShift(Struct):
 def reference_of(points: list[float]) -> Reference:
     """Return what the points before a window are like."""
     ordered = sorted(points)
-    level, middle = quantile(ordered, SHARE), quantile(ordered, 0.5)
+    level, middle = quantile(sorted(points[-NEAR:]), SHARE), quantile(ordered, 0.5)
     scatter = _MAD * quantile(sorted(abs(each - middle) for each in points), 0.5)
     count = len(points) // BLOCK
     blocks = [
@@ -144,6 +151,12 @@ def reference_of(points: list[float]) -> Reference:
         of_blocks=math.sqrt(variance) * (1 + YOUNG / (1 + count)),
         width=quantile(ordered, 0.8) - quantile(ordered, 0.2),
     )
+
+
+def _halves(points: list[float]) -> tuple[float, float]:
+    """Return the levels of both halves of some points; of an odd number the first belongs to neither."""
+    half = len(points) // 2
+    return quantile(sorted(points[-2 * half : -half]), SHARE), quantile(sorted(points[-half:]), SHARE)
 
 
 def _onset(points: list[float], level: float, shift: float) -> int:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from traincast.checking.alarm import Alarm
 from traincast.checking.detector import Detector, LoggedStep
+from traincast.checking.explained import Explainer
 from traincast.errors import FormatError
 from traincast.formats.training_log.dialects import DIALECTS
 from traincast.formats.training_log.following import LogFollower
@@ -42,6 +43,8 @@ class Watch:
         Where they come from, for messages.
     known : mapping, optional
         ``global_batch``, ``seq_length`` and ``gpus`` of the job, for logs that say tokens per second alone.
+    explainer : Explainer, optional
+        Explains alarms by forecasts of the job.
 
     Examples
     --------
@@ -52,10 +55,11 @@ class Watch:
     []
     """
 
-    def __init__(self, path: str, known: Mapping[str, int] | None = None) -> None:
+    def __init__(self, path: str, known: Mapping[str, int] | None = None, explainer: Explainer | None = None) -> None:
         self.path = path
         self.follower = LogFollower(path, known)
         self.detector = Detector()
+        self.explainer = explainer
         self.alarms: dict[str, int] = {}
         self._last_alarm: tuple[str, int] | None = None
         self._step_s = math.nan
@@ -74,7 +78,13 @@ class Watch:
             interrupted=told.interrupted,
             steps=max(1, told.steps),
         )
-        return self._counted(self.detector.feed(point))
+        return self._counted([self._explained(each) for each in self.detector.feed(point)])
+
+    def _explained(self, alarm: Alarm) -> Alarm:
+        if self.explainer is None:
+            return alarm
+        begun_at = self.detector.begun_at
+        return self.explainer.explained(alarm, restarted=bool(begun_at) and alarm.began_step == begun_at)
 
     def waited(self, waited_s: float) -> list[Alarm]:
         """Take in that no line of a step came for some seconds; return the alarm of a stall."""

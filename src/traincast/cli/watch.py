@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from traincast import api, report
+from traincast.cli.completion import known
 from traincast.cli.terminal import complain, flush, print_document, print_line
 
 SLOWER = 4
@@ -17,6 +18,18 @@ FORGIVEN = 30
 
 @click.command(name="watch")
 @click.argument("log", type=click.Path(path_type=Path, allow_dash=True))
+@click.option(
+    "--job",
+    metavar="JOB",
+    shell_complete=known(),
+    help="What runs: a job file, a script or settings, a result.json. Alarms are then explained by its forecasts.",
+)
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE",
+    shell_complete=known("cluster", "gpu"),
+    help="Where it runs (default: what the job says, else h100, an assumption).",
+)
 @click.option("--once", is_flag=True, help="Read to the end and stop: exit 4 after an alarm of speed, else 0.")
 @click.option("--json", "as_json", is_flag=True, help="Print each alarm as a line of JSON and nothing else.")
 @click.option("--on-alarm", metavar="COMMAND", help="Run this in a shell for each alarm, which it gets as JSON.")
@@ -31,6 +44,8 @@ FORGIVEN = 30
 @click.option("--seq-length", type=click.IntRange(1), help="Tokens of a sequence, likewise.")
 def command(
     log: Path,
+    job: str | None,
+    cluster: str | None,
     once: bool,
     as_json: bool,
     on_alarm: str | None,
@@ -50,7 +65,7 @@ def command(
     """
     said = {"gpus": gpus, "global_batch": global_batch, "seq_length": seq_length}
     slower = False
-    for alarm in api.watch(log, once=once, openmetrics=openmetrics, **said):
+    for alarm in api.watch(log, job=job, cluster=cluster, once=once, openmetrics=openmetrics, **said):
         slower = slower or alarm.of_speed
         document = report.encode_line(report.alarm_to_dict(alarm))
         if as_json:

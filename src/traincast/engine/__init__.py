@@ -21,12 +21,12 @@ numba is imported and its cache loaded, which takes half a second. What ran befo
 _COUNTED_TO = 40
 """Operations, in so many of these, from which on chains are not counted: long ones are no longer than that."""
 
-_SEVERAL = 10
-"""Steps that a process simulates at least where its engine is ``several``."""
+_SEVERAL = 3
+"""Steps as long as one that a process simulates at least where its engine is ``several``: others may be shorter."""
 
 ENGINES = ("auto", "several", "fast", "reference", "kernel")
 """``auto`` goes by the program alone, for a process that simulates one step, ``several`` for one that simulates
-ten or more; ``fast`` is the kernel where numba is installed, which pays where a process simulates many. All agree bit
+some; ``fast`` is the kernel where numba is installed, which pays where a process simulates many. All agree bit
 for bit."""
 
 

@@ -39,6 +39,7 @@ class ExpertExchange(
         "shared_expert_overlap": "moe_shared_expert_overlap",
         "paged_stash": "moe_paged_stash",
         "imbalance": "expert_imbalance",
+        "routing": "moe_routing",
     },
 ):
     """How tokens get to their experts and back."""
@@ -61,11 +62,18 @@ class ExpertExchange(
     """Whether permuting tokens is."""
     imbalance: float = 1.0
     """Tokens of the busiest expert rank over the mean, in every exchange."""
+    routing: str = "balanced"
+    """How tokens are spread over experts: one of `traincast.model.routing.ROUTINGS`."""
 
     @property
     def dispatch(self) -> Dispatch:
         """What the blocks of experts read of it."""
-        return Dispatch(dispatcher=self.dispatcher, dtype=self.dispatch_dtype, imbalance=self.imbalance)
+        return Dispatch(
+            dispatcher=self.dispatcher,
+            dtype=self.dispatch_dtype,
+            imbalance=self.imbalance,
+            consecutive=self.routing == "consecutive",
+        )
 
     @property
     def hides_exchanges(self) -> bool:
@@ -123,6 +131,7 @@ def decide_experts(request: JobRequest, decided: Decisions, parallel: Parallel, 
         delay_wgrad=bool(matters and overlaps and delays),
         shared_expert_overlap=matters and _shared_experts_overlap(request, decided, others=bool(overlaps)),
         imbalance=_decide_imbalance(request, decided, parallel),
+        routing=request.moe_routing or "balanced",
         paged_stash=bool(request.moe_paged_stash),
         fused_router=framework.fused_router if request.fused_router is None else request.fused_router,
         fused_permute=framework.fused_permute if request.fused_permute is None else request.fused_permute,
@@ -162,6 +171,9 @@ def _decide_imbalance(request: JobRequest, decided: Decisions, parallel: Paralle
         brief = f"moe_routing {routing}: the busiest of ep {ep} expert ranks gets {busiest:.2f} x the mean tokens"
         decided.note(f"{routing}-routing", f"{brief}, {_why(request, tokens)}", brief=brief)
         return busiest
+    if routing == "consecutive":
+        text = "moe_routing consecutive: experts are taken in their order, so that those of a token are on few ranks"
+        decided.note("consecutive-routing", text)
     if given == 1 and routing is None:
         natural = busiest_rank(experts.experts, experts.topk, ep)
         text = (

@@ -55,7 +55,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         score_passes=_score_passes(job),
         cp_kind=job.communication.cp_kind,
         adapters=job.finetuning.adapters,
-        dispatch=experts.dispatch,
+        dispatch=replace(experts.dispatch, router_weights=framework.sends_router_weights),
         ranks_per_node=ranks_per_node,
         fused_elementwise=framework.fused_elementwise,
         eager_layers=framework.eager_layers and precision.dtype not in ("fp32", "tf32"),

@@ -56,6 +56,10 @@ class Dispatch(Struct, frozen=True, kw_only=True):
     """Type in which they are sent out, one of `DISPATCH_DTYPES`; they come back in 16 bits."""
     imbalance: Number = 1.0
     """Tokens of the busiest expert rank over the mean."""
+    router_weights: bool = False
+    """Whether the router's weights follow copies of tokens by an exchange of their own."""
+    consecutive: bool = False
+    """Whether a token's experts are those after the experts of the token before (`traincast.model.routing`)."""
 
     @property
     def kind(self) -> Dispatcher:

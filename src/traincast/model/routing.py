@@ -11,13 +11,18 @@ from document to document as much as at initialisation, for that is what experts
 its documents, so that the fewer tokens are in it the more unequal it is, down to a single one.
 """
 
-from math import sqrt
+from collections.abc import Sequence
+from math import gcd, sqrt
 
 from traincast.shipped import constant
 
-ROUTINGS = ("balanced", "trained", "natural")
+ROUTINGS = ("balanced", "trained", "natural", "consecutive")
 """``balanced``: each expert gets as many tokens; ``trained``: a router that a loss or a bias has balanced, as after the
-first thousand steps; ``natural``: one that nothing balances, as at initialisation."""
+first thousand steps; ``natural``: one that nothing balances, as at initialisation; ``consecutive``: a gate that
+gives each token the experts after those of the token before, as of benchmarks: those of a token are on few ranks.
+
+Sources: NVIDIA-NeMo/Automodel, components/moe/layers.py (FakeBalancedGate); pytorch/torchtitan, models/moe
+(_debug_force_load_balance). Megatron-LM's --moe-router-force-load-balancing draws experts at random: ``balanced``."""
 
 POPULARITY_DEVIATION = 1.0
 """Standard deviation of the logarithm of an expert's popularity.
@@ -71,6 +76,16 @@ def busiest_rank(experts: int, topk: int, ep: int, deviation: float = POPULARITY
     if ep == 1 or topk == experts:
         return 1.0
     return constant(_busiest_of_draws, experts, topk, ep, deviation)
+
+
+def consecutive_places(topk: int, place_E: Sequence[int]) -> float:
+    """Return the mean number of places that a token's experts are on, where tokens take experts in their order.
+
+    `place_E` is the place of each expert. Tokens start at multiples of topk, all around.
+    """
+    experts = len(place_E)
+    starts = range(0, experts, gcd(experts, topk))
+    return sum(len({place_E[(start + at) % experts] for at in range(topk)}) for start in starts) / len(starts)
 
 
 def _busiest_of_draws(experts: int, topk: int, ep: int, deviation: float) -> float:

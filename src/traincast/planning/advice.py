@@ -17,7 +17,8 @@ def advice_of_plan(plan: Plan) -> tuple[Advice, ...]:
     """Return what to change of the layout to run, in order; nothing where its cluster cannot be loaded again."""
     request, study = replace(plan.asked.request, **plan.best[0].layout.request()), Study()
     try:
-        setting = Setting(cluster=load_cluster(plan.asked.cluster))
+        # Some ten steps are simulated.
+        setting = Setting(cluster=load_cluster(plan.asked.cluster), engine="several")
         job = resolve_job(request, setting.cluster)
         result, done = forecast_step(job, setting, allow_oom=True, study=study)
     except TraincastError:

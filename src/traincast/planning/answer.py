@@ -10,7 +10,7 @@ from traincast.diagnostics import Note
 from traincast.job.levels import BEST
 from traincast.job.request import JobRequest
 from traincast.planning.changes import Start
-from traincast.planning.layout import Layout
+from traincast.planning.layout import Estimate, Layout
 from traincast.planning.sensitivity import Sensitivity
 from traincast.planning.tuning import Effort, Switched
 from traincast.simulation.columns import Table, table_of
@@ -74,14 +74,6 @@ class Choice(Struct, frozen=True, kw_only=True):
         parts = self.result.breakdown_s
         shares = [(key, parts[key] / self.step_s) for key in BREAKDOWN_KEYS if parts[key] > 0]
         return tuple(sorted(shares, key=lambda each: -each[1]))
-
-
-class Estimate(Struct, frozen=True, kw_only=True):
-    """A layout by the closed forms of the screen alone."""
-
-    layout: Layout
-    step_s: float
-    peak_bytes: float
 
 
 class Asked(Struct, frozen=True, kw_only=True):

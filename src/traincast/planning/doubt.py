@@ -31,6 +31,8 @@ that no other source has are 5.5 % from the middle of the others of their family
 between is a deviation of 7.9 % (`studies/published_settings.py --distances`)."""
 CAUTION = 0.8416
 """Deviations that a normal distribution exceeds in one of five cases."""
+FORGIVEN = math.exp(CAUTION * (math.hypot(OWN_DEVIATION, UNPUBLISHED_DEVIATION) - OWN_DEVIATION))
+"""How much longer, as a factor, the step of a layout may be that is preferred to one with unpublished settings."""
 
 
 def drawn_steps(finalists: Sequence[Finalist]) -> FloatArray:

@@ -1,6 +1,6 @@
 """A layout: everything of a job that is not what is trained, on what, and how much of it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -95,6 +95,18 @@ class Layout(Struct, frozen=True, kw_only=True):
         if self.recompute_method == "uniform":
             return f"recompute full, groups of {self.recompute_layers}"
         return "recompute full" + (f", {self.recompute_layers} layers" if self.recompute_layers else "")
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """A layout by the closed forms of the screen alone."""
+
+    layout: Layout
+    step_s: float
+    peak_bytes: float
+
+
+Estimated = Callable[[tuple[Estimate, ...]], None]
+"""Who is handed layouts as they are estimated."""
 
 
 def software_text(layout: Layout) -> str:

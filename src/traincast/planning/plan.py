@@ -16,13 +16,13 @@ from traincast.job.frameworks import Framework, framework_of_year, load_framewor
 from traincast.job.job import Job
 from traincast.job.levels import BEST, LEVELS
 from traincast.job.request import JobRequest
-from traincast.job.resolve import resolve_job
-from traincast.planning.answer import Asked, Choice, Estimate, Plan, WhyNot
+from traincast.planning.answer import Asked, Choice, Plan, WhyNot
 from traincast.planning.changes import start_of
 from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
 from traincast.planning.explain import explain
 from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
-from traincast.planning.layout import Layout
+from traincast.planning.forecasts import Forecasts
+from traincast.planning.layout import Estimate, Estimated, Layout
 from traincast.planning.options import PlanOptions
 from traincast.planning.pareto import pareto
 from traincast.planning.remedies import nothing_divides, nothing_fits
@@ -33,18 +33,22 @@ from traincast.planning.tuning import Effort, reached, settled, tuned_further
 from traincast.progress import part
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast_step
-from traincast.simulation.job_step import JobStep
-from traincast.simulation.reproducible import with_run
-from traincast.simulation.result import Result
 from traincast.simulation.step import Setting
 from traincast.simulation.study import Study
 from traincast.units import format_share, format_size
 
 
-def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = None, had: Job | None = None) -> Plan:
+def plan(
+    request: JobRequest,
+    setting: Setting,
+    options: PlanOptions | None = None,
+    had: Job | None = None,
+    estimated: Estimated | None = None,
+) -> Plan:
     """Return the best layouts for what a request leaves open; what it says is fixed.
 
-    `had` is a job that one has: the plan then says what changes of its layout save.
+    `had` is a job that one has: the plan then says what changes of its layout save. `estimated` is handed layouts
+    that fit as they are found; what it raises ends the plan.
 
     Raises
     ------
@@ -55,14 +59,12 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     """
     options, request = options or PlanOptions(), _checked(request)
     level, request = request.tuned or options.tuned, replace(request, tuned=None)
-    if setting.engine == "auto":
-        setting = replace(setting, engine="several")
     usable = usable_bytes(setting.cluster.gpu.memory_bytes)
     space = _space(request, setting, options, level)
     screen = Screen(space, setting, limit := _limit_bytes(usable, space, options))
-    screened = _screened(screen, remedies=options.remedies)
+    screened = _screened(screen, estimated, remedies=options.remedies)
     study = Study()
-    simulate = partial(_simulated, request, setting, study)
+    simulate = Forecasts(request, setting, study)
     finalists = _finalists(screened, simulate, options.finalists)
     if level == BEST:
         finalists = (*tuned_further(finalists[0], space, limit, simulate), *finalists)
@@ -71,7 +73,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     chosen, switches = settled(next(each for each in finalists if each.layout == first), space, limit, simulate)
     finalists = tuple(chosen if each.layout == first else each for each in finalists)
     best, *_ = choices = _with_first(chosen.layout, judged(finalists))
-    before = None if had is None else forecast_step(had, setting, allow_oom=True, study=study)
+    before = None if had is None else forecast_step(had, simulate.setting, allow_oom=True, study=study)
     mean, largest = disagreement(finalists)
     return Plan(
         model=request.model.name,
@@ -96,7 +98,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         estimated=_estimates(screened),
         explained=tuple(explain(screen, each, best, simulate) for each in options.explain),
         start=None if had is None or before is None else start_of(screen, had, before, usable, simulate),
-        sensitivities=sensitivities(request, best.layout, setting, best.step_s, study),
+        sensitivities=sensitivities(request, best.layout, simulate.setting, best.step_s, study),
         asked=Asked(request=request, model=request.model.name, cluster=setting.cluster.name),
         assumptions=tuple(_assumptions(request, space, usable, limit)),
         warnings=(),
@@ -115,13 +117,13 @@ def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen:
     level, request = request.tuned or options.tuned, replace(request, tuned=None)
     space = _space(request, setting, options, level)
     screen = Screen(space, setting, _limit_bytes(usable_bytes(setting.cluster.gpu.memory_bytes), space, options))
-    return explain(screen, options.explain[0], chosen, partial(_simulated, request, setting, Study()))
+    return explain(screen, options.explain[0], chosen, Forecasts(request, setting, Study()))
 
 
-def _screened(screen: Screen, *, remedies: bool) -> Screened:
+def _screened(screen: Screen, estimated: Estimated | None, *, remedies: bool) -> Screened:
     """Return what a screen finds; where that is nothing, say why, and with `remedies` what would do."""
     try:
-        screened = screen.run()
+        screened = screen.run(estimated=estimated)
     except InfeasibleError as error:
         raise nothing_divides(screen, error, looks=remedies) from None
     if not screened.layouts:
@@ -145,13 +147,6 @@ def _efforts(screen: Screen, screened: Screened, best: Choice, level: str, simul
 def _with_first(layout: Layout, choices: Sequence[Choice]) -> tuple[Choice, ...]:
     """Return choices with the layout to run before the others: what was settled of it does not unseat it."""
     return tuple(sorted(choices, key=lambda each: each.layout != layout))
-
-
-def _simulated(request: JobRequest, setting: Setting, study: Study, layout: Layout) -> tuple[Result, JobStep]:
-    """Return the forecast of a layout of a request."""
-    laid_out = replace(request, **layout.request())
-    result, done = forecast_step(resolve_job(laid_out, setting.cluster), setting, allow_oom=True, study=study)
-    return with_run(result, laid_out, setting, allow_oom=True), done
 
 
 def _finalists(screened: Screened, simulate: Simulate, count: int) -> tuple[Finalist, ...]:

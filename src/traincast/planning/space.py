@@ -259,19 +259,26 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
                 return False
         return not known.groups_of_stages or vpp == 1 or microbatches % pp == 0
 
-    def allows(self, job: Job, variant: Variant, recompute: Recompute | None = None) -> bool:
-        """Say whether the framework lets a pipeline run with the settings of a way of execution, and recompute so."""
-        if variant.ideal:
-            return True
-        settings = (*variant.ways, *variant.software, ("moe_dispatcher", variant.moe_dispatcher))
-        known = {name: value for name, value in job_facts(job, self.cluster).items() if name not in _DECIDED_LATER}
-        known |= self._zero(job.parallel.replicas)
-        if recompute is not None:
-            known |= {**asdict(recompute), "recompute_modules": recompute.recomputed_modules}
-        return self.software.allows(settings, known)
+    def allows(self, job: Job, variant: Variant) -> bool:
+        """Say whether the framework lets a pipeline run with the settings of a way of execution."""
+        return variant.ideal or self.software.allows(_settings_of(variant), self._known(job))
 
-    def recomputes(self, job: Job) -> tuple[Recompute, ...]:
-        """Return what the backward pass of jobs with this pipeline and execution may recompute."""
+    def recomputes(self, job: Job, variant: Variant) -> tuple[Recompute, ...]:
+        """Return what the backward pass of jobs with this pipeline may recompute with a way of execution."""
+        settings, known = _settings_of(variant), self._known(job)
+        return tuple(
+            each
+            for each in self._every_recompute(job)
+            if self.software.allows(settings, {**known, **asdict(each), "recompute_modules": each.recomputed_modules})
+        )
+
+    def _known(self, job: Job) -> dict[str, Any]:
+        """Return the facts of a pipeline that its layouts share."""
+        known = {name: value for name, value in job_facts(job, self.cluster).items() if name not in _DECIDED_LATER}
+        return known | self._zero(job.parallel.replicas)
+
+    def _every_recompute(self, job: Job) -> tuple[Recompute, ...]:
+        """Return what the backward pass of jobs with this pipeline may recompute."""
         most_layers = job.pipeline.most_layers
         kinds = self.among("recompute", ("none", "selective", "full"))
         found = [Recompute()] if "none" in kinds else []
@@ -478,6 +485,10 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         }
         able["all_gather"] = able["ring"]
         return tuple(kind for kind in self.among("cp_kind", usual) if able[kind])
+
+
+def _settings_of(variant: Variant) -> Settings:
+    return (*variant.ways, *variant.software, ("moe_dispatcher", variant.moe_dispatcher))
 
 
 def _refused(module: str, job: Job) -> bool:

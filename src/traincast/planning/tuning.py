@@ -4,7 +4,10 @@ Which option of some axes is best hardly depends on how a layout splits the work
 core): these are tried on the fastest layout alone, one after the other, as long as each saves something.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -14,7 +17,7 @@ from traincast.errors import TraincastError
 from traincast.job.condition_facts import job_facts
 from traincast.job.fields import FIELDS
 from traincast.job.switches import Switch, allowed
-from traincast.planning.doubt import cautious_s
+from traincast.planning.doubt import FORGIVEN, cautious_s
 from traincast.planning.finalists import Finalist, Simulate, simulated
 from traincast.planning.layout import Layout
 from traincast.planning.screen.blocks import Key
@@ -63,20 +66,24 @@ class Switched(Struct, frozen=True, kw_only=True):
 
 
 def reached(screen: Screen, screened: Screened, best: Layout, level: str, simulate: Simulate) -> Effort:
-    """Return what a level of effort reaches on the layouts that a screen kept, the best and some others simulated.
+    """Return what a level of effort reaches on the layouts that a screen kept, the best and one other simulated.
 
     Those are the fastest, and the fastest for less memory; where none of them fits with less effort, all are tried.
     Of what is simulated it is the layout whose step is least as a cautious forecast has it, as a plan chooses.
     """
-    of_level = Screen(replace(screen.space, tuned=level), screen.setting, screen.limit_bytes)
+    of_level = dataclasses.replace(screen, space=replace(screen.space, tuned=level))
+    # Less effort makes no layout faster.
+    kept, least_s = len(screened.layouts), dict[Key, float]()
+    for place in dict.fromkeys((*range(kept)[:_KEPT], *range(kept)[-_KEPT:])):
+        key = _key(screened.layouts[place])
+        least_s[key] = min(screened.step_s[place], least_s.get(key, math.inf))
+    least_s.setdefault(_key(best), screened.step_s[0])
     # How large a microbatch may be depends on what software keeps in memory.
-    kept = {
-        (degrees, size, schedule, vpp)
-        for degrees, _, schedule, vpp in map(_key, (*screened.layouts[:_KEPT], *screened.layouts[-_KEPT:]))
-        for size in screen.space.micro_batches(degrees.dp)
-    }
-    found = _fastest(of_level, {_key(best), *kept}, simulate) or _fastest(of_level, None, simulate)
-    chosen = min(found, key=cautious_s, default=None)
+    for degrees, _, schedule, vpp in tuple(least_s):
+        for size in screen.space.micro_batches(degrees.dp):
+            least_s.setdefault((degrees, size, schedule, vpp), math.inf)
+    some = partial(of_level.run_some, least_s, longest=FORGIVEN)
+    chosen = _fastest(some, simulate) or _fastest(of_level.run, simulate)
     if chosen is None:
         return Effort(level=level, layout=None, step_s=None, peak_bytes=None)
     return Effort(level=level, layout=chosen.layout, step_s=chosen.step_s, peak_bytes=chosen.peak_bytes)
@@ -87,11 +94,13 @@ def _key(layout: Layout) -> Key:
     return degrees, layout.micro_batch, layout.schedule, layout.vpp
 
 
-def _fastest(screen: Screen, wanted: Collection[Key] | None, simulate: Simulate) -> Sequence[Finalist]:
+def _fastest(screened: Callable[[int], Screened], simulate: Simulate) -> Finalist | None:
+    """Return the layout that a cautious forecast has fastest, of the best few of a screen; None where none can run."""
     try:
-        return simulated(screen.run(keep=_SIMULATED, wanted=wanted), simulate, _SIMULATED)
+        found = simulated(screened(_SIMULATED), simulate, _SIMULATED)
     except TraincastError:
-        return ()
+        return None
+    return min(found, key=cautious_s, default=None)
 
 
 def tuned_further(best: Finalist, space: Space, limit_bytes: float, simulate: Simulate) -> tuple[Finalist, ...]:

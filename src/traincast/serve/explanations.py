@@ -74,7 +74,7 @@ class ExplanationShown(Struct, frozen=True, kw_only=True):
     stragglers: tuple[dict[str, object], ...] = ()
     suggestions: tuple[SuggestionShown, ...] = ()
     """What-ifs worth a try, with what each saves."""
-    timeline: bool = False
+    has_timeline: bool = False
     reading: PastedJob | None = None
     """Of a job, and of a log that says its arguments: what to open in a form."""
     assumptions: tuple[NoteShown, ...] = ()
@@ -94,9 +94,9 @@ def _explained(asked: FilesRecord, bench: "Workbench") -> ExplanationShown:
     tops = _tops(asked.files)
     path = Path(tops[0])
     if len(tops) == 1 and api.is_result(path):
-        result = api.load_result(path)
-        result, why_not = api.with_operations(result, engine=bench.engine)
-        return _of_step("result", result, _inspected(asked.files), bench, why_not)
+        result, why_not = api.with_operations(api.load_result(path), engine=bench.engine)
+        of_it = [each for each in asked.files if each.endswith(".json")]
+        return _of_step("result", result, _inspected(of_it[:1]), bench, why_not)
     found = _inspected(asked.files)
     formats = {each.format for each in found}
     if formats == {"job"}:
@@ -193,7 +193,7 @@ def _of_step(
         sections=sections_shown(report.print_result, result, analysed=True),
         stragglers=tuple(msgspec.to_builtins(each) for each in result.stragglers),
         suggestions=suggestions_of(result),
-        timeline=has_timeline,
+        has_timeline=has_timeline,
         assumptions=assumptions,
         warnings=warnings,
     )

@@ -129,7 +129,7 @@ def _answers(basis: Basis, table: FactorTable) -> dict[str, float]:
         **classes,
         "new chip": compute * (("chip", chip_of(basis.gpu)) not in table.seen),
         "new architecture": compute * (basis.gpu.architecture not in _architectures(table)),
-        "new code": compute * (basis.kin not in _kin(table)),
+        "new code": compute * (not _knows_code(basis, table)),
         "choices": math.sqrt(basis.choices),
         "small": basis.small,
         "context": basis.context,
@@ -211,9 +211,12 @@ def _left(key: Key, table: FactorTable) -> float:
     return left**2 * (TOGETHER**2 + (1 - TOGETHER**2) * (left / prior) ** 4)
 
 
-def _kin(table: FactorTable) -> set[str]:
-    """Return whose code the frameworks share that runs were fitted to."""
-    return {load_framework(name).kin for level, name in table.seen if level == "framework"}
+def _knows_code(basis: Basis, table: FactorTable) -> bool:
+    """Say whether runs were fitted to a framework that shares code with that of a forecast, most often that one."""
+    names = sorted(
+        (name for level, name in table.seen if level == "framework"), key=lambda each: each != basis.framework
+    )
+    return any(load_framework(name).kin == basis.kin for name in names)
 
 
 def _architectures(table: FactorTable) -> set[str | None]:

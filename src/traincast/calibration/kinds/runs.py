@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
 
 from traincast.calibration.kind import (
     KINDS,
@@ -22,6 +20,7 @@ from traincast.calibration.kind import (
 )
 from traincast.calibration.run_factors import Forecast, forecast_runs, without_each
 from traincast.calibration.run_jobs import SHAPE_COLUMNS
+from traincast.calibration.run_memory import RunMemory, memory_of_run
 from traincast.calibration.runs import GROUPINGS as LABELS
 from traincast.calibration.runs import (
     HARD,
@@ -31,19 +30,15 @@ from traincast.calibration.runs import (
     holds_memory,
     holds_steps,
     is_fitted,
-    job_of_run,
     precision_class,
     read_runs,
 )
 from traincast.calibration.tables import MeasurementTable, Skipped
 from traincast.diagnostics import Note
-from traincast.errors import InfeasibleError, TraincastError
+from traincast.errors import TraincastError
 from traincast.estimate.factors import FactorTable, factors_on, shipped_factors
-from traincast.estimate.memory import JobMemory, StageMemory, fits
 from traincast.estimate.memory.fits import REFUSED_ABOVE
-from traincast.job.job import Job
 from traincast.job.parallel import DEGREES
-from traincast.schedules.schedule import planned
 from traincast.units import format_share
 
 BOARD = "board"
@@ -55,8 +50,6 @@ GROUPINGS = (BOARD, FIT, "moe", "precision", "gpu", "chip", "framework", "source
 LEAVES_OUT = ("family", "source", "chip", "source+chip", "framework", "model")
 """What can be left out of the fit; of two, rows that share both."""
 MEMORY_GROUPINGS = ("source", "gpu", "model", "framework")
-HOST_AHEAD = "host_ahead"
-"""Column of what is known of a run's launches: ``false`` where the GPUs mostly waited for the host or the network."""
 ONE_DEVIATION = 0.68
 """Share of a normal distribution within one standard deviation."""
 _OUTCOMES = {"ok": "ran", "crashed": "crashed"}
@@ -208,51 +201,6 @@ def _ratios(rows: Sequence[MeasuredRun], predicted: FloatArray) -> Iterator[Rati
             measured = [(second.measured_s or np.nan) / (first.measured_s or np.nan) for first, second in pairs]
             forecast = [step_s[second.id] / step_s[first.id] for first, second in pairs]
             yield Ratios(name, np.array(measured, np.float64), np.array(forecast, np.float64))
-
-
-class RunMemory(Struct, frozen=True):
-    """What is predicted of one run."""
-
-    stage: StageMemory | None
-    """Memory of the stage that is printed; None where the layout cannot be run at all."""
-    meaning: str
-    """``allocated``, ``reserved`` or ``device``."""
-    fits: bool
-    """Whether every stage fits, taking the memory model at its word."""
-    refused: bool
-    """Whether a forecast would refuse it: it cannot be run, or fitting is very unlikely."""
-    reason: str = ""
-    """Why it cannot be run, or what it lacks."""
-
-    @property
-    def peak_bytes(self) -> float:
-        """The peak in the source's meaning."""
-        if self.stage is None:
-            return float("nan")
-        return {"allocated": self.stage.allocated, "reserved": self.stage.reserved}.get(self.meaning, self.stage.peak)
-
-
-def memory_of_run(run: MeasuredRun) -> RunMemory:
-    """Return the memory of a measured run; a `TraincastError` if the run cannot be described."""
-    try:
-        job = job_of_run(run)
-    except InfeasibleError as error:
-        return RunMemory(None, run.memory_kind, False, True, str(error))
-    if run.cells.get(HOST_AHEAD) == "false":
-        job = without_waiting(job)
-    parallel = job.parallel
-    plan = planned(job.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
-    memory = JobMemory(job, plan)
-    stages = memory.stages
-    printed = stages[0] if run.first_stage_memory else max(stages, key=lambda stage: stage.peak)
-    verdict = fits(memory, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)
-    return RunMemory(printed, run.memory_kind, verdict.fits, verdict.refused, "" if verdict.fits else verdict.text)
-
-
-def without_waiting(job: Job) -> Job:
-    """Return a job whose host is not ahead of its GPUs, so that nothing waits for them."""
-    policy = replace(job.framework.memory, waiting_tensors=0)
-    return replace(job, framework=replace(job.framework, memory=policy))
 
 
 def predict_memory(table: MeasurementTable, request: Request) -> Predictions:

@@ -83,14 +83,15 @@ export class Assumptions {
   }
 
   one(each) {
+    const [, what, said] = each.text.match(NOT_GIVEN) ?? [];
     const worth = el("p", { class: "saving hint" });
     const others = el("p", { class: "row others" });
-    if (each.field) this.worth.set(each.field, { worth, others });
-    const known = each.field && this.app.fields.has(each.field);
-    const [, what, said] = each.text.match(NOT_GIVEN) ?? [];
+    const field = each.field ?? what?.replaceAll(" ", "_");
+    const known = this.app.fields.has(field);
+    if (known) this.worth.set(field, { worth, others });
     const text = what ? el("p", {}, el("strong", {}, spaced(what)), " ", said) : el("p", {}, each.text);
     return el("li", {}, el("div", { class: "choice" }, text, others), worth,
-      known ? button("Set", () => this.app.focusField(each.field), { class: "small", "aria-label": `Set ${labelOf(each.field)}` }) : el("span"));
+      known ? button("Set", () => this.app.focusField(field), { class: "small", "aria-label": `Set ${labelOf(field)}` }) : el("span"));
   }
 
   /** Ask what the assumed values may cost: the step with each other value. */
@@ -104,7 +105,7 @@ export class Assumptions {
   tell({ field, may_cost: cost, others = [] }) {
     const places = this.worth.get(field);
     if (!places) return;
-    write(places.worth, cost?.value ? `up to ${cost.text}` : "");
+    write(places.worth, cost?.value ? `up to ${cost.text} of the step` : "");
     const possible = others.filter((each) => each.difference);
     put(places.others, possible.map(({ value, difference }) => button(`${valueText(value)} ${difference.text}`, () => apply(this.app, { [field]: value }, `${labelOf(field)} is ${valueText(value)}.`),
       { class: "small other", "aria-label": `${labelOf(field)} ${valueText(value)} instead: step ${difference.text}` })));

@@ -3,7 +3,8 @@
 import { Advice, Assumptions } from "./advice.js";
 import { Breakdown, Headline, Memory, WholeRun, Words } from "./forecast_parts.js";
 import { TimelineCard } from "./timeline_card.js";
-import { button, card, copy, el, empty, failure, put, speak, toast } from "./ui.js";
+import { labelOf } from "./fields.js";
+import { button, card, copy, el, empty, failure, put, speak, toast, whatIsWrong } from "./ui.js";
 
 const QUIET_MS = 20; // how long a change may be followed by another one
 const AFTER_MS = 500; // what takes longer waits until nothing changes
@@ -97,8 +98,9 @@ class Forecast {
     this.app.emit("wrong", error);
     const tell = () => {
       this.problem.hidden = false;
+      const shown = /^allow_oom/.test(error.hint ?? "") ? { ...error, message: whatIsWrong(error), hint: "" } : error; // a button says it
       const choose = button("Choose a model", () => this.app.focusField("model"), { class: "main" });
-      put(this.problem, error.kind === "empty" ? empty(error.message, error.hint, choose) : failure(error, this.waysOut(error)));
+      put(this.problem, error.kind === "empty" ? empty(error.message, error.hint, choose) : failure(shown, this.waysOut(error)));
     };
     this.wrongSoon = setTimeout(tell, this.numbers.hidden ? 0 : CALM_MS);
   }
@@ -109,12 +111,20 @@ class Forecast {
     if (error.status === undefined || error.status >= 500) return [button("Try again", again, { class: "main" })];
     const { app } = this;
     return [
+      freeing(error, app.fields).map(({ name, value, size }) => button(`${labelOf(name)} ${value} frees ${size}`, () => app.change({ [name]: value }))),
       app.fields.has(error.where) ? button(`Go to ${error.where.replaceAll("_", " ")}`, () => app.focusField(error.where)) : null,
       error.kind === "infeasible" ? button("Find layouts that fit", () => app.go("plan"), { class: "main" }) : null,
       error.kind === "infeasible" && error.unit === "bytes" ? button("Forecast it all the same", () => { app.change({ allow_oom: "on" }); toast("It is forecast as if memory were enough."); }) : null,
       app.store.past.length ? button("Undo", () => app.store.undo()) : null,
     ];
   }
+}
+
+const FREES = /(?:^|[,;] )(\w+) ([\w.-]+) frees ([\d.,]+ \w+)/g;
+
+/** Return the changes of a job that does not fit which its message names, each a field with its value. */
+function freeing({ message }, fields) {
+  return [...message.matchAll(FREES)].map(([, name, value, size]) => ({ name, value, size })).filter(({ name }) => fields.has(name));
 }
 
 export default {

@@ -83,12 +83,16 @@ export function empty(title, what, ...actions) {
 /** What is wrong, without what to do about it, which is said on a line of its own. */
 export const whatIsWrong = ({ message, hint }) => (hint && message.endsWith(`; ${hint}`) ? message.slice(0, -hint.length - 2) : message);
 
-/** An error as people can use it: what, where, what to do. */
+/** An error as people can use it: what, then each thing to know about it on a line, then what to do. */
 export function failure(error, ...actions) {
-  const where = error.where && !error.message.includes(error.where) ? el("p", { class: "hint" }, error.where) : null;
-  return el("div", { class: "failure", role: "alert" }, el("div", { class: "failure-said" }, el("p", { class: "empty-title" }, whatIsWrong(error)),
-    where, error.hint ? el("p", {}, `${error.hint[0].toUpperCase()}${error.hint.slice(1)}.`) : null), el("p", { class: "row" }, actions));
+  const [first, ...rest] = whatIsWrong(error).split("; ");
+  const [, title, why] = first.match(/^(.+?) \((.+)\)$/) ?? [null, first, null];
+  const lines = [why, ...rest, error.where && !error.message.includes(error.where) ? error.where : null, error.hint].filter(Boolean);
+  return el("div", { class: "failure", role: "alert" }, el("div", { class: "failure-said" }, el("p", { class: "empty-title" }, sentence(title, "")),
+    lines.map((line) => el("p", {}, sentence(line)))), el("p", { class: "row" }, actions));
 }
+
+const sentence = (text, end = ".") => `${text[0].toUpperCase()}${text.slice(1)}${end && !/[.!?]$/.test(text) ? end : ""}`;
 
 /** A coloured square before a name of a part. */
 export const chip = (colour) => el("span", { class: "chip", "aria-hidden": "true", style: { background: colour } });

@@ -19,10 +19,12 @@ from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Experts, Model
 from traincast.model.numbers import Number, ceil_div, choose, rounded, smaller
+from traincast.model.routing import consecutive_places
 
 IN_LOOP = ("kind", "expert_loop")
 """Option of kernels that a loop over the experts launches."""
 
+_COUNT_BYTES = 8
 _SCORE_BYTES = 4
 """Routers compute in fp32; their scores and probabilities are kept."""
 
@@ -125,8 +127,10 @@ class MoeMlp(Struct, frozen=True):
             # With their gradients on the way back of the backward pass, which has as many bytes.
             places = smaller(share.ep, ceil_div(execution.ranks_per_node, share.etp))
             sent = sent + _SCORE_BYTES * places * ceil_div(experts.experts, share.ep)
+        weights = self._over_ep(share, "out", _SCORE_BYTES) if execution.dispatch.router_weights else ()
         there_and_back = (
             *self._over_ep(share, "out", sent),
+            *(weights if dispatcher.sends == "copies" else ()),
             *self._over_ep(share, "back", width * execution.element_bytes),
         )
         # Without sequence parallelism every rank needs the tokens of all again after the experts, and their gradients
@@ -148,7 +152,7 @@ class MoeMlp(Struct, frozen=True):
             name="mlp.token_dispatcher",
             counts_as="experts",
             kernels=tuple(kernels),
-            forward=(*self._routing_map(share), *exchanges),
+            forward=(*self._routing_map(share), *self._counts(share), *exchanges),
             backward=exchanges,
             modules=("moe",),
         )
@@ -158,6 +162,14 @@ class MoeMlp(Struct, frozen=True):
         if not share.execution.dispatch.kind.dense_routing:
             return ()
         size = self.own_tokens(share) * share.ep * self.experts.experts * (share.ep > 1)
+        return (Exchange(group="ep", operation="all_gather", size_bytes=size),)
+
+    def _counts(self, share: Share) -> tuple[Exchange, ...]:
+        """Return the exchange of how many tokens come to each expert from every rank, where that is not fixed."""
+        kind, fixed = share.execution.dispatch.kind, self.experts.capacity_factor is not None
+        if kind.sends != "copies" or fixed:
+            return ()
+        size = _COUNT_BYTES * self.experts.experts * share.ep * share.etp * (share.ep > 1)
         return (Exchange(group="ep", operation="all_gather", size_bytes=size),)
 
     def _over_ep(self, share: Share, goes: str, token_bytes: Number) -> tuple[Exchange, ...]:
@@ -342,23 +354,29 @@ def _experts(model: Model, _layer: int) -> MoeMlp:
     return MoeMlp(model.experts)
 
 
-def nodes_of_token(experts: Experts, ep: int, etp: int, ranks_per_node: int, *, limited: bool = True) -> float | None:
+def nodes_of_token(
+    experts: Experts, ep: int, etp: int, ranks_per_node: int, *, limited: bool = True, consecutive: bool = False
+) -> float | None:
     """Return the expected nodes that a token's experts are on; None where one node holds all experts.
 
     `ep` ranks share the experts out, `etp` split each of them; `ranks_per_node` reach each other without the network.
-    Without `limited` it is as if no groups limited the routing.
+    Without `limited` it is as if no groups limited the routing; `consecutive` experts are of no groups.
     """
     each = experts.experts // ep
     node_E = tuple(at // each * etp // ranks_per_node for at in range(experts.experts))
     if len(set(node_E)) == 1:
         return None
+    if consecutive:
+        return consecutive_places(experts.topk, node_E)
     return expected_nodes(node_E, experts.topk, *((experts.groups, experts.group_topk) if limited else (1, 1)))
 
 
-def ranks_of_token(experts: Experts, ep: int) -> float:
+def ranks_of_token(experts: Experts, ep: int, *, consecutive: bool = False) -> float:
     """Return the expected expert ranks that a token's experts are on."""
     each = experts.experts // ep
     ranks_E = tuple(at // each for at in range(experts.experts))
+    if consecutive:
+        return consecutive_places(experts.topk, ranks_E)
     return expected_nodes(ranks_E, experts.topk, experts.groups, experts.group_topk)
 
 
@@ -397,8 +415,10 @@ def _places_reached(share: Share, experts: Experts) -> Number:
     ep_L, etp_L = np.broadcast_arrays(share.ep, share.etp)
     # Layouts are many, pairs of both degrees few.
     pairs, pair_L = np.unique(np.stack([ep_L.ravel(), etp_L.ravel()]), axis=1, return_inverse=True)
-    ranks = share.execution.ranks_per_node
+    ranks, order = share.execution.ranks_per_node, share.execution.dispatch.consecutive
     places = [
-        nodes_of_token(experts, int(ep), int(etp), ranks) or ranks_of_token(experts, int(ep)) for ep, etp in pairs.T
+        nodes_of_token(experts, int(ep), int(etp), ranks, consecutive=order)
+        or ranks_of_token(experts, int(ep), consecutive=order)
+        for ep, etp in pairs.T
     ]
     return np.array(places, dtype=np.float64)[pair_L].reshape(ep_L.shape) if ep_L.ndim else places[0]

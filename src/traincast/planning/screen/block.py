@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from traincast.planning.layout import Layout
+from traincast.planning.layout import Estimate, Layout
 from traincast.planning.screen.passes import Passes
 from traincast.planning.screen.peaks import Peaks, StageBytes
 from traincast.planning.screen.states import StateTimes
@@ -34,11 +34,11 @@ class BlockPart(Struct, frozen=True):
     rows: Rows
     overlaps: tuple[Overlaps, ...]
     step_s: FloatArray
-    """[O, K, Z, R]"""
+    """[O, K, Z, R]; nothing where none was worked out."""
     peak_bytes: FloatArray
     """[K, Z, R]"""
     shape: tuple[int, ...]
-    """That of the steps."""
+    """That of the steps, worked out or not."""
 
     def light(self) -> "BlockPart":
         """Return it without its arrays."""
@@ -71,17 +71,19 @@ class LayoutBlock(BlockTables, dict=True):
         return StageBytes(self)
 
     def parts(self, limit_bytes: float = math.inf) -> Iterator[BlockPart]:
-        """Work the block out, one stage of ZeRO after the other; shares of which no layout is below a limit are not."""
+        """Work the block out, one stage of ZeRO after the other.
+
+        Of neighbouring shares of which no layout is below a limit the steps are not: such a part has none.
+        """
         for ways, reshard in self._ways():
             peaks, steps = Peaks(self.held, ways, reshard=reshard), None
             for rows in ways.rows:
-                peak_bytes = peaks.peak_bytes(rows)
-                if not peak_bytes.min() < limit_bytes:
-                    continue
-                steps = steps or Steps(self, self.passes(ways.zero), self.states, ways, reshard=reshard)
-                overlaps = self._overlaps_of(ways, rows)
-                step_s = steps.step_s(rows, overlaps)
-                yield BlockPart(ways.zero, reshard, rows, overlaps, step_s, peak_bytes, step_s.shape)
+                peak_bytes, overlaps, step_s = peaks.peak_bytes(rows), self._overlaps_of(ways, rows), np.empty(0)
+                if peak_bytes.min() < limit_bytes:
+                    steps = steps or Steps(self, self.passes(ways.zero), self.states, ways, reshard=reshard)
+                    step_s = steps.step_s(rows, overlaps)
+                shape = (len(overlaps), *peak_bytes.shape)
+                yield BlockPart(ways.zero, reshard, rows, overlaps, step_s, peak_bytes, shape)
 
     def untimed(self) -> Iterator[BlockPart]:
         """Return the memory of the block alone, which takes a fraction of the time: its parts have no steps."""
@@ -116,6 +118,14 @@ class LayoutBlock(BlockTables, dict=True):
             reduced = space.switches("overlap_grad_reduce", able=replicated)
         gathered = space.switches("overlap_param_gather", able=zero in (1, 2))
         return tuple(Overlaps(one, other) for one in reduced for other in gathered)
+
+    def estimates(self, part: BlockPart, limit_bytes: float) -> Iterator[Estimate]:
+        """Yield the layouts of a part that fit, with their steps and peaks."""
+        peaks = np.broadcast_to(part.peak_bytes, part.shape).reshape(-1)
+        places = np.flatnonzero(peaks < limit_bytes)
+        steps = part.step_s.reshape(-1)[places]
+        for place, step_s, peak_bytes in zip(places.tolist(), steps.tolist(), peaks[places].tolist(), strict=True):
+            yield Estimate(layout=self.layout(part, place), step_s=step_s, peak_bytes=peak_bytes)
 
     def layout(self, part: BlockPart, place: int) -> Layout:
         """Return the layout at a place of the flat array of steps of a part."""

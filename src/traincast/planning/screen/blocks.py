@@ -31,11 +31,13 @@ class FamilyBlocks:
         pipelines = None if wanted is None else {(key[0].pp, *key[2:]) for key in wanted}
         for pp in sorted({pp for pp, _ in self.family.members}):
             of_pp = None if pipelines is None else {key[1:] for key in pipelines if key[0] == pp}
-            for shape in () if of_pp == set() else self.tables.shapes(pp, of_pp):
+            shapes = [] if of_pp == set() else list(self.tables.shapes(pp, of_pp))
+            peers = tuple(dict.fromkeys(chunk for shape in shapes for chunk in shape.chunks))
+            for shape in shapes:
                 members = self._able(shape, wanted)
                 recomputes = self._recomputes(shape)
                 if recomputes and len(members):
-                    yield LayoutBlock(self.tables, shape, members, recomputes)
+                    yield LayoutBlock(self.tables, shape, members, recomputes, peers)
 
     def _able(self, shape: Shape, wanted: Collection[Key] | None) -> Members:
         """Return the members that a pipeline can have, of those that are wanted."""
@@ -62,5 +64,4 @@ class FamilyBlocks:
 
     def _recomputes(self, shape: Shape) -> tuple[Recompute, ...]:
         space, variant = self.tables.space, self.family.variant
-        usual = (Recompute(),) if variant.ideal else space.recomputes(shape.job)
-        return tuple(each for each in usual if space.allows(shape.job, variant, recompute=each))
+        return (Recompute(),) if variant.ideal else space.recomputes(shape.job, variant)

@@ -9,6 +9,7 @@ Letters: K shares.
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Self
 
 import numpy as np
@@ -103,10 +104,11 @@ class Operators(Struct):
     def estimated(self, what: Gemm | Kernel, direction: str, shares: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return seconds, the seconds that a full overlap adds, and whether it runs at all, each [K]."""
         numbers = (what.m, what.n, what.k, what.groups) if isinstance(what, Gemm) else (*what.shape, what.causal)
-        rows_DK = np.stack([np.broadcast_to(np.asarray(each, dtype=np.int64), shares) for each in numbers])
-        distinct_DU, which_K = _distinct_columns(rows_DK)
-        found = np.array([self._one(what, direction, tuple(row)) for row in distinct_DU.T.tolist()])
-        time_s_K, slowed_s_K, runs_K = found[which_K].T
+        sizes = [np.asarray(each, dtype=np.int64) for each in numbers]
+        columns = (repeat(each.item(), shares) if each.size == 1 else each.tolist() for each in sizes)
+        rows_K = list(zip(*columns, strict=True))
+        found = {row: self._one(what, direction, row) for row in dict.fromkeys(rows_K)}
+        time_s_K, slowed_s_K, runs_K = np.array([found[row] for row in rows_K]).T
         return time_s_K, slowed_s_K, runs_K
 
     def on_layouts(self, what: Gemm | Kernel) -> FloatArray:
@@ -139,17 +141,6 @@ class Operators(Struct):
             time_s = self.seconds.call_s(call)
             self._known[call] = time_s, time_s * _SLOWDOWN[self.seconds.alone(call)[0].bound]
         return (*self._known[call], 1.0)
-
-
-def _distinct_columns(rows_DK: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the distinct columns of a table of whole numbers, and which of them each column is."""
-    key_K = np.zeros(rows_DK.shape[1], dtype=np.int64)
-    for row_K in rows_DK:
-        values, which_K = np.unique(row_K, return_inverse=True)
-        if len(values) > 1:
-            key_K = np.unique(key_K * len(values) + which_K, return_inverse=True)[1]
-    _, first, which_K = np.unique(key_K, return_index=True, return_inverse=True)
-    return rows_DK[:, first], which_K
 
 
 @dataclasses.dataclass(slots=True)

@@ -86,15 +86,16 @@ class SpaceTables(Struct):
     """Times of operators, the same for all ways of execution: their types are part of a call."""
     flights: Flights = field(default_factory=Flights)
     """What pipelines have in flight."""
+    places: Places | None = None
+    """Where groups sit, and what links they share."""
 
 
 class FamilyTables:
     """A family with its tables."""
 
-    def __init__(
-        self, space: Space, setting: Setting, family: LayoutFamily, places: Places, common: SpaceTables
-    ) -> None:
-        self.space, self.setting, self.family, self.places, self.common = space, setting, family, places, common
+    def __init__(self, space: Space, setting: Setting, family: LayoutFamily, common: SpaceTables) -> None:
+        self.space, self.setting, self.family, self.common = space, setting, family, common
+        self.places = common.places = common.places or Places(setting.network)
         self.job = self._job(family.members[min(family.members)][0].degrees, usual_schedule(), 1)
         factors = factors_of(self.job, setting)
         self.job = with_factors(self.job, factors)
@@ -163,9 +164,11 @@ class FamilyTables:
         ranks = min(self.family.cluster.ranks_per_node, self.space.request.gpus)
         return host_of(self.setting.cluster.gpu, ranks)
 
-    def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
-        """Return what the state of a virtual stage takes."""
-        return self.states.seconds_of(job, self.alike(degrees), weights, shardings)
+    def state_of(
+        self, job: Job, degrees: Degrees, weights_C: Sequence[Elements], shardings: Sequence[Sharding]
+    ) -> list[StateSeconds]:
+        """Return what the state of virtual stages takes, [C]."""
+        return self.states.seconds_of(job, self.alike(degrees), weights_C, shardings)
 
     def alike(self, degrees: Degrees) -> Parallel:
         """Return degrees by which ranks share state alike: which of them split sequences does not count."""

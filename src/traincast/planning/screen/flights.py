@@ -40,7 +40,7 @@ class Flights:
     def __init__(self) -> None:
         self.plan = cache(plan_for_memory)
         """As `plan_for_memory`."""
-        self._decisive = cache(_decisive)
+        self._decisive = cache(self._found)
         self._pairs: dict[tuple[str, int, int, int], tuple[int, ...]] = {}
 
     def moments(
@@ -63,10 +63,22 @@ class Flights:
             Kind of each stage, 0, 1, ...
         """
         if SCHEDULES.get(schedule).holds_all:
-            found = self._decisive(schedule, stages, virtual, 1, kind_Q, stage_P, pairs)
+            found = self._decisive((schedule, stages, virtual, 1, pairs), kind_Q, stage_P)
             return tuple(replace(each, count_EA=each.count_EA * microbatches) for each in found)
         few = enough(schedule, stages, microbatches, pairs)
-        return self._decisive(schedule, stages, virtual, few, kind_Q, stage_P, pairs)
+        return self._decisive((schedule, stages, virtual, few, pairs), kind_Q, stage_P)
+
+    def _found(
+        self,
+        pipeline: tuple[str, int, int, int, bool],
+        kind_Q: tuple[int, ...],
+        stage_P: tuple[int, ...],
+    ) -> tuple[Moments, ...]:
+        """Return the moments that decide for each kind of stage of a pipeline (`plan_for_memory`)."""
+        slots = _slots(self.plan(*pipeline), pipeline[-1])
+        rows = _moments(slots, np.asarray(kind_Q))
+        kind_L = np.asarray(stage_P)[slots.stage_L]
+        return tuple(_largest(rows[kind_L == each]) for each in range(max(stage_P) + 1))
 
     def pairs(self, schedule: str, stages: int, virtual: int, microbatches: int) -> tuple[int, ...]:
         """Return how often each stage runs a forward and a backward pass as one, [P]."""
@@ -74,7 +86,7 @@ class Flights:
         if key not in self._pairs:
             few = enough(schedule, stages, microbatches, pairs=True)
             more = (microbatches - few) * virtual
-            orders = self.plan(schedule, stages, virtual, few, pairs=True).slots
+            orders = self.plan(schedule, stages, virtual, few, True).slots
             self._pairs[key] = tuple(sum(slot.paired for slot in order) + more for order in orders)
         return self._pairs[key]
 
@@ -83,21 +95,6 @@ def plan_for_memory(schedule: str, stages: int, virtual: int, microbatches: int,
     """Return the plan of a schedule with few microbatches: for what its stages hold. `pairs`: passes run as one."""
     plan = SCHEDULES.get(schedule).plan(stages, virtual, microbatches)
     return with_pairs(plan) if pairs else plan
-
-
-def _decisive(
-    schedule: str,
-    stages: int,
-    virtual: int,
-    microbatches: int,
-    kind_Q: tuple[int, ...],
-    stage_P: tuple[int, ...],
-    pairs: bool,
-) -> tuple[Moments, ...]:
-    slots = _slots(plan_for_memory(schedule, stages, virtual, microbatches, pairs), pairs)
-    rows = _moments(slots, np.asarray(kind_Q))
-    kind_L = np.asarray(stage_P)[slots.stage_L]
-    return tuple(_largest(rows[kind_L == each]) for each in range(max(stage_P) + 1))
 
 
 class _Slots(Struct, frozen=True):

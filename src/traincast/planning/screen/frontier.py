@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traincast.planning.layout import Layout
+from traincast.planning.layout import Estimated, Layout
 from traincast.planning.options import Variant
 from traincast.planning.screen.block import BlockPart, LayoutBlock
 from traincast.workload.ops import FloatArray, IntArray
@@ -20,6 +20,8 @@ class Frontier:
 
     limit_bytes: float
     keep: int
+    estimated: Estimated | None = None
+    """Who is handed all layouts that fit, block by block."""
     levels: int = 48
     evaluated: int = 0
     feasible: int = 0
@@ -35,16 +37,20 @@ class Frontier:
 
     def add(self, block: LayoutBlock) -> None:
         """Work a block out and keep what is better than what is there."""
-        for part in block.parts():
+        for part in block.parts(self.limit_bytes):
             self.take(block, part)
         self._tidy()
 
     def take(self, block: LayoutBlock, part: BlockPart) -> None:
         """Keep what is better of a part of a block than what is there."""
         steps, peaks = part.step_s, part.peak_bytes
-        choices, shares = steps.shape[:2]
-        self.evaluated += steps.size
+        choices, shares = part.shape[:2]
+        self.evaluated += math.prod(part.shape)
+        if not steps.size:
+            return
         self.feasible += choices * int(np.count_nonzero(peaks < self.limit_bytes))
+        if self.estimated is not None:
+            self.estimated(tuple(block.estimates(part, self.limit_bytes)))
         # Few shares have a layout that is fast enough for the least memory that any of theirs needs.
         steps_NX = steps.reshape(choices * shares, -1)
         peaks_KX = peaks.reshape(shares, -1)
@@ -78,6 +84,12 @@ class Frontier:
         return self._found[0][0] if self._found else math.inf
 
     @property
+    def last_s(self) -> float:
+        """The step of the last of the fastest; without end where there are fewer."""
+        self._tidy()
+        return self._found[self.keep - 1][0] if len(self._found) >= self.keep else math.inf
+
+    @property
     def fastest_variant(self) -> Variant | None:
         """The way of execution that has it."""
         self._tidy()
@@ -90,7 +102,7 @@ class Frontier:
         self._fresh = 0
         steps, peaks = (np.array([each[i] for each in self._found]) for i in (0, 1))
         self._found = [self._found[place] for place in front(steps, peaks, self.keep)]
-        last_s = self._found[self.keep - 1][0] if len(self._found) >= self.keep else np.inf
+        last_s = self.last_s
         # What is slower than a layout of a lower level is not the fastest for its memory.
         least_s = np.inf
         below = sorted(self._found, key=lambda each: each[1])

@@ -9,6 +9,7 @@ layouts and one of recomputations, [L, 1] or [L, R].
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -34,7 +35,7 @@ _NETWORK = frozenset(STREAM_OF_GROUP.values())
 _LITTLE_S = 1e-9
 
 
-class ShareRates(Struct):
+class ShareRates(Struct, dict=True):
     """The seconds of what emitters of one family of layouts write, on shares [K]."""
 
     operators: Operators
@@ -50,15 +51,19 @@ class ShareRates(Struct):
     """By how much what multiprocessors bind is slower while a dispatcher holds some of them."""
     _known: dict[tuple[object, ...], FloatArray] = {}
 
+    @cached_property
+    def shares_J(self) -> list[IntArray]:
+        """The shares of each set."""
+        return [np.flatnonzero(self.which_K == place) for place in range(len(self.links_J))]
+
     def transfer_s(self, each: Exchange) -> FloatArray:
         """Return the seconds of an exchange, [K]."""
         sizes = np.asarray(each.size_bytes, dtype=np.int64).reshape(-1)
         key = (each.group, each.operation, sizes.tobytes())
         if key not in self._known:
-            size_K = np.broadcast_to(sizes, len(self.which_K))
-            time_s_K = np.zeros(len(self.which_K))
-            for place, links in enumerate(self.links_J):
-                at = np.flatnonzero((self.which_K == place) & (size_K > 0))
+            size_K, time_s_K = np.broadcast_to(sizes, len(self.which_K)), np.zeros(len(self.which_K))
+            for of_set, links in zip(self.shares_J, self.links_J, strict=True):
+                at = of_set[size_K[of_set] > 0]
                 if len(at):
                     time_s_K[at] = links.seconds(each.group, each.operation, size_K[at])
             self._known[key] = time_s_K

@@ -11,7 +11,7 @@ Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stage
 
 import dataclasses
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import product
 
@@ -24,15 +24,14 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.levels import BEST
 from traincast.job.packing import packing_of
 from traincast.job.parallel import Parallel
-from traincast.planning.layout import Layout
+from traincast.planning.layout import Estimated, Layout
 from traincast.planning.options import Variant
 from traincast.planning.screen.block import LayoutBlock
 from traincast.planning.screen.blocks import FamilyBlocks, Key
-from traincast.planning.screen.bounds import needed
+from traincast.planning.screen.bounds import SLACK, needed
 from traincast.planning.screen.family import FamilyTables, LayoutFamily, SpaceTables, parallel_of
 from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.members import Member, ShareKey
-from traincast.planning.screen.transfers import Places
 from traincast.planning.space import Degrees, Space
 from traincast.simulation.step import Setting
 
@@ -60,14 +59,10 @@ class Screen:
     limit_bytes: float
     """Memory of a GPU that a layout may need."""
     common: SpaceTables = dataclasses.field(default_factory=SpaceTables)
-    _places: Places = dataclasses.field(init=False)
+    """What this space has in common with others of the same request."""
 
-    def __post_init__(self) -> None:
-        """Begin with no places."""
-        self._places = Places(self.setting.network)
-
-    def run(self, keep: int = 400, wanted: Collection[Key] | None = None) -> Screened:
-        """Work out every layout, or those that are wanted alone, and keep the best ones.
+    def run(self, keep: int = 400, estimated: Estimated | None = None) -> Screened:
+        """Work out every layout, and keep the best ones; hand all that fit to who asks for them, as they come.
 
         Raises
         ------
@@ -75,12 +70,40 @@ class Screen:
             If no layout divides the GPUs, the batch and the model.
         """
         begin = time.perf_counter()
-        frontier = Frontier(self.limit_bytes, keep)
-        found = needed(self._blocks(), frontier, self._ideal, self.space.is_usual)
-        if wanted is not None or self.space.tuned != BEST:
-            found = (block for family in self._blocks() for block in family.blocks(wanted))
+        frontier = Frontier(self.limit_bytes, keep, estimated)
+        families = self._blocks()
+        found: Iterable[LayoutBlock] = (block for family in families for block in family.blocks())
+        if self.space.tuned == BEST:
+            found = needed(families, frontier, self._ideal, self.space.is_usual)
         for block in found:
             frontier.add(block)
+        return self._best(frontier, begin)
+
+    def run_some(self, least_s: Mapping[Key, float], keep: int, longest: float) -> Screened:
+        """Work out some layouts alone, none of which takes less than is told of it, and keep the best ones.
+
+        Of pipelines that all take so many times as long as these, or longer, nothing is worked out.
+
+        Raises
+        ------
+        InfeasibleError
+            If there is no such layout.
+        """
+        begin = time.perf_counter()
+        frontier = Frontier(self.limit_bytes, keep)
+        families = self._blocks()
+        pipelines = dict[tuple[int, str, int], dict[Key, float]]()
+        for key, step_s in least_s.items():
+            degrees, _, schedule, vpp = key
+            pipelines.setdefault((degrees.pp, schedule, vpp), {})[key] = step_s
+        for wanted in sorted(pipelines.values(), key=lambda each: min(each.values())):
+            if min(wanted.values()) > longest * (1 + SLACK) * frontier.last_s:
+                break
+            for block in (block for family in families for block in family.blocks(wanted)):
+                frontier.add(block)
+        return self._best(frontier, begin)
+
+    def _best(self, frontier: Frontier, begin: float) -> Screened:
         if not frontier.evaluated:
             raise InfeasibleError(self._empty())
         step_s, peak_bytes, layouts = frontier.best()
@@ -121,7 +144,7 @@ class Screen:
         return list(map(self._of, self._families()))
 
     def _of(self, family: LayoutFamily) -> FamilyBlocks:
-        return FamilyBlocks(family, partial(FamilyTables, self.space, self.setting, family, self._places, self.common))
+        return FamilyBlocks(family, partial(FamilyTables, self.space, self.setting, family, self.common))
 
     def _ideal(self, families: Iterable[LayoutFamily]) -> list[FamilyBlocks]:
         """Return all layouts with the software that no choice beats."""

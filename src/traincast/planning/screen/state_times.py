@@ -1,9 +1,9 @@
 """What ranks exchange of a virtual stage's state, in seconds: of every way to shard it, on the groups of some degrees.
 
-Letters: Z ways to shard, U pairs of degrees and a way.
+Letters: Z ways to shard, U pairs of degrees and a way, C virtual stages.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct, field
@@ -51,23 +51,31 @@ class StateTable(Struct):
     _found: dict[tuple[object, ...], StateSeconds] = field(default_factory=dict)
 
     def seconds_of(
-        self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]
-    ) -> StateSeconds:
-        """Return what a virtual stage with some weights takes."""
-        held = (weights.dense, weights.experts, weights.trained, weights.matrices, weights.tensors)
-        key = (parallel, tuple(shardings), job.sharding.param_gather_bytes, *held)
-        if key not in self._found:
-            self._found[key] = self._made(job, parallel, weights, shardings)
-        return self._found[key]
+        self, job: Job, parallel: Parallel, weights_C: Sequence[Elements], shardings: Sequence[Sharding]
+    ) -> list[StateSeconds]:
+        """Return what virtual stages with some weights take, [C]."""
+        of = (parallel, tuple(shardings), job.sharding.param_gather_bytes)
+        keys = [(*of, each.dense, each.experts, each.trained, each.matrices, each.tensors) for each in weights_C]
+        new = {key: each for key, each in zip(keys, weights_C, strict=True) if key not in self._found}
+        if new:
+            self._found.update(zip(new, self._made(job, parallel, list(new.values()), shardings), strict=True))
+        return [self._found[key] for key in keys]
 
-    def _made(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
-        rows = []
+    def _made(
+        self, job: Job, parallel: Parallel, weights_C: Sequence[Elements], shardings: Sequence[Sharding]
+    ) -> Iterator[StateSeconds]:
+        rows_ZC = []
         for sharding in shardings:
             own = sharded(job, parallel, sharding)
-            state, links, zero = StateExchange(own, weights), self.links(own.parallel), sharding[0]
-            groups = (state.reduced(), state.summed(), state.gathered() if zero else [], state.over_copies())
-            rows.append([*map(links.together_s, groups), float(state.updated()), float(state.held())])
-        return StateSeconds(*np.array(rows).T)
+            states_C, links = [StateExchange(own, each) for each in weights_C], self.links(own.parallel)
+            groups = [
+                [each.reduced(), each.summed(), each.gathered() if sharding[0] else [], each.over_copies()]
+                for each in states_C
+            ]
+            exchanged_C = np.reshape(links.together_s([each for of in groups for each in of]), (len(states_C), -1))
+            others_C = [[float(each.updated()), float(each.held())] for each in states_C]
+            rows_ZC.append(np.hstack([exchanged_C, others_C]))
+        yield from (StateSeconds(*of_stage.T) for of_stage in np.stack(rows_ZC, axis=1))
 
 
 class StateArrays(Struct):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from traincast.job.parallel import Parallel
 from traincast.lowering.step import OfStage
-from traincast.model.blocks.part import Elements
+from traincast.model.blocks.part import Elements, Matrices
 from traincast.model.numbers import Number
 from traincast.planning.screen.chunks import Chunk, on_rows
 from traincast.planning.screen.moments import MomentEmitter
@@ -105,23 +105,26 @@ class StateTimes:
         return members.once(("state", ways.zero), places)
 
     def _seconds(self, chunk: Chunk, zero: int, ways_A: tuple[tuple[int, ...], ...]) -> StateSeconds:
-        filled, members = self.block.filled, self.block.members
-        known = filled.states.whole
-        key = (filled.number_of(chunk), zero, members.alike, ways_A, self.block.job.sharding.param_gather_bytes)
-        if key not in known:
+        filled, members, job = self.block.filled, self.block.members, self.block.job
+        known, of = filled.states.whole, (zero, members.alike, ways_A, job.sharding.param_gather_bytes)
+        if (filled.number_of(chunk), *of) not in known:
+            # Those of other pipelines of as many stages along with it, which exchange over the same groups.
+            new = [each for each in self.block.peers if (filled.number_of(each), *of) not in known]
+            weights_AC = zip(*map(self._weights, new), strict=True)
             found = [
-                filled.state_of(self.block.job, members.degrees[place], own, tuple((zero, way) for way in ways))
-                for place, own, ways in zip(members.places_A, self._weights(chunk), ways_A, strict=True)
+                filled.state_of(job, members.degrees[place], own_C, tuple((zero, way) for way in ways))
+                for place, own_C, ways in zip(members.places_A, weights_AC, ways_A, strict=True)
                 if ways
             ]
-            known[key] = StateSeconds(
+            for place, each in enumerate(new):
                 # Of a block in which no way is left there are none.
-                *(
-                    np.concatenate([np.zeros(0), *(getattr(one, name) for one in found)])
-                    for name in StateSeconds.__struct_fields__
+                known[filled.number_of(each), *of] = StateSeconds(
+                    *(
+                        np.concatenate([np.zeros(0), *(getattr(one[place], name) for one in found)])
+                        for name in StateSeconds.__struct_fields__
+                    )
                 )
-            )
-        return known[key]
+        return known[filled.number_of(chunk), *of]
 
     def _weights(self, chunk: Chunk) -> list[Elements]:
         """Return the parameters of a kind of virtual stage by these degrees."""
@@ -130,7 +133,8 @@ class StateTimes:
         new = {key: place for key, place in zip(members.alike, members.places_A, strict=True) if key not in known}
         if new:
             rows = members.share_K[list(new.values())]
-            known.update(zip(new, _each(chunk.stage.weights(), rows, filled.costs.shares), strict=True))
+            weights = replace(chunk.stage.weights(), shapes=Matrices())
+            known.update(zip(new, _each(weights, rows, filled.costs.shares), strict=True))
         return [known[key] for key in members.alike]
 
 

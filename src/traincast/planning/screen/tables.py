@@ -14,7 +14,7 @@ from traincast.job.job import Job
 from traincast.lowering.held import table_stages
 from traincast.mechanisms.offload import GRADIENT_BYTES
 from traincast.planning.options import Recompute
-from traincast.planning.screen.chunks import ChunkSizes
+from traincast.planning.screen.chunks import Chunk, ChunkSizes
 from traincast.planning.screen.family import FamilyTables
 from traincast.planning.screen.members import Members
 from traincast.planning.screen.shape import Shape, StageKind, StageTurn
@@ -31,6 +31,8 @@ class BlockTables(Struct, dict=True):
     shape: Shape
     members: Members
     recomputes: tuple[Recompute, ...]
+    peers: tuple[Chunk, ...]
+    """Kinds of virtual stages of all pipelines of so many stages, its own among them."""
 
     @property
     def job(self) -> Job:

@@ -5,6 +5,7 @@ Letters: K sizes, G groups of a kind, N nodes of a group.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -111,18 +112,25 @@ class Links(Struct):
     """Kinds of groups that do all-to-alls."""
     factor: Mapping[Group, float]
     """What runs taught of the times of each kind."""
+    _sites: dict[Group, GroupSites] = field(default_factory=dict)
 
     def seconds(self, kind: Group, operation: Operation, size_bytes_K: npt.ArrayLike) -> FloatArray:
         """Return the seconds of communications over the groups of a kind, the slowest of them where they differ."""
         sizes = np.asarray(size_bytes_K, dtype=np.float64).tolist()
-        place = self.places.site(kind, self.parallel, self.cluster, exchanges=kind in self.exchanging)
-        return np.array(place.seconds(operation, sizes)) * self.factor.get(kind, 1.0)
+        if kind not in self._sites:
+            exchanges = kind in self.exchanging
+            self._sites[kind] = self.places.site(kind, self.parallel, self.cluster, exchanges=exchanges)
+        return np.array(self._sites[kind].seconds(operation, sizes)) * self.factor.get(kind, 1.0)
 
-    def together_s(self, exchanges: Iterable[Exchange]) -> float:
-        """Return the seconds of some exchanges, one after another."""
-
-        def seconds(each: Exchange) -> float:
-            part_bytes = ceil_div(each.size_bytes, each.messages)
-            return each.messages * float(self.seconds(each.group, each.operation, [part_bytes])[0])
-
-        return sum(map(seconds, exchanges))
+    def together_s(self, several: Iterable[Iterable[Exchange]]) -> list[float]:
+        """Return the seconds of some exchanges, one after another, of each of several such."""
+        parts = [[(each, ceil_div(each.size_bytes, each.messages)) for each in exchanges] for exchanges in several]
+        sizes: dict[tuple[Group, Operation], dict[int, float]] = {}
+        for each, part_bytes in chain.from_iterable(parts):
+            sizes.setdefault((each.group, each.operation), {})[part_bytes] = 0.0
+        for of, known in sizes.items():
+            known.update(zip(known, self.seconds(*of, list(known)).tolist(), strict=True))
+        return [
+            sum(each.messages * sizes[each.group, each.operation][part_bytes] for each, part_bytes in exchanges)
+            for exchanges in parts
+        ]

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from traincast.job.fields import FIELDS, limited
-from traincast.planning.answer import Choice, Estimate, Plan
-from traincast.planning.layout import COLUMNS
+from traincast.planning.answer import Choice, Plan
+from traincast.planning.layout import COLUMNS, Estimate
 from traincast.planning.several import Plans
 from traincast.report.explorer.page import points_page
 from traincast.report.plain import Plain, encodable

@@ -198,7 +198,7 @@ def route(call: OperatorCall) -> Work:
     return _on_tokens("route", tokens * experts, moved, flops=8.0, kernels=ROUTE_KERNELS)
 
 
-@family("permute", "tokens", "hidden", "topk", directions=BOTH_WAYS)
+@family("permute", "tokens", "hidden", "topk", directions=BOTH_WAYS, cost_class=lambda _: "permute")
 def permute(call: OperatorCall) -> Work:
     """Return the work of bringing tokens into the order of experts, or back."""
     tokens, hidden, topk = call.shape
