@@ -1,6 +1,7 @@
 """What the endpoints answer is what the command line and Python say of the same job."""
 
 import io
+import json
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -276,3 +277,11 @@ def test_layouts_are_told_as_they_are_found(server, job):
     found = {text for each in points for text in each["text"]}
     assert {text for text in answer["columns"]["text"] if text in found}
     assert all(len(each["step_s"]) == len(each["text"]) == len(each["tp"]) for each in points)
+
+
+def test_documents_have_their_schemas(server):
+    assert server.get("/documents").json() == sorted(report.DOCUMENTS)
+    assert server.get("/documents/result").json() == json.loads(report.encode(report.schema("result")))
+    assert server.get("/documents/none").status == 404
+    page = server.get("/interface")
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")

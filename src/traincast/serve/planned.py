@@ -8,7 +8,7 @@ from msgspec import Struct
 from traincast.serve.forecasts import NoteShown, note_shown, run_shown
 from traincast.serve.plan_points import columns_of
 from traincast.serve.shown import Shown
-from traincast.serve.words import Value
+from traincast.serve.words import Value, is_text
 
 if TYPE_CHECKING:
     from traincast.planning.answer import Choice, Plan
@@ -153,7 +153,8 @@ def laid_out(job: Mapping[str, Value], choice: "Choice") -> dict[str, Value]:
     """Return a job with a planned layout, in words."""
     said = {name: _said(value) for name, value in choice.layout.request().items() if value is not None}
     own: dict[str, Value] = {"model": choice.model, "cluster": choice.cluster, "gpus": choice.layout.gpus}
-    named = {name: value for name, value in own.items() if name == "gpus" or not job.get(name)}
+    # A model or cluster that is described by a text stays so.
+    named = {name: value for name, value in own.items() if not is_text(str(job.get(name, "")))}
     return {**job, **named, **said}
 
 

@@ -59,15 +59,11 @@ def _planned(job: dict[str, Any], words: dict[str, Any], bench: "Workbench") -> 
         found = api.plan(cluster=cluster, recipe=recipe, engine=bench.engine, estimated=points.take, **job, **words)
         points.tell()
         return found
-    if "models" in several:
-        job.pop("model", None)
-    if "gpus" in several:
-        job.pop("gpus", None)
-    from traincast.api import Draft
-
-    model = job.pop("model", None)
-    draft = Draft(model=model, cluster=cluster, fields=job)
-    return api.plans(draft, recipe=recipe, engine=bench.engine, **several, **words)
+    own = {"models": "model", "gpus": "gpus"}
+    given = {name: each for name, each in job.items() if name not in {own.get(one) for one in several}}
+    if "clusters" in several:
+        return api.plans(recipe=recipe, engine=bench.engine, **several, **given, **words)
+    return api.plans(cluster=cluster, recipe=recipe, engine=bench.engine, **several, **given, **words)
 
 
 def plan_words(asked: Mapping[str, Value]) -> dict[str, Any]:

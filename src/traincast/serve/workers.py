@@ -24,6 +24,10 @@ _CALLS, _RESIDENT_BYTES = 5_000, 300 * 2**20
 """Calls after which a worker makes room for a fresh one, and memory above which it does."""
 
 
+_LONGEST_S = 180.0
+"""Time that a call may take, if it is not a task; then its worker ends."""
+
+
 class Gone(Exception):  # noqa: N818
     """The call was taken back: cancelled, or overtaken by a newer one of its tab."""
 
@@ -97,7 +101,11 @@ class Workers:
         self._waiting.append(job)
         self._hand_out()
         try:
-            return await job.answer
+            return await asyncio.wait_for(job.answer, None if listener is not None else _LONGEST_S)
+        except TimeoutError:
+            self._take_back(job)
+            problem = Problem.simple("refused", f"it takes more than {_LONGEST_S:.0f} s; ask for less at a time")
+            return Message("failed", msgspec.json.encode({"error": problem}), problem.status)
         except asyncio.CancelledError:
             self._take_back(job)
             raise
