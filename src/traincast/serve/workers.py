@@ -24,6 +24,10 @@ _CALLS, _RESIDENT_BYTES = 5_000, 300 * 2**20
 """Calls after which a worker makes room for a fresh one, and memory above which it does."""
 
 
+_LONGEST_S = 180.0
+"""Time that a call may take, if it is not a task; then its worker ends."""
+
+
 class Gone(Exception):  # noqa: N818
     """The call was taken back: cancelled, or overtaken by a newer one of its tab."""
 
@@ -46,6 +50,8 @@ class _Worker(Struct, eq=False):
     process: Process
     job: _Job | None = None
     calls: int = 0
+    leaving: bool = False
+    """Whether it makes room for a fresh one: it ends soon, and is given nothing more."""
 
 
 class Workers:
@@ -97,7 +103,11 @@ class Workers:
         self._waiting.append(job)
         self._hand_out()
         try:
-            return await job.answer
+            return await asyncio.wait_for(job.answer, None if listener is not None else _LONGEST_S)
+        except TimeoutError:
+            self._take_back(job)
+            problem = Problem.simple("refused", f"it takes more than {_LONGEST_S:.0f} s; ask for less at a time")
+            return Message("failed", msgspec.json.encode({"error": problem}), problem.status)
         except asyncio.CancelledError:
             self._take_back(job)
             raise
@@ -118,7 +128,7 @@ class Workers:
 
     def _hand_out(self) -> None:
         """Give waiting calls to idle workers."""
-        for worker in [each for each in self._workers if each.job is None]:
+        for worker in [each for each in self._workers if each.job is None and not each.leaving]:
             job = self._next()
             if job is None:
                 return
@@ -178,6 +188,7 @@ class Workers:
         if not job.answer.done():
             job.answer.set_result(message)
         if worker.calls >= _CALLS or _resident_bytes(worker.process.pid) > _RESIDENT_BYTES:
+            worker.leaving = True
             _kill(worker.process)
         else:
             self._hand_out()

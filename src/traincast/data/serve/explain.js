@@ -44,6 +44,14 @@ class ExplainView {
     }
   }
 
+  /** Show what the server was started with, which the address names as a task. */
+  open({ task, name } = {}) {
+    if (!task || task === this.opened) return;
+    this.opened = task;
+    this.name = name;
+    this.search.run(async () => ({ task }));
+  }
+
   example({ name }) {
     this.name = name;
     this.search.run(() => this.app.server.ask("/api/explain", { example: name, words: this.words }));
@@ -118,7 +126,7 @@ export default {
   name: "explain",
   title: "Explain",
   mount(root, app) {
-    new ExplainView(root, app);
-    return { show() {}, hide() {} };
+    const view = new ExplainView(root, app);
+    return { show(state) { view.open(state.look?.explain); }, hide() {} };
   },
 };

@@ -61,11 +61,16 @@ export class Layouts {
     }
   }
 
-  /** Take the answer in place of what the screen said. */
+  /** Take the answer in place of what the screen said of the same layouts; the others stay. */
   finish(answer) {
+    const { rows } = this;
     this.clear();
     this.add(answer);
     this.final = true;
+    const known = new Set(this.rows.map((row) => row.text));
+    const chosen = this.rows.find((row) => row.chosen) ?? this.rows[0];
+    this.rows.push(...rows.filter((row) => !known.has(row.text)).map((row) => ({ ...row, ...figures(row, chosen) })));
+    this.rows.forEach((row, at) => { row.id = at; });
     // The layouts that were simulated come first, in the same order.
     answer.best.forEach((full, at) => { if (this.rows[at]?.text === full.text) this.rows[at].full = full; });
   }
@@ -129,6 +134,13 @@ export class Layouts {
     const known = Object.entries(said).filter(([name]) => fields.has(name) && name !== "gpus");
     return jobAsTyped({ ...base, ...Object.fromEntries(known.map(([name, value]) => [name, asField(value)])) });
   }
+}
+
+/** What a whole run takes with a layout: as much longer as its step is than that of the one to run. */
+function figures(row, chosen) {
+  const longer = row.step_s / chosen.step_s;
+  const grown = ["days", "cost", "energy_mwh"].map((name) => [name, chosen[name] === null ? null : chosen[name] * longer]);
+  return { ...Object.fromEntries(grown), tokens_per_s: chosen.tokens_per_s / longer, mfu: chosen.mfu === null ? null : chosen.mfu / longer, tied: false, pareto: false };
 }
 
 /** Return the fields of a layout that say which one it is. */

@@ -76,7 +76,7 @@ export class DropPlace {
 /** POST files with their labels, and tell how far the upload is; returns `{answer, abort}`. */
 export function send(server, path, files, tell, words = {}) {
   const form = new FormData();
-  form.append("words", JSON.stringify(words));
+  for (const [name, value] of Object.entries(words)) form.append(name, value);
   for (const { file, label } of files) form.append("files", file, label);
   const request = new XMLHttpRequest();
   const answer = new Promise((done, failed) => {
