@@ -29,9 +29,9 @@ from traincast.shipped import SHIPPED
 _FOLDERS = {"": SHIPPED / "serve", "explorer/": SHIPPED / "explorer"}
 """Shipped folders whose files a page may ask for, by what their names begin with."""
 _TYPES = {
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".html": "text/html",
     ".svg": "image/svg+xml",
     ".json": "application/json",
 }
@@ -114,7 +114,7 @@ def _files() -> dict[str, Path]:
 
 
 def _file(path: Path) -> Response[bytes]:
-    return Response(path.read_bytes(), media_type=_TYPES.get(path.suffix, "text/plain; charset=utf-8"))
+    return Response(path.read_bytes(), media_type=_TYPES.get(path.suffix, "text/plain"))
 
 
 def _about(endpoint: Endpoint, answers: Any, status: int = 200) -> dict[str, Any]:  # noqa: ANN401

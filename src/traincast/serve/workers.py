@@ -50,6 +50,8 @@ class _Worker(Struct, eq=False):
     process: Process
     job: _Job | None = None
     calls: int = 0
+    leaving: bool = False
+    """Whether it makes room for a fresh one: it ends soon, and is given nothing more."""
 
 
 class Workers:
@@ -126,7 +128,7 @@ class Workers:
 
     def _hand_out(self) -> None:
         """Give waiting calls to idle workers."""
-        for worker in [each for each in self._workers if each.job is None]:
+        for worker in [each for each in self._workers if each.job is None and not each.leaving]:
             job = self._next()
             if job is None:
                 return
@@ -186,6 +188,7 @@ class Workers:
         if not job.answer.done():
             job.answer.set_result(message)
         if worker.calls >= _CALLS or _resident_bytes(worker.process.pid) > _RESIDENT_BYTES:
+            worker.leaving = True
             _kill(worker.process)
         else:
             self._hand_out()

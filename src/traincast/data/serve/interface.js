@@ -2,6 +2,8 @@
 
 import { card, el, failure, put } from "./ui.js";
 
+const LEFT = { style: { "text-align": "left" } };
+
 const json = async (path) => {
   const answer = await fetch(path);
   if (!answer.ok) throw new Error(`The server answered ${answer.status} to ${path}.`);
@@ -28,7 +30,7 @@ function typeOf(schema, parts) {
 function fields(schema, parts) {
   const { properties = {}, required = [] } = record(schema, parts);
   const rows = Object.entries(properties).map(([name, each]) => el("tr", {},
-    el("th", { scope: "row" }, el("code", {}, name)), el("td", {}, typeOf(each, parts)), el("td", {}, required.includes(name) ? "required" : "")));
+    el("th", { scope: "row" }, el("code", {}, name)), el("td", LEFT, typeOf(each, parts)), el("td", LEFT, required.includes(name) ? "required" : "")));
   if (!rows.length) return el("p", { class: "hint" }, typeOf(schema, parts) || "nothing");
   return el("table", {}, el("tbody", {}, rows));
 }
@@ -37,14 +39,14 @@ function endpoint(path, method, told, parts) {
   const takes = told.requestBody?.content?.["application/json"]?.schema;
   const answers = Object.entries(told.responses ?? {}).filter(([status]) => status < 300).map(([, each]) => Object.values(each.content ?? {})[0]?.schema)[0];
   return card(`${method.toUpperCase()} ${path}`, { wide: true }, el("p", {}, told.summary ?? ""),
-    takes ? [el("h3", {}, "takes"), fields(takes, parts)] : null, answers ? [el("h3", {}, "answers"), fields(answers, parts)] : null);
+    takes ? [el("h3", {}, "Takes"), fields(takes, parts)] : null, answers ? [el("h3", {}, "Answers"), fields(answers, parts)] : null);
 }
 
 function example() {
   const said = JSON.stringify({ job: { model: "llama3-70b", cluster: "h100", gpus: 512, tp: 8, pp: 4, global_batch: 512, seq_length: "8k" } });
   return card("How to ask", { wide: true },
     el("p", {}, "Requests are JSON. With a token, send it as Authorization: Bearer. What takes long answers with the id of a task, whose events are server-sent."),
-    el("pre", {}, `curl -H 'Content-Type: application/json' -d '${said}' ${location.origin}/api/forecast`));
+    el("pre", { style: { "white-space": "pre-wrap", "overflow-wrap": "anywhere" } }, `curl -H 'Content-Type: application/json' -d '${said}' ${location.origin}/api/forecast`));
 }
 
 async function show() {
