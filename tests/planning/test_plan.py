@@ -69,6 +69,28 @@ def test_probabilities_add_up_and_ties_are_with_the_fastest(small):
     assert fastest.probability == max(each.probability for each in small.best)
 
 
+def test_layouts_are_handed_out_as_they_are_estimated(small):
+    found = []
+    plan = api.plan(request_of(), H100, fix=SMALL, estimated=found.append)
+    every = {each.layout: each for some in found for each in some}
+    assert len(found) > 1
+    assert len(every) == sum(map(len, found)) == plan.feasible
+    assert set(plan.estimated) <= set(every.values())
+    assert [each.layout for each in plan.best] == [each.layout for each in small.best]
+
+
+def test_who_is_handed_layouts_may_end_the_plan():
+    seen = []
+
+    def enough(some):
+        seen.extend(some)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        api.plan(request_of(), H100, fix=SMALL, estimated=enough)
+    assert 0 < len(seen) < 200
+
+
 def test_no_layout_of_the_pareto_set_is_beaten(small):
     for one in small.pareto:
         for other in small.best:

@@ -75,9 +75,9 @@ def reached(screen: Screen, screened: Screened, best: Layout, level: str, simula
     # Less effort makes no layout faster.
     kept, least_s = len(screened.layouts), dict[Key, float]()
     for place in dict.fromkeys((*range(kept)[:_KEPT], *range(kept)[-_KEPT:])):
-        key = _key(screened.layouts[place])
+        key = key_of(screened.layouts[place])
         least_s[key] = min(screened.step_s[place], least_s.get(key, math.inf))
-    least_s.setdefault(_key(best), screened.step_s[0])
+    least_s.setdefault(key_of(best), screened.step_s[0])
     # How large a microbatch may be depends on what software keeps in memory.
     for degrees, _, schedule, vpp in tuple(least_s):
         for size in screen.space.micro_batches(degrees.dp):
@@ -89,7 +89,8 @@ def reached(screen: Screen, screened: Screened, best: Layout, level: str, simula
     return Effort(level=level, layout=chosen.layout, step_s=chosen.step_s, peak_bytes=chosen.peak_bytes)
 
 
-def _key(layout: Layout) -> Key:
+def key_of(layout: Layout) -> Key:
+    """Return what decides the block of a layout."""
     degrees = Degrees(**{name: getattr(layout, name) for name in Degrees.__struct_fields__})
     return degrees, layout.micro_batch, layout.schedule, layout.vpp
 

@@ -1,5 +1,6 @@
 """The choice of software in the screen: the bound that spares layouts is one, and nothing that counts is spared."""
 
+import math
 from itertools import combinations as pairs
 from itertools import product
 
@@ -20,6 +21,7 @@ from traincast.model.load import load_model
 from traincast.planning.screen.bounds import SLACK, bounds
 from traincast.planning.screen.screen import Screen
 from traincast.planning.space import Space
+from traincast.planning.tuning import key_of
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
 
@@ -111,6 +113,17 @@ def test_what_a_screen_keeps_takes_what_it_takes_alone(screen, layouts):
     found = screen.run(keep=20)
     for layout, step_s, peak in zip(found.layouts, found.step_s, found.peak_bytes, strict=True):
         assert (step_s, peak) == pytest.approx(known[layout], rel=1e-12)
+
+
+def test_some_layouts_are_worked_out_until_none_may_be_faster(screen, layouts):
+    fitting = [each[0] for each in layouts if each[1] < screen.limit_bytes]
+    least_s = {}
+    for step_s, _, layout in layouts:
+        least_s[key_of(layout)] = min(step_s, least_s.get(key_of(layout), math.inf))
+    found = screen.run_some(least_s, keep=3, longest=1.0)
+    assert found.step_s[:3] == pytest.approx(fitting[:3], rel=1e-12)
+    assert found.evaluated <= len(layouts)
+    assert screen.run_some(least_s, keep=3, longest=math.inf).evaluated == len(layouts)
 
 
 def test_no_choice_is_faster_than_the_bound(screen):
