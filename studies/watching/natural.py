@@ -2,7 +2,7 @@
 
 A run holds one if it is, step by step, a healthy run into which a change of the asked size was put: take the slow phase
 out (its steps over how much slower they are), and what is left has a spread that the change exceeds as asked. Nothing
-that a detector reads tells such a run from one with a change put in, so that one that finds these in 95 % of all cases
+in its times tells such a run from one with a change put in, so that a detector that finds these in 95 % of all cases
 raises an alarm in 95 % of the runs that hold one. The phase must last as long as a detector may take, no longer. A run
 that rises steadily over 100 to 300 points, by what a drift put in has grown by when it must be told, holds a drift.
 """
@@ -17,8 +17,9 @@ from watching.injected import DRIFT, DRIFT_WITHIN, FIRST, LARGE, SAVED, SHIFT, S
 
 BEFORE = 40
 """Points before a phase that say what the level was."""
-MOSTLY = 0.75
-"""Share of the first points of a phase that lie nearer to its level than to the one before."""
+MOSTLY = 0.8
+"""Share of the first points of a phase that lie nearer to its level than to the one before, and of the ten before it
+that do not: so that it begins there."""
 SKIPPED = 18
 LONG_RUN = 300
 """Points from which on every tenth is tried as a beginning."""
@@ -71,5 +72,6 @@ def _phases(log_s: FloatArray) -> Iterator[tuple[int, int, float]]:
             size = float(np.median(log_s[begin:end])) - before
             least = SHIFT if length >= WITHIN else LARGE
             known = log_s[begin : begin + min(length, WITHIN)]
-            if size > np.log1p(least) and np.mean(known > before + size / 2) >= MOSTLY:
+            middle, just = before + size / 2, log_s[begin - SOON : begin]
+            if size > np.log1p(least) and min(np.mean(known > middle), np.mean(just < middle)) >= MOSTLY:
                 yield begin, end, size

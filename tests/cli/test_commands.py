@@ -60,7 +60,7 @@ COMMANDS = {
     },
     "watch": {
         *("log", "--once", "--json", "--on-alarm", "--openmetrics", "--gpus", "--global-batch", "--seq-length"),
-        "--quiet",
+        *("--job", "--cluster", "--quiet"),
     },
     "convert": {
         *("files", "--to", "--option", "--model", "--force", "--cluster", "--json", "--quiet"),

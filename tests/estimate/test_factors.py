@@ -17,6 +17,7 @@ from traincast.estimate.factors import (
     prior_mean,
     read_factors,
     shipped_factors,
+    transfer_classes,
     whole_deviation,
     with_factors,
 )
@@ -60,6 +61,22 @@ TABLE = FactorTable.from_factors(
 def test_a_class_has_the_product_of_what_is_known_of_gpu_and_framework(gpu, framework, expected):
     found = TABLE.for_job(gpu, framework)
     assert {name: found.factor(name) for name in expected} == pytest.approx(expected)
+
+
+def test_kernels_that_send_tokens_once_have_a_framework_of_their_own():
+    """What is known of transfers over ep everywhere holds for them, too, what a framework makes of NCCL's does not."""
+    table = FactorTable.from_factors([*TABLE.factors.values(), factor("all", "*", "transfer ep", 1.2)])
+    found = table.for_job(A100, "eager")
+    assert found.factor("transfer ep") == pytest.approx(1.2 * 2.0)
+    assert found.factor("transfer ep once") == pytest.approx(1.2)
+    own = factor("framework", "eager", "transfer ep once", 0.9)
+    both = FactorTable.from_factors([*table.factors.values(), own]).for_job(A100, "eager")
+    assert both.factor("transfer ep once") == pytest.approx(1.2 * 0.9)
+    assert both.factor("transfer ep") == found.factor("transfer ep")
+    kinds = {each: transfer_classes(each)[Group.EP] for each in ("alltoall", "allgather", "deepep", "hybridep")}
+    assert kinds == {"alltoall": "transfer ep", "allgather": "transfer ep"} | dict.fromkeys(
+        ("deepep", "hybridep"), "transfer ep once"
+    )
 
 
 def test_gemms_of_experts_have_what_an_architecture_adds_to_plain_ones():

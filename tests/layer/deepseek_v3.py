@@ -293,7 +293,11 @@ CASES = (
         "ep 64, sent once for each expert",
         {"gpus": 64, "ep": 64, "deduplicated_dispatch": False},
         ALL_HEADS,
-        exchanges=dispatch(4096),
+        exchanges=(
+            *dispatch(4096),
+            Exchange("weights of the router, and their gradients", "ep", "all_to_all", 4096 * 8 * 4, 1, 1),
+            Exchange("how many tokens of each rank come to each expert", "ep", "all_gather", 64 * 256 * 8, 1, 0),
+        ),
         count=4,
         sorts=True,
     ),

@@ -312,8 +312,11 @@ MIXTRAL_2024 = Case(
     "mixtral-8x7b",
     mixtral_8x7b.CORE | {"framework": "megatron-core-2024", "gpus": 8, "ep": 8},
     mixtral_8x7b.kernels(mixtral_8x7b.ALL_HEADS, experts=1),
-    # By all-to-all a copy goes to each of its two experts, one on a rank: nothing is left to sort.
-    mixtral_8x7b.dispatch(4096, 8),
+    # By all-to-all a copy goes to each of its two experts, one on a rank: nothing is left to sort. Weights stay.
+    (
+        *mixtral_8x7b.dispatch(4096, 8),
+        Exchange("how many tokens of each rank come to each expert", "ep", "all_gather", 8 * 8 * 8, 1, 0),
+    ),
     (
         *mixtral_8x7b.tensors(),
         Tensor("experts' outputs, which router weights multiply", "expert outputs", 2 * 8192 * 4096),

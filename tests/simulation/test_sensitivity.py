@@ -36,7 +36,7 @@ JOBS = {
     "interleaved": ("llama3-8b", {"gpus": 32, "tp": 4, "pp": 4, "vpp": 4, "cp": 2}, {}),
     "alongside gradients": ("llama3-8b", {"gpus": 8, "tp": 8, "overlap_tp": False}, {"transfer tp": 1.3}),
     "sharded": ("llama3-8b", {"gpus": 16, "zero": 3, "framework": "torchtitan-2025"}, {"unhidden fsdp": 1.3}),
-    "experts": ("qwen3-30b-a3b", {"gpus": 32, "ep": 8, "pp": 2}, {"transfer ep": 1.4, "host layers": 0.5}),
+    "experts": ("qwen3-30b-a3b", {"gpus": 32, "ep": 8, "pp": 2}, {"transfer ep once": 1.4, "host layers": 0.5}),
     "learnt": ("llama3-8b", {"gpus": 32, "tp": 8, "pp": 4},
                {"unhidden tp": 1.5, "gemm bf16": 1.2, "compute": 1.1, "transfer pp": 2.0, "handover": 3.0}),
 }  # fmt: skip
@@ -86,10 +86,11 @@ def test_classes_that_cover_a_step_scale_all_of_it():
     assert parts == pytest.approx(found["compute"])
 
 
-def test_factors_scale_their_class_and_no_other():
-    job = job_of(TINY_EXPERTS, gpus=8, ep=4, tp=2, etp=1, pp=1)
+@pytest.mark.parametrize(("dispatcher", "name"), [("alltoall", "transfer ep"), ("deepep", "transfer ep once")])
+def test_factors_scale_their_class_and_no_other(dispatcher, name):
+    job = job_of(TINY_EXPERTS, gpus=8, ep=4, tp=2, etp=1, pp=1, moe_dispatcher=dispatcher)
     plain = run_job(job, H100, PLAIN, CostFactors())
-    twice = run_job(job, H100, PLAIN, CostFactors({"transfer ep": 2.0}))
+    twice = run_job(job, H100, PLAIN, CostFactors({name: 2.0}))
 
     def times(done):
         return {each.group.name: each.cost.time_s for each in done.step.costs.communications}

@@ -4,7 +4,9 @@ import numpy as np
 
 from traincast.checking.detector import Detector, LoggedStep
 from watch import Cusum
+from watching.confidence import said_and_true
 from watching.injected import Run, alarms, long_enough, read_series, shift_outcomes, slower_alarms, spike_outcomes
+from watching.natural import holds_change
 
 
 def quiet(points=400, spread=0.003, name="family/run"):
@@ -48,3 +50,35 @@ def test_a_small_rise_at_a_checkpoint_that_is_told_is_none():
     assert slower_alarms(alarms(slower, Detector()))
     assert not slower_alarms(alarms(slower, Detector(), saves_told=True))
     assert Detector().feed(LoggedStep(step=1, step_s=1.0)) == []
+
+
+def changed(run, factors):
+    return run._replace(step_s=run.step_s * factors)
+
+
+def test_a_run_with_a_change_put_in_holds_one_and_a_quiet_one_holds_none():
+    run, points = quiet(), np.arange(400)
+    assert not holds_change(run)
+    assert holds_change(changed(run, np.where(points >= 200, 1.05, 1.0)))
+    assert holds_change(changed(run, np.where((points >= 200) & (points < 212), 1.2, 1.0))), "twelve points of 20 %"
+    assert not holds_change(changed(run, np.where((points >= 200) & (points < 207), 1.2, 1.0))), "seven are too few"
+    assert holds_change(changed(run, 1 + 0.015 * np.maximum(0, points - 90) / 100)), "a drift"
+
+
+def test_a_change_within_what_a_run_wanders_is_none():
+    wave = 1 + 0.04 * np.sin(2 * np.pi * np.arange(400) / 80)
+    assert not holds_change(changed(quiet(), wave))
+
+
+def test_a_change_right_after_a_checkpoint_that_is_told_is_left_out():
+    run = quiet(100, name="gpt/some_resume_run")._replace(step=np.arange(1, 101))
+    slower = changed(run, np.where(np.arange(100) >= 50, 1.05, 1.0))
+    assert holds_change(slower)
+    assert not holds_change(slower, saves_told=True)
+
+
+def test_alarms_of_changes_that_were_put_into_quiet_runs_are_all_true():
+    runs = [quiet(900), quiet(name="family/other")]
+    found = list(said_and_true(runs, dict.fromkeys((run.name for run in runs), 0.001)))
+    assert {each.kind for each in found} == {"level shift", "drift", "periodic spikes"}
+    assert all(each.true == 1 for each in found)

@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from traincast.calibration.runs import MeasuredRun, job_of_run
 from traincast.errors import InfeasibleError
-from traincast.estimate.memory import JobMemory, StageMemory, fits
+from traincast.estimate.memory import JobMemory, StageMemory, chance_of_oom, usable_bytes
+from traincast.estimate.memory.fits import REFUSED_ABOVE
 from traincast.estimate.memory.waiting import gpu_layer_s
 from traincast.job.job import Job
 from traincast.mechanisms.activations import LayerModel
@@ -31,7 +32,7 @@ class RunMemory(Struct, frozen=True):
     refused: bool
     """Whether a forecast would refuse it: it cannot be run, or fitting is very unlikely."""
     reason: str = ""
-    """Why it cannot be run, or what it lacks."""
+    """Why it cannot be run."""
 
     @property
     def peak_bytes(self) -> float:
@@ -55,8 +56,10 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
     memory = JobMemory(job, planned(job.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches))
     stages = memory.stages
     printed = stages[0] if run.first_stage_memory else max(stages, key=lambda stage: stage.peak)
-    verdict = fits(memory, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)
-    return RunMemory(printed, run.memory_kind, verdict.fits, verdict.refused, "" if verdict.fits else verdict.text)
+    # What would free memory nobody asks of a run that was: only whether it fits, as `fits` says it.
+    usable = usable_bytes(run.cluster.gpu.memory_bytes)
+    refused = chance_of_oom(memory.peak, usable, job.framework.name) > REFUSED_ABOVE
+    return RunMemory(printed, run.memory_kind, memory.peak <= usable, refused)
 
 
 def as_run(run: MeasuredRun, job: Job) -> Job:

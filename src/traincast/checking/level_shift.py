@@ -11,7 +11,8 @@ what its points' own scatter would make of independent ones, and the threshold i
 holds a burst of scattered slow points is none of a new level, nor is one of which a slow phase fills a part: both
 halves of a long window must lie at the new level.
 
-Constants were chosen on half of the tests that the runs are of and hold on the other half: `studies/watch.py`.
+Constants were searched on runs of many tests; those that either half of the tests would choose are the same:
+`studies/watch.py`.
 """
 
 import math

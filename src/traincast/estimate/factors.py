@@ -25,6 +25,7 @@ from traincast.estimate.operators.constants import OperatorConstants
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
+from traincast.model.dispatch import DISPATCHERS
 from traincast.shipped import constant, shipped_text, shipped_toml
 from traincast.tables import from_row
 from traincast.workload.words import CostClass, Group
@@ -38,6 +39,8 @@ TRANSFER_CLASS: dict[Group, str] = {
     group: f"transfer {group.name.lower()}" for group in Group if group is not Group.NONE
 }
 """Class of work of communication over each kind of group."""
+SENT_ONCE = f"{TRANSFER_CLASS[Group.EP]} once"
+"""That of tokens that kernels of a dispatcher send once, not NCCL a copy for each expert."""
 
 
 class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,6 +107,12 @@ def whole_deviation(cost_class: str) -> float:
     return math.hypot(*((_class_of(alike).deviation if alike else {}) | own.deviation).values())
 
 
+def transfer_classes(dispatcher: str) -> Mapping[Group, str]:
+    """Return the class of work of communication over each kind of group, with a dispatcher of tokens."""
+    once = DISPATCHERS[dispatcher].sends == "once"
+    return {**TRANSFER_CLASS, Group.EP: SENT_ONCE} if once else TRANSFER_CLASS
+
+
 def host_class(cost_class: CostClass) -> str:
     """Return the class of work of what the host does, as factors name it: ``host layers``, ``fixed``."""
     return cost_class.name.lower().replace("_", " ")
@@ -143,13 +152,17 @@ def _scaled_on(level: str, cost_class: str) -> str:
 def _alike(cost_class: str) -> str:
     """Return the class that a class of work is like, of the same type; empty: none."""
     like = _class_of(cost_class).like
-    return " ".join((like, *cost_class.split(" ")[1:])) if like else ""
+    if not like or cost_class in constant(_classes):
+        return like
+    return " ".join((like, *cost_class.split(" ")[1:]))
 
 
 def _also_scaled(cost_class: str) -> tuple[str, ...]:
     """Return a class of work and those that are like it: what its factors scale."""
     kind, *rest = cost_class.split(" ")
-    return cost_class, *(" ".join((name, *rest)) for name, each in constant(_classes).items() if each.like == kind)
+    known = constant(_classes).items()
+    of_kind = (" ".join((name, *rest)) for name, each in known if each.like == kind)
+    return cost_class, *of_kind, *(name for name, each in known if rest and each.like == cost_class)
 
 
 class CostFactors(Struct, frozen=True):

@@ -22,7 +22,10 @@ FEWEST = 2
 _OFF = frozenset({"off", "none", "0", "0.0", "all"})
 """What says that nothing is done, which never is a risk."""
 _LEFT_OUT = frozenset(
-    {"gpus", "dp", "microbatches", "precision", "fp8_recipe", "shard", "recompute_layers", "loss_kernel", "dropout"}
+    (
+        *("gpus", "dp", "microbatches", "precision", "fp8_recipe", "shard", "recompute_layers", "loss_kernel"),
+        *("dropout", "moe_routing"),
+    )
 )
 """Fields that follow from others, or that are asked for and not chosen."""
 _SOFTWARE = ("parallelism", "pipeline", "precision", "kernels", "experts", "sharding", "recompute", "offload")

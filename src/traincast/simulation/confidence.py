@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from traincast.analysis.summary import Interval
 from traincast.diagnostics import Note
-from traincast.estimate.factors import TRANSFER_CLASS, FactorTable, host_class, with_factors
+from traincast.estimate.factors import FactorTable, host_class, transfer_classes, with_factors
 from traincast.simulation.widths import LEVEL, Basis, basis_of, bounds, deviation
 from traincast.workload.words import CostClass, Group, Kind
 
@@ -56,7 +56,7 @@ def _classes(done: "JobStep", framework: "Framework", row: int) -> dict[str, flo
         return {host_class(cost_class): 1.0}
     if group is Group.NONE:
         return {}
-    found = {TRANSFER_CLASS[group]: 1.0}
+    found = {transfer_classes(done.job.experts.dispatcher)[group]: 1.0}
     if kind is Kind.COLLECTIVE:
         fsdp = done.job.sharding.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD)
         exchanged = "fsdp" if fsdp else _UNHIDDEN.get(group)
@@ -83,7 +83,7 @@ def basis_of_step(done: "JobStep", notes: Iterable[Note] = ()) -> Basis:
 
 def spread_of_job(done: "JobStep", table: FactorTable) -> Callable[[str], float]:
     """Return the uncertainty of the time of a kind of work: of a kind of group (``tp``), ``compute`` or ``host``."""
-    classes = {group.name.lower(): name for group, name in TRANSFER_CLASS.items()}
+    classes = {group.name.lower(): name for group, name in transfer_classes(done.job.experts.dispatcher).items()}
     classes |= {"compute": "compute", "host": host_class(CostClass.HOST_LAYERS)}
     bases: list[Basis] = []
 

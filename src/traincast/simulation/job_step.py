@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from traincast.diagnostics import Note
 from traincast.estimate.clocks import power_notes, slowest_of
-from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, FactorTable, factors_on, host_class, with_factors
+from traincast.estimate.factors import CostFactors, FactorTable, factors_on, host_class, transfer_classes, with_factors
 from traincast.estimate.measured import constants_notes, in_pass, unmeasured, with_measured
 from traincast.estimate.offload import offload_notes, ranks_of_host, with_offload
 from traincast.estimate.program import ComputeCost, OperatorSeconds, distinct_calls, estimate_compute
@@ -122,7 +122,8 @@ def estimated_work(
     for row in np.flatnonzero(compute.ops.kind_T == Kind.GAP).tolist():
         host_T[row] = _host_factor(compute.ops, row, factors, gpu.host_slowdown)
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * host_T)
-    transfer = {group: factors.factor(name) for group, name in TRANSFER_CLASS.items()}
+    classes = transfer_classes(job.experts.dispatcher)
+    transfer = {group: factors.factor(name) for group, name in classes.items()}
     return replace(workload, ops=ops, transfer_factor=transfer), compute
 
 

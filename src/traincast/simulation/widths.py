@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from traincast.diagnostics import Note
 from traincast.estimate.factors import (
+    SENT_ONCE,
     TRANSFER_CLASS,
     Factor,
     FactorTable,
@@ -60,7 +61,7 @@ _CLASSES = {
     "launches": ("host", "fixed", "handover"),
 }
 """Terms of classes of work, by the first word of the classes: all of a term is off at once."""
-_TRANSFERS = frozenset(TRANSFER_CLASS.values())
+_TRANSFERS = frozenset((*TRANSFER_CLASS.values(), SENT_ONCE))
 
 
 class Basis(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.estimate.factors import TRANSFER_CLASS, host_class, with_factors
+from traincast.estimate.factors import host_class, transfer_classes, with_factors
 from traincast.estimate.measured import in_pass
 from traincast.estimate.offload import rate_of
 from traincast.hardware.cluster import Cluster
@@ -134,7 +134,8 @@ class FamilyTables:
         exchanging = set() if self.job.experts.dispatcher == "allgather" else {Group.EP}
         if self.family.variant.cp_kind == "all_to_all":
             exchanging.add(Group.CP)
-        factor = {group: self.factors.factor(name) for group, name in TRANSFER_CLASS.items()}
+        classes = transfer_classes(self.job.experts.dispatcher)
+        factor = {group: self.factors.factor(name) for group, name in classes.items()}
         if self.family.variant.ideal:
             factor[Group.EP] = 0.0
         return Links(self.places, parallel, self.family.cluster, frozenset(exchanging), factor)
