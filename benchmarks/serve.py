@@ -2,7 +2,7 @@
 
 Run it on an idle machine: ``python benchmarks/serve.py``. What is asked for: a change in 150 ms at the median and in
 400 ms at the 95th percentile, the first points of a plan in 0.5 s and 3,000 layouts in 2 s, eight pages within 1 GB,
-and the first forecast 5 s after the start.
+and the first forecast 5 s after the start. What has a target is printed with its ratio to it, met at 1.00 or below.
 """
 
 import itertools
@@ -37,6 +37,8 @@ CHANGES = {
     ),
 }  # fmt: skip
 _PAGES, _CHANGES = 8, 12
+MEDIAN_MS, HIGH_MS, START_S, FIRST_S, PLAN_S, RESIDENT_MB = 150, 400, 5, 0.5, 2, 1000
+"""What is asked for."""
 
 
 class Planner:
@@ -99,15 +101,22 @@ def changes(planner: Planner, job: Job, each: list[tuple[str, str]], tab: str) -
 
 def told(name: str, times: list[float]) -> None:
     """Print the median and the 95th percentile."""
-    high = statistics.quantiles(times, n=20)[-1]
-    print(f"{name}: median {1e3 * statistics.median(times):.0f} ms, 95th percentile {1e3 * high:.0f} ms ({len(times)})")
+    middle, high = 1e3 * statistics.median(times), 1e3 * statistics.quantiles(times, n=20)[-1]
+    median, last = held(f"{middle:.0f} ms", middle / MEDIAN_MS), held(f"{high:.0f} ms", high / HIGH_MS)
+    print(f"{name}: median {median}, 95th percentile {last} ({len(times)})")
+
+
+def held(text: str, ratio: float) -> str:
+    """Return a figure with its ratio to what is asked for."""
+    return f"{text} ({ratio:.2f} of the target)"
 
 
 def main() -> None:
     """Print what everything takes."""
     planner = Planner()
     planner.ask("forecast", {"job": LLAMA})
-    print(f"first forecast: {time.perf_counter() - planner.begin:.1f} s after the start")
+    start_s = time.perf_counter() - planner.begin
+    print(f"first forecast: {held(f'{start_s:.1f} s', start_s / START_S)} after the start")
     for name, (job, each) in CHANGES.items():
         changes(planner, job, each, "one")  # what is compiled and loaded once
         begin_s = planner.cpu_s
@@ -127,8 +136,10 @@ def main() -> None:
     for kind in planner.events(json.loads(body)["task"]):
         if kind == "points" and not first:
             first = time.perf_counter() - begin
-    print(f"a plan of Llama 3 70B on 512: first points {first:.2f} s, all of it {time.perf_counter() - begin:.1f} s")
-    print(f"memory of all processes: {planner.resident_mb:.0f} MB")
+    whole = time.perf_counter() - begin
+    begun, ended = held(f"{first:.2f} s", first / FIRST_S), held(f"{whole:.1f} s", whole / PLAN_S)
+    print(f"a plan of Llama 3 70B on 512: first points {begun}, all of it {ended}")
+    print(f"memory of all processes: {held(f'{planner.resident_mb:.0f} MB', planner.resident_mb / RESIDENT_MB)}")
     planner.process.terminate()
     planner.process.wait()
 

@@ -24,7 +24,7 @@ OPEN_FILE = """async (text) => {
   const { openScenarios } = await import("/assets/toolbar.js");
   openScenarios(window.traincast.app, "saved.json", text);
 }"""
-SIZES = [(360, "light"), (390, "dark"), (1440, "light"), (1440, "dark"), (3840, "light")]
+SIZES = [(360, "light"), (390, "light"), (390, "dark"), (1440, "light"), (1440, "dark"), (3840, "light")]
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ export const labelOf = (name) => {
 /** Return a value as one line: of the text of a file, what it builds on. */
 export function brief(value) {
   if (Array.isArray(value)) return value.join(", ");
-  if (!/^\s*\{|[\n=]/.test(value)) return value;
+  if (!/^\s*\{|\n| = /.test(value)) return value; // as the server tells a text from a name
   const base = value.match(/^\s*base\s*=\s*"([^"]+)"/m)?.[1] ?? value.match(/"?(?:name|_name_or_path|model_type)"?\s*[:=]\s*"([^"]+)"/)?.[1];
   return base ? `${base}, changed` : "of a file";
 }
