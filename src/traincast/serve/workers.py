@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from traincast.serve.bench import resident_bytes
 from traincast.serve.failures import Problem
 from traincast.serve.wire import LENGTH_BYTES, Message, WorkerCall, framed, length_of
 
@@ -20,7 +21,7 @@ Listener = Callable[[Message], None]
 FEWEST, MOST = 2, 3
 """Workers: one more than a long call needs, and no more than leaves memory for others (250 MB each)."""
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_CALLS, _RESIDENT_BYTES = 5_000, 300 * 2**20
+_CALLS, _RESIDENT_BYTES = 5_000, 400 * 2**20
 """Calls after which a worker makes room for a fresh one, and memory above which it does."""
 
 
@@ -187,7 +188,7 @@ class Workers:
         worker.job = None
         if not job.answer.done():
             job.answer.set_result(message)
-        if worker.calls >= _CALLS or _resident_bytes(worker.process.pid) > _RESIDENT_BYTES:
+        if worker.calls >= _CALLS or resident_bytes(worker.process.pid) > _RESIDENT_BYTES:
             worker.leaving = True
             _kill(worker.process)
         else:
@@ -214,12 +215,3 @@ async def _message(process: Process) -> Message:
 def _kill(process: Process) -> None:
     if process.returncode is None:
         process.kill()
-
-
-def _resident_bytes(pid: int) -> int:
-    """Return the memory of a process; 0 where the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 a path object costs more than the read
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return 0

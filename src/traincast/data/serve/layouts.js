@@ -121,7 +121,9 @@ export class Layouts {
 
   /** Names that may colour, those that tell most first. */
   colours(most) {
-    const few = this.varied().filter((name) => !["text", "simulated", "pareto", "step_s", "peak_bytes"].includes(name) && new Set(this.rows.map((row) => row[name])).size <= most);
+    // A degree is offered before a second value of it is found, so that the colour does not change on the way.
+    const offered = new Set([...TELLING.filter((name) => this.names.includes(name)), ...this.varied()]);
+    const few = [...offered].filter((name) => !["text", "simulated", "pareto", "step_s", "peak_bytes"].includes(name) && new Set(this.rows.map((row) => row[name])).size <= most);
     return [...TELLING.filter((name) => few.includes(name)), ...few.filter((name) => !TELLING.includes(name))];
   }
 
@@ -140,7 +142,8 @@ export class Layouts {
 function figures(row, chosen) {
   const longer = row.step_s / chosen.step_s;
   const grown = ["days", "cost", "energy_mwh"].map((name) => [name, chosen[name] === null ? null : chosen[name] * longer]);
-  return { ...Object.fromEntries(grown), tokens_per_s: chosen.tokens_per_s / longer, mfu: chosen.mfu === null ? null : chosen.mfu / longer, tied: false, pareto: false };
+  const { model, cluster } = chosen;
+  return { model, cluster, ...Object.fromEntries(grown), tokens_per_s: chosen.tokens_per_s / longer, mfu: chosen.mfu === null ? null : chosen.mfu / longer, tied: false, pareto: false };
 }
 
 /** Return the fields of a layout that say which one it is. */

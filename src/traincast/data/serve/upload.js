@@ -5,8 +5,9 @@ import { button, el, toast } from "./ui.js";
 const MOST_FILES = 4096;
 
 /** Return the files of what was dropped, those of folders with their paths. */
-async function dropped(items) {
+async function dropped({ items, files }) {
   const entries = [...items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  if (!entries.length) return labelled(files);
   const found = [];
   for (const entry of entries) await walk(entry, found);
   return found;
@@ -55,7 +56,7 @@ export class DropPlace {
       if (!has(event)) return;
       event.preventDefault();
       this.root.classList.remove("near");
-      this.take(await dropped(event.dataTransfer.items));
+      this.take(await dropped(event.dataTransfer));
     });
   }
 
