@@ -177,6 +177,7 @@ def _cost(person: Person) -> str:
     person.page.keyboard.type("15T")
     person.write("gpu_hour_price", "2.5")
     person.write("failures", "mtbf=50000h")
+    person.keys("Enter")
     person.page.locator("#run dl", has_text="goodput").filter(has_text="cost").wait_for()
     return " ".join(person.read("#run dl").split())[:200]
 
