@@ -29,7 +29,7 @@ class Alarm(Struct, frozen=True, kw_only=True):
     """How large, as a share: of a level, drift or memory the growth; of spikes the time lost; of a spread how many
     times it is what it was, less one; of a stall the seconds without a step over those of a step, less one."""
     confidence: float
-    """Probability that the run changed: that noise does not make so much, times `TRUE_SHARE` of the kinds that have one."""
+    """Probability that the run changed: that noise does not make so much, times `TRUE_SHARE` of kinds that have one."""
     text: str
     """For people."""
     explained_by: tuple[str, ...] = ()

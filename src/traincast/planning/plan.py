@@ -21,13 +21,13 @@ from traincast.planning.changes import start_of
 from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
 from traincast.planning.explain import explain
 from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
-from traincast.planning.simulator import Simulator
 from traincast.planning.layout import Estimate, Estimated, Layout
 from traincast.planning.options import PlanOptions
 from traincast.planning.pareto import pareto
 from traincast.planning.remedies import nothing_divides, nothing_fits
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import sensitivities
+from traincast.planning.simulator import Simulator
 from traincast.planning.space import Space
 from traincast.planning.tuning import Effort, reached, settled, tuned_further
 from traincast.progress import part
