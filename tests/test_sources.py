@@ -15,8 +15,9 @@ ELSEWHERE = {
     "docs/source/performance/performance_summary.md",
     "docs/performance-summary.md",
     "docs/Tutorial.md",
+    "tests/functional_tests/python_test_utils/get_test_results_from_tensorboard_logs.py",
 }
-"""Pages of other repositories, which are named beside them: cscs-docs, NeMo, Megatron-Bridge, SimAI."""
+"""Pages of other repositories, which are named beside them: cscs-docs, NeMo, Megatron-Bridge, SimAI, Megatron-LM."""
 OUTSIDE = re.compile(r"\bresearch/|\.\./shared|accuracy[_ ]prototype|measured[_ ]runs[_ ]notes")
 """Folders of no clone: nothing may rest on what stands there."""
 

@@ -85,7 +85,7 @@ def test_every_flag_is_a_keyword(name):
 
 
 def test_every_command_has_its_function():
-    others = {"report": "save_result", "init": None, "schema": None, "completion": None, "man": None}
+    others = {"report": "save_result", "serve": None, "init": None, "schema": None, "completion": None, "man": None}
     assert {*COMMANDS, *others} == {*cli.list_commands(None)}
     assert all(hasattr(traincast, name) for name in COMMANDS)
 

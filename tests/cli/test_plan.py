@@ -126,7 +126,7 @@ def test_what_would_do_is_said_in_words_of_the_shell_and_in_the_document(call):
     code, out, err = call("plan", *words, "--json")
     document = json.loads(out)
     assert code == document["exit_code"] == 3
-    assert "what would do: --offload-optimizer 1 (TP1" in err and "--gpus 3 (" in err
+    assert "what would do: --offload-optimizer 1 (TP1" in err and "--gpus 2 (" in err
     assert [each["field"] for each in document["remedies"]] == ["offload_optimizer", "gpus"]
     assert document["needed"] > document["limit"] > max(each["peak_bytes"] for each in document["remedies"])
 

@@ -291,5 +291,6 @@ def test_one_module_writes_to_the_terminal():
         if writes.search(example.sub("", path.read_text("utf-8")))
     }
     # What times a job's operators is written out as a script, too, for a machine without traincast.
+    # A worker of the planner speaks to its server over standard output.
     # A sweep in Python shows how far it is where it is asked to.
-    assert found == {"cli/terminal.py", "measuring/run.py", "api/sweep.py"}
+    assert found == {"cli/terminal.py", "measuring/run.py", "api/sweep.py", "serve/worker.py"}

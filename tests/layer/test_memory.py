@@ -120,7 +120,7 @@ def test_what_passes_in_the_forward_pass(case, forward):
         # torchtitan, train.py: in fp32 the log-softmax, its gradient and the logits' gradient; the 16-bit logits are
         # gone before the backward pass (del pred). Where they are not, PyTorch's cross-entropy takes 14.
         ("torchtitan-2025", 12, 128_256),
-        ("transformers-2024", 14, 128_256),
+        ("transformers-2024", 12, 128_256),
     ],
 )
 def test_logits(framework, logit_bytes, padded):
@@ -171,7 +171,7 @@ def test_outside_the_allocator():
     Of 16 channels each receives in a ring and from two in a tree, with a buffer of each protocol (NCCL, device.h).
     """
     communicator = 16 * 3 * (4 * 2**20 + 120 * 640 * 8 * 8 + 0.5 * 2**20)
-    assert of(LLAMA)["cuda context"] == 0.5 * GIB
+    assert of(LLAMA)["cuda context"] == 0.75 * GIB
     assert of(LLAMA)["nccl buffers"] == 0
     for fields, groups in (
         ({"gpus": 2}, 1),
@@ -206,11 +206,11 @@ def test_buckets_and_waiting_outputs_of_deepspeed():
     assert (plain["communication buckets"], plain["stage outputs"]) == (0, 0)
 
 
-def test_slack_is_4_percent_of_what_the_allocator_has():
+def test_slack_is_a_share_of_the_activations():
     stage = product.peak(LLAMA, 2, **PIPELINE)
     found = of(LLAMA, 2, **PIPELINE)
     outside = found["cuda context"] + found["nccl buffers"]
-    assert found["allocator slack"] == pytest.approx(0.04 * (sum(found.values()) - found["allocator slack"] - outside))
+    assert found["allocator slack"] == pytest.approx(0.13 * stage.activations)
     assert stage.peak == pytest.approx(sum(found.values()))
     assert stage.reserved == pytest.approx(stage.peak - outside)
     assert stage.allocated == pytest.approx(stage.reserved - found["allocator slack"])

@@ -8,7 +8,7 @@ from traincast.serve.workers import Workers
 
 
 def test_a_worker_that_makes_room_is_given_nothing_more(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "_resident_bytes", lambda _: 2**50)
+    monkeypatch.setattr(module, "resident_bytes", lambda _: 2**50)
 
     async def asked_at_once():
         workers = Workers(tmp_path, 1)

@@ -109,12 +109,12 @@ def _files() -> dict[str, Path]:
         prefix + path.relative_to(folder).as_posix(): path
         for prefix, folder in _FOLDERS.items()
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and path.suffix != ".zip"
     }
 
 
-def _file(path: Path) -> Response[bytes]:
-    return Response(path.read_bytes(), media_type=_TYPES.get(path.suffix, "text/plain"))
+def _file(path: Path) -> Response[str]:
+    return Response(path.read_text(encoding="utf-8"), media_type=_TYPES.get(path.suffix, "text/plain"))
 
 
 def _about(endpoint: Endpoint, answers: Any, status: int = 200) -> dict[str, Any]:  # noqa: ANN401

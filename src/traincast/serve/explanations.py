@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from traincast import api, report
 from traincast.errors import ConfigError, TraincastError
+from traincast.files import read_bytes
 from traincast.serve.advices import SuggestionShown, suggestions_of
 from traincast.serve.bench import FILES
 from traincast.serve.examples import unpacked
@@ -240,7 +241,7 @@ def _asked(bench: "Workbench") -> FilesRecord:
     path = bench.folder / _ASKED
     if not path.is_file():
         raise ConfigError("has no files to simulate; explain a trace or a workload", "task")
-    return msgspec.json.decode(path.read_bytes(), type=FilesRecord)
+    return msgspec.json.decode(read_bytes(path), type=FilesRecord)
 
 
 def files_of(bench: "Workbench") -> list[str]:

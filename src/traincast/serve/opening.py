@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from traincast.files import read_bytes
 from traincast.serve.bench import FILES
 from traincast.serve.explanations import FilesRecord
 from traincast.serve.readings import PastedJob, TextRecord
@@ -36,7 +37,7 @@ async def _job_of(files: Sequence[Path], workers: Workers) -> PastedJob | None:
     path = files[0]
     if len(files) > 1 or not path.is_file() or path.stat().st_size > _MOST_BYTES:
         return None
-    content = path.read_bytes()
+    content = read_bytes(path)
     if b"\0" in content or b'"traincast.result/' in content[:4096]:
         return None
     asked = TextRecord(text=content.decode("utf-8", "replace"), name=path.name)

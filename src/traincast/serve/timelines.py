@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.errors import ConfigError
+from traincast.files import read_bytes
 from traincast.serve.words import Value, predicted
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def timeline(asked: TimelineRecord, bench: "Workbench") -> PackedTimeline:
     path = bench.folder / STORED
     if not path.is_file():
         raise ConfigError("has no operations to show; explain a trace or a workload", "task")
-    return msgspec.json.decode(path.read_bytes(), type=PackedTimeline)
+    return msgspec.json.decode(read_bytes(path), type=PackedTimeline)
 
 
 def packed(result: "Result", name: str) -> PackedTimeline:

@@ -8,8 +8,8 @@ import click
 from fuzzing.values import PATHS, number, value
 from traincast.cli.main import cli
 
-COMMANDS = tuple(cli.list_commands(click.Context(cli)))
-"""Every subcommand."""
+COMMANDS = tuple(name for name in cli.list_commands(click.Context(cli)) if name != "serve")
+"""Every subcommand but the server, which runs until it is stopped."""
 _WRITES = ("--out", "--script", "--openmetrics", "--junit")
 """Options that name what is written: they stay inside the folder of the case."""
 _LEFT = ("init", "convert", "watch")
