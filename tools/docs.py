@@ -385,6 +385,8 @@ def main() -> int:
     parser.add_argument("pages", nargs="*", type=Path, help="README.md and docs/*.md by default")
     given = parser.parse_args()
     pages = [each.resolve() for each in given.pages] or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    # Those that plan take longest: nobody is to wait for one at the end.
+    pages.sort(key=lambda path: -path.read_text(encoding="utf-8").count("$ traincast plan "))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         wrong = [each for each in pool.map(lambda path: settle(path, write=given.write), pages) if each]
     for each in wrong:

@@ -1,6 +1,7 @@
 """What the endpoints answer is what the command line and Python say of the same job."""
 
 import io
+import json
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -250,3 +251,37 @@ def test_the_interface_is_described(server):
     told = server.get("/schema/openapi.json").json()
     assert {f"/api/{name}" for name in ENDPOINTS} <= set(told["paths"])
     assert all(each["summary"] for path in told["paths"].values() for each in path.values())
+
+
+def test_a_plan_has_the_command_line_that_prints_it(server, job):
+    del job["tp"]
+    plan = {"fix": "cp=1 micro_batch=1", "max_tp": "4", "clusters": "h100, h200", "allow_offload": "true", "top": "2"}
+    told = server.done("plan", job=job, plan=plan)
+    assert told["command"] == (
+        "traincast plan --model llama3-8b --cluster h100,h200 --gpus 16 --global-batch 64 --seq-length 4k --max-tp 4 "
+        "--allow-offload --top 2 --fix cp=1 --fix micro_batch=1"
+    )
+    assert {each["job"]["cluster"] for each in told["best"]} == {"h100", "h200"}
+    assert max(told["columns"]["tp"]) <= 4
+    error = server.answer("plan", job=job, plan={"fix": "tp"})["task"]
+    *_, (kind, failed) = server.events(error)
+    assert (kind, failed["error"]["where"]) == ("failed", "fix")
+
+
+def test_layouts_are_told_as_they_are_found(server, job):
+    del job["tp"]
+    events = list(server.events(server.answer("plan", job=job, plan={})["task"]))
+    points = [told["columns"] for kind, told in events if kind == "points"]
+    assert points
+    *_, (_, answer) = events
+    found = {text for each in points for text in each["text"]}
+    assert {text for text in answer["columns"]["text"] if text in found}
+    assert all(len(each["step_s"]) == len(each["text"]) == len(each["tp"]) for each in points)
+
+
+def test_documents_have_their_schemas(server):
+    assert server.get("/documents").json() == sorted(report.DOCUMENTS)
+    assert server.get("/documents/result").json() == json.loads(report.encode(report.schema("result")))
+    assert server.get("/documents/none").status == 404
+    page = server.get("/interface")
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")

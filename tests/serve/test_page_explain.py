@@ -154,7 +154,7 @@ def test_several_rank_files_are_one_run(show, replayed):
 def test_one_rank_alone_says_what_is_missing(show):
     page = brought(show(EMPTY), next(TRACES.glob("*rank7*.txt")))
     page.locator("#explained-step").wait_for()
-    assert "drop the files of the others" in page.locator("#stragglers").inner_text()
+    assert "drop the files of the other ranks" in page.locator("#stragglers").inner_text()
 
 
 def test_a_log_is_checked_against_its_own_job_and_that_of_the_form(show):
@@ -189,3 +189,14 @@ def test_what_is_no_run_says_so_and_nothing_of_it_is_markup(show, tmp_path):
     assert page.title() != "owned"
     page.get_by_role("button", name="today.log").click()
     page.locator("#check .verdict").wait_for()
+
+
+def test_what_was_explained_is_in_the_address_and_what_is_gone_says_so(show):
+    page = show(EMPTY)
+    page.get_by_role("button", name="today.log").click()
+    page.locator("#check .verdict").wait_for()
+    page.wait_for_timeout(400)
+    page.reload()
+    page.locator("#check .verdict").wait_for()
+    page = show({"view": "explain", "look": {"explain": {"task": "no-such-task", "name": "lost.log"}}})
+    page.get_by_text("These files are not kept any more").wait_for()

@@ -9,7 +9,9 @@ import pytest
 
 import traincast
 from planner_page import browsing, needs_browser, opener, picture, serving, sideways, state_of, wrong_for_readers
+from traincast.job.failures import Failures
 from traincast.report.terminal.step import breakdown_lines
+from traincast.report.terminal.training_run import run_lines
 from traincast.units import format_share, format_size, format_time
 
 pytestmark = needs_browser
@@ -22,7 +24,7 @@ OPEN_FILE = """async (text) => {
   const { openScenarios } = await import("/assets/toolbar.js");
   openScenarios(window.traincast.app, "saved.json", text);
 }"""
-SIZES = [(360, "light"), (390, "dark"), (1440, "light"), (1440, "dark"), (3840, "light")]
+SIZES = [(360, "light"), (390, "light"), (390, "dark"), (1440, "light"), (1440, "dark"), (3840, "light")]
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +120,19 @@ def test_undo_and_redo_by_button_and_by_key(show):
     assert page.input_value("#field-gpus") == "64"
 
 
+def test_a_whole_run_with_its_failures_is_counted(show):
+    page = forecast(show(state_of("forecast", JOB)))
+    page.get_by_role("button", name="Say the tokens of the run").click()
+    page.keyboard.type("15T")
+    page.fill("#field-gpu_hour_price", "2.5")
+    page.locator("#field-failures").click()
+    page.locator(".options:popover-open [role=option]").first.click()
+    run = predicted(tokens="15T", gpu_hour_price=2.5, failures=Failures()).training_run
+    page.locator("#run", has_text="goodput").wait_for()
+    assert page.locator("#run dt").all_inner_texts() == [name for name, _, _ in run_lines(run)]
+    assert page.locator("#run strong").all_inner_texts() == [much for _, much, _ in run_lines(run)]
+
+
 def test_a_mistake_is_told_at_its_field_and_the_last_numbers_stay(show):
     page = forecast(show(state_of("forecast", JOB)))
     before = page.locator(STEP).inner_text()
@@ -208,6 +223,49 @@ def test_pasted_flags_fill_the_form_and_what_is_not_understood_is_said(show):
     assert (job["tp"], job["seq_length"], job["global_batch"]) == ("4", "4096", "128")
 
 
+PASTE = """(text) => {
+  const clipboardData = new DataTransfer();
+  clipboardData.setData("text/plain", text);
+  document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+}"""
+DROP = """(text) => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([text], "job.toml"));
+  document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+}"""
+JOB_FILE = """
+[model]
+name = "llama3-8b"
+[batch]
+seq_length = 8192
+global_batch = 128
+micro_batch = 1
+[parallel]
+tp = 4
+[cluster]
+name = "h200"
+gpus = 32
+"""
+
+
+def test_a_text_is_pasted_and_a_file_is_dropped_anywhere(show):
+    page = forecast(show(state_of("forecast", JOB)))
+    page.evaluate(PASTE, "traincast predict --model llama3-8b --gpus 16 --seq-length 4k --global-batch 64 --tp 1")
+    page.locator(".toast", has_text="command line of traincast").wait_for()
+    assert job_of(page) == {**{"model": "llama3-8b", "gpus": "16", "seq_length": "4k"}, "global_batch": "64", "tp": "1"}
+    page.evaluate(DROP, JOB_FILE)
+    page.locator(".toast", has_text="job file").wait_for()
+    job = job_of(page)
+    assert (job["cluster"], job["gpus"], job["tp"], job["global_batch"]) == ("h200", "32", "4", "128")
+
+
+def test_the_timeline_is_drawn_when_it_is_seen(show):
+    page = forecast(show(state_of("forecast", JOB)))
+    assert page.locator("#timeline canvas").count() == 0
+    page.locator("#timeline").scroll_into_view_if_needed()
+    page.locator("#timeline canvas").first.wait_for()
+
+
 def test_a_link_holds_the_whole_state(show, address):
     page = forecast(show(state_of("forecast", {**JOB, "recompute": "full"})))
     page.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
@@ -257,6 +315,43 @@ def test_scenarios_are_saved_and_opened_again(show, tmp_path):
     assert page.get_by_role("radio").all_inner_texts() == ["A", "<b>B</b>"]
     page.evaluate(OPEN_FILE, "[1]")
     page.locator(".toast.wrong", has_text="holds no scenarios").wait_for()
+
+
+def test_what_is_exported_forecasts_the_same(show, result, tmp_path):
+    page = forecast(show(state_of("forecast", JOB)))
+    page.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    page.get_by_role("button", name="Save and export").click()
+    page.get_by_role("menuitem", name="Command line").click()
+    page.wait_for_function("() => window.copied")
+    assert page.evaluate("() => window.copied").strip() == page.locator("#command code").inner_text()
+    page.get_by_role("button", name="Save and export").click()
+    with page.expect_download() as download:
+        page.get_by_role("menuitem", name="Job file").click()
+    download.value.save_as(tmp_path / download.value.suggested_filename)
+    again = traincast.predict(tmp_path / "job.toml", engine="fast")
+    assert again.iteration_time_s == pytest.approx(result.iteration_time_s, rel=1e-12)
+
+
+def test_what_opens_can_be_read_by_everybody(show):
+    page = forecast(show(state_of("forecast", JOB)))
+    page.locator("#field-cluster").click()
+    page.locator(".options:popover-open").wait_for()
+    assert wrong_for_readers(page) == []
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Save and export").click()
+    page.locator(".menu:popover-open").wait_for()
+    assert wrong_for_readers(page) == []
+    page.keyboard.press("Escape")
+    page.locator(".section summary", has_text="Whole run").click()
+    page.get_by_role("button", name="Paste flags").click()
+    page.get_by_role("dialog").wait_for()
+    assert wrong_for_readers(page) == []
+    page.keyboard.press("Escape")
+    page.fill("#field-tp", "7")
+    page.locator(".failure").wait_for()
+    page.wait_for_timeout(400)
+    assert wrong_for_readers(page) == []
+    picture(page, "forecast-refused")
 
 
 def test_pictures_stand_alone(show, tmp_path):

@@ -299,7 +299,9 @@ def solve(
     for _ in range(_ROUNDS):
         distance_I = np.abs(target_I - slope_IK @ solution_K) / noise
         robust_I = weight_I * np.minimum(1.0, _TURN / np.maximum(distance_I, 1e-12)) / noise**2
-        normal_KK = np.asarray(prior_KK + slope_IK.T @ (robust_I[:, None] * slope_IK), np.float64)
+        # A matrix by its own transpose takes half of what two matrices do.
+        half_IK = np.sqrt(robust_I)[:, None] * slope_IK
+        normal_KK = np.asarray(prior_KK + half_IK.T @ half_IK, np.float64)
         new_K = np.asarray(np.linalg.solve(normal_KK, slope_IK.T @ (robust_I * target_I)), np.float64)
         if np.max(np.abs(new_K - solution_K), initial=0.0) < 1e-6:
             solution_K = new_K

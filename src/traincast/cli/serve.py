@@ -26,13 +26,29 @@ _NEEDED = ("litestar", "uvicorn")
 )
 @click.option("--token", is_flag=True, help="Ask for a token on this machine, too.")
 @click.option("--browser/--no-browser", default=True, show_default=True, help="Open the page in a browser.")
-def command(files: tuple[Path, ...], port: int, host: str, *, token: bool, browser: bool) -> None:
+@click.option(
+    "--mcp", is_flag=True, help="Instead of a page answer a program, such as an assistant in an editor, on stdin."
+)
+def command(files: tuple[Path, ...], port: int, host: str, *, token: bool, browser: bool, mcp: bool) -> None:
     """Serve the planner as a page on this machine, and as JSON for programs.
 
     The page opens with a job file, a result.json, or the traces, workload or log that is given. Needs the extra serve:
     pip install 'traincast[serve]'.
     """
+    if mcp:
+        if files or port or token:
+            raise click.UsageError("--mcp serves no page; give it alone")
+        _serve_programs()
+        return
     serve_page(files, port, host, token=token, browser=browser)
+
+
+def _serve_programs() -> None:
+    if find_spec("mcp") is None:
+        raise ConfigError("serve --mcp needs mcp, which is not installed; pip install 'traincast[serve]' does")
+    from traincast.serve.programs import serve_programs
+
+    serve_programs()
 
 
 def serve_page(

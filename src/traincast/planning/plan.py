@@ -69,10 +69,13 @@ def plan(
     if level == BEST:
         finalists = (*tuned_further(finalists[0], space, limit, simulate), *finalists)
     judged = partial(_choices, usable=usable, options=options, setting=setting)
-    first = chosen_first(judged(finalists))[0].layout
-    chosen, switches = settled(next(each for each in finalists if each.layout == first), space, limit, simulate)
-    finalists = tuple(chosen if each.layout == first else each for each in finalists)
-    best, *_ = choices = _with_first(chosen.layout, judged(finalists))
+    first = chosen_first(choices := judged(finalists))[0].layout
+    preferred = next(each for each in finalists if each.layout == first)
+    chosen, switches = settled(preferred, space, limit, simulate)
+    if chosen is not preferred:
+        finalists = tuple(chosen if each is preferred else each for each in finalists)
+        choices = judged(finalists)
+    best, *_ = choices = _with_first(chosen.layout, choices)
     before = None if had is None else forecast_step(had, simulate.setting, allow_oom=True, study=study)
     mean, largest = disagreement(finalists)
     return Plan(

@@ -31,8 +31,8 @@ _SPLITS = frozenset(left_open())
 Options = tuple[Switch | None, ...]
 """Of one axis; None is none of its switches."""
 
-Held = tuple[bool | None, ...]
-"""Which of some conditions hold; None: of what is not known yet."""
+Held = tuple[tuple[bool, ...] | None, ...]
+"""Which conditions hold, by the fact that they are about; None: of what is not known yet."""
 
 
 class Software(Struct, frozen=True, kw_only=True, dict=True):
@@ -100,13 +100,27 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
 
     def _held(self, known: Mapping[str, Any]) -> Held:
         """Return which conditions hold of what is known of a layout: nothing else of it matters here."""
-        return tuple(each.holds(known) if each.name in known else None for each in self._conditions)
+        return tuple(self._answers(name, known[name]) if name in known else None for name in self._conditions)
+
+    def _answers(self, name: str, value: Any) -> tuple[bool, ...]:  # noqa: ANN401
+        """Return which conditions hold of a fact with some value."""
+        key = name, type(value), value
+        if key not in self._answered:
+            self._answered[key] = tuple(each.holds({name: value}) for each in self._conditions[name])
+        return self._answered[key]
 
     @cached_property
-    def _conditions(self) -> tuple[Condition, ...]:
-        """All conditions of switches."""
+    def _answered(self) -> dict[tuple[str, type, Any], tuple[bool, ...]]:
+        return {}
+
+    @cached_property
+    def _conditions(self) -> Mapping[str, tuple[Condition, ...]]:
+        """All conditions of switches, by the fact that they are about."""
         switches = (each for options in self.axes.values() for each in options if each)
-        return tuple(dict.fromkeys(each for switch in switches for need in switch.needs for each in need))
+        found: dict[str, tuple[Condition, ...]] = {}
+        for each in dict.fromkeys(each for switch in switches for need in switch.needs for each in need):
+            found[each.name] = (*found.get(each.name, ()), each)
+        return found
 
     def _tried(self, known: Mapping[str, Any]) -> Iterator[list[Switch]]:
         """Yield every choice of the axes that must be tried."""

@@ -13,7 +13,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Stream
 
-from traincast import __version__
+from traincast import __version__, report
 from traincast.errors import TraincastError
 from traincast.serve.about import Nothing
 from traincast.serve.endpoints import ENDPOINTS, Endpoint
@@ -29,9 +29,9 @@ from traincast.shipped import SHIPPED
 _FOLDERS = {"": SHIPPED / "serve", "explorer/": SHIPPED / "explorer"}
 """Shipped folders whose files a page may ask for, by what their names begin with."""
 _TYPES = {
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".html": "text/html",
     ".svg": "image/svg+xml",
     ".json": "application/json",
 }
@@ -50,7 +50,7 @@ def application(workers: Workers, tasks: LongTasks) -> Litestar:
         for each in ENDPOINTS.values()
     ]
     return Litestar(
-        [page, asset, Router("/api", route_handlers=[*routes, *task_routes(tasks)])],
+        [page, interface, asset, documents, document, Router("/api", route_handlers=[*routes, *task_routes(tasks)])],
         openapi_config=OpenAPIConfig(
             title="traincast",
             version=__version__,
@@ -67,6 +67,26 @@ def application(workers: Workers, tasks: LongTasks) -> Litestar:
 async def page() -> Response[bytes]:
     """Return the page."""
     return _file(_FOLDERS[""] / "index.html")
+
+
+@get("/documents", include_in_schema=False)
+async def documents() -> list[str]:
+    """Return the names of the documents of ``--json``, whose schemas are at ``/documents/{name}``."""
+    return sorted(report.DOCUMENTS)
+
+
+@get("/documents/{name:str}", include_in_schema=False)
+async def document(name: str) -> Response[bytes]:
+    """Return the JSON Schema of a document of ``--json``."""
+    if name not in report.DOCUMENTS:
+        raise NotFoundException(f"no such document; known: {', '.join(sorted(report.DOCUMENTS))}")
+    return Response(report.encode(report.schema(name)), media_type="application/json")
+
+
+@get("/interface", include_in_schema=False)
+async def interface() -> Response[bytes]:
+    """Return the page that describes the interface for programs."""
+    return _file(_FOLDERS[""] / "interface.html")
 
 
 @get("/assets/{name:path}", include_in_schema=False)
@@ -94,7 +114,7 @@ def _files() -> dict[str, Path]:
 
 
 def _file(path: Path) -> Response[bytes]:
-    return Response(path.read_bytes(), media_type=_TYPES.get(path.suffix, "text/plain; charset=utf-8"))
+    return Response(path.read_bytes(), media_type=_TYPES.get(path.suffix, "text/plain"))
 
 
 def _about(endpoint: Endpoint, answers: Any, status: int = 200) -> dict[str, Any]:  # noqa: ANN401

@@ -20,9 +20,20 @@ if TYPE_CHECKING:
 
 FILES = "files"
 """Folder of a task with what a page brought."""
-_KEPT = 3
+_KEPT = 2
+_LARGE_BYTES = 240 * 2**20
+"""Memory above which a worker forgets; half of it is code."""
 _PAUSE_S = 0.05
 """Least time between two words on how far a call is."""
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory of a process; 0 where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 a path object costs more than the read
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
 
 
 class Progress(Struct, frozen=True):
@@ -76,6 +87,15 @@ class Workbench:
         """Make ready for the next call while nobody waits: load compiled code, give back memory."""
         if not self.warm:
             self.warm_up()
+        self._give_back()
+
+    def forget_if_large(self) -> None:
+        """Let go of what was prepared where it takes too much memory: what is asked next is prepared anew."""
+        if resident_bytes(os.getpid()) > _LARGE_BYTES:
+            self._study = None
+            self._give_back()
+
+    def _give_back(self) -> None:
         gc.collect()
         with suppress(OSError, AttributeError):
             # What C's allocator keeps, which after large programs is a lot (glibc alone has this).

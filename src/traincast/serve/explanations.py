@@ -94,9 +94,9 @@ def _explained(asked: FilesRecord, bench: "Workbench") -> ExplanationShown:
     tops = _tops(asked.files)
     path = Path(tops[0])
     if len(tops) == 1 and api.is_result(path):
-        result = api.load_result(path)
-        result, why_not = api.with_operations(result, engine=bench.engine)
-        return _of_step("result", result, _inspected(asked.files), bench, why_not)
+        result, why_not = api.with_operations(api.load_result(path), engine=bench.engine)
+        of_it = [each for each in asked.files if each.endswith(".json")]
+        return _of_step("result", result, _inspected(of_it[:1]), bench, why_not)
     found = _inspected(asked.files)
     formats = {each.format for each in found}
     if formats == {"job"}:

@@ -15,6 +15,8 @@ from msgspec import Struct
 from traincast.errors import ConfigError
 from traincast.serve.workers import Workers
 
+_MOST_AT_ONCE = 512
+"""Connections; more are told to come later."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine reaches."""
 
@@ -104,7 +106,12 @@ async def _serve(
         tasks = LongTasks(workers)
         app = Guard(application(workers, tasks), address.names, address.token, any_address=host not in LOOPBACK)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+            limit_concurrency=_MOST_AT_ONCE,
         )
         server = uvicorn.Server(config)
         opening = asyncio.create_task(

@@ -23,6 +23,8 @@ _MOST, _MOST_OF_TAB = 64, 8
 """LongTasks that are kept, and those of one page; the oldest go first."""
 OPENED = "opened"
 """Tab of what the server was started with: it is kept as long as the server runs."""
+_MOST_BYTES = 4 * 2**30
+"""Of the files of all tasks; the oldest go first."""
 _LAST = ("done", "failed")
 
 
@@ -144,7 +146,18 @@ class LongTasks:
         """Return the oldest tasks beyond those that are kept."""
         mine = [each for each in self._tasks.values() if each.tab == tab]
         every = sorted(self._tasks.values(), key=lambda each: each.touched)
-        return [*mine[:-_MOST_OF_TAB], *every[:-_MOST]]
+        return [*mine[:-_MOST_OF_TAB], *every[:-_MOST], *self._too_large(every[:-1])]
+
+    def _too_large(self, oldest_first: list[LongTask]) -> list[LongTask]:
+        """Return the oldest tasks beyond the bytes that are kept."""
+        sizes = [sum(each.stat().st_size for each in task.folder.rglob("*")) for task in oldest_first]
+        found = []
+        for task, size in zip(oldest_first, list(sizes), strict=True):
+            if sum(sizes) <= _MOST_BYTES:
+                break
+            sizes.remove(size)
+            found.append(task)
+        return [each for each in found if each.tab != OPENED]
 
     async def _sweep(self) -> None:
         """Let go of what nobody waits for, now and then."""

@@ -37,7 +37,7 @@ Words = Mapping[str, Value]
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 OTHERS = ("cluster", "recipe", "allow_oom")
 """What is said besides fields of the job and of how its step is simulated."""
-_SWITCHES = ("allow_oom", "unfold")
+_SWITCHES = ("allow_oom", "unfold", "suggest", "allow_offload")
 _UNOPENED = ("constants",)
 """Options that are files alone."""
 

@@ -46,6 +46,7 @@ class Worker:
             self._bench.close()
             self._bench.folder = Path(call.folder)
             self._send(self._answer(call))
+            self._bench.forget_if_large()
 
     def _answer(self, call: WorkerCall) -> Message:
         try:

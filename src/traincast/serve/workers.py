@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from traincast.serve.bench import resident_bytes
 from traincast.serve.failures import Problem
 from traincast.serve.wire import LENGTH_BYTES, Message, WorkerCall, framed, length_of
 
@@ -20,8 +21,12 @@ Listener = Callable[[Message], None]
 FEWEST, MOST = 2, 3
 """Workers: one more than a long call needs, and no more than leaves memory for others (250 MB each)."""
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_CALLS, _RESIDENT_BYTES = 5_000, 300 * 2**20
+_CALLS, _RESIDENT_BYTES = 5_000, 400 * 2**20
 """Calls after which a worker makes room for a fresh one, and memory above which it does."""
+
+
+_LONGEST_S = 180.0
+"""Time that a call may take, if it is not a task; then its worker ends."""
 
 
 class Gone(Exception):  # noqa: N818
@@ -46,6 +51,8 @@ class _Worker(Struct, eq=False):
     process: Process
     job: _Job | None = None
     calls: int = 0
+    leaving: bool = False
+    """Whether it makes room for a fresh one: it ends soon, and is given nothing more."""
 
 
 class Workers:
@@ -97,7 +104,11 @@ class Workers:
         self._waiting.append(job)
         self._hand_out()
         try:
-            return await job.answer
+            return await asyncio.wait_for(job.answer, None if listener is not None else _LONGEST_S)
+        except TimeoutError:
+            self._take_back(job)
+            problem = Problem.simple("refused", f"it takes more than {_LONGEST_S:.0f} s; ask for less at a time")
+            return Message("failed", msgspec.json.encode({"error": problem}), problem.status)
         except asyncio.CancelledError:
             self._take_back(job)
             raise
@@ -118,7 +129,7 @@ class Workers:
 
     def _hand_out(self) -> None:
         """Give waiting calls to idle workers."""
-        for worker in [each for each in self._workers if each.job is None]:
+        for worker in [each for each in self._workers if each.job is None and not each.leaving]:
             job = self._next()
             if job is None:
                 return
@@ -177,7 +188,8 @@ class Workers:
         worker.job = None
         if not job.answer.done():
             job.answer.set_result(message)
-        if worker.calls >= _CALLS or _resident_bytes(worker.process.pid) > _RESIDENT_BYTES:
+        if worker.calls >= _CALLS or resident_bytes(worker.process.pid) > _RESIDENT_BYTES:
+            worker.leaving = True
             _kill(worker.process)
         else:
             self._hand_out()
@@ -203,12 +215,3 @@ async def _message(process: Process) -> Message:
 def _kill(process: Process) -> None:
     if process.returncode is None:
         process.kill()
-
-
-def _resident_bytes(pid: int) -> int:
-    """Return the memory of a process; 0 where the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 a path object costs more than the read
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return 0

@@ -1,6 +1,6 @@
 // Charts by Observable Plot: our theme, a figure that redraws itself, and pictures of it as SVG and PNG.
 
-import { button, download, el, menu, put } from "./ui.js";
+import { download, el, menu, put } from "./ui.js";
 
 const Plot = window.Plot;
 const MADE_BY_STYLE = ["fill", "stroke", "font-family", "font-size", "font-weight", "font-variant", "opacity", "text-anchor", "stroke-width", "stroke-dasharray", "fill-opacity", "stroke-opacity"];

@@ -23,8 +23,8 @@ export function theStep(answer) {
 /** The ranks that are slower than their peers; `show(rank)` brings one into view. */
 export function stragglers(answer, show) {
   const rows = answer.stragglers ?? [];
-  const alone = (answer.result.ranks ?? []).length < 2;
-  const nothing = el("p", { class: "hint" }, alone ? "One rank alone tells of no straggler: drop the files of the others, too." : "No rank is slower than its peers.");
+  const alone = answer.kind === "run" && answer.files.length + answer.more_files < 2;
+  const nothing = el("p", { class: "hint" }, alone ? "One file tells of no straggler, as every rank is taken to be like it: drop the files of the other ranks, too." : "No rank is slower than its peers.");
   const against = sectionOf(answer.sections, "Against the same step");
   const impact = sectionOf(answer.sections, "Stragglers")?.lines.find((line) => line.table)?.table.rows ?? [];
   return card("Stragglers", { id: "stragglers" }, rows.length ? small("Stragglers", [

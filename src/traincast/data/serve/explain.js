@@ -44,6 +44,13 @@ class ExplainView {
     }
   }
 
+  /** Show what the address names as a task: what the server was started with, or what was explained before. */
+  open({ task, name } = {}) {
+    if (!task || task === this.opened) return;
+    Object.assign(this, { opened: task, name: String(name ?? "Files"), again: true });
+    this.search.run(async () => ({ task }));
+  }
+
   example({ name }) {
     this.name = name;
     this.search.run(() => this.app.server.ask("/api/explain", { example: name, words: this.words }));
@@ -82,11 +89,14 @@ class ExplainView {
   failed(error) {
     this.busy(false);
     this.step.clear();
-    put(this.answer, card(this.name ?? "Files", { wide: true }, error ? failure(error) : empty("Stopped", "Drop files again, or try an example.")));
+    const gone = this.again ? empty("These files are not kept any more", "Drop them again, or try an example.") : null;
+    this.again = false;
+    put(this.answer, card(this.name ?? "Files", { wide: true }, gone ?? (error ? failure(error) : empty("Stopped", "Drop files again, or try an example."))));
   }
 
   done(answer, task) {
-    this.task = task;
+    Object.assign(this, { task, opened: task, again: false });
+    this.app.look("explain", { task, name: this.name });
     this.busy(false);
     this.whatIfs.show(answer);
     this.check.show(answer, task);
@@ -111,14 +121,13 @@ class ExplainView {
     this.step.path();
     this.step.root.scrollIntoView({ block: "nearest" });
   }
-
 }
 
 export default {
   name: "explain",
   title: "Explain",
   mount(root, app) {
-    new ExplainView(root, app);
-    return { show() {}, hide() {} };
+    const view = new ExplainView(root, app);
+    return { show(state) { view.open(state.look?.explain); }, hide() {} };
   },
 };

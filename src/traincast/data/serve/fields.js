@@ -21,16 +21,21 @@ const ADDED = [
   { name: "tokens", takes: "text", help: "Tokens of the whole run: tells its days, GPU-hours and energy.", example: "15T", flag: "--tokens" },
   { name: "gpu_hour_price", takes: "number", help: "What a GPU costs for an hour.", example: "2.5", flag: "--gpu-hour-price" },
   { name: "currency", takes: "text", help: "Currency of that cost.", example: "EUR", flag: "--currency" },
-  { name: "failures", takes: "text", help: "How often GPUs fail, and what each failure costs.", example: "mtbf=50000h,restart=10min", flag: "--failures" },
+  { name: "failures", takes: "text", help: "How often GPUs fail, and what each failure costs.", example: "mtbf=50000h,restart=10min", flag: "--goodput" },
   { name: "gpu_power_w", takes: "number", help: "Watts that a GPU draws with its share of the node.", example: "1000", flag: "--gpu-power" },
   { name: "pue", takes: "number", help: "Energy of the site over that of the nodes.", example: "1.2", flag: "--pue" },
   { name: "grid_intensity", takes: "number", help: "Grams of CO2 that the grid emits for a kWh.", example: "300", flag: "--grid-intensity" },
 ];
 
+const FAILURES = [
+  { value: "default", hint: "one of a GPU in 50,700 h, as Llama 3 405B saw them" },
+  { value: "mtbf=50000h,restart=10min,checkpoint=30s", hint: "mean time between failures of a GPU, and what each costs" },
+];
+
 /** Return all fields by name, those of the job first. */
 export function allFields(about) {
   const fields = new Map((about.fields ?? []).map((each) => [each.name, each]));
-  for (const each of ADDED) if (!fields.has(each.name)) fields.set(each.name, { choices: [], usual: "", example: "", ...each });
+  for (const each of ADDED) if (!fields.has(each.name)) fields.set(each.name, { choices: [], usual: "", example: "", ...each, asExample: Boolean(each.example) });
   return fields;
 }
 
@@ -43,7 +48,7 @@ export const labelOf = (name) => {
 /** Return a value as one line: of the text of a file, what it builds on. */
 export function brief(value) {
   if (Array.isArray(value)) return value.join(", ");
-  if (!/^\s*\{|[\n=]/.test(value)) return value;
+  if (!/^\s*\{|\n| = /.test(value)) return value; // as the server tells a text from a name
   const base = value.match(/^\s*base\s*=\s*"([^"]+)"/m)?.[1] ?? value.match(/"?(?:name|_name_or_path|model_type)"?\s*[:=]\s*"([^"]+)"/)?.[1];
   return base ? `${base}, changed` : "of a file";
 }
@@ -56,6 +61,7 @@ export function offers(name, about) {
   if (name === "framework") return plain(about.frameworks);
   if (name === "schedule") return plain(about.schedules);
   if (name === "recipe") return plain(about.recipes);
+  if (name === "failures") return FAILURES;
   return null;
 }
 

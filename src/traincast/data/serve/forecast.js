@@ -52,7 +52,7 @@ class Forecast {
 
   wait(on) { for (const shown of [this.headline.root, this.numbers]) shown.classList.toggle("waiting", on); }
 
-  hide() { this.timeline.hide(); }
+  hide() { clearTimeout(this.later); }
 
   async ask(job, key) {
     if (!job.model) return this.refuse({ message: "Choose a model", hint: "Everything else has usual values.", where: "model", kind: "empty" });

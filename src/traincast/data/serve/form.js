@@ -66,7 +66,7 @@ class FieldRow {
     const typing = document.activeElement === this.control && this.combobox;
     if (this.control.tagName === "SELECT") this.showChoice(value, assumed);
     else if (!typing && this.control.value !== this.shown) this.control.value = this.shown;
-    if (this.control.tagName !== "SELECT") this.control.placeholder = assumed ?? (this.field.usual || "open");
+    if (this.control.tagName !== "SELECT") this.control.placeholder = assumed ?? (this.field.usual || (this.field.asExample ? `such as ${this.field.example}` : "open"));
   }
 
   showChoice(value, assumed) {

@@ -61,11 +61,16 @@ export class Layouts {
     }
   }
 
-  /** Take the answer in place of what the screen said. */
+  /** Take the answer in place of what the screen said of the same layouts; the others stay. */
   finish(answer) {
+    const { rows } = this;
     this.clear();
     this.add(answer);
     this.final = true;
+    const known = new Set(this.rows.map((row) => row.text));
+    const chosen = this.rows.find((row) => row.chosen) ?? this.rows[0];
+    this.rows.push(...rows.filter((row) => !known.has(row.text)).map((row) => ({ ...row, ...figures(row, chosen) })));
+    this.rows.forEach((row, at) => { row.id = at; });
     // The layouts that were simulated come first, in the same order.
     answer.best.forEach((full, at) => { if (this.rows[at]?.text === full.text) this.rows[at].full = full; });
   }
@@ -116,7 +121,9 @@ export class Layouts {
 
   /** Names that may colour, those that tell most first. */
   colours(most) {
-    const few = this.varied().filter((name) => !["text", "simulated", "pareto", "step_s", "peak_bytes"].includes(name) && new Set(this.rows.map((row) => row[name])).size <= most);
+    // A degree is offered before a second value of it is found, so that the colour does not change on the way.
+    const offered = new Set([...TELLING.filter((name) => this.names.includes(name)), ...this.varied()]);
+    const few = [...offered].filter((name) => !["text", "simulated", "pareto", "step_s", "peak_bytes"].includes(name) && new Set(this.rows.map((row) => row[name])).size <= most);
     return [...TELLING.filter((name) => few.includes(name)), ...few.filter((name) => !TELLING.includes(name))];
   }
 
@@ -129,6 +136,14 @@ export class Layouts {
     const known = Object.entries(said).filter(([name]) => fields.has(name) && name !== "gpus");
     return jobAsTyped({ ...base, ...Object.fromEntries(known.map(([name, value]) => [name, asField(value)])) });
   }
+}
+
+/** What a whole run takes with a layout: as much longer as its step is than that of the one to run. */
+function figures(row, chosen) {
+  const longer = row.step_s / chosen.step_s;
+  const grown = ["days", "cost", "energy_mwh"].map((name) => [name, chosen[name] === null ? null : chosen[name] * longer]);
+  const { model, cluster } = chosen;
+  return { model, cluster, ...Object.fromEntries(grown), tokens_per_s: chosen.tokens_per_s / longer, mfu: chosen.mfu === null ? null : chosen.mfu / longer, tied: false, pareto: false };
 }
 
 /** Return the fields of a layout that say which one it is. */

@@ -2,6 +2,7 @@
 
 import { allFields } from "./fields.js";
 import { Form } from "./form.js";
+import { watchPastes } from "./paste.js";
 import { Server } from "./server.js";
 import { EMPTY, FIRST_JOB, State, decode, encode, jobAsTyped, letter, MOST_SCENARIOS } from "./state.js";
 import { toolbar, watchKeys } from "./toolbar.js";
@@ -167,6 +168,7 @@ async function start() {
   const form = new Form(document.getElementById("side"), app);
   toolbar(document.getElementById("tools"), app);
   watchKeys(app);
+  watchPastes(app);
   keepInUrl(app);
   app.store.listeners.add((state, before) => { form.show(state); views.show(state); app.emit("state", state, before); });
   form.show(app.state);

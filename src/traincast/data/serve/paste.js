@@ -3,11 +3,32 @@
 import { labelOf } from "./fields.js";
 import { button, dialog, el, failure, put, toast } from "./ui.js";
 
-/** Open the box; what it reads becomes the job at hand. */
-export function openPaste(app) {
+const MOST_BYTES = 1 << 20;
+const TYPED = "input, textarea, select, [contenteditable]";
+
+/** Read what is pasted or dropped anywhere on the page, where the view does not take files itself. */
+export function watchPastes(app) {
+  const takes = (event) => app.state.view !== "explain" && !event.target.closest?.(TYPED) && !document.querySelector("dialog[open]");
+  document.addEventListener("paste", (event) => {
+    const text = event.clipboardData.getData("text/plain");
+    if (takes(event) && text.trim()) openPaste(app, { text });
+  });
+  document.addEventListener("dragover", (event) => { if (app.state.view !== "explain") event.preventDefault(); });
+  document.addEventListener("drop", async (event) => {
+    if (app.state.view === "explain") return;
+    event.preventDefault();
+    const [file] = event.dataTransfer.files;
+    if (!file) return;
+    if (file.size > MOST_BYTES) return toast(`${file.name} is not a description of a job: it is too large. Runs are read by Explain.`, { wrong: true });
+    openPaste(app, { text: await file.text(), name: file.name });
+  });
+}
+
+/** Open the box; what it reads becomes the job at hand. A text that is given is read at once. */
+export function openPaste(app, { text: given = "", name: named = null } = {}) {
   dialog("Paste a job", (close) => {
     const text = el("textarea", { class: "paste", rows: "11", autofocus: true, spellcheck: "false", "aria-label": "Flags, recipe, TOML or config.json",
-      placeholder: "--num-layers 80 --hidden-size 8192 --tensor-model-parallel-size 8 ..." });
+      placeholder: "--num-layers 80 --hidden-size 8192 --tensor-model-parallel-size 8 ..." }, given);
     const answer = el("div", { "aria-live": "polite" });
     const read = button("Fill the form", () => readInto(app, text.value, null, answer, close), { class: "main" });
     const file = el("input", { type: "file", hidden: true, onchange: async () => {
@@ -16,6 +37,7 @@ export function openPaste(app) {
       text.value = await chosen.text();
       await readInto(app, text.value, chosen.name, answer, close);
     } });
+    if (given) readInto(app, given, named, answer, close);
     text.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) read.click(); });
     return [
       el("p", { class: "hint" }, "Megatron-LM flags or a whole launch script, a torchtitan TOML, a NeMo, Bridge or DeepSpeed recipe, a Hugging Face config.json, a job file, or a traincast command line."),

@@ -17,7 +17,8 @@ const isNewer = (error) => error?.name === "AbortError" || error?.kind === "supe
 
 export class Server {
   constructor() {
-    this.page = crypto.randomUUID();
+    // Not randomUUID: browsers have it on this machine's own address alone.
+    this.page = Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(36)).join("-");
     this.running = new Map();
   }
 

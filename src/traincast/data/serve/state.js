@@ -57,8 +57,8 @@ export function jobAsTyped(job) {
 
 /** Return a state that the page can hold whatever came from outside; null where it is none. */
 export function sound(found) {
-  if (!isRecord(found) || !Array.isArray(found.scenarios)) return null;
-  const scenarios = found.scenarios.filter((each) => isRecord(each) && isRecord(each.job)).slice(0, MOST_SCENARIOS)
+  if (!isRecord(found) || !(Array.isArray(found.scenarios) || isRecord(found.look))) return null;
+  const scenarios = (found.scenarios ?? EMPTY.scenarios).filter((each) => isRecord(each) && isRecord(each.job)).slice(0, MOST_SCENARIOS)
     .map((each, at) => ({ name: String(each.name ?? letter(at)).slice(0, 60), job: jobAsTyped(each.job) }));
   if (!scenarios.length) return null;
   const at = Number.isInteger(found.at) ? Math.min(Math.max(found.at, 0), scenarios.length - 1) : 0;

@@ -1,38 +1,49 @@
-// The pipeline's timeline in the view Forecast: drawn when it is seen and nothing changes.
+// The pipeline's timeline in the view Forecast: drawn once it is seen and nothing changes.
 
-import { button, card, el, empty, put } from "./ui.js";
+import { card, el, empty, put } from "./ui.js";
 
 export class TimelineCard {
   constructor(app) {
     this.app = app;
     this.place = el("div", { class: "timeline-place" }, el("p", { class: "hint" }, "Every operation of the step, rank by rank."));
-    this.open = button("Draw the timeline", () => { this.wanted = true; this.open.hidden = true; this.draw(); }, { class: "small" });
-    this.root = card("Timeline of the step", { wide: true, id: "timeline", tools: [this.open] }, this.place);
-    this.wanted = false;
+    this.root = card("Timeline of the step", { wide: true, id: "timeline" }, this.place);
+    this.seen = false;
+    new IntersectionObserver(([entry]) => this.see(entry.isIntersecting), { rootMargin: "0px 0px -60px" }).observe(this.root);
   }
 
-  /** Take the job whose timeline it is about; it is drawn anew where it was drawn before. */
+  /** Take the job whose timeline it is about, once nothing changes. */
   ask(job) {
-    if (JSON.stringify(job) === JSON.stringify(this.job)) return;
     this.job = job;
-    return this.wanted ? this.draw() : null;
+    return this.drawWhereSeen();
   }
 
-  hide() {}
+  see(seen) {
+    this.seen = seen;
+    return this.drawWhereSeen();
+  }
 
-  async draw() {
+  async drawWhereSeen() {
     const { job } = this;
-    if (!job) return;
+    const key = JSON.stringify(job);
+    if (!this.seen || !job || key === this.drawn) return;
+    this.drawn = key;
+    this.place.style.minHeight = `${this.place.offsetHeight}px`; // what comes after it stays where it is
     try {
-      if (!this.view) {
-        const { StepView } = await import("./timeline.js");
-        this.view = new StepView(this.app);
-        put(this.place, this.view.root);
-      }
-      await this.view.show(() => this.app.server.ask("/api/timeline", { job }, { slot: "timeline" }));
+      await this.draw(job);
     } catch (error) {
       put(this.place, empty("The timeline could not be drawn.", error.message));
       this.view = null;
+      this.drawn = null;
     }
+    if (this.drawn === key) this.place.style.minHeight = "";
+  }
+
+  async draw(job) {
+    if (!this.view) {
+      const { StepView } = await import("./timeline.js");
+      this.view ??= new StepView(this.app);
+      put(this.place, this.view.root);
+    }
+    await this.view.show(() => this.app.server.ask("/api/timeline", { job }, { slot: "timeline" }));
   }
 }

@@ -18,7 +18,7 @@ const EXPORTS = [
   { as: "torchtitan", title: "torchtitan TOML" },
 ];
 const KEYS = [
-  ["1 2 3 4", "Forecast, Plan, Compare, Explain"], ["/", "find a setting"], ["p", "paste flags or a file"],
+  ["1 2 3 4", "Forecast, Plan, Compare, Explain"], ["/", "find a setting"], ["p or Ctrl V", "paste flags, a recipe or a config.json"],
   ["u or Ctrl Z", "undo"], ["r or Ctrl Shift Z", "redo"], ["l", "copy a link to this page as it is"], ["d", "duplicate the scenario"],
   ["t", "next theme"], ["s", "save the scenarios"], ["o", "open saved scenarios"], ["?", "this list"], ["Esc", "close what is open"],
 ];

@@ -5,8 +5,9 @@ import { button, el, toast } from "./ui.js";
 const MOST_FILES = 4096;
 
 /** Return the files of what was dropped, those of folders with their paths. */
-async function dropped(items) {
+async function dropped({ items, files }) {
   const entries = [...items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  if (!entries.length) return labelled(files);
   const found = [];
   for (const entry of entries) await walk(entry, found);
   return found;
@@ -55,7 +56,7 @@ export class DropPlace {
       if (!has(event)) return;
       event.preventDefault();
       this.root.classList.remove("near");
-      this.take(await dropped(event.dataTransfer.items));
+      this.take(await dropped(event.dataTransfer));
     });
   }
 
@@ -76,7 +77,7 @@ export class DropPlace {
 /** POST files with their labels, and tell how far the upload is; returns `{answer, abort}`. */
 export function send(server, path, files, tell, words = {}) {
   const form = new FormData();
-  form.append("words", JSON.stringify(words));
+  for (const [name, value] of Object.entries(words)) form.append(name, value);
   for (const { file, label } of files) form.append("files", file, label);
   const request = new XMLHttpRequest();
   const answer = new Promise((done, failed) => {

@@ -61,7 +61,7 @@ class PassCosts(Pass):
 
     def add(self, other: Self, count: float = 1.0) -> None:
         """Add another pass so many times."""
-        if other.runs and np.any(count):
+        if other.runs and (np.any(count) if np.ndim(count) else count):
             self.runs = True
             self.compute_s_K = self.compute_s_K + other.compute_s_K * count
             self.slowed_s_K = self.slowed_s_K + other.slowed_s_K * count
@@ -193,5 +193,6 @@ class CostTable:
 
 def at(value: Number, rows: IntArray, shares: int) -> FloatArray:
     """Return a number or array [K] at some of its places."""
-    found: FloatArray = np.broadcast_to(np.asarray(value, dtype=np.float64), shares)[rows]
+    every = np.asarray(value, dtype=np.float64)
+    found: FloatArray = every[rows] if every.shape == (shares,) else np.full(len(rows), every)
     return found
