@@ -49,6 +49,8 @@ def main(names: list[str]) -> None:
                 found, page = done(task, address, open_page)
                 if task.look:
                     page.locator(task.look).scroll_into_view_if_needed()
+                else:
+                    page.evaluate("() => scrollTo(0, 0)")
                 page.mouse.move(0, 0)
                 page.wait_for_timeout(600)
                 path = PICTURES / f"planner_{task.name}.jpg"

@@ -177,7 +177,10 @@ def _cost(person: Person) -> str:
     person.page.keyboard.type("15T")
     person.write("gpu_hour_price", "2.5")
     person.write("failures", "mtbf=50000h")
+    person.keys("Enter")
     person.page.locator("#run dl", has_text="goodput").filter(has_text="cost").wait_for()
+    if person.page.input_value("#field-failures") != "mtbf=50000h":
+        raise ValueError("the form does not keep what was typed")
     return " ".join(person.read("#run dl").split())[:200]
 
 

@@ -168,7 +168,7 @@ COMMANDS = {
         *("--flops", "--bytes", "--key-dim", "--value-dim", "--dim", "--channels", "--tensors"),
     },
     "report": {"file", "--html", "--serve", "--out", "--report", "--analysis", "--json", "--verbose", "--quiet"},
-    "serve": {"files", "--port", "--host", "--token", "--browser"},
+    "serve": {"files", "--port", "--host", "--token", "--browser", "--mcp"},
     "models": {"names", "--seq-length", "--json"},
     "recipes": {"words"},
     "clusters": {"names", "--json"},

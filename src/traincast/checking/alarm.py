@@ -29,7 +29,7 @@ class Alarm(Struct, frozen=True, kw_only=True):
     """How large, as a share: of a level, drift or memory the growth; of spikes the time lost; of a spread how many
     times it is what it was, less one; of a stall the seconds without a step over those of a step, less one."""
     confidence: float
-    """Probability that the run changed: that so much is no noise, times `TRUE_SHARE` of the kinds that have one."""
+    """Probability that the run changed: that noise does not make so much, times `TRUE_SHARE` of kinds that have one."""
     text: str
     """For people."""
     explained_by: tuple[str, ...] = ()
@@ -50,11 +50,11 @@ class FoundChange(NamedTuple):
     """The step at which it began."""
     size: float
     confidence: float
-    """That it is no noise."""
+    """That it is not noise."""
 
 
 def calibrated(kind: str, by_noise: float) -> float:
-    """Return the confidence of an alarm, from the probability that what it tells is no noise."""
+    """Return the confidence of an alarm, from the probability that what it tells is not noise."""
     return round(by_noise * TRUE_SHARE.get(kind, 1.0), 4)
 
 

@@ -21,13 +21,13 @@ from traincast.planning.changes import start_of
 from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
 from traincast.planning.explain import explain
 from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
-from traincast.planning.forecasts import Forecasts
 from traincast.planning.layout import Estimate, Estimated, Layout
 from traincast.planning.options import PlanOptions
 from traincast.planning.pareto import pareto
 from traincast.planning.remedies import nothing_divides, nothing_fits
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import sensitivities
+from traincast.planning.simulator import Simulator
 from traincast.planning.space import Space
 from traincast.planning.tuning import Effort, reached, settled, tuned_further
 from traincast.progress import part
@@ -64,7 +64,7 @@ def plan(
     screen = Screen(space, setting, limit := _limit_bytes(usable, space, options))
     screened = _screened(screen, estimated, remedies=options.remedies)
     study = Study()
-    simulate = Forecasts(request, setting, study)
+    simulate = Simulator(request, setting, study)
     finalists = _finalists(screened, simulate, options.finalists)
     if level == BEST:
         finalists = (*tuned_further(finalists[0], space, limit, simulate), *finalists)
@@ -120,7 +120,7 @@ def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen:
     level, request = request.tuned or options.tuned, replace(request, tuned=None)
     space = _space(request, setting, options, level)
     screen = Screen(space, setting, _limit_bytes(usable_bytes(setting.cluster.gpu.memory_bytes), space, options))
-    return explain(screen, options.explain[0], chosen, Forecasts(request, setting, Study()))
+    return explain(screen, options.explain[0], chosen, Simulator(request, setting, Study()))
 
 
 def _screened(screen: Screen, estimated: Estimated | None, *, remedies: bool) -> Screened:

@@ -66,7 +66,7 @@ class Loop(Struct):
     compute: ComputeAndTransfers | None
     """None where overlap slows nothing down."""
     kinds: KindsOfTransfers | None
-    """None where kinds share no links."""
+    """None where kinds share no link."""
     exchanges: ComputeAndTransfers | None
     """Exchanges with experts that hold multiprocessors; None where none are known of."""
     held_N: Callable[[np.ndarray], FloatArray]

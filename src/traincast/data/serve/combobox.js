@@ -66,7 +66,8 @@ export class Combobox {
       if (!this.isOpen) return this.open(true);
       this.mark(options, (this.at + (event.key === "ArrowDown" ? 1 : -1) + options.length) % options.length);
     } else if (event.key === "Enter") {
-      const only = this.isOpen && this.at < 0 && options.length && !this.isKnown ? options[0] : options[this.at];
+      const isSaid = this.isKnown || this.input.value.includes("="); // what says NAME=VALUE searches for nothing
+      const only = this.isOpen && this.at < 0 && options.length && !isSaid ? options[0] : options[this.at];
       this.take(this.isOpen && only ? only.dataset.value : this.input.value);
     } else if (event.key === "Escape" && this.isOpen) {
       event.stopPropagation();

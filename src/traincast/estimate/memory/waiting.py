@@ -10,7 +10,7 @@ from traincast.model.numbers import Number, added, choose
 
 GPU_FLOPS_PER_S = 5e14
 """At which a layer's GEMMs and attention run: half of what an H100 is sold for. The memory model knows no cluster, and
-which of host and GPU is slower does not hang on a third more or less."""
+which of host and GPU is slower is the same with a third more or less."""
 
 NODE_BYTES_PER_S, NETWORK_BYTES_PER_S = 3e11, 1.6e11
 """At which tensor parallel ranks exchange in a node of H100, and over several of them with a card of 400 Gb/s for each

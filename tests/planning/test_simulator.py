@@ -7,7 +7,7 @@ from traincast.hardware.clusters import load_cluster
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
-from traincast.planning import forecasts
+from traincast.planning import simulator
 from traincast.planning.changes import layout_of
 from traincast.simulation.step import Setting
 from traincast.simulation.study import Study
@@ -23,16 +23,16 @@ def layouts():
 
 
 def test_compiled_code_is_loaded_once_steps_make_up_for_it(layouts, monkeypatch):
-    usual = forecasts.Forecasts(REQUEST, Setting(cluster=CLUSTER), Study())
+    usual = simulator.Simulator(REQUEST, Setting(cluster=CLUSTER), Study())
     one_by_one = [usual(each)[0] for each in layouts]
     assert usual.setting.engine == "several"
-    monkeypatch.setattr(forecasts, "KERNEL_FROM_CHAINS", 1)
-    soon = forecasts.Forecasts(REQUEST, Setting(cluster=CLUSTER), Study())
+    monkeypatch.setattr(simulator, "KERNEL_FROM_CHAINS", 1)
+    soon = simulator.Simulator(REQUEST, Setting(cluster=CLUSTER), Study())
     assert [soon(each)[0].iteration_time_s for each in layouts] == [each.iteration_time_s for each in one_by_one]
     assert soon.setting.engine == "fast"
 
 
 def test_an_engine_that_is_asked_for_stays(layouts):
-    found = forecasts.Forecasts(REQUEST, Setting(cluster=CLUSTER, engine="reference"), Study())
+    found = simulator.Simulator(REQUEST, Setting(cluster=CLUSTER, engine="reference"), Study())
     found(layouts[0])
     assert found.setting.engine == "reference"

@@ -15,7 +15,7 @@ from traincast.simulation.step import Setting
 from traincast.simulation.study import Study
 
 
-class Forecasts:
+class Simulator:
     """Forecasts of layouts of one request.
 
     Which layouts will be simulated is not known before. Where single ones are long, or many have made up for it, what
