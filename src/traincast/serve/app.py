@@ -64,7 +64,7 @@ def application(workers: Workers, tasks: LongTasks) -> Litestar:
 
 
 @get("/", include_in_schema=False)
-async def page() -> Response[str]:
+async def page() -> Response[bytes]:
     """Return the page."""
     return _file(_FOLDERS[""] / "index.html")
 
@@ -76,7 +76,7 @@ async def documents() -> list[str]:
 
 
 @get("/documents/{name:str}", include_in_schema=False)
-async def document(name: str) -> Response[str]:
+async def document(name: str) -> Response[bytes]:
     """Return the JSON Schema of a document of ``--json``."""
     if name not in report.DOCUMENTS:
         raise NotFoundException(f"no such document; known: {', '.join(sorted(report.DOCUMENTS))}")
@@ -84,13 +84,13 @@ async def document(name: str) -> Response[str]:
 
 
 @get("/interface", include_in_schema=False)
-async def interface() -> Response[str]:
+async def interface() -> Response[bytes]:
     """Return the page that describes the interface for programs."""
     return _file(_FOLDERS[""] / "interface.html")
 
 
 @get("/assets/{name:path}", include_in_schema=False)
-async def asset(name: str) -> Response[str]:
+async def asset(name: str) -> Response[bytes]:
     """Return one of the page's own files, or the explorer of `traincast.report.explorer` as a module."""
     from traincast.report.explorer.page import explorer_module, explorer_style
 
@@ -113,8 +113,8 @@ def _files() -> dict[str, Path]:
     }
 
 
-def _file(path: Path) -> Response[str]:
-    return Response(path.read_text(encoding="utf-8"), media_type=_TYPES.get(path.suffix, "text/plain"))
+def _file(path: Path) -> Response[bytes]:
+    return Response(path.read_text(encoding="utf-8").encode(), media_type=_TYPES.get(path.suffix, "text/plain"))
 
 
 def _about(endpoint: Endpoint, answers: Any, status: int = 200) -> dict[str, Any]:  # noqa: ANN401
