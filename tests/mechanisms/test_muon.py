@@ -195,7 +195,7 @@ def test_a_step_is_longer_by_what_the_update_takes():
 def test_plans_screen_what_is_simulated():
     given = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "global_batch": 32, "seq_length": "4k"}
     found = plan(**given, optimizer="muon", muon_tp_mode="duplicated")
-    assert found.screen_error_most < 0.03
+    assert found.screen_error_most < 0.05
 
 
 @pytest.mark.parametrize(

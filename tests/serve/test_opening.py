@@ -60,7 +60,7 @@ def test_a_port_that_is_taken_is_said(server):
         words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False
     )
     assert done.returncode == 1
-    assert "choose another --port" in done.stderr
+    assert "choose another port" in done.stderr
 
 
 def test_a_report_is_served(tmp_path):

@@ -86,9 +86,9 @@ def _suffix(text: str) -> str:
     stripped = text.lstrip()
     if stripped.startswith("{"):
         return ".json"
-    if re.search(r"^\s*(?:from\s+[\w.]+\s+import|import\s+[\w.]+)\b", text, re.MULTILINE):
+    if re.search(r"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+import|import[ \t]+[\w.]+)\b", text, re.MULTILINE):
         return ".py"
-    if re.search(r"^\s*\[[\w.\"-]+\]\s*$", text, re.MULTILINE):
+    if re.search(r"^[ \t]*\[[\w.\"-]+\][ \t]*$", text, re.MULTILINE):
         return ".toml"
     if not re.search(r"(?:^|\s)--?\w", text) and re.search(r"^[\w.-]+:(?:\s|$)", text, re.MULTILINE):
         return ".yaml"

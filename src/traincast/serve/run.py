@@ -144,8 +144,6 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port} ({error.strerror}); choose another --port or --host"
-        ) from None
+        raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror}); choose another port or host") from None
     listener.listen(128)
     return listener

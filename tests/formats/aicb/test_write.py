@@ -314,7 +314,8 @@ def test_activations_are_exchanged_as_the_job_exchanges_them_where_aicb_says_it(
     written(tmp_path, job, vpp="1")
     for groups, phases in (((Group.EP, Group.PP), tuple(Phase)), ((Group.TP,), (Phase.FORWARD,))):
         rows, own = (exchanged(each, groups, phases, stage=1) for each in (tmp_path / "workload.txt", job))
-        assert rows == pytest.approx(own, rel=1e-9)
+        # A row has the tokens of an exchange, not the weights of a router that go with them.
+        assert rows == pytest.approx(own, rel=1e-3 if Group.EP in groups else 1e-9)
         assert own or case in ("tp1", "moe_tp1")
 
 
