@@ -4,7 +4,7 @@ A program runs as the person who started it, on that person's machine, and reads
 named by their paths here, which a request of a page never can.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -168,9 +168,8 @@ def _inspect(asked: dict[str, Any]) -> Answer:
     )
 
 
-def _tools() -> Iterable[Tool]:
-    """Yield all tools."""
-    yield Tool(
+def _predict_tool() -> Tool:
+    return Tool(
         name="predict",
         title="Forecast a step",
         text="Forecast one step of a distributed LLM training job: its time with a 90 % interval, tokens/s, MFU, "
@@ -183,13 +182,16 @@ def _tools() -> Iterable[Tool]:
             "allow_oom": {"type": "boolean", "description": "Forecast a job that does not fit into memory, too."},
         },
     )
+
+
+def _plan_tool() -> Tool:
     layout = {"type": "object", "additionalProperties": {}}
     limits = {
         f"max_{each.name}": _schema(each, f"Largest {each.name} to try.")
         for each in FIELDS.values()
         if each.axis == "limited"
     }
-    yield Tool(
+    return Tool(
         name="plan",
         title="Plan a layout",
         text="Find the best parallel layouts of a model on a cluster: what the job says is fixed, what it leaves open "
@@ -213,7 +215,10 @@ def _tools() -> Iterable[Tool]:
             **limits,
         },
     )
-    yield Tool(
+
+
+def _explain_tool() -> Tool:
+    return Tool(
         name="explain",
         title="Explain a step",
         text="Simulate the files of a run (traces of ranks, profiler or execution traces, a workload, a result.json) "
@@ -227,7 +232,10 @@ def _tools() -> Iterable[Tool]:
         },
         required=("files",),
     )
-    yield Tool(
+
+
+def _check_tool() -> Tool:
+    return Tool(
         name="check",
         title="Check a run",
         text="Say whether a training run is as fast as it should be, by its log against the forecast of its job or "
@@ -243,7 +251,10 @@ def _tools() -> Iterable[Tool]:
         },
         required=("logs",),
     )
-    yield Tool(
+
+
+def _inspect_tool() -> Tool:
+    return Tool(
         name="inspect",
         title="Say what files are",
         text="Say what files are: format, version, contents, totals, problems.",
@@ -253,5 +264,7 @@ def _tools() -> Iterable[Tool]:
     )
 
 
-TOOLS: Mapping[str, Tool] = {each.name: each for each in _tools()}
+TOOLS: Mapping[str, Tool] = {
+    each.name: each for each in (_predict_tool(), _plan_tool(), _explain_tool(), _check_tool(), _inspect_tool())
+}
 """All that programs can ask, by name."""
