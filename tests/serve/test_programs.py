@@ -12,30 +12,33 @@ from traincast.job.fields import FIELDS
 from traincast.job.options import LayoutOptions, StepOptions
 from traincast.job.request import JOB_FIELDS
 
-pytest.importorskip("mcp", reason="the extra serve is not installed (mcp)")
-
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
-
 SOURCE = Path(__file__).parents[2] / "src"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE)}
 JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "global_batch": 64, "seq_length": "4k", "tp": 2}
 FLAGS = [each for name, value in JOB.items() for each in (f"--{name.replace('_', '-')}", str(value))]
-SERVER = StdioServerParameters(
-    command=sys.executable, args=["-m", "traincast.cli", "serve", "--mcp"], env=ENVIRONMENT, cwd=EXAMPLES
-)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _the_sdk():
+    pytest.importorskip("mcp", reason="the extra serve is not installed (mcp)")
 
 
 def asked(*calls, told=None):
     """Return what is answered to calls of tools, and the tools."""
     import anyio
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    server = StdioServerParameters(
+        command=sys.executable, args=["-m", "traincast.cli", "serve", "--mcp"], env=ENVIRONMENT, cwd=EXAMPLES
+    )
 
     async def progress(share, total, message):
         told.append((share, total, message))
 
     async def ask():
-        async with stdio_client(SERVER) as streams, ClientSession(*streams) as session:
+        async with stdio_client(server) as streams, ClientSession(*streams) as session:
             await session.initialize()
             tools = (await session.list_tools()).tools
             further = {} if told is None else {"progress_callback": progress}
