@@ -25,6 +25,10 @@ _UNFUSED_ROTARY = 5
 """Passes over queries and keys where the rotary embedding is not fused: halves turned round, two products, their sum,
 and what is not turned put next to it (Megatron-LM, megatron/core/models/common/embeddings/rope_utils.py)."""
 
+_UNFUSED_LATENT_ROTARY = 2
+"""Likewise of latent attention: both are put together from what is turned and what is not, and these passes go over the
+third of a query that is turned and over one head's key (megatron/core/transformer/multi_latent_attention.py)."""
+
 _RING_CHUNKS = 2
 """Keys and values of two other ranks, one in use and one on its way (Liu et al. 2023, arXiv 2310.01889)."""
 
@@ -139,7 +143,8 @@ def rotary(share: Share, query: int, modules: tuple[str, ...] = ()) -> tuple[Par
     if share.model.learned_positions or not share.model.attention.rotary:
         return ()
     shape = (share.tokens, _heads_of_own(share), query)
-    passes = 1 if share.execution.fused_rope else _UNFUSED_ROTARY
+    unfused = _UNFUSED_ROTARY if share.model.attention.latent is None else _UNFUSED_LATENT_ROTARY
+    passes = 1 if share.execution.fused_rope else unfused
     kernels: tuple[Kernel, ...] = (
         Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype, count=passes),
     )
