@@ -1,5 +1,7 @@
 """What one rank works on in a microbatch, and what its framework keeps of it until the backward pass."""
 
+from typing import Literal
+
 from msgspec.structs import replace
 
 from traincast.job.frameworks import MemoryPolicy
@@ -55,7 +57,9 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         score_passes=_score_passes(job),
         cp_kind=job.communication.cp_kind,
         adapters=job.finetuning.adapters,
-        dispatch=replace(experts.dispatch, router_weights=framework.sends_router_weights),
+        dispatch=replace(
+            experts.dispatch, router_weights=framework.sends_router_weights, permutation=_permutation(job)
+        ),
         ranks_per_node=ranks_per_node,
         fused_elementwise=framework.fused_elementwise,
         eager_layers=framework.eager_layers and precision.dtype not in ("fp32", "tf32"),
@@ -77,6 +81,13 @@ def _score_passes(job: Job) -> int:
         return 2
     # A kernel that does both reads them once, and writes what the softmax and what dropout makes of them.
     return 3 if job.framework.fused_softmax_dropout else 4
+
+
+def _permutation(job: Job) -> Literal["fused", "single", "weighted"]:
+    """Return what permutes tokens: where the router's weights do not go with them, they multiply what comes back."""
+    if job.experts.fused_permute:
+        return "fused"
+    return "single" if job.framework.sends_router_weights else "weighted"
 
 
 def _fuses_rope(job: Job) -> bool:

@@ -58,6 +58,8 @@ class Dispatch(Struct, frozen=True, kw_only=True):
     """Tokens of the busiest expert rank over the mean."""
     router_weights: bool = False
     """Whether the router's weights follow copies of tokens by an exchange of their own."""
+    permutation: Literal["fused", "single", "weighted"] = "fused"
+    """What permutes tokens: a fused kernel, PyTorch's own ones, or these and the router's weights by another one."""
     consecutive: bool = False
     """Whether a token's experts are those after the experts of the token before (`traincast.model.routing`)."""
 

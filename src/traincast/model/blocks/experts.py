@@ -141,8 +141,8 @@ class MoeMlp(Struct, frozen=True):
             Exchange(group="etp", operation="reduce_scatter", size_bytes=gathered),
             *exchange(share, "all_gather", share.copies_sequence),
         )
-        dtype = execution.core_dtype
-        kernels = [Kernel(family="permute", shape=(own, width, experts.topk), dtype=dtype, count=2)]
+        dtype, order = execution.core_dtype, (("kernel", execution.dispatch.permutation),)
+        kernels = [Kernel(family="permute", shape=(own, width, experts.topk), dtype=dtype, count=2, options=order)]
         if dispatcher.sorts_chunks:
             # What arrives for several experts of a rank is put into their order, and back.
             several = (share.ep > 1) & (ceil_div(experts.experts, share.ep) > 1)

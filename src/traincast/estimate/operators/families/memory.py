@@ -19,7 +19,8 @@ family                  shape                                 bytes per element 
 ``embedding``           (tokens, hidden, vocabulary)          b 2: looks rows up; backward adds to fp32 gradients
 ``cross_entropy``       (tokens, vocabulary)                  loss over logits; option ``kernel``: fused or eager
 ``route``               (tokens, hidden, experts, topk)       softmax and top-k of the router, counts, indices
-``permute``             (tokens, hidden, topk)                copies each token topk times, in experts' order, or back
+``permute``             (tokens, hidden, topk)                copies each token topk times, in experts' order, or back;
+                                                              option ``kernel``: fused, single or weighted
 ======================  ====================================  =====================================================
 
 Adam on 16-bit or narrower weights reads and writes two fp32 moments (16 bytes) and the fp32 weight (8), reads the
@@ -49,6 +50,21 @@ EAGER_PASSES = {"forward": 9.0, "backward": 4.0}
 (2), sum (1), gather (~0), log-softmax (1.5); backward copies, subtracts the target, scales and casts."""
 ROUTE_PASSES, ROUTE_KERNELS = 8.0, 10
 """Softmax, top-k, scatter of the mask, counts and their sums, each a small kernel over tokens x experts."""
+
+
+_COPIES_MOVED = {
+    "fused": (1.0, 1.0),
+    "single": (2.5, 2.5),
+    "weighted": (3.5, 5.5),
+}
+"""How often the copies of tokens cross memory in a permutation, in the mean of there and back, forward and backward.
+
+Of PyTorch's own kernels ``index_select`` reads and writes them (2), ``scatter_add_`` and ``index_add_``, which is the
+gradient of the first, read them and add them to what is there (3). ``weighted``: they are multiplied by the router's
+weights on their way back (2), whose gradients take 6. Source: Megatron-LM, megatron/core/transformer/moe/moe_utils.py
+(permute, unpermute)."""
+_TOKENS_MOVED = {"fused": 1.0, "single": 0.5, "weighted": 0.5}
+"""Likewise of the tokens themselves: ``scatter_add_`` and ``index_add_`` begin with zeros."""
 
 
 def _single(call: OperatorCall) -> str:
@@ -198,11 +214,20 @@ def route(call: OperatorCall) -> Work:
     return _on_tokens("route", tokens * experts, moved, flops=8.0, kernels=ROUTE_KERNELS)
 
 
-@family("permute", "tokens", "hidden", "topk", directions=BOTH_WAYS, cost_class=lambda _: "permute")
-def permute(call: OperatorCall) -> Work:
+@family(
+    "permute",
+    "tokens",
+    "hidden",
+    "topk",
+    directions=BOTH_WAYS,
+    options={"kernel": tuple(_COPIES_MOVED)},
+    cost_class=lambda _: "permute",
+)
+def permute(call: OperatorCall, *, kernel: str) -> Work:
     """Return the work of bringing tokens into the order of experts, or back."""
     tokens, hidden, topk = call.shape
-    rows = tokens * (1 + topk)
+    forward, backward = _COPIES_MOVED[kernel]
+    rows = tokens * (_TOKENS_MOVED[kernel] + topk * (backward if call.direction == "backward" else forward))
     moved = rows * hidden * result_bytes(call.dtype) + INDEX_BYTES * tokens * topk
     return _on_tokens("permute", rows * hidden, moved)
 
