@@ -28,6 +28,7 @@ ROOMS = (
     "tables",
     "diagnostics",
     "progress",
+    "crew",
     "hardware",
     "model",
     "schedules",

@@ -65,7 +65,7 @@ class Switched(Struct, frozen=True, kw_only=True):
     """What else it asks of a user."""
 
 
-def reached(screen: Screen, screened: Screened, best: Layout, level: str, simulate: Simulate) -> Effort:
+def reached(screen: Screen, screened: Screened, level: str, simulate: Simulate) -> Effort:
     """Return what a level of effort reaches on the layouts that a screen kept, the best and one other simulated.
 
     Those are the fastest, and the fastest for less memory; where none of them fits with less effort, all are tried.
@@ -77,7 +77,6 @@ def reached(screen: Screen, screened: Screened, best: Layout, level: str, simula
     for place in dict.fromkeys((*range(kept)[:_KEPT], *range(kept)[-_KEPT:])):
         key = key_of(screened.layouts[place])
         least_s[key] = min(screened.step_s[place], least_s.get(key, math.inf))
-    least_s.setdefault(key_of(best), screened.step_s[0])
     # How large a microbatch may be depends on what software keeps in memory.
     for degrees, _, schedule, vpp in tuple(least_s):
         for size in screen.space.micro_batches(degrees.dp):
