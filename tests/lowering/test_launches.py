@@ -146,6 +146,33 @@ def test_what_is_not_fused_is_launched_by_itself():
     assert each.forward.launches - of(moe()).forward.launches == pytest.approx(2 * 15 * 1.7)
 
 
+def kernels_of(job, family):
+    parts = RankParts(rank_share(job)).of_blocks(layer_blocks(job.model, job.model.layers - 1))
+    return [kernel for part in parts for kernel in part.kernels if kernel.family == family]
+
+
+def test_latent_attention_turns_a_part_of_each_head():
+    (turned,) = kernels_of(job_of("deepseek-v3", gpus=1, unfused=("rope",)), "rotary")
+    assert (turned.count, turned.shape[-1]) == (5, 64)
+    (fused,) = kernels_of(job_of("deepseek-v3", gpus=1), "rotary")
+    assert (fused.count, fused.shape[-1]) == (1, 192)
+
+
+@pytest.mark.parametrize(
+    ("framework", "fused", "kernel"),
+    [
+        ("megatron-core-2025", True, "fused"),
+        ("megatron-core-2025", False, "single"),
+        ("megatron-core-2024", False, "weighted"),
+    ],
+)
+def test_the_routers_weights_go_with_tokens_or_multiply_what_comes_back(framework, fused, kernel):
+    permutes = kernels_of(moe(framework=framework, fused_permute=fused), "permute")
+    assert dict(permutes[0].options)["kernel"] == kernel
+    # What arrives is put into the order of the experts in the same way, however tokens are permuted.
+    assert all(not each.options for each in permutes[1:])
+
+
 def test_norms_of_heads_are_modules_of_their_own():
     plain, normed = (of(job_of(name, gpus=1)).forward.launches for name in ("llama3-8b", "qwen3-8b"))
     assert normed - plain == pytest.approx(1 + 2 * 1.7)

@@ -194,6 +194,18 @@ def test_ends_of_the_model():
     assert work_of(call("route", 10, 64, 8, 2)).kernels > 1
 
 
+def test_permutations_by_single_kernels_add_to_what_is_there():
+    # Counted by hand from moe_utils.py: index_select 2 passes over copies, scatter_add_ and index_add_ 3 and zeros, the
+    # weights 2, their gradients 6.
+    tokens, topk, each = 10, 2, 64 * 2
+    copies, indices = tokens * topk, 8 * tokens * topk
+    passes = {"single": (2 + 3, 3 + 2), "weighted": (2 + 2 + 3, 3 + 6 + 2)}
+    for kernel, ways in passes.items():
+        for direction, there_and_back in zip(("forward", "backward"), ways, strict=True):
+            one = work_of(call("permute", tokens, 64, topk, direction=direction, options=(("kernel", kernel),)))
+            assert 2 * (one.bytes_moved - indices) == (there_and_back * copies + tokens) * each
+
+
 @pytest.mark.parametrize("text", ["x", "-1", "inf", "nan"])
 def test_an_option_that_is_no_number_is_refused(text):
     with pytest.raises(ConfigError, match="must be a number, not negative"):

@@ -25,10 +25,6 @@ _UNFUSED_ROTARY = 5
 """Passes over queries and keys where the rotary embedding is not fused: halves turned round, two products, their sum,
 and what is not turned put next to it (Megatron-LM, megatron/core/models/common/embeddings/rope_utils.py)."""
 
-_UNFUSED_LATENT_ROTARY = 2
-"""Likewise of latent attention: both are put together from what is turned and what is not, and these passes go over the
-third of a query that is turned and over one head's key (megatron/core/transformer/multi_latent_attention.py)."""
-
 _RING_CHUNKS = 2
 """Keys and values of two other ranks, one in use and one on its way (Liu et al. 2023, arXiv 2310.01889)."""
 
@@ -142,9 +138,11 @@ def rotary(share: Share, query: int, modules: tuple[str, ...] = ()) -> tuple[Par
     """Return the rotary embedding, where positions are not learned, and not left to other layers."""
     if share.model.learned_positions or not share.model.attention.rotary:
         return ()
-    shape = (share.tokens, _heads_of_own(share), query)
-    unfused = _UNFUSED_ROTARY if share.model.attention.latent is None else _UNFUSED_LATENT_ROTARY
-    passes = 1 if share.execution.fused_rope else unfused
+    fused, latent = share.execution.fused_rope, share.model.attention.latent
+    # Latent attention turns a part of each query, and one key for all heads: the passes that its keys save are as many
+    # as it takes to put both together (megatron/core/transformer/multi_latent_attention.py).
+    turned = query if fused or latent is None else latent.rope_head_dim
+    shape, passes = (share.tokens, _heads_of_own(share), turned), 1 if fused else _UNFUSED_ROTARY
     kernels: tuple[Kernel, ...] = (
         Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype, count=passes),
     )
