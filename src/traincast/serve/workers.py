@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from traincast.serve.bench import resident_bytes
 from traincast.serve.failures import Problem
+from traincast.serve.memory import resident_bytes
 from traincast.serve.wire import LENGTH_BYTES, Message, WorkerCall, framed, length_of
 
 Listener = Callable[[Message], None]
@@ -151,7 +151,7 @@ class Workers:
     async def _add(self) -> None:
         """Start a process and listen to it."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "traincast.serve.worker"),
+            *(sys.executable, "-P", "-m", "traincast.serve.answers.worker"),
             stdin=PIPE,
             stdout=PIPE,
             env={**os.environ, **_ONE_THREAD, "TRAINCAST_SERVE_FOLDER": str(self.root)},

@@ -1,38 +1,21 @@
 """Plans: the best layouts of a job that leaves its layout open, and why not another one."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from traincast import api
+from traincast.api.planning import PLAN_WORDS
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.serve.plan_points import FoundLayouts
-from traincast.serve.planned import PlanAnswer, WhyNotShown, plan_answer, why_shown
-from traincast.serve.words import Value, command_of, number_or_text, said, typed, words_of
-
-if TYPE_CHECKING:
-    from traincast.planning.answer import Plan
-    from traincast.planning.several import Plans
-    from traincast.serve.bench import Workbench
-
-
-class PlanRecord(Struct, frozen=True, kw_only=True):
-    """What is planned: a job whose layout is open where it says nothing, and how."""
-
-    job: dict[str, Value]
-    plan: dict[str, Value] = {}
-    """Words of ``traincast plan``: ``space``, ``max_tp``, ``fix`` (``"tp=8 micro_batch=1,2"``), ``headroom``,
-    ``tokens``, ``gpu_hour_price``, ``days``, ``budget``, ``rank_by``; ``models``, ``clusters``, ``gpus``, by commas."""
-
-
-class WhyRecord(PlanRecord, frozen=True, kw_only=True):
-    """A plan, and a layout of which is asked why it is not the best."""
-
-    layout: dict[str, Value]
-    """Fields of it, such as ``{"tp": 8, "pp": 1}``."""
-
+from traincast.planning.answer import Plan
+from traincast.planning.several import Plans
+from traincast.serve.answers.bench import Workbench
+from traincast.serve.answers.plan_points import FoundLayouts
+from traincast.serve.answers.planned import plan_answer, why_shown
+from traincast.serve.answers.words import command_of, number_or_text, said, typed, words_of
+from traincast.serve.records.plans import PlanAnswer, PlanRecord, WhyNotShown, WhyRecord
+from traincast.serve.records.values import Value
 
 _SEVERAL = ("models", "clusters", "gpus")
 
@@ -40,7 +23,7 @@ _SEVERAL = ("models", "clusters", "gpus")
 _GOALS = ("days", "budget", "rank_by")
 
 
-def plan(asked: PlanRecord, bench: "Workbench") -> PlanAnswer:
+def plan(asked: PlanRecord, bench: Workbench) -> PlanAnswer:
     """Find the best layouts of a job that leaves its layout open, on one cluster or several."""
     words = plan_words(asked.plan)
     job = words_of(asked.job, bench.scratch)
@@ -50,7 +33,7 @@ def plan(asked: PlanRecord, bench: "Workbench") -> PlanAnswer:
     return plan_answer(asked.job, _command(asked), found)
 
 
-def _planned(job: dict[str, Any], words: dict[str, Any], bench: "Workbench") -> "Plan | Plans":
+def _planned(job: dict[str, Any], words: dict[str, Any], bench: Workbench) -> Plan | Plans:
     several = {name: words.pop(name) for name in (*_SEVERAL, *_GOALS) if name in words}
     cluster, recipe = job.pop("cluster", None), job.pop("recipe", None)
     job.pop("allow_oom", None)
@@ -74,8 +57,6 @@ def plan_words(asked: Mapping[str, Value]) -> dict[str, Any]:
     ConfigError
         If a word is not known or cannot be read.
     """
-    from traincast.api.planning import PLAN_WORDS
-
     known = (*PLAN_WORDS, *_SEVERAL, *_GOALS)
     found: dict[str, Any] = {}
     for name, value in said(asked):
@@ -118,10 +99,8 @@ _FLAGS = {"models": "model", "clusters": "cluster", "gpus": "gpus"}
 """What is said of several cases to the flag that says it."""
 
 
-def why(asked: WhyRecord, bench: "Workbench") -> WhyNotShown:
+def why(asked: WhyRecord, bench: Workbench) -> WhyNotShown:
     """Say why a layout of a plan is not the best."""
-    from traincast.planning.answer import Plan
-
     words, job = plan_words(asked.plan), words_of(asked.job, bench.scratch)
     for name in (*_SEVERAL, *_GOALS, "explain"):
         words.pop(name, None)
