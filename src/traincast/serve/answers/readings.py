@@ -18,7 +18,7 @@ from traincast.job.draft import Draft, Setting
 from traincast.job.fields import FIELDS
 from traincast.job.flags import flag_of
 from traincast.job.options import StepOptions
-from traincast.job.request import JOB_FIELDS
+from traincast.job.request import JOB_FIELDS, REQUIRED
 from traincast.serve.answers.bench import Workbench
 from traincast.serve.answers.forecasts import note_shown
 from traincast.serve.answers.words import OTHERS, words_of
@@ -156,7 +156,7 @@ def _own(text: str, bench: Workbench) -> PastedJob:
             words_of({name: job.get(name)}, bench.scratch)
         except TraincastError as error:
             lost.append(Misunderstood(text=f"{name} {job.pop(name)}", why=f"{error}; paste the text of the file"[:300]))
-    missing = next((name for name in ("model", "gpus", "seq_length", "global_batch") if name not in job), "")
+    missing = next((name for name in REQUIRED if name not in job), "")
     return PastedJob(job=job, what="command line of traincast", not_understood=tuple(lost), missing=missing)
 
 
