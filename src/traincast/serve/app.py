@@ -1,7 +1,9 @@
 """The application: a route for every endpoint, and the files of the page."""
 
 import traceback
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import msgspec
@@ -67,8 +69,21 @@ def application(workers: Workers, tasks: LongTasks) -> Litestar:
     )
 
 
-def server_of(app: Guard) -> uvicorn.Server:
-    """Return a server of an application with its guard."""
+class PageServer(uvicorn.Server):
+    """A server that ends what it works at before it waits for those who asked."""
+
+    def __init__(self, config: uvicorn.Config, stop: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._stop = stop
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Stop listening, once whoever waits has an answer."""
+        await self._stop()
+        await super().shutdown(sockets)
+
+
+def server_of(app: Guard, stop: Callable[[], Awaitable[None]]) -> PageServer:
+    """Return a server of an application with its guard; `stop` ends its work, so that nobody waits any more."""
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -77,7 +92,7 @@ def server_of(app: Guard) -> uvicorn.Server:
         timeout_graceful_shutdown=1,
         limit_concurrency=_MOST_AT_ONCE,
     )
-    return uvicorn.Server(config)
+    return PageServer(config, stop)
 
 
 @get("/", include_in_schema=False)

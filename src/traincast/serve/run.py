@@ -101,7 +101,12 @@ async def _serve(
 
         tasks = LongTasks(workers)
         app = Guard(application(workers, tasks), address.names, address.token, any_address=host not in LOOPBACK)
-        server = server_of(app)
+
+        async def stop() -> None:
+            await workers.close()
+            await tasks.close()
+
+        server = server_of(app, stop)
         opening = asyncio.create_task(
             _announce(server, address.url + await fragment_of(files, workers, tasks), tell, browser)
         )
@@ -109,7 +114,7 @@ async def _serve(
             await server.serve([listener])
             await opening
         finally:
-            await tasks.close()
+            await stop()
     finally:
         await workers.close()
         shutil.rmtree(root, ignore_errors=True)
