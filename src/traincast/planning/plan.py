@@ -16,7 +16,7 @@ from traincast.job.frameworks import Framework, framework_of_year, load_framewor
 from traincast.job.job import Job
 from traincast.job.levels import BEST, LEVELS
 from traincast.job.request import JobRequest
-from traincast.planning.answer import Asked, Choice, Plan, WhyNot
+from traincast.planning.answer import Asked, Choice, LayoutToRun, Plan, WhyNot
 from traincast.planning.changes import start_of
 from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
 from traincast.planning.explain import explain
@@ -99,7 +99,7 @@ def plan(
         best=choices[: options.top],
         pareto=pareto(choices),
         estimated=_estimates(screened),
-        explained=tuple(explain(screen, each, best, simulate) for each in options.explain),
+        explained=tuple(explain(screen, each, best.to_run, simulate) for each in options.explain),
         start=None if had is None or before is None else start_of(screen, had, before, usable, simulate),
         sensitivities=sensitivities(request, best.layout, simulate.setting, best.step_s, study),
         asked=Asked(request=request, model=request.model.name, cluster=setting.cluster.name),
@@ -108,7 +108,7 @@ def plan(
     )
 
 
-def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen: Choice) -> WhyNot:
+def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen: LayoutToRun) -> WhyNot:
     """Return why the first layout that options ask for is not the best, where the layout to run is known.
 
     Raises

@@ -7,17 +7,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 
 from msgspec import Struct
 
 from traincast.progress import listening
-from traincast.serve.answers.seal import Seal, scratch
+from traincast.serve.answers.seal import Seal, scratch, shared
 from traincast.serve.memory import resident_bytes
 from traincast.serve.wire import FILES
 from traincast.simulation.study import Study
 
-_KEPT = 2
+_KEPT = 64
+"""Things that workers keep for each other."""
 _LARGE_BYTES = 240 * 2**20
 """Memory above which a worker forgets; half of it is code."""
 _PAUSE_S = 0.05
@@ -43,8 +45,7 @@ class Workbench:
         """Where the files of the call's task lie."""
         self.scratch = scratch()
         """Where what is described by a text is read from."""
-        self.kept: dict[bytes, object] = {}
-        """Plans that were made last, by what was asked."""
+        self._shared = shared(self.scratch)
         self.warm = False
         """Whether compiled code is loaded."""
         self.study = Study()
@@ -69,9 +70,28 @@ class Workbench:
             # What C's allocator keeps, which after large programs is a lot (glibc alone has this).
             ctypes.CDLL(None).malloc_trim(0)
 
-    def keep(self, key: bytes, made: object) -> None:
-        """Keep the last few things that were made, for questions about them."""
-        self.kept = {**{name: each for name, each in list(self.kept.items())[-_KEPT + 1 :] if name != key}, key: made}
+    def keep(self, key: bytes, content: bytes) -> None:
+        """Keep what was made for all workers, by what was asked; of many things the last ones."""
+        self._shared.mkdir(mode=0o700, exist_ok=True)
+        path = self._path(key)
+        # Another worker reads all of it or nothing.
+        own = self.scratch / path.name
+        own.write_bytes(content)
+        own.replace(path)
+        with suppress(FileNotFoundError):
+            # Another worker may let go of the same.
+            for old in sorted(self._shared.iterdir(), key=lambda each: each.stat().st_mtime)[:-_KEPT]:
+                old.unlink()
+
+    def kept(self, key: bytes) -> bytes | None:
+        """Return what a worker kept; None where there is nothing."""
+        try:
+            return self._path(key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _path(self, key: bytes) -> Path:
+        return self._shared / sha256(key).hexdigest()
 
     def close(self) -> None:
         """Open no file from now on but of the code and of tasks."""

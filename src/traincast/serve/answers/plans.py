@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from traincast import api
 from traincast.api.planning import PLAN_WORDS
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.planning.answer import Plan
+from traincast.job.fields import FIELDS
+from traincast.planning.answer import LayoutToRun, Plan
 from traincast.planning.several import Plans
 from traincast.serve.answers.bench import Workbench
 from traincast.serve.answers.plan_points import FoundLayouts
@@ -29,7 +31,8 @@ def plan(asked: PlanRecord, bench: Workbench) -> PlanAnswer:
     job = words_of(asked.job, bench.scratch)
     with bench.telling("planning"):
         found = _planned(job, words, bench)
-    bench.keep(_key(asked), found)
+    if isinstance(found, Plan):
+        _keep(asked, found.best[0].to_run, bench)
     return plan_answer(asked.job, _command(asked), found)
 
 
@@ -105,16 +108,40 @@ def why(asked: WhyRecord, bench: Workbench) -> WhyNotShown:
     for name in (*_SEVERAL, *_GOALS, "explain"):
         words.pop(name, None)
     job.pop("allow_oom", None)
-    layout = {name: _plain(typed(name, value)) for name, value in said(asked.layout)}
-    found = bench.kept.get(_key(asked))
-    if not isinstance(found, Plan):
+    layout = {name: _field(name, value) for name, value in said(asked.layout)}
+    to_run = _kept(asked, bench)
+    if to_run is None:
         found = api.plan(engine=bench.engine, **job, **words)
-        bench.keep(_key(asked), found)
-    return why_shown(api.planning.why(found, layout, engine=bench.engine, **job, **words))
+        to_run = found.best[0].to_run
+        _keep(asked, to_run, bench)
+    return why_shown(api.planning.why(to_run, layout, engine=bench.engine, **job, **words))
+
+
+def _field(name: str, value: Value) -> Any:  # noqa: ANN401
+    """Return a field of a layout, of which a page may have read a list as a text."""
+    found = typed(name, value)
+    if isinstance(found, str) and name in FIELDS and FIELDS[name].takes == "names":
+        return tuple(found.replace(",", " ").split())
+    return _plain(found)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
     return tuple(value) if isinstance(value, list) else value
+
+
+def _keep(asked: PlanRecord, to_run: LayoutToRun, bench: Workbench) -> None:
+    """Keep the layout to run of a plan for questions about it, which may go to another worker."""
+    bench.keep(_key(asked), msgspec.msgpack.encode(to_run))
+
+
+def _kept(asked: PlanRecord, bench: Workbench) -> LayoutToRun | None:
+    """Return the layout to run of a plan that was made; None where none was, or it is long ago."""
+    content = bench.kept(_key(asked))
+    if content is None:
+        return None
+    to_run = msgspec.msgpack.decode(content, type=LayoutToRun)
+    software = tuple((name, _plain(value)) for name, value in to_run.layout.software)
+    return replace(to_run, layout=replace(to_run.layout, software=software))
 
 
 def _key(asked: PlanRecord) -> bytes:

@@ -15,6 +15,8 @@ from typing import Any
 
 import traincast
 
+FOLDER = "TRAINCAST_SERVE_FOLDER"
+"""Variable with the folder that the server made for its workers."""
 _PACKAGE = Path(traincast.__file__).parent
 _OPENS = ("open", "os.listdir", "os.scandir")
 _STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect")
@@ -74,5 +76,9 @@ def _code() -> list[str]:
 
 def scratch() -> Path:
     """Return a folder of this process alone, in the one that the server made for its workers."""
-    root = os.environ.get("TRAINCAST_SERVE_FOLDER")
-    return Path(tempfile.mkdtemp(prefix="worker-", dir=root))
+    return Path(tempfile.mkdtemp(prefix="worker-", dir=os.environ.get(FOLDER)))
+
+
+def shared(own: Path) -> Path:
+    """Return the folder of what workers keep for each other; below its own where there is no server."""
+    return Path(os.environ.get(FOLDER, own)) / "kept"
