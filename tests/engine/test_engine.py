@@ -291,5 +291,7 @@ def test_what_is_loaded_before_it_is_needed_is_what_programs_run():
     kernel = pytest.importorskip("traincast.engine.kernel")
     load_compiled()
     loaded = kernel._run.signatures, kernel._run_again.signatures
-    traincast.predict(model="llama3-8b", cluster="h100", gpus=8, tp=2, pp=2, global_batch=8, engine="kernel")
+    traincast.predict(
+        model="llama3-8b", cluster="h100", gpus=8, tp=2, pp=2, global_batch=8, seq_length=2048, engine="kernel"
+    )
     assert (kernel._run.signatures, kernel._run_again.signatures) == loaded
