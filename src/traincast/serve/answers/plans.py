@@ -40,16 +40,17 @@ def _planned(job: dict[str, Any], words: dict[str, Any], bench: Workbench) -> Pl
     several = {name: words.pop(name) for name in (*_SEVERAL, *_GOALS) if name in words}
     cluster, recipe = job.pop("cluster", None), job.pop("recipe", None)
     job.pop("allow_oom", None)
+    how: dict[str, Any] = {"engine": bench.engine, "workers": bench.workers}
     if not several:
         points = FoundLayouts(bench)
-        found = api.plan(cluster=cluster, recipe=recipe, engine=bench.engine, estimated=points.take, **job, **words)
+        found = api.plan(cluster=cluster, recipe=recipe, estimated=points.take, **how, **job, **words)
         points.tell()
         return found
     own = {"models": "model", "gpus": "gpus"}
     given = {name: each for name, each in job.items() if name not in {own.get(one) for one in several}}
     if "clusters" in several:
-        return api.plans(recipe=recipe, engine=bench.engine, **several, **given, **words)
-    return api.plans(cluster=cluster, recipe=recipe, engine=bench.engine, **several, **given, **words)
+        return api.plans(recipe=recipe, **how, **several, **given, **words)
+    return api.plans(cluster=cluster, recipe=recipe, **how, **several, **given, **words)
 
 
 def plan_words(asked: Mapping[str, Value]) -> dict[str, Any]:
