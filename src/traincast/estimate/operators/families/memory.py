@@ -72,6 +72,11 @@ def _single(call: OperatorCall) -> str:
     return "pointwise" if ("kind", "eager") in call.options else "memory"
 
 
+def _of_permutation(call: OperatorCall) -> str:
+    """Return the class of work of a permutation: PyTorch's own kernels are counted one by one."""
+    return "permute" if dict(call.options).get("kernel", "fused") == "fused" else "pointwise"
+
+
 @family("elementwise", "rows", "width", options={"inputs": 2.0, "outputs": 1.0, "kind": ""}, cost_class=_single)
 def elementwise(call: OperatorCall, *, inputs: float, outputs: float, kind: str) -> Work:
     """Return the work of an operator on each element: addition, scaling, dropout, mask."""
@@ -221,7 +226,7 @@ def route(call: OperatorCall) -> Work:
     "topk",
     directions=BOTH_WAYS,
     options={"kernel": tuple(_COPIES_MOVED)},
-    cost_class=lambda _: "permute",
+    cost_class=_of_permutation,
 )
 def permute(call: OperatorCall, *, kernel: str) -> Work:
     """Return the work of bringing tokens into the order of experts, or back."""
