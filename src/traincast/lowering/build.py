@@ -32,7 +32,7 @@ from traincast.model.dispatch import DISPATCHERS
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.builder import Rows, WorkloadBuilder
 from traincast.workload.ops import IntArray
-from traincast.workload.words import CostClass, Group, Phase
+from traincast.workload.words import CostClass, Phase
 from traincast.workload.workload import Workload
 
 
@@ -62,7 +62,7 @@ def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Wor
 def _overlap_notes(emit: Emitter) -> tuple[Note, ...]:
     """Say where an overlap that was asked for cannot be had."""
     job, ranks = emit.job, emit.share.execution.ranks_per_node
-    if not job.communication.overlap_tp or emit.can_overlap(Group.TP):
+    if not job.communication.overlap_tp or emit.can_overlap_tp():
         return ()
     text = (
         f"overlap_tp needs tensor parallel groups inside one NVLink domain, as its kernels write to the memory of "

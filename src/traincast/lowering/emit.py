@@ -135,12 +135,14 @@ class Emitter(ABC):
         job, framework = self.job, self.job.framework
         if job.kernels.launch_blocking:
             return 1.0
-        if group in (Group.TP, Group.ETP):
-            return choose(self.overlap_tp & self.can_overlap(group), framework.unhidden_tp, 1.0)
+        if group is Group.TP:
+            return choose(self.overlap_tp & self.can_overlap_tp(), framework.unhidden_tp, 1.0)
         if group is Group.CP:
             return framework.unhidden_cp
-        if group is Group.EP:
-            return 1.0  # what hides them is another microbatch, or nothing
+        if group in (Group.EP, Group.ETP):
+            # What hides them is another microbatch, or nothing: no GEMM of an expert is pipelined with what dispatchers
+            # gather (Megatron-LM, megatron/core/extensions/transformer_engine.py: explicit_expert_comm).
+            return 1.0
         # Other frameworks reduce and gather layer by layer: what stays in sight follows from the simulation.
         fsdp = group in (Group.DP, Group.EDP, Group.SHARD) and job.sharding.zero == 3
         return framework.unhidden_fsdp if fsdp else 1.0
@@ -150,16 +152,15 @@ class Emitter(ABC):
         """Whether tensor parallel exchanges are to be overlapped with GEMMs."""
         return self.job.communication.overlap_tp
 
-    def can_overlap(self, group: Group) -> Number:
+    def can_overlap_tp(self) -> Number:
         """Return whether transfers of a tensor parallel group can be pipelined with its GEMMs.
 
         The kernels that do so write to the memory of their peers, which takes one NVLink domain. Sources:
         NVIDIA/TransformerEngine issue 1071 (userbuffers: tensor parallelism of one node only); PyTorch,
         torch/distributed/_symmetric_memory (async TP: every rank maps the memory of all others).
         """
-        span = self.share.tp if group is Group.TP else self.share.etp
         ranks = self.share.execution.ranks_per_node
-        return (self.job.parallel.world_size <= ranks) | (ranks % span == 0)
+        return (self.job.parallel.world_size <= ranks) | (ranks % self.share.tp == 0)
 
 
 def _counted(exchanges: Exchanges) -> Iterable[tuple[Exchange, Number]]:
