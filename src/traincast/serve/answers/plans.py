@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from traincast import api
 from traincast.api.planning import PLAN_WORDS
+from traincast.crew import cores
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.job.fields import FIELDS
 from traincast.planning.answer import LayoutToRun, Plan
@@ -20,8 +21,8 @@ from traincast.serve.records.plans import PlanAnswer, PlanRecord, WhyNotShown, W
 from traincast.serve.records.values import Value
 
 _SEVERAL = ("models", "clusters", "gpus")
-
-
+_MOST_WORKERS = 2
+"""Processes that share a plan: more would take the cores and the memory that several pages share."""
 _GOALS = ("days", "budget", "rank_by")
 
 
@@ -42,7 +43,15 @@ def _planned(job: dict[str, Any], words: dict[str, Any], bench: Workbench) -> Pl
     job.pop("allow_oom", None)
     if not several:
         points = FoundLayouts(bench)
-        found = api.plan(cluster=cluster, recipe=recipe, engine=bench.engine, estimated=points.take, **job, **words)
+        found = api.plan(
+            cluster=cluster,
+            recipe=recipe,
+            engine=bench.engine,
+            estimated=points.take,
+            workers=min(_MOST_WORKERS, cores()),
+            **job,
+            **words,
+        )
         points.tell()
         return found
     own = {"models": "model", "gpus": "gpus"}
