@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from mmap import mmap
 from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Lock as LockType
+from multiprocessing.synchronize import Lock
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -22,19 +22,17 @@ T = TypeVar("T")
 
 
 class _Counter:
-    """A number that a process and its copies share."""
+    """Numbers from 0 on, of which copies of a process take each one once; kept in memory that has no file."""
 
-    def __init__(self, lock: LockType) -> None:
-        self._lock, self._number = lock, memoryview(mmap(-1, 8)).cast("q")
+    def __init__(self, lock: Lock) -> None:
+        self._lock, self._next = lock, memoryview(mmap(-1, 8)).cast("q")
 
-    def taken(self, end: int) -> int | None:
-        """Return the number, which is one larger then; None once it is at its end."""
+    def below(self, end: int) -> int | None:
+        """Take the next number; None where it is not below `end`, and is left."""
         with self._lock:
-            number = self._number[0]
-            if number >= end:
-                return None
-            self._number[0] += 1
-            return number
+            number = self._next[0]
+            self._next[0] += number < end
+        return number if number < end else None
 
 
 class LostError(Exception):
@@ -87,7 +85,7 @@ class Crew:
             yield from range(count)
             return
         end = self._before + count
-        while (number := self._begun.taken(end)) is not None:
+        while (number := self._begun.below(end)) is not None:
             yield number - self._before
         self._before = end
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from traincast.crew import cores
 from traincast.progress import listening
 from traincast.serve.answers.seal import Seal, scratch, shared
 from traincast.serve.memory import resident_bytes
@@ -23,8 +22,6 @@ _KEPT = 64
 """Things that workers keep for each other."""
 _LARGE_BYTES = 240 * 2**20
 """Memory above which a worker forgets; half of it is code."""
-_SHARE_LONG_WORK = 2
-"""Processes that share long work at most; each is as large as what it changes of its worker's memory."""
 _PAUSE_S = 0.05
 """Least time between two words on how far a call is."""
 
@@ -59,11 +56,6 @@ class Workbench:
     def engine(self) -> str:
         """The engine that answers first: compiled code, once it is loaded."""
         return "fast" if self.warm else "auto"
-
-    @property
-    def workers(self) -> int:
-        """Processes that share long work: as many as leave cores to other workers."""
-        return min(_SHARE_LONG_WORK, cores())
 
     def forget_if_large(self) -> None:
         """Let go of what was prepared where it takes too much memory: what is asked next is prepared anew."""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from traincast import api
 from traincast.api.planning import PLAN_WORDS
+from traincast.crew import cores
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.job.fields import FIELDS
 from traincast.planning.answer import LayoutToRun, Plan
@@ -20,8 +21,8 @@ from traincast.serve.records.plans import PlanAnswer, PlanRecord, WhyNotShown, W
 from traincast.serve.records.values import Value
 
 _SEVERAL = ("models", "clusters", "gpus")
-
-
+_MOST_WORKERS = 2
+"""Processes that share a plan: more would take the cores and the memory that several pages share."""
 _GOALS = ("days", "budget", "rank_by")
 
 
@@ -40,17 +41,17 @@ def _planned(job: dict[str, Any], words: dict[str, Any], bench: Workbench) -> Pl
     several = {name: words.pop(name) for name in (*_SEVERAL, *_GOALS) if name in words}
     cluster, recipe = job.pop("cluster", None), job.pop("recipe", None)
     job.pop("allow_oom", None)
-    how: dict[str, Any] = {"engine": bench.engine, "workers": bench.workers}
+    how: dict[str, Any] = {"recipe": recipe, "engine": bench.engine, "workers": min(_MOST_WORKERS, cores())}
     if not several:
         points = FoundLayouts(bench)
-        found = api.plan(cluster=cluster, recipe=recipe, estimated=points.take, **how, **job, **words)
+        found = api.plan(cluster=cluster, estimated=points.take, **how, **job, **words)
         points.tell()
         return found
     own = {"models": "model", "gpus": "gpus"}
     given = {name: each for name, each in job.items() if name not in {own.get(one) for one in several}}
-    if "clusters" in several:
-        return api.plans(recipe=recipe, **how, **several, **given, **words)
-    return api.plans(cluster=cluster, recipe=recipe, **how, **several, **given, **words)
+    if "clusters" not in several:
+        given["cluster"] = cluster
+    return api.plans(**how, **several, **given, **words)
 
 
 def plan_words(asked: Mapping[str, Value]) -> dict[str, Any]:
