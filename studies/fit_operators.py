@@ -80,21 +80,22 @@ SCAN = FamilyConstants(gpu=ANY, family="state_space", dtype=ANY, compute=1.0, me
 (`traincast.estimate.operators.families.state_space`)."""
 
 
-_CUDNN = "cudnn-frontend, benchmark/sdpa_benchmark_training/results"
+_CUDNN = "cudnn-frontend, benchmark/sdpa_benchmark_training"
+_LIKE_2025 = f"{_CUDNN}/artifacts (cuDNN 9.13 and later of 2025, NGC 25.09)"
 EIGHT_BIT_ATTENTION = (
-    *((gpu, dtype, forward, backward, f"{_CUDNN}: x {forward} and {backward} of bf16, causal, heads of 128, GB200")
-      for gpu in ("B200-SXM-180GB", "GB200-186GB")
-      for dtype, forward, backward in (("fp8", 1.29, 1.06), ("mxfp8", 1.20, 0.94))),
-    *(("GB300-279GB", dtype, ahead, back, f"{_CUDNN}: x {ahead} and {back} of bf16, causal, heads of 128, GB300")
-      for dtype, ahead, back in (("fp8", 1.52, 1.18), ("mxfp8", 1.36, 0.95))),
-    *((gpu, "fp8", 1.47, 0.9, f"{_CUDNN}: x 1.47 and 0.9 of bf16, causal, heads of 128, H200")
+    *((gpu, dtype, forward, backward, f"{_LIKE_2025}: x {forward} and {backward} of bf16, causal, heads of 128")
+      for gpu, dtype, forward, backward in (
+        ("B200-SXM-180GB", "fp8", 1.35, 1.30), ("B200-SXM-180GB", "mxfp8", 1.26, 1.15),
+        ("GB200-186GB", "fp8", 1.62, 1.26), ("GB200-186GB", "mxfp8", 1.51, 1.12),
+        ("GB300-279GB", "fp8", 1.39, 1.32), ("GB300-279GB", "mxfp8", 1.24, 1.06))),
+    *((gpu, "fp8", 1.47, 0.9, f"{_CUDNN}/results: x 1.47 and 0.9 of bf16, causal, heads of 128, H200")
       for gpu in ("H100-SXM-80GB", "H200-SXM-141GB")),
 )  # fmt: skip
-"""Rates of cuDNN's attention in 8 bits over those in bf16, forward and backward, at 4,096 and 8,192 tokens of Llama
-3.1; the tables of inference have forward passes alone. Blackwell Ultra has twice the exponentials: less of what 8 bits
-gain is lost to the softmax there."""
+"""Rates of cuDNN's attention in 8 bits over what rows in bf16 say, forward and backward, at 4,096 and 8,192 tokens
+of 128 heads; the tables of inference have forward passes alone. MXFP8 is slower than FP8 as in Llama 3.1 of the same
+benchmark. Blackwell Ultra has twice the exponentials: less of what 8 bits gain is lost to the softmax there."""
 
-BACKWARD_OF_GB300 = ("GB300-279GB", 1.08, f"B200-SXM-180GB x 1.08: {_CUDNN}, GB300 over GB200 in bf16")
+BACKWARD_OF_GB300 = ("GB300-279GB", 1.08, f"B200-SXM-180GB x 1.08: {_CUDNN}/results, GB300 over GB200 in bf16")
 """Rate of attention's backward pass there over that of the B200 that was timed, at the same tokens."""
 
 
