@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from traincast.serve.cases import CaseShown, cases_of, facts_of, first_of, headline_of
 from traincast.serve.forecasts import NoteShown, note_shown, run_shown
 from traincast.serve.plan_points import columns_of
 from traincast.serve.shown import Shown
@@ -70,6 +71,8 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     sensitivities: tuple[dict[str, Any], ...] = ()
     refused: tuple[dict[str, Any], ...] = ()
     """Cases that have no layout, and why."""
+    cases: tuple[CaseShown, ...] = ()
+    """Of several models, clusters or numbers of GPUs where each stands, the best first."""
     explained: tuple[WhyNotShown, ...] = ()
     assumptions: tuple[NoteShown, ...]
     warnings: tuple[NoteShown, ...]
@@ -81,10 +84,10 @@ def plan_answer(job: Mapping[str, Value], command: str, found: "Plan | Plans") -
     from traincast.planning.answer import Plan
 
     plans = (found,) if isinstance(found, Plan) else found.plans
-    first = found.best[0]
+    first = found.best[0] if isinstance(found, Plan) else first_of(found)
     kept = {each.identity for each in found.pareto}
     return PlanAnswer(
-        headline=f"Run {first.layout.text}",
+        headline=f"Run {first.layout.text}" if isinstance(found, Plan) else headline_of(found),
         facts=_facts(found),
         columns=columns_of(plans, kept, first),
         best=tuple(_best(job, each, first, kept) for each in found.shown),
@@ -99,6 +102,7 @@ def plan_answer(job: Mapping[str, Value], command: str, found: "Plan | Plans") -
             {"model": each.model, "cluster": each.cluster, "gpus": each.gpus, "reason": each.reason}
             for each in found.refused
         ),
+        cases=() if isinstance(found, Plan) else cases_of(found),
         explained=tuple(why_shown(each) for one in plans for each in one.explained),
         assumptions=tuple(map(note_shown, found.assumptions)),
         warnings=tuple(map(note_shown, found.warnings)),
@@ -111,7 +115,7 @@ def _facts(found: "Plan | Plans") -> tuple[str, ...]:
     from traincast.planning.answer import Plan
     from traincast.report.terminal.plan import plan_lines
 
-    return tuple(line for line, _ in plan_lines(found)) if isinstance(found, Plan) else ()
+    return tuple(line for line, _ in plan_lines(found)) if isinstance(found, Plan) else facts_of(found)
 
 
 def _sensitivities(found: "Plan") -> list[dict[str, Any]]:
