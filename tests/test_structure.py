@@ -66,6 +66,7 @@ CLOSED = {
         "report",
         "diagnostics",
         "progress",
+        "crew",
         "hardware",
         "model",
         "job",

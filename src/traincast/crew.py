@@ -12,19 +12,29 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
+from mmap import mmap
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Lock as LockType
 from threading import Thread
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-class _Counter(Protocol):
-    """A number that processes share."""
+class _Counter:
+    """A number that a process and its copies share."""
 
-    value: int
+    def __init__(self, lock: LockType) -> None:
+        self._lock, self._number = lock, memoryview(mmap(-1, 8)).cast("q")
 
-    def get_lock(self) -> Any: ...  # noqa: ANN401
+    def taken(self, end: int) -> int | None:
+        """Return the number, which is one larger then; None once it is at its end."""
+        with self._lock:
+            number = self._number[0]
+            if number >= end:
+                return None
+            self._number[0] += 1
+            return number
 
 
 class LostError(Exception):
@@ -34,11 +44,13 @@ class LostError(Exception):
 class Crew:
     """A process among those that share work; one that is alone does all of it."""
 
-    def __init__(self, place: int = 0, count: int = 1, links: Sequence[Connection] = (), begun: Any = None) -> None:  # noqa: ANN401
+    def __init__(
+        self, place: int = 0, count: int = 1, links: Sequence[Connection] = (), begun: _Counter | None = None
+    ) -> None:
         """Take the place among so many, the links to the others (of the first) or to the first, and a counter."""
         self.place, self.count = place, count
         self._links = links
-        self._begun: _Counter | None = begun
+        self._begun = begun
         self._before = 0
         """Pieces of all lists before this one."""
 
@@ -75,13 +87,7 @@ class Crew:
             yield from range(count)
             return
         end = self._before + count
-        while True:
-            with self._begun.get_lock():
-                number = self._begun.value
-                if number < end:
-                    self._begun.value += 1
-            if number >= end:
-                break
+        while (number := self._begun.taken(end)) is not None:
             yield number - self._before
         self._before = end
 
@@ -116,7 +122,7 @@ def crew(count: int, others: Callable[[Crew], T]) -> Iterator[tuple[Crew, Callab
         yield Crew(), list
         return
     fork = multiprocessing.get_context("fork")
-    begun, pipes = fork.Value("q", 0), [fork.Pipe() for _ in range(count - 1)]
+    begun, pipes = _Counter(fork.Lock()), [fork.Pipe() for _ in range(count - 1)]
     ends = [end for pipe in pipes for end in pipe]
     copies = [
         fork.Process(target=_run, args=(Crew(place, count, (far,), begun), ends, others), daemon=True)

@@ -28,7 +28,7 @@ def test_the_plan_is_the_same_with_any_number_of_processes(job):
 
 
 def test_what_a_lost_process_had_is_worked_out_again(monkeypatch):
-    first, efforts = os.getpid(), planning._efforts
+    first, efforts = os.getpid(), planning.with_effort
 
     def lost(*words):
         if os.getpid() != first:
@@ -36,7 +36,7 @@ def test_what_a_lost_process_had_is_worked_out_again(monkeypatch):
         return efforts(*words)
 
     expected = traincast.plan(**DENSE)
-    monkeypatch.setattr(planning, "_efforts", lost)
+    monkeypatch.setattr(planning, "with_effort", lost)
     assert told(traincast.plan(**DENSE, workers=2)) == told(expected)
 
 

@@ -15,7 +15,7 @@ from tests.serve.test_states import state
 from planner_page import browsing, fragment_of, needs_browser, opener, serving, state_of
 from traincast.cli.main import cli
 from traincast.errors import TraincastError
-from traincast.serve.words import command_of
+from traincast.serve.answers.words import command_of
 
 pytestmark = [*needs_browser, pytest.mark.slow]
 STATES, MOST_REFUSED = 200, 50

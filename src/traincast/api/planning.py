@@ -25,7 +25,7 @@ from traincast.job.words import JOB_WORDS, RUN_WORDS, said_of_job, sorted_out, t
 from traincast.model.load import model_names
 from traincast.model.model import Model
 from traincast.names import known_names
-from traincast.planning.answer import Asked, Plan, WhyNot
+from traincast.planning.answer import Asked, LayoutToRun, Plan, WhyNot
 from traincast.planning.changes import open_request
 from traincast.planning.goals import CHINCHILLA, Limits, goal_of, least_gpus, search
 from traincast.planning.layout import Estimated
@@ -120,7 +120,7 @@ def plan(
 
 
 def why(
-    found: Plan,
+    found: Plan | LayoutToRun,
     layout: Mapping[str, Any],
     job: JobRequest | Draft | StrPath | None = None,
     cluster: AnyCluster = None,
@@ -129,7 +129,7 @@ def why(
     engine: str = "fast",
     **words: Any,  # noqa: ANN401
 ) -> WhyNot:
-    """Say why a layout is not the best of a plan that was made of the same job and words.
+    """Say why a layout is not the best of a plan that was made of the same job and words, or of which one is to run.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def why(
     options, _ = with_tokens(options, request.model)
     request, _ = as_trained(request, options.get("tokens"))
     made, _ = plan_options(setting.cluster.name, {**options, "explain": (layout,)})
-    return why_not(request, setting, made, found.best[0])
+    return why_not(request, setting, made, found.best[0].to_run if isinstance(found, Plan) else found)
 
 
 def _asked(

@@ -1,9 +1,9 @@
 """Plan a run: screen the space of layouts, simulate the best ones, and choose."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,20 +20,21 @@ from traincast.job.frameworks import Framework, framework_of_year, load_framewor
 from traincast.job.job import Job
 from traincast.job.levels import BEST, LEVELS
 from traincast.job.request import JobRequest
-from traincast.planning.answer import Asked, Choice, Plan, WhyNot
+from traincast.planning.answer import Asked, Choice, LayoutToRun, Plan, WhyNot
 from traincast.planning.changes import start_of
 from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
 from traincast.planning.explain import explain
-from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
+from traincast.planning.finalists import LEAST, Finalist, Simulate, disagreement, simulated
 from traincast.planning.layout import Estimate, Estimated, Layout
 from traincast.planning.options import PlanOptions
 from traincast.planning.pareto import pareto
 from traincast.planning.remedies import nothing_divides, nothing_fits
+from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import sensitivities
 from traincast.planning.simulator import Simulator
 from traincast.planning.space import Space
-from traincast.planning.tuning import Effort, Switched, reached, settled, tuned_further
+from traincast.planning.tuning import Effort, Switched, reached, settled, tuned_further, with_effort
 from traincast.progress import part
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast_step
@@ -63,12 +64,12 @@ def plan(
     TraincastError
         If the request cannot be run at all.
     """
-    task = _Task.of(request, setting, options or PlanOptions())
+    task = _Task.asked(request, setting, options or PlanOptions())
     with suppress(InfeasibleError):  # said where the space is worked out
         _ = task.screen.families  # once, before there are copies
     try:
-        with crew(workers, partial(_efforts_alongside, task, estimated)) as (own, efforts):
-            return _made(task, had, estimated, own, efforts)
+        with crew(workers, partial(_alongside, task, lists=estimated is not None)) as (own, others):
+            return _made(task, had, estimated, own, others)
     except LostError:
         return _made(task, had, estimated, Crew(), list)
 
@@ -84,7 +85,7 @@ class _Task(Struct, frozen=True):
     screen: Screen
 
     @classmethod
-    def of(cls, request: JobRequest, setting: Setting, options: PlanOptions) -> "_Task":
+    def asked(cls, request: JobRequest, setting: Setting, options: PlanOptions) -> "_Task":
         """Return what is to be planned for a request, with what it costs to see the space of its layouts."""
         checked = _checked(request)
         level, request = checked.tuned or options.tuned, replace(checked, tuned=None)
@@ -97,10 +98,11 @@ class _Task(Struct, frozen=True):
         return Simulator(self.request, self.screen.setting, Study())
 
 
-def _efforts_alongside(task: _Task, estimated: Estimated | None, own: Crew) -> list[Effort]:
-    """Return which other levels of effort reach what: a copy's work, while this process simulates the best layouts."""
-    screened = task.screen.run(estimated=estimated, crew=own)
-    return _efforts(task, screened, task.simulator(), _other_levels(task)[own.place - 1 :: own.count - 1])
+def _alongside(task: _Task, own: Crew, *, lists: bool) -> dict[str, Screened | None]:
+    """Return the best layouts with less effort: a copy's work, while this process simulates the best of all."""
+    screened = task.screen.run(crew=own, lists=lists)
+    levels = _other_levels(task)[own.place - 1 :: own.count - 1]
+    return {each: with_effort(task.screen, screened, each) for each in levels}
 
 
 def _other_levels(task: _Task) -> list[str]:
@@ -108,21 +110,25 @@ def _other_levels(task: _Task) -> list[str]:
 
 
 def _made(
-    task: _Task, had: Job | None, estimated: Estimated | None, own: Crew, efforts: Callable[[], list[list[Effort]]]
+    task: _Task,
+    had: Job | None,
+    estimated: Estimated | None,
+    own: Crew,
+    others: Callable[[], list[dict[str, Screened | None]]],
 ) -> Plan:
-    """Return the plan; the others of a crew work out what less effort reaches meanwhile."""
+    """Return the plan; the others of a crew look for the best layouts with less effort meanwhile."""
     request, options, screen = task.request, task.options, task.screen
     space, setting = screen.space, screen.setting
-    screened = _screened(screen, estimated, own, remedies=options.remedies)
     simulate = task.simulator()
+    screened = _screened(screen, estimated, own, simulate, remedies=options.remedies)
     finalists, choices, switches = _decided(task, screened, simulate)
     best = choices[0]
     before = None if had is None else forecast_step(had, simulate.setting, allow_oom=True, study=simulate.study)
     mean, largest = disagreement(finalists)
-    explained = tuple(explain(screen, each, best, simulate) for each in options.explain)
+    explained = tuple(explain(screen, each, best.to_run, simulate) for each in options.explain)
     start = None if had is None or before is None else start_of(screen, had, before, task.usable_bytes, simulate)
-    reaching = [*chain(*efforts())] or _efforts(task, screened, simulate, _other_levels(task))
-    reaching.append(Effort(level=task.level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes))
+    efforts = _efforts(task, screened, simulate, ChainMap(*others()))
+    efforts.append(Effort(level=task.level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes))
     return Plan(
         model=request.model.name,
         cluster=setting.cluster.name,
@@ -132,7 +138,7 @@ def _made(
         global_batch=request.global_batch,
         space="full" if options.full else "default",
         tuned=task.level,
-        efforts=tuple(sorted(reaching, key=lambda each: LEVELS.index(each.level))),
+        efforts=tuple(sorted(efforts, key=lambda each: LEVELS.index(each.level))),
         switched=switches,
         evaluated=screened.evaluated,
         feasible=screened.feasible,
@@ -171,7 +177,7 @@ def _decided(
     return finalists, _with_first(chosen.layout, choices), switches
 
 
-def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen: Choice) -> WhyNot:
+def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen: LayoutToRun) -> WhyNot:
     """Return why the first layout that options ask for is not the best, where the layout to run is known.
 
     Raises
@@ -179,14 +185,23 @@ def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen:
     TraincastError
         As `plan`.
     """
-    task = _Task.of(request, setting, options)
+    task = _Task.asked(request, setting, options)
     return explain(task.screen, options.explain[0], chosen, task.simulator())
 
 
-def _screened(screen: Screen, estimated: Estimated | None, own: Crew, *, remedies: bool) -> Screened:
+def _screened(
+    screen: Screen, estimated: Estimated | None, own: Crew, simulate: Simulator, *, remedies: bool
+) -> Screened:
     """Return what a screen finds; where that is nothing, say why, and with `remedies` what would do."""
+
+    def told(found: Frontier) -> None:
+        if estimated is not None and found.listed:
+            estimated(tuple(found.listed))
+        if own.count > 1 and found.fastest is not None:
+            simulate.prepare(found.fastest, LEAST)
+
     try:
-        screened = screen.run(estimated=estimated, crew=own)
+        screened = screen.run(told=told, lists=estimated is not None, crew=own)
     except InfeasibleError as error:
         raise nothing_divides(screen, error, looks=remedies) from None
     if not screened.layouts:
@@ -201,9 +216,14 @@ def _estimates(screened: Screened) -> tuple[Estimate, ...]:
     )
 
 
-def _efforts(task: _Task, screened: Screened, simulate: Simulate, levels: Iterable[str]) -> list[Effort]:
-    """Return what levels of effort reach."""
-    return [reached(task.screen, screened, each, simulate) for each in levels]
+def _efforts(
+    task: _Task, screened: Screened, simulate: Simulate, tried: MutableMapping[str, Screened | None]
+) -> list[Effort]:
+    """Return what the other levels of effort reach; what copies have tried need not be tried."""
+    for level in _other_levels(task):
+        if level not in tried:
+            tried[level] = with_effort(task.screen, screened, level)
+    return [reached(task.screen, tried[level], level, simulate) for level in _other_levels(task)]
 
 
 def _with_first(layout: Layout, choices: Sequence[Choice]) -> tuple[Choice, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.crew import Crew
-from traincast.planning.layout import Estimate, Estimated, Layout
+from traincast.planning.layout import Estimate, Layout
 from traincast.planning.options import Variant
 from traincast.planning.screen.block import BlockPart, LayoutBlock
 from traincast.workload.ops import FloatArray, IntArray
@@ -43,10 +43,11 @@ class Frontier:
 
     limit_bytes: float
     keep: int
-    estimated: Estimated | None = None
-    """Who is handed all layouts that fit, as they are found."""
-    listed: list[Estimate] | None = None
-    """All of them, of a part of the space."""
+    told: "Callable[[Frontier], None] | None" = None
+    """Who is handed what each part of the space has."""
+    lists: bool = False
+    """Whether all layouts that fit are listed."""
+    listed: list[Estimate] = field(default_factory=list)
     levels: int = 48
     evaluated: int = 0
     feasible: int = 0
@@ -60,10 +61,9 @@ class Frontier:
         self._cut_L = np.full(self.levels + 1, np.inf)
         self._cut_L[-1] = -np.inf
 
-    def of(self, blocks: Iterable[LayoutBlock]) -> "Frontier":
+    def better_of(self, blocks: Iterable[LayoutBlock]) -> "Frontier":
         """Return what blocks have that is better than what is there, which stays as it is."""
-        listed = list[Estimate]() if self.listed is not None or self.estimated is not None else None
-        found = Frontier(self.limit_bytes, self.keep, listed=listed, levels=self.levels)
+        found = Frontier(self.limit_bytes, self.keep, lists=self.lists, levels=self.levels)
         found._cut_L = self._cut_L.copy()
         for block in blocks:
             found.add(block)
@@ -71,7 +71,7 @@ class Frontier:
 
     def work_out(self, parts: Iterable[Iterable[LayoutBlock]], crew: Crew) -> list["Frontier"]:
         """Work blocks out part by part, those of a crew together, and keep what is better; return what each has."""
-        found = crew.each([partial(self.of, each) for each in parts], self._tell)
+        found = crew.each([partial(self.better_of, each) for each in parts], self.told)
         for each in found:
             self.evaluated += each.evaluated
             self.feasible += each.feasible
@@ -79,10 +79,6 @@ class Frontier:
             self._fresh += len(each._found)
         self._tidy()
         return found
-
-    def _tell(self, found: "Frontier") -> None:
-        if self.estimated is not None and found.listed:
-            self.estimated(tuple(found.listed))
 
     def add(self, block: LayoutBlock) -> None:
         """Work a block out and keep what is better than what is there."""
@@ -98,7 +94,7 @@ class Frontier:
         if not steps.size:
             return
         self.feasible += choices * int(np.count_nonzero(peaks < self.limit_bytes))
-        if self.listed is not None:
+        if self.lists:
             self.listed += block.estimates(part, self.limit_bytes)
         # Few shares have a layout that is fast enough for the least memory that any of theirs needs.
         steps_NX = steps.reshape(choices * shares, -1)
@@ -138,6 +134,12 @@ class Frontier:
         """The step of the last of the fastest; without end where there are fewer."""
         self._tidy()
         return self._found[self.keep - 1].step_s if len(self._found) >= self.keep else math.inf
+
+    @property
+    def fastest(self) -> Layout | None:
+        """The layout that has it."""
+        self._tidy()
+        return self._found[0].layout if self._found else None
 
     @property
     def fastest_variant(self) -> Variant | None:

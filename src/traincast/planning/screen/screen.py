@@ -11,7 +11,7 @@ Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stage
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import chain, product
 
@@ -25,7 +25,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.levels import BEST
 from traincast.job.packing import packing_of
 from traincast.job.parallel import Parallel
-from traincast.planning.layout import Estimated, Layout
+from traincast.planning.layout import Layout
 from traincast.planning.options import Variant
 from traincast.planning.screen.block import LayoutBlock
 from traincast.planning.screen.blocks import FamilyBlocks, Key
@@ -62,10 +62,18 @@ class Screen:
     common: SpaceTables = dataclasses.field(default_factory=SpaceTables)
     """What this space has in common with others of the same request."""
 
-    def run(self, keep: int = 400, estimated: Estimated | None = None, crew: Crew | None = None) -> Screened:
-        """Work out every layout, and keep the best ones; hand all that fit to who asks for them, as they come.
+    def run(
+        self,
+        keep: int = 400,
+        *,
+        told: Callable[[Frontier], None] | None = None,
+        lists: bool = False,
+        crew: Crew | None = None,
+    ) -> Screened:
+        """Work out every layout, and keep the best ones.
 
-        The processes of a crew share the work.
+        The processes of a crew share the work. `told` is handed, in the first of them, what each part of the space
+        has, as soon as it is known; with `lists` that has all layouts that fit.
 
         Raises
         ------
@@ -73,7 +81,7 @@ class Screen:
             If no layout divides the GPUs, the batch and the model.
         """
         begin = time.perf_counter()
-        frontier, crew = Frontier(self.limit_bytes, keep, estimated), crew or Crew()
+        frontier, crew = Frontier(self.limit_bytes, keep, told, lists=lists), crew or Crew()
         if self.space.tuned == BEST:
             work_out(self.families, frontier, self._ideal, self.space.is_usual, crew)
         else:

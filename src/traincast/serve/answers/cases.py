@@ -1,45 +1,19 @@
 """Plans of several models, clusters and numbers of GPUs: where each stands, and what days or money buy."""
 
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
-
-from traincast.serve.shown import Shown
-
-if TYPE_CHECKING:
-    from traincast.planning.answer import Choice
-    from traincast.planning.order import RankedCase
-    from traincast.planning.several import Plans
-
-
-class CaseShown(Struct, frozen=True, kw_only=True):
-    """The layout to run of a model on some GPUs of a cluster."""
-
-    model: str
-    cluster: str
-    gpus: int
-    layout: str
-    step: Shown
-    tokens_per_s: Shown
-    memory: Shown
-    days: Shown | None = None
-    cost: Shown | None = None
-    energy: Shown | None = None
-    """In MWh, of the whole run."""
-    behind: str
-    """How far behind the first of its model, ``first`` of that itself."""
-    tied: bool
-    """Whether it is too close to the first to tell."""
-    meets: bool | None = None
-    """Whether it is within the days and the money that were given."""
-    chance: str = ""
-    """Of that."""
+from traincast.planning.answer import Choice
+from traincast.planning.order import RankedCase
+from traincast.planning.several import Plans
+from traincast.report.terminal.goals import chance_text, largest_lines
+from traincast.report.terminal.plans import plans_lines
+from traincast.report.terminal.training_run import number
+from traincast.serve.answers.shown import size_shown, time_shown
+from traincast.serve.records.plans import CaseShown
+from traincast.serve.records.values import Shown
+from traincast.units import format_count, format_share
 
 
-def cases_of(plans: "Plans") -> tuple[CaseShown, ...]:
+def cases_of(plans: Plans) -> tuple[CaseShown, ...]:
     """Return every case that can be run, in the order that was asked for."""
-    from traincast.report.terminal.goals import chance_text
-
     runs = {(run.model, run.cluster, run.gpus): run for run in (plans.goal.runs if plans.goal is not None else ())}
     found = []
     for choice, place in zip(plans.best, plans.places, strict=True):
@@ -49,9 +23,7 @@ def cases_of(plans: "Plans") -> tuple[CaseShown, ...]:
     return tuple(found)
 
 
-def _case(choice: "Choice", place: "RankedCase", *, meets: bool | None, chance: str) -> CaseShown:
-    from traincast.report.terminal.training_run import number
-    from traincast.units import format_share, format_size, format_time
+def _case(choice: Choice, place: RankedCase, *, meets: bool | None, chance: str) -> CaseShown:
 
     run = choice.training
     whole = [None if run is None else getattr(run, name) for name in ("days", "cost", "energy_mwh")]
@@ -61,9 +33,9 @@ def _case(choice: "Choice", place: "RankedCase", *, meets: bool | None, chance: 
         cluster=place.cluster,
         gpus=place.gpus,
         layout=choice.layout.text,
-        step=Shown(choice.step_s, format_time(choice.step_s)),
+        step=time_shown(choice.step_s),
         tokens_per_s=Shown(choice.tokens_per_s, f"{choice.tokens_per_s:,.0f}"),
-        memory=Shown(choice.peak_bytes, format_size(choice.peak_bytes)),
+        memory=size_shown(choice.peak_bytes),
         days=days,
         cost=cost,
         energy=energy,
@@ -74,7 +46,7 @@ def _case(choice: "Choice", place: "RankedCase", *, meets: bool | None, chance: 
     )
 
 
-def first_of(plans: "Plans") -> "Choice":
+def first_of(plans: Plans) -> Choice:
     """Return the layout to run: of the run that days or money buy, else of the first case."""
     chosen = None if plans.goal is None else plans.goal.chosen
     if chosen is None:
@@ -83,7 +55,7 @@ def first_of(plans: "Plans") -> "Choice":
     return next(each for each in plans.best if (each.model, each.cluster, each.layout.gpus) == wanted)
 
 
-def headline_of(plans: "Plans") -> str:
+def headline_of(plans: Plans) -> str:
     """Return what to run, and where."""
     if plans.goal is not None and plans.goal.chosen is None:
         return "No run is within that"
@@ -92,12 +64,8 @@ def headline_of(plans: "Plans") -> str:
     return f"Run {several}{first.layout.text} on {first.layout.gpus:,} GPUs of {first.cluster}"
 
 
-def facts_of(plans: "Plans") -> tuple[str, ...]:
+def facts_of(plans: Plans) -> tuple[str, ...]:
     """Return what the terminal report says above its table, and how large a model days or money buy."""
-    from traincast.report.terminal.goals import largest_lines
-    from traincast.report.terminal.plans import plans_lines
-    from traincast.units import format_count
-
     tokens = {each.training.tokens for each in plans.best if each.training is not None}
     run = [f"Days and money are those of a run of {format_count(tokens.pop())} tokens"] if len(tokens) == 1 else []
     largest = [] if plans.goal is None else [f"The largest that it buys: {each}" for each in largest_lines(plans.goal)]
