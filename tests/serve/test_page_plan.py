@@ -335,7 +335,7 @@ def test_what_days_and_money_buy_is_asked_in_place(show):
     assert page.locator(".plan-headline").inner_text() == f"Run {goal.layout} on {goal.gpus} GPUs of h100"
     assert "Within 60 days and a cost of 1,000,000" in text
     assert "The largest that it buys" in text
-    page.fill("#limit-days", "0.001")
+    page.fill("#limit-budget", "100")
     page.keyboard.press("Enter")
     page.locator(".plan-headline", has_text="No run is within").wait_for()
     assert "the nearest" in page.locator(".plan-facts").inner_text()

@@ -48,6 +48,12 @@ export function ofOne(words) {
   return Object.fromEntries(Object.entries(words).filter(([name]) => !several.has(name)));
 }
 
+/** Return a job without what a plan says of several cases. */
+export function withoutCases(job, plan) {
+  const said = { cluster: plan.clusters, gpus: plan.gpus, model: plan.models };
+  return Object.fromEntries(Object.entries(job).filter(([name]) => !said[name]));
+}
+
 /** Count what a plan is held to. */
 export const limitsOf = ({ fix, ...plan }) => Object.keys(planWords(plan)).length + Object.keys(fix ?? {}).length;
 

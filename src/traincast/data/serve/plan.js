@@ -1,7 +1,7 @@
 // The view Plan: a search that can be watched and stopped, its layouts as points and as a table, one of them in full.
 
 import { Cases } from "./cases.js";
-import { Constraints, limitsOf, planWords } from "./constraints.js";
+import { Constraints, limitsOf, planWords, withoutCases } from "./constraints.js";
 import { LayoutCard } from "./layout.js";
 import { notes } from "./evidence.js";
 import { Layouts, openJob } from "./layouts.js";
@@ -68,7 +68,8 @@ class PlanView {
   /** What would be searched now. */
   get question() {
     const { state, job, fields } = this.app;
-    return { job: state.plan.hold ? job : openJob(job, fields), plan: planWords(state.plan) };
+    const open = state.plan.hold ? job : openJob(job, fields);
+    return { job: withoutCases(open, state.plan), plan: planWords(state.plan) };
   }
 
   show(state) {
