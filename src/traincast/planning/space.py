@@ -46,6 +46,8 @@ split 8,192 tokens over two ranks (NVIDIA/dgxc-benchmarking, llama3.1)."""
 _LEAST_DISPATCHER = "deepep"
 """Dispatcher with the fewest kernels of its own."""
 
+_WAYS = ways()
+
 _DECIDED_LATER = {*Recompute.__struct_fields__, *(each.name for each in fields(group="sharding") if each.is_axis)}
 """Facts that each layout of a pipeline decides."""
 
@@ -390,8 +392,10 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         """Return whether something is on, where it can be: both in the full space, else as the framework has it."""
         if not able:
             return (False,)
-        usual = (bool(self.usual(degrees).get(name, getattr(self.framework, name, False))),)
-        return self.among(name, (True, False) if self.full else self.software.overlaps.get(name, usual))
+        tried = (True, False) if self.full else self.software.overlaps.get(name)
+        if tried is None:
+            tried = (bool(self.usual(degrees).get(name, getattr(self.framework, name, False))),)
+        return self.among(name, tried)
 
     def variants(self, degrees: Degrees) -> tuple[Variant, ...]:
         """Return the ways of execution of some degrees."""
@@ -449,14 +453,13 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
 
     def _ways(self, degrees: Degrees, axes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, bool], ...]]:
         """Yield every choice of switches that are axes of a layout: as some settings say, else as `switches` does."""
-        known = ways()
         choices = [
             self.among(each.name, (axes[each.name],))
             if each.name in axes and each.matters(degrees)
             else self.switches(each.name, able=each.matters(degrees), degrees=degrees)
-            for each in known
+            for each in _WAYS
         ]
-        names = [each.name for each in known]
+        names = [each.name for each in _WAYS]
         yield from (tuple(zip(names, on, strict=True)) for on in product(*choices))
 
     def precisions(self) -> tuple[str, ...]:

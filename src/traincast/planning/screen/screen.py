@@ -11,7 +11,7 @@ Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stage
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import product
 
@@ -91,7 +91,7 @@ class Screen:
         """
         begin = time.perf_counter()
         frontier = Frontier(self.limit_bytes, keep)
-        families = self._blocks()
+        families = self._blocks({key[:2] for key in least_s})
         pipelines = dict[tuple[int, str, int], dict[Key, float]]()
         for key, step_s in least_s.items():
             degrees, _, schedule, vpp = key
@@ -140,8 +140,8 @@ class Screen:
         for family in self._blocks():
             yield from family.blocks()
 
-    def _blocks(self) -> list[FamilyBlocks]:
-        return list(map(self._of, self._families()))
+    def _blocks(self, wanted: Container[tuple[Degrees, int]] | None = None) -> list[FamilyBlocks]:
+        return list(map(self._of, self._families(wanted)))
 
     def _of(self, family: LayoutFamily) -> FamilyBlocks:
         return FamilyBlocks(family, partial(FamilyTables, self.space, self.setting, family, self.common))
@@ -162,21 +162,24 @@ class Screen:
             f"{request.global_batch}; fix less, or change the GPUs or the batch"
         )
 
-    def _families(self) -> list[LayoutFamily]:
-        """Return the layouts by way of execution and ranks on a node."""
+    def _families(self, wanted: Container[tuple[Degrees, int]] | None = None) -> list[LayoutFamily]:
+        """Return the layouts by way of execution and ranks on a node, perhaps of some degrees and microbatches alone."""
         space, found = self.space, dict[tuple[Variant, int | None], LayoutFamily]()
         for degrees in space.degrees():
+            micro_batches = [
+                each for each in space.micro_batches(degrees.dp) if wanted is None or (degrees, each) in wanted
+            ]
+            if not micro_batches:
+                continue
             parallel = parallel_of(degrees)
             cluster = self._placed(parallel)
-            micro_batches = space.micro_batches(degrees.dp)
-            for variant in space.variants(degrees):
-                key = (variant, cluster.ranks_per_node)
-                splits = space.sequence_parallel(degrees.tp, degrees.cp)
-                overlaps = _overlaps_tp(space, degrees, parallel, cluster.ranks_per_node)
-                for split, micro_batch, overlap in product(splits, micro_batches, overlaps):
+            overlaps = _overlaps_tp(space, degrees, parallel, cluster.ranks_per_node)
+            shares = list(product(space.sequence_parallel(degrees.tp, degrees.cp), micro_batches, overlaps))
+            for variant in space.variants(degrees) if shares else ():
+                family = found.setdefault((variant, cluster.ranks_per_node), LayoutFamily(variant, cluster))
+                members = family.members.setdefault((degrees.pp, degrees.tp), [])
+                for split, micro_batch, overlap in shares:
                     work = self._packed_work(degrees, micro_batch, splits_heads=variant.cp_kind == "all_to_all")
-                    family = found.setdefault(key, LayoutFamily(variant, cluster))
-                    members = family.members.setdefault((degrees.pp, degrees.tp), [])
                     share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch, work, overlap)
                     number = family.shares.setdefault(share, len(family.shares))
                     members.append(Member(number, degrees))
