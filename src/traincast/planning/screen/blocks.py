@@ -28,6 +28,12 @@ class FamilyBlocks:
 
     def blocks(self, wanted: Collection[Key] | None = None) -> Iterator[LayoutBlock]:
         """Yield its blocks, with the layouts that are wanted alone; None: with all."""
+        found = list(self._every(wanted))
+        if found:
+            self.tables.expected.update(dict.fromkeys(each for block in found for each in block.timed))
+        yield from found
+
+    def _every(self, wanted: Collection[Key] | None) -> Iterator[LayoutBlock]:
         pipelines = None if wanted is None else {(key[0].pp, *key[2:]) for key in wanted}
         for pp in sorted({pp for pp, _ in self.family.members}):
             of_pp = None if pipelines is None else {key[1:] for key in pipelines if key[0] == pp}

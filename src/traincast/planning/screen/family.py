@@ -31,11 +31,13 @@ from traincast.model.blocks.part import Elements
 from traincast.model.blocks.share import Share
 from traincast.model.dispatch import DISPATCHERS, Dispatch
 from traincast.planning.options import Variant
-from traincast.planning.screen.chunks import Chunk, ChunkTable
+from traincast.planning.screen.array_stage import Chunk
+from traincast.planning.screen.chunks import ChunkTable, TimedChunk
 from traincast.planning.screen.costs import CostTable, Operators
 from traincast.planning.screen.flights import Flights
 from traincast.planning.screen.members import Member, ShareKey
-from traincast.planning.screen.moments import MomentEmitter, ShareRates
+from traincast.planning.screen.moments import MomentEmitter
+from traincast.planning.screen.rates import ShareRates
 from traincast.planning.screen.shape import Shape, few_microbatches, shape_of
 from traincast.planning.screen.state_times import Sharding, StateSeconds, StateTable
 from traincast.planning.screen.transfers import Links, Places
@@ -102,6 +104,7 @@ class FamilyTables:
         self.factors = factors
         self.operators = common.operators or Operators(operator_seconds(self.job, setting.cluster.gpu, factors))
         common.operators = self.operators
+        self.expected: dict[TimedChunk, None] = {}
         self.costs = self._costs(gathers=False)
         self.chunks = self._table(self.costs)
         ranks_per_node = family.cluster.ranks_per_node
@@ -112,7 +115,7 @@ class FamilyTables:
 
     def _table(self, costs: CostTable) -> ChunkTable:
         overlap_tp = np.array([share.overlap_tp for share in self.family.shares])
-        return ChunkTable(costs, MomentEmitter(self.job, costs.share, self.rates, overlap_tp, {}))
+        return ChunkTable(costs, MomentEmitter(self.job, costs.share, self.rates, overlap_tp, {}), self.expected)
 
     @property
     def _held_share(self) -> float:

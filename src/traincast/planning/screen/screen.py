@@ -163,7 +163,7 @@ class Screen:
         )
 
     def _families(self, wanted: Container[tuple[Degrees, int]] | None = None) -> list[LayoutFamily]:
-        """Return the layouts by way of execution and ranks on a node, perhaps of some degrees and microbatches alone."""
+        """Return the layouts by way of execution and ranks on a node, perhaps of some degrees and microbatches only."""
         space, found = self.space, dict[tuple[Variant, int | None], LayoutFamily]()
         for degrees in space.degrees():
             micro_batches = [

@@ -15,7 +15,8 @@ from traincast.job.parallel import Parallel
 from traincast.lowering.step import OfStage
 from traincast.model.blocks.part import Elements, Matrices
 from traincast.model.numbers import Number
-from traincast.planning.screen.chunks import Chunk, on_rows
+from traincast.planning.screen.array_stage import Chunk
+from traincast.planning.screen.chunks import on_rows
 from traincast.planning.screen.moments import MomentEmitter
 from traincast.planning.screen.shape import StageKind
 from traincast.planning.screen.state_times import Sharding, StateArrays, StateSeconds, sharded
