@@ -28,7 +28,7 @@ class KeptGradients(Mechanism):
             made = policy.main_gradient_bytes * rank.trained_share * rank.updated_here
             yield Lasting("fp32 gradients of the step", made, Where.UPDATE)
         if policy.gradient_placeholders and not job.finetuning.trains_adapters:
-            yield Lasting("unused weight gradients", rank.weight_bytes * one_of_each(rank.held.total.shapes))
+            yield Lasting("unused weight gradients", rank.weight_bytes * rank.held.one_of_each)
 
     def _waiting(self, rank: RankState) -> Number:
         job = rank.job

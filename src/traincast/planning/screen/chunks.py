@@ -196,17 +196,21 @@ class ChunkTable(Struct):
     def host_bytes(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> FloatArray:
         """Return what a microbatch keeps in the memory of the host on a kind of virtual stage, [K, R]."""
         layers = chunk.stage.held.layers
-        sizes = [self._model(chunk.stage.job, each).stage(layers).away for each in recomputes]
-        return np.stack([np.broadcast_to(each, self.costs.shares) for each in sizes], axis=1)
+        return self._columns([self._model(chunk.stage.job, each).stage(layers).away for each in recomputes])
 
     def _bytes(self, chunk: Chunk, recomputes: Sequence[Recompute]) -> dict[str, FloatArray]:
         found = [chunk_bytes(self._model(chunk.stage.job, each), chunk.stage.index) for each in recomputes]
         return {
-            f"{name}_bytes": np.stack(
-                [np.broadcast_to(getattr(each, name), self.costs.shares) for each in found], axis=1
-            )
+            f"{name}_bytes": self._columns([getattr(each, name) for each in found])
             for name in ("saved", "forward", "backward", "host")
         }
+
+    def _columns(self, values_R: Sequence[Number]) -> FloatArray:
+        """Return numbers or arrays [K] next to each other, [K, R]."""
+        found = np.empty((self.costs.shares, len(values_R)))
+        for place, value in enumerate(values_R):
+            found[:, place] = value
+        return found
 
     def _model(self, job: Job, recompute: Recompute) -> LayerModel:
         modules, changed = recompute.recomputed_modules, recomputing(job, recompute)

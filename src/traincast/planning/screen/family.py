@@ -3,7 +3,7 @@
 Letters: K shares.
 """
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -90,6 +90,8 @@ class SpaceTables(Struct):
     """What pipelines have in flight."""
     places: Places | None = None
     """Where groups sit, and what links they share."""
+    links: dict[tuple[object, ...], dict[Parallel, Links]] = field(default_factory=dict)
+    """Communications of layouts, by ranks on a node and what decides their times."""
 
 
 class FamilyTables:
@@ -134,6 +136,14 @@ class FamilyTables:
 
     def links(self, parallel: Parallel) -> Links:
         """Return the communications of a layout."""
+        if parallel not in self._links:
+            exchanging, factor = self._transfers
+            self._links[parallel] = Links(self.places, parallel, self.family.cluster, exchanging, factor)
+        return self._links[parallel]
+
+    @cached_property
+    def _transfers(self) -> tuple[frozenset[Group], Mapping[Group, float]]:
+        """The kinds of groups that do all-to-alls, and what runs taught of the times of each kind."""
         exchanging = set() if self.job.experts.dispatcher == "allgather" else {Group.EP}
         if self.family.variant.cp_kind == "all_to_all":
             exchanging.add(Group.CP)
@@ -141,7 +151,14 @@ class FamilyTables:
         factor = {group: self.factors.factor(name) for group, name in classes.items()}
         if self.family.variant.ideal:
             factor[Group.EP] = 0.0
-        return Links(self.places, parallel, self.family.cluster, frozenset(exchanging), factor)
+        return frozenset(exchanging), factor
+
+    @cached_property
+    def _links(self) -> dict[Parallel, Links]:
+        """The communications of layouts that were asked for before, perhaps for other families."""
+        exchanging, factor = self._transfers
+        key = self.family.cluster.ranks_per_node, exchanging, tuple(factor.items())
+        return self.common.links.setdefault(key, {})
 
     def host_s(self, cost_class: CostClass, time_s: float) -> float:
         """Return the seconds of what the host does once in a while."""
