@@ -41,6 +41,12 @@ class LayerModel:
         found.__dict__.pop("layers_Q", None)
         return found
 
+    def of_like(self, job: Job) -> "LayerModel":
+        """Return the same of a job whose single layers may keep less of the same tensors."""
+        found = self.of_job(job)
+        found.of_blocks = cache(found._of_blocks)
+        return found
+
     @cached_property
     def layers_Q(self) -> tuple[range, ...]:
         """The layers of each virtual stage, by index in the model."""

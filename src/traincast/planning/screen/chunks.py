@@ -215,5 +215,6 @@ class ChunkTable(Struct):
     def _model(self, job: Job, recompute: Recompute) -> LayerModel:
         modules, changed = recompute.recomputed_modules, recomputing(job, recompute)
         if modules not in self._layers:
-            self._layers[modules] = LayerModel(changed, self.costs.share)
+            like = next(iter(self._layers.values()), None)
+            self._layers[modules] = like.of_like(changed) if like else LayerModel(changed, self.costs.share)
         return self._layers[modules].of_job(changed)
