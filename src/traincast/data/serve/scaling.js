@@ -56,7 +56,10 @@ export class Scaling {
     this.redraw();
   }
 
-  hide() { clearTimeout(this.soon); }
+  hide() {
+    clearTimeout(this.soon);
+    this.key = null; // what is missing is asked for when it is seen again
+  }
 
   moved() {
     this.app.look("compare", { slide: Number(this.slider.value) });

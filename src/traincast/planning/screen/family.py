@@ -218,7 +218,10 @@ class FamilyTables:
 
     def shapes(self, pp: int, wanted: Collection[tuple[str, int]] | None = None) -> Iterator[Shape]:
         """Yield every pipeline of that many stages, or those with a schedule and virtual stages that are wanted."""
-        degrees = next(each for (stages, _), each in self.family.members.items() if stages == pp)[0].degrees
+        members = next((each for (stages, _), each in self.family.members.items() if stages == pp), None)
+        if members is None:
+            return  # nothing of this family has so many stages
+        degrees = members[0].degrees
         for schedule, vpp, _ in self.space.pipelines(pp):
             if wanted is not None and (schedule, vpp) not in wanted:
                 continue

@@ -1,69 +1,57 @@
 """Plans: the best layouts of a job that leaves its layout open, and why not another one."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast import api
+from traincast.api.planning import PLAN_WORDS
+from traincast.crew import cores
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.serve.plan_points import FoundLayouts
-from traincast.serve.planned import PlanAnswer, WhyNotShown, plan_answer, why_shown
-from traincast.serve.words import Value, command_of, number_or_text, said, typed, words_of
-
-if TYPE_CHECKING:
-    from traincast.planning.answer import Plan
-    from traincast.planning.several import Plans
-    from traincast.serve.bench import Workbench
-
-
-class PlanRecord(Struct, frozen=True, kw_only=True):
-    """What is planned: a job whose layout is open where it says nothing, and how."""
-
-    job: dict[str, Value]
-    plan: dict[str, Value] = {}
-    """Words of ``traincast plan``: ``space``, ``max_tp``, ``fix`` (``"tp=8 micro_batch=1,2"``), ``headroom``,
-    ``tokens``, ``gpu_hour_price``, ``days``, ``budget``, ``rank_by``; ``models``, ``clusters``, ``gpus``, by commas."""
-
-
-class WhyRecord(PlanRecord, frozen=True, kw_only=True):
-    """A plan, and a layout of which is asked why it is not the best."""
-
-    layout: dict[str, Value]
-    """Fields of it, such as ``{"tp": 8, "pp": 1}``."""
-
+from traincast.job.fields import FIELDS
+from traincast.planning.answer import LayoutToRun, Plan
+from traincast.planning.several import Plans
+from traincast.serve.answers.bench import Workbench
+from traincast.serve.answers.plan_points import FoundLayouts
+from traincast.serve.answers.planned import plan_answer, why_shown
+from traincast.serve.answers.words import command_of, number_or_text, said, typed, words_of
+from traincast.serve.records.plans import PlanAnswer, PlanRecord, WhyNotShown, WhyRecord
+from traincast.serve.records.values import Value
 
 _SEVERAL = ("models", "clusters", "gpus")
-
-
+_MOST_WORKERS = 2
+"""Processes that share a plan: more would take the cores and the memory that several pages share."""
 _GOALS = ("days", "budget", "rank_by")
 
 
-def plan(asked: PlanRecord, bench: "Workbench") -> PlanAnswer:
+def plan(asked: PlanRecord, bench: Workbench) -> PlanAnswer:
     """Find the best layouts of a job that leaves its layout open, on one cluster or several."""
     words = plan_words(asked.plan)
     job = words_of(asked.job, bench.scratch)
     with bench.telling("planning"):
         found = _planned(job, words, bench)
-    bench.keep(_key(asked), found)
+    if isinstance(found, Plan):
+        _keep(asked, found.best[0].to_run, bench)
     return plan_answer(asked.job, _command(asked), found)
 
 
-def _planned(job: dict[str, Any], words: dict[str, Any], bench: "Workbench") -> "Plan | Plans":
+def _planned(job: dict[str, Any], words: dict[str, Any], bench: Workbench) -> Plan | Plans:
     several = {name: words.pop(name) for name in (*_SEVERAL, *_GOALS) if name in words}
     cluster, recipe = job.pop("cluster", None), job.pop("recipe", None)
     job.pop("allow_oom", None)
+    how: dict[str, Any] = {"recipe": recipe, "engine": bench.engine, "workers": min(_MOST_WORKERS, cores())}
     if not several:
         points = FoundLayouts(bench)
-        found = api.plan(cluster=cluster, recipe=recipe, engine=bench.engine, estimated=points.take, **job, **words)
+        found = api.plan(cluster=cluster, estimated=points.take, **how, **job, **words)
         points.tell()
         return found
     own = {"models": "model", "gpus": "gpus"}
     given = {name: each for name, each in job.items() if name not in {own.get(one) for one in several}}
-    if "clusters" in several:
-        return api.plans(recipe=recipe, engine=bench.engine, **several, **given, **words)
-    return api.plans(cluster=cluster, recipe=recipe, engine=bench.engine, **several, **given, **words)
+    if "clusters" not in several:
+        given["cluster"] = cluster
+    return api.plans(**how, **several, **given, **words)
 
 
 def plan_words(asked: Mapping[str, Value]) -> dict[str, Any]:
@@ -74,8 +62,6 @@ def plan_words(asked: Mapping[str, Value]) -> dict[str, Any]:
     ConfigError
         If a word is not known or cannot be read.
     """
-    from traincast.api.planning import PLAN_WORDS
-
     known = (*PLAN_WORDS, *_SEVERAL, *_GOALS)
     found: dict[str, Any] = {}
     for name, value in said(asked):
@@ -118,24 +104,46 @@ _FLAGS = {"models": "model", "clusters": "cluster", "gpus": "gpus"}
 """What is said of several cases to the flag that says it."""
 
 
-def why(asked: WhyRecord, bench: "Workbench") -> WhyNotShown:
+def why(asked: WhyRecord, bench: Workbench) -> WhyNotShown:
     """Say why a layout of a plan is not the best."""
-    from traincast.planning.answer import Plan
-
     words, job = plan_words(asked.plan), words_of(asked.job, bench.scratch)
     for name in (*_SEVERAL, *_GOALS, "explain"):
         words.pop(name, None)
     job.pop("allow_oom", None)
-    layout = {name: _plain(typed(name, value)) for name, value in said(asked.layout)}
-    found = bench.kept.get(_key(asked))
-    if not isinstance(found, Plan):
+    layout = {name: _field(name, value) for name, value in said(asked.layout)}
+    to_run = _kept(asked, bench)
+    if to_run is None:
         found = api.plan(engine=bench.engine, **job, **words)
-        bench.keep(_key(asked), found)
-    return why_shown(api.planning.why(found, layout, engine=bench.engine, **job, **words))
+        to_run = found.best[0].to_run
+        _keep(asked, to_run, bench)
+    return why_shown(api.planning.why(to_run, layout, engine=bench.engine, **job, **words))
+
+
+def _field(name: str, value: Value) -> Any:  # noqa: ANN401
+    """Return a field of a layout, of which a page may have read a list as a text."""
+    found = typed(name, value)
+    if isinstance(found, str) and name in FIELDS and FIELDS[name].takes == "names":
+        return tuple(found.replace(",", " ").split())
+    return _plain(found)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
     return tuple(value) if isinstance(value, list) else value
+
+
+def _keep(asked: PlanRecord, to_run: LayoutToRun, bench: Workbench) -> None:
+    """Keep the layout to run of a plan for questions about it, which may go to another worker."""
+    bench.keep(_key(asked), msgspec.msgpack.encode(to_run))
+
+
+def _kept(asked: PlanRecord, bench: Workbench) -> LayoutToRun | None:
+    """Return the layout to run of a plan that was made; None where none was, or it is long ago."""
+    content = bench.kept(_key(asked))
+    if content is None:
+        return None
+    to_run = msgspec.msgpack.decode(content, type=LayoutToRun)
+    software = tuple((name, _plain(value)) for name, value in to_run.layout.software)
+    return replace(to_run, layout=replace(to_run.layout, software=software))
 
 
 def _key(asked: PlanRecord) -> bytes:
