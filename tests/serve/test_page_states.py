@@ -11,11 +11,11 @@ import shlex
 import pytest
 from click.testing import CliRunner
 from tests.serve.test_states import state
-from traincast.serve.words import command_of
 
 from planner_page import browsing, fragment_of, needs_browser, opener, serving, state_of
 from traincast.cli.main import cli
 from traincast.errors import TraincastError
+from traincast.serve.answers.words import command_of
 
 pytestmark = [*needs_browser, pytest.mark.slow]
 STATES, MOST_REFUSED = 200, 50

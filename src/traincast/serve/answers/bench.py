@@ -22,6 +22,8 @@ _KEPT = 64
 """Things that workers keep for each other."""
 _LARGE_BYTES = 240 * 2**20
 """Memory above which a worker forgets; half of it is code."""
+_LOOK_THROUGH = 20
+"""Calls after which all that was made since the start is looked through, and not what the last one made alone."""
 _PAUSE_S = 0.05
 """Least time between two words on how far a call is."""
 
@@ -51,14 +53,24 @@ class Workbench:
         self.study = Study()
         """What was prepared for earlier forecasts."""
         self._seal = Seal()
+        self._calls = 0
 
     @property
     def engine(self) -> str:
         """The engine that answers first: compiled code, once it is loaded."""
         return "fast" if self.warm else "auto"
 
-    def forget_if_large(self) -> None:
-        """Let go of what was prepared where it takes too much memory: what is asked next is prepared anew."""
+    def settle(self) -> None:
+        """Keep what is loaded from now on for good, so that it is not looked through for what nothing needs."""
+        self.study = Study()
+        gc.collect()
+        gc.freeze()
+
+    def let_go(self) -> None:
+        """Let go of what a call left, and where that is too much of what was prepared: it is prepared anew."""
+        self._calls += 1
+        # Programs hang in cycles: without this a few forecasts take as much memory as all the code.
+        gc.collect(0 if self._calls % _LOOK_THROUGH else 2)
         if resident_bytes(os.getpid()) > _LARGE_BYTES:
             self.study = Study()
             self.give_back()

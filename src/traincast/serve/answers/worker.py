@@ -49,7 +49,7 @@ class Worker:
             self._bench.close()
             self._bench.folder = Path(call.folder)
             self._send(self._answer(call))
-            self._bench.forget_if_large()
+            self._bench.let_go()
 
     def _tidy(self) -> None:
         """Make ready for the next call while nobody waits: load what a forecast needs, give back memory."""
@@ -57,6 +57,7 @@ class Worker:
             self._bench.warm = True
             first = answers.examples(Nothing(), self._bench).examples[0]
             answers.forecast(JobRecord(job=first.job), self._bench)
+            self._bench.settle()
         self._bench.give_back()
 
     def _answer(self, call: WorkerCall) -> Message:
