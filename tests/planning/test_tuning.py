@@ -162,3 +162,8 @@ def test_nothing_is_said_of_effort_that_cannot_run():
             Setting(cluster=load_cluster("h100")),
             PlanOptions(fixed={"recompute": ("none",)}, remedies=False),
         )
+
+
+def test_levels_of_which_a_family_has_no_layout_of_so_many_stages_are_made():
+    found = traincast.plan(model="llama3-8b", cluster="b200", gpus=8, global_batch=16, seq_length=8192)
+    assert tuple(each.level for each in found.efforts) == LEVELS

@@ -120,6 +120,15 @@ def test_four_are_the_most_and_one_is_removed_and_renamed(show):
     page.locator("#scenarios .scenario-name", has_text="eight").wait_for()
 
 
+def test_what_is_not_given_shows_in_the_form_without_the_view_forecast(show):
+    page = compared(show(state({}, {"tp": "4", "pp": "1"})), 2)
+    page.locator("#field-micro_batch[placeholder='1']").wait_for()
+    assert page.get_attribute("#field-cp", "placeholder") == "1"
+    page.get_by_role("radio", name="S1").click()
+    page.locator("#field-vpp[placeholder='1']").wait_for()
+    assert page.locator(".failure").count() == 0
+
+
 def test_the_slider_asks_and_the_curve_grows(show):
     page = compared(show(state({})), 1)
     readout = page.locator("#scaling tbody td").first

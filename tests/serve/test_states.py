@@ -65,7 +65,7 @@ def check(server, numbers):
         if found.status != 200:
             error = found.json()["error"]
             assert error["kind"] in ("infeasible", "config", "unknown_name"), (job, error)
-            from traincast.serve.words import command_of
+            from traincast.serve.answers.words import command_of
 
             told = printed(command_of(job))
             assert not isinstance(told, dict), (job, error)

@@ -25,7 +25,7 @@ from traincast.job.words import JOB_WORDS, RUN_WORDS, said_of_job, sorted_out, t
 from traincast.model.load import model_names
 from traincast.model.model import Model
 from traincast.names import known_names
-from traincast.planning.answer import Asked, Plan, WhyNot
+from traincast.planning.answer import Asked, LayoutToRun, Plan, WhyNot
 from traincast.planning.changes import open_request
 from traincast.planning.goals import CHINCHILLA, Limits, goal_of, least_gpus, search
 from traincast.planning.layout import Estimated
@@ -57,6 +57,7 @@ def plan(
     start: bool = False,
     engine: str = "fast",
     estimated: Estimated | None = None,
+    workers: int = 1,
     **words: Any,  # noqa: ANN401
 ) -> Plan:
     """Return the best layouts for what a job leaves open; what it says is fixed.
@@ -76,6 +77,8 @@ def plan(
         Is handed layouts that fit with their estimated steps and memory, a tuple of
         `traincast.planning.layout.Estimate` at a time, as they are found: the first come long before the plan is
         made. What it raises ends the plan.
+    workers : int
+        Processes that share the work, copies of this one; the plan is the same with any number.
     **words
         What is fixed of the job, as of `traincast.predict`; how the plan is made and of which run costs are told:
         ``fix``, ``max_tp``, ``explain``, ``tokens`` and others (`traincast.planning.options.PlanKeywords`).
@@ -106,7 +109,8 @@ def plan(
     request, routed = as_trained(request, options.get("tokens"))
     made, assumed = plan_options(chosen.setting.cluster.name, options)
     had = resolve_job(request, chosen.setting.cluster) if start else None
-    found = best_layouts(request if had is None else open_request(had, request), chosen.setting, made, had, estimated)
+    of = request if had is None else open_request(had, request)
+    found = best_layouts(of, chosen.setting, made, had, estimated, workers)
     return replace(
         found,
         asked=_as_given(found.asked, draft, given),
@@ -116,7 +120,7 @@ def plan(
 
 
 def why(
-    found: Plan,
+    found: Plan | LayoutToRun,
     layout: Mapping[str, Any],
     job: JobRequest | Draft | StrPath | None = None,
     cluster: AnyCluster = None,
@@ -125,7 +129,7 @@ def why(
     engine: str = "fast",
     **words: Any,  # noqa: ANN401
 ) -> WhyNot:
-    """Say why a layout is not the best of a plan that was made of the same job and words.
+    """Say why a layout is not the best of a plan that was made of the same job and words, or of which one is to run.
 
     Examples
     --------
@@ -141,7 +145,7 @@ def why(
     options, _ = with_tokens(options, request.model)
     request, _ = as_trained(request, options.get("tokens"))
     made, _ = plan_options(setting.cluster.name, {**options, "explain": (layout,)})
-    return why_not(request, setting, made, found.best[0])
+    return why_not(request, setting, made, found.best[0].to_run if isinstance(found, Plan) else found)
 
 
 def _asked(
@@ -188,6 +192,7 @@ def plans(
     recipe: str | None = None,
     start: bool = False,
     engine: str = "fast",
+    workers: int = 1,
     **words: Any,  # noqa: ANN401
 ) -> Plans:
     """Plan a job for every model on every cluster with every number of GPUs, and compare them.
@@ -207,7 +212,7 @@ def plans(
         What the whole run may take: which cases are within it, and how large a model it buys. Without `gpus`, or with
         one number of one model, multiples of it are planned until the answer is known. Its tokens are `tokens`, or
         `tokens_per_parameter` of the model (20 where neither is given). `budget` needs `gpu_hour_price`.
-    tell, recipe, start, engine, **words
+    tell, recipe, start, engine, workers, **words
         `tell` is told how many cases are done, and of how many; the others are those of `plan`, ``tokens`` 10^12.
 
     Raises
@@ -237,7 +242,7 @@ def plans(
     elif "tokens_per_parameter" not in options:
         options = {"tokens": TERA, **options}
     named = models_named(models or (draft.model,))
-    cases = _Cases(draft, options, start=start, engine=engine)
+    cases = _Cases(draft, options, start=start, engine=engine, workers=workers)
     found = list(_grid(draft, named, clusters or (cluster or draft.cluster,), gpus, options.get("gpu_hour_price")))
     searches = limits is not None and not start and (not any(each.counts for each in found) or len(named) == 1)
     todo = sum(len(each.counts) for each in found)
@@ -275,8 +280,8 @@ class _Where(NamedTuple):
 class _Cases:
     """The cases of a draft as they are planned."""
 
-    def __init__(self, draft: Draft, options: PlanKeywords, *, start: bool, engine: str) -> None:
-        self.draft, self.options, self.start, self.engine = draft, options, start, engine
+    def __init__(self, draft: Draft, options: PlanKeywords, **how: Any) -> None:  # noqa: ANN401
+        self.draft, self.options, self.how = draft, options, how
         self.plans: list[Plan] = []
         self.refused: list[Refusal] = []
 
@@ -312,7 +317,7 @@ class _Cases:
         case = self.draft.under(Draft(model=where.model, cluster=where.cluster, fields=fields))
         options: PlanKeywords = {**self.options, "gpu_hour_price": where.price}
         try:
-            found = plan(case, start=self.start, engine=self.engine, **options)
+            found = plan(case, **self.how, **options)
         except InfeasibleError as error:
             name = case.model.name if isinstance(case.model, Model) else str(case.model)
             self.refused.append(Refusal(name, where.name, case.fields.get("gpus"), str(error), error.remedies))

@@ -13,11 +13,14 @@ from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags
 from traincast.cli.options import in_range, run_fields, with_options, wrong_usage
 from traincast.cli.sections import SectionedCommand
 from traincast.cli.terminal import announced, console, counted, print_document, print_json, print_line, progress
+from traincast.crew import cores
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.job.draft import Draft
 from traincast.job.fields import FIELDS, limited
 from traincast.job.training_run import run_terms
 
+MOST_WORKERS = 4
+"""Processes that share a plan at most, if not asked for more: there is no work for many."""
 _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
 
@@ -56,6 +59,12 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
 @click.option(
     "--explain", multiple=True, metavar="FIELD=A,FIELD=B", help="Say why such a layout is not the best; repeatable."
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Processes that share the work (default: one for each core, at most {MOST_WORKERS}); the plan is the same.",
+)
 @click.option("--from", "start", metavar="JOB", help="Plan this job's layout anew, and say what single changes save.")
 @recipe_option
 @runs_options
@@ -74,6 +83,7 @@ def command(
     headroom: float | None,
     top: int,
     explain: Sequence[str],
+    workers: int | None,
     start: str | None,
     recipe: str | None,
     applied: Applied | None,
@@ -112,6 +122,7 @@ def command(
             "headroom": headroom,
             "top": top,
             "explain": list(map(_asked, explain)),
+            "workers": workers or min(MOST_WORKERS, cores()),
             **_terms(values, asks=asks),
         }
     had = any(each is not None for each in (start, like, recipe))

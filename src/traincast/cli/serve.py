@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from traincast import serve
 from traincast.cli.completion import known
 from traincast.cli.terminal import flush, print_line
 from traincast.errors import ConfigError
@@ -46,9 +47,7 @@ def command(files: tuple[Path, ...], port: int, host: str, *, token: bool, brows
 def _serve_programs() -> None:
     if find_spec("mcp") is None:
         raise ConfigError("serve --mcp needs mcp, which is not installed; pip install 'traincast[serve]' does")
-    from traincast.serve.programs import serve_programs
-
-    serve_programs()
+    serve.serve_programs()
 
 
 def serve_page(
@@ -68,10 +67,9 @@ def serve_page(
     absent = next((each for each in files if not each.exists()), None)
     if absent is not None:
         raise ConfigError(f"{absent} is not there; name a job file, a result.json, traces, a workload or a log")
-    from traincast.serve.run import serve
 
     def tell(url: str) -> None:
         print_line(f"serving {url} (Ctrl-C ends it)")
         flush()
 
-    serve(host, port, files=files, token=token, browser=browser, tell=tell)
+    serve.serve_pages(host, port, files=files, token=token, browser=browser, tell=tell)

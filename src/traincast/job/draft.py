@@ -13,11 +13,9 @@ from traincast.errors import ConfigError
 from traincast.files import InputFile
 from traincast.hardware.cluster import Cluster
 from traincast.job.flags import flag_of
-from traincast.job.request import JobRequest
+from traincast.job.request import REQUIRED, JobRequest
 from traincast.model.load import load_model
 from traincast.model.model import Model
-
-_REQUIRED = ("gpus", "seq_length", "global_batch")
 
 Finish = Callable[[Mapping[str, Any], Model | None], Mapping[str, Any]]
 """Returns fields that follow from those that were given, and from the model where it is known."""
@@ -119,10 +117,8 @@ class Draft(Struct, frozen=True, kw_only=True):
 
     def missing(self) -> str | None:
         """Return the first field that a job must have and that was not given and does not follow, or None."""
-        if self.model is None:
-            return "model"
-        fields = self.finished()
-        return next((name for name in _REQUIRED if fields.get(name) is None), None)
+        fields = {**self.finished(), "model": self.model}
+        return next((name for name in REQUIRED if fields.get(name) is None), None)
 
     def finished(self, model: Model | None = None) -> dict[str, Any]:
         """Return the fields with those that follow from the GPUs and the model."""

@@ -197,3 +197,5 @@ class JobRequest(Struct, frozen=True, kw_only=True):
 
 JOB_FIELDS: Mapping[str, FieldInfo] = MappingProxyType({each.name: each for each in fields_of(JobRequest)})
 """What a job may say, by name."""
+REQUIRED = tuple(name for name, each in JOB_FIELDS.items() if each.required)
+"""What every job says: its model, GPUs, sequence length and global batch."""

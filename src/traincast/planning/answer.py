@@ -18,6 +18,15 @@ from traincast.simulation.result import BREAKDOWN_KEYS, Result
 from traincast.units import counted, format_time
 
 
+class LayoutToRun(Struct, frozen=True, kw_only=True):
+    """What other layouts are compared with."""
+
+    layout: Layout
+    step_s: float
+    breakdown_s: Mapping[str, float]
+    """Its parts."""
+
+
 class Choice(Struct, frozen=True, kw_only=True):
     """A layout that was simulated."""
 
@@ -52,6 +61,11 @@ class Choice(Struct, frozen=True, kw_only=True):
     def step_s(self) -> float:
         """Seconds of its step."""
         return self.result.iteration_time_s
+
+    @property
+    def to_run(self) -> LayoutToRun:
+        """What of it other layouts are compared with, where it is the one to run."""
+        return LayoutToRun(layout=self.layout, step_s=self.step_s, breakdown_s=self.result.breakdown_s)
 
     @property
     def tokens_per_s(self) -> float:

@@ -10,7 +10,7 @@ from traincast.errors import TraincastError
 from traincast.estimate.memory import JobMemory, fits
 from traincast.hardware.host import host_of
 from traincast.job.resolve import resolve_job
-from traincast.planning.answer import Choice, WhyNot
+from traincast.planning.answer import LayoutToRun, WhyNot
 from traincast.planning.finalists import Finalist, simulated
 from traincast.planning.layout import Layout, said
 from traincast.planning.screen.screen import Screen, Screened
@@ -30,8 +30,9 @@ _FEW = 3
 """Layouts that are simulated for a question."""
 
 
-def explain(screen: Screen, asked: Mapping[str, Any], chosen: Choice, simulate: Simulate) -> WhyNot:
+def explain(screen: Screen, asked: Mapping[str, Any], chosen: LayoutToRun, simulate: Simulate) -> WhyNot:
     """Return why the best layouts do not have what was asked for."""
+    simulate = _once(simulate)
     shown = ", ".join(f"{name} {said(value)}" for name, value in asked.items())
     found, outside = _screened(screen, asked)
     if found is None:
@@ -46,6 +47,18 @@ def explain(screen: Screen, asked: Mapping[str, Any], chosen: Choice, simulate: 
     text += f"; {_OUTSIDE}" if outside else ""
     change = _change(screen, asked, best, simulate)
     return WhyNot(asked=shown, verdict=verdict, text=text, layout=best.layout, step_s=best.step_s, change=change)
+
+
+def _once(simulate: Simulate) -> Simulate:
+    """Return a simulation of each layout once: what is best is often the same whichever field is free."""
+    known: dict[Layout, tuple[Result, JobStep]] = {}
+
+    def again(layout: Layout) -> tuple[Result, JobStep]:
+        if layout not in known:
+            known[layout] = simulate(layout)
+        return known[layout]
+
+    return again
 
 
 def _screened(screen: Screen, asked: Mapping[str, Any]) -> tuple[Screened | None, bool]:
@@ -94,7 +107,7 @@ def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: S
     return WhyNot(asked=shown, verdict="too large", text=text, layout=layout, change=change)
 
 
-def _slower(shown: str, best: Finalist, chosen: Choice) -> tuple[str, str]:
+def _slower(shown: str, best: Finalist, chosen: LayoutToRun) -> tuple[str, str]:
     """Return the terms in which a layout loses."""
     behind = best.step_s / chosen.step_s - 1
     begin = f"{shown}: {best.layout.text}, which takes {format_time(best.step_s)}, is"
@@ -107,9 +120,7 @@ def _slower(shown: str, best: Finalist, chosen: Choice) -> tuple[str, str]:
         )
     if behind <= 0:
         return f"{begin} no slower than the layout to run", "best"
-    parts = [
-        (best.result.breakdown_s[key] - chosen.result.breakdown_s[key], key.replace("_", " ")) for key in BREAKDOWN_KEYS
-    ]
+    parts = [(best.result.breakdown_s[key] - chosen.breakdown_s[key], key.replace("_", " ")) for key in BREAKDOWN_KEYS]
     least = _NOTHING * chosen.step_s
     lost = [f"{name} +{format_time(size)}" for size, name in sorted(parts, reverse=True)[:_SHOWN] if size > least]
     won = [f"{name} -{format_time(-size)}" for size, name in sorted(parts)[:_SHOWN] if size < -least]

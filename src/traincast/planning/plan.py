@@ -1,12 +1,16 @@
 """Plan a run: screen the space of layouts, simulate the best ones, and choose."""
 
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import suppress
 from functools import partial
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.analysis.summary import TrainingRun
 from traincast.analysis.training_run import training_run
+from traincast.crew import Crew, LostError, crew
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
 from traincast.estimate.memory import chance_of_oom, usable_bytes
@@ -16,20 +20,21 @@ from traincast.job.frameworks import Framework, framework_of_year, load_framewor
 from traincast.job.job import Job
 from traincast.job.levels import BEST, LEVELS
 from traincast.job.request import JobRequest
-from traincast.planning.answer import Asked, Choice, Plan, WhyNot
+from traincast.planning.answer import Asked, Choice, LayoutToRun, Plan, WhyNot
 from traincast.planning.changes import start_of
 from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
 from traincast.planning.explain import explain
-from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
+from traincast.planning.finalists import LEAST, Finalist, Simulate, disagreement, simulated
 from traincast.planning.layout import Estimate, Estimated, Layout
 from traincast.planning.options import PlanOptions
 from traincast.planning.pareto import pareto
 from traincast.planning.remedies import nothing_divides, nothing_fits
+from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import sensitivities
 from traincast.planning.simulator import Simulator
 from traincast.planning.space import Space
-from traincast.planning.tuning import Effort, reached, settled, tuned_further
+from traincast.planning.tuning import Effort, Switched, reached, settled, tuned_further, with_effort
 from traincast.progress import part
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.forecast import forecast_step
@@ -44,11 +49,13 @@ def plan(
     options: PlanOptions | None = None,
     had: Job | None = None,
     estimated: Estimated | None = None,
+    workers: int = 1,
 ) -> Plan:
     """Return the best layouts for what a request leaves open; what it says is fixed.
 
     `had` is a job that one has: the plan then says what changes of its layout save. `estimated` is handed layouts
-    that fit as they are found; what it raises ends the plan.
+    that fit as they are found; what it raises ends the plan. So many `workers`, copies of this process, share it; the
+    plan is the same with any number.
 
     Raises
     ------
@@ -57,27 +64,71 @@ def plan(
     TraincastError
         If the request cannot be run at all.
     """
-    options, request = options or PlanOptions(), _checked(request)
-    level, request = request.tuned or options.tuned, replace(request, tuned=None)
-    usable = usable_bytes(setting.cluster.gpu.memory_bytes)
-    space = _space(request, setting, options, level)
-    screen = Screen(space, setting, limit := _limit_bytes(usable, space, options))
-    screened = _screened(screen, estimated, remedies=options.remedies)
-    study = Study()
-    simulate = Simulator(request, setting, study)
-    finalists = _finalists(screened, simulate, options.finalists)
-    if level == BEST:
-        finalists = (*tuned_further(finalists[0], space, limit, simulate), *finalists)
-    judged = partial(_choices, usable=usable, options=options, setting=setting)
-    first = chosen_first(choices := judged(finalists))[0].layout
-    preferred = next(each for each in finalists if each.layout == first)
-    chosen, switches = settled(preferred, space, limit, simulate)
-    if chosen is not preferred:
-        finalists = tuple(chosen if each is preferred else each for each in finalists)
-        choices = judged(finalists)
-    best, *_ = choices = _with_first(chosen.layout, choices)
-    before = None if had is None else forecast_step(had, simulate.setting, allow_oom=True, study=study)
+    task = _Task.asked(request, setting, options or PlanOptions())
+    with suppress(InfeasibleError):  # said where the space is worked out
+        _ = task.screen.families  # once, before there are copies
+    try:
+        with crew(workers, partial(_alongside, task, lists=estimated is not None)) as (own, others):
+            return _made(task, had, estimated, own, others)
+    except LostError:
+        return _made(task, had, estimated, Crew(), list)
+
+
+class _Task(Struct, frozen=True):
+    """What is planned."""
+
+    request: JobRequest
+    options: PlanOptions
+    level: str
+    """Of effort."""
+    usable_bytes: float
+    screen: Screen
+
+    @classmethod
+    def asked(cls, request: JobRequest, setting: Setting, options: PlanOptions) -> "_Task":
+        """Return what is to be planned for a request, with what it costs to see the space of its layouts."""
+        checked = _checked(request)
+        level, request = checked.tuned or options.tuned, replace(checked, tuned=None)
+        usable = usable_bytes(setting.cluster.gpu.memory_bytes)
+        space = _space(request, setting, options, level)
+        return cls(request, options, level, usable, Screen(space, setting, _limit_bytes(usable, space, options)))
+
+    def simulator(self) -> Simulator:
+        """Return what simulates layouts of it."""
+        return Simulator(self.request, self.screen.setting, Study())
+
+
+def _alongside(task: _Task, own: Crew, *, lists: bool) -> dict[str, Screened | None]:
+    """Return the best layouts with less effort: a copy's work, while this process simulates the best of all."""
+    screened = task.screen.run(crew=own, lists=lists)
+    levels = _other_levels(task)[own.place - 1 :: own.count - 1]
+    return {each: with_effort(task.screen, screened, each) for each in levels}
+
+
+def _other_levels(task: _Task) -> list[str]:
+    return [each for each in LEVELS if each != task.level]
+
+
+def _made(
+    task: _Task,
+    had: Job | None,
+    estimated: Estimated | None,
+    own: Crew,
+    others: Callable[[], list[dict[str, Screened | None]]],
+) -> Plan:
+    """Return the plan; the others of a crew look for the best layouts with less effort meanwhile."""
+    request, options, screen = task.request, task.options, task.screen
+    space, setting = screen.space, screen.setting
+    simulate = task.simulator()
+    screened = _screened(screen, estimated, own, simulate, remedies=options.remedies)
+    finalists, choices, switches = _decided(task, screened, simulate)
+    best = choices[0]
+    before = None if had is None else forecast_step(had, simulate.setting, allow_oom=True, study=simulate.study)
     mean, largest = disagreement(finalists)
+    explained = tuple(explain(screen, each, best.to_run, simulate) for each in options.explain)
+    start = None if had is None or before is None else start_of(screen, had, before, task.usable_bytes, simulate)
+    efforts = _efforts(task, screened, simulate, ChainMap(*others()))
+    efforts.append(Effort(level=task.level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes))
     return Plan(
         model=request.model.name,
         cluster=setting.cluster.name,
@@ -86,8 +137,8 @@ def plan(
         seq_length=request.seq_length,
         global_batch=request.global_batch,
         space="full" if options.full else "default",
-        tuned=level,
-        efforts=_efforts(screen, screened, best, level, simulate),
+        tuned=task.level,
+        efforts=tuple(sorted(efforts, key=lambda each: LEVELS.index(each.level))),
         switched=switches,
         evaluated=screened.evaluated,
         feasible=screened.feasible,
@@ -99,16 +150,34 @@ def plan(
         best=choices[: options.top],
         pareto=pareto(choices),
         estimated=_estimates(screened),
-        explained=tuple(explain(screen, each, best, simulate) for each in options.explain),
-        start=None if had is None or before is None else start_of(screen, had, before, usable, simulate),
-        sensitivities=sensitivities(request, best.layout, simulate.setting, best.step_s, study),
+        explained=explained,
+        start=start,
+        sensitivities=sensitivities(request, best.layout, simulate.setting, best.step_s, simulate.study),
         asked=Asked(request=request, model=request.model.name, cluster=setting.cluster.name),
-        assumptions=tuple(_assumptions(request, space, usable, limit)),
+        assumptions=tuple(_assumptions(request, space, task.usable_bytes, screen.limit_bytes)),
         warnings=(),
     )
 
 
-def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen: Choice) -> WhyNot:
+def _decided(
+    task: _Task, screened: Screened, simulate: Simulator
+) -> tuple[tuple[Finalist, ...], tuple[Choice, ...], tuple[Switched, ...]]:
+    """Return the layouts that were simulated, as choices with the one to run first, and what it switches on."""
+    space, limit = task.screen.space, task.screen.limit_bytes
+    finalists = _finalists(screened, simulate, task.options.finalists)
+    if task.level == BEST:
+        finalists = (*tuned_further(finalists[0], space, limit, simulate), *finalists)
+    judged = partial(_choices, usable=task.usable_bytes, options=task.options, setting=task.screen.setting)
+    first = chosen_first(choices := judged(finalists))[0].layout
+    preferred = next(each for each in finalists if each.layout == first)
+    chosen, switches = settled(preferred, space, limit, simulate)
+    if chosen is not preferred:
+        finalists = tuple(chosen if each is preferred else each for each in finalists)
+        choices = judged(finalists)
+    return finalists, _with_first(chosen.layout, choices), switches
+
+
+def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen: LayoutToRun) -> WhyNot:
     """Return why the first layout that options ask for is not the best, where the layout to run is known.
 
     Raises
@@ -116,17 +185,23 @@ def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen:
     TraincastError
         As `plan`.
     """
-    request = _checked(request)
-    level, request = request.tuned or options.tuned, replace(request, tuned=None)
-    space = _space(request, setting, options, level)
-    screen = Screen(space, setting, _limit_bytes(usable_bytes(setting.cluster.gpu.memory_bytes), space, options))
-    return explain(screen, options.explain[0], chosen, Simulator(request, setting, Study()))
+    task = _Task.asked(request, setting, options)
+    return explain(task.screen, options.explain[0], chosen, task.simulator())
 
 
-def _screened(screen: Screen, estimated: Estimated | None, *, remedies: bool) -> Screened:
+def _screened(
+    screen: Screen, estimated: Estimated | None, own: Crew, simulate: Simulator, *, remedies: bool
+) -> Screened:
     """Return what a screen finds; where that is nothing, say why, and with `remedies` what would do."""
+
+    def told(found: Frontier) -> None:
+        if estimated is not None and found.listed:
+            estimated(tuple(found.listed))
+        if own.count > 1 and found.fastest is not None:
+            simulate.prepare(found.fastest, LEAST)
+
     try:
-        screened = screen.run(estimated=estimated)
+        screened = screen.run(told=told, lists=estimated is not None, crew=own)
     except InfeasibleError as error:
         raise nothing_divides(screen, error, looks=remedies) from None
     if not screened.layouts:
@@ -141,10 +216,14 @@ def _estimates(screened: Screened) -> tuple[Estimate, ...]:
     )
 
 
-def _efforts(screen: Screen, screened: Screened, best: Choice, level: str, simulate: Simulate) -> tuple[Effort, ...]:
-    """Return what every level of effort reaches, the least first."""
-    chosen = Effort(level=level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes)
-    return tuple(chosen if each == level else reached(screen, screened, best.layout, each, simulate) for each in LEVELS)
+def _efforts(
+    task: _Task, screened: Screened, simulate: Simulate, tried: MutableMapping[str, Screened | None]
+) -> list[Effort]:
+    """Return what the other levels of effort reach; what copies have tried need not be tried."""
+    for level in _other_levels(task):
+        if level not in tried:
+            tried[level] = with_effort(task.screen, screened, level)
+    return [reached(task.screen, tried[level], level, simulate) for level in _other_levels(task)]
 
 
 def _with_first(layout: Layout, choices: Sequence[Choice]) -> tuple[Choice, ...]:

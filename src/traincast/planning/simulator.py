@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from traincast.engine import KERNEL_FROM_CHAINS
+from traincast.engine import KERNEL_FROM_CHAINS, load_compiled
 from traincast.engine.chains import chains_of
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
@@ -13,6 +13,10 @@ from traincast.simulation.reproducible import with_run
 from traincast.simulation.result import Result
 from traincast.simulation.step import Setting
 from traincast.simulation.study import Study
+
+_CHAINS_OF_A_PASS = 30
+"""Chains of a program for each pass of a microbatch through a virtual stage: 22 to 39 in pipelines of Llama 3 70B and
+DeepSeek-V3, fewer without a pipeline."""
 
 
 class Simulator:
@@ -27,6 +31,14 @@ class Simulator:
         self.setting = replace(setting, engine="several") if setting.engine == "auto" else setting
         self._chains = 0
         """Of all that were simulated."""
+
+    def prepare(self, layout: Layout, count: int) -> None:
+        """Load compiled code now, if simulating so many layouts like this one will pay for it."""
+        chains = count * _CHAINS_OF_A_PASS * layout.microbatches * layout.pp * layout.vpp
+        if self.setting.engine == "several" and chains > KERNEL_FROM_CHAINS:
+            self.setting = replace(self.setting, engine="fast")
+        if self.setting.engine in ("fast", "kernel"):
+            load_compiled()
 
     def __call__(self, layout: Layout) -> tuple[Result, JobStep]:
         """Return the forecast of a layout, and its step.

@@ -6,7 +6,8 @@ core): these are tried on the fastest layout alone, one after the other, as long
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -65,43 +66,50 @@ class Switched(Struct, frozen=True, kw_only=True):
     """What else it asks of a user."""
 
 
-def reached(screen: Screen, screened: Screened, best: Layout, level: str, simulate: Simulate) -> Effort:
-    """Return what a level of effort reaches on the layouts that a screen kept, the best and one other simulated.
+def with_effort(screen: Screen, screened: Screened, level: str) -> Screened | None:
+    """Return the best few layouts with a lower level of effort, of those that a screen kept; None where none fits.
 
     Those are the fastest, and the fastest for less memory; where none of them fits with less effort, all are tried.
-    Of what is simulated it is the layout whose step is least as a cautious forecast has it, as a plan chooses.
     """
-    of_level = dataclasses.replace(screen, space=replace(screen.space, tuned=level))
+    of_level = _of_level(screen, level)
     # Less effort makes no layout faster.
     kept, least_s = len(screened.layouts), dict[Key, float]()
     for place in dict.fromkeys((*range(kept)[:_KEPT], *range(kept)[-_KEPT:])):
         key = key_of(screened.layouts[place])
         least_s[key] = min(screened.step_s[place], least_s.get(key, math.inf))
-    least_s.setdefault(key_of(best), screened.step_s[0])
     # How large a microbatch may be depends on what software keeps in memory.
     for degrees, _, schedule, vpp in tuple(least_s):
         for size in screen.space.micro_batches(degrees.dp):
             least_s.setdefault((degrees, size, schedule, vpp), math.inf)
-    some = partial(of_level.run_some, least_s, longest=FORGIVEN)
-    chosen = _fastest(some, simulate) or _fastest(of_level.run, simulate)
-    if chosen is None:
+    for search in (partial(of_level.run_some, least_s, longest=FORGIVEN), of_level.run):
+        with suppress(TraincastError):
+            if (found := search(keep=_SIMULATED)).layouts:
+                return found
+    return None
+
+
+def reached(screen: Screen, tried: Screened | None, level: str, simulate: Simulate) -> Effort:
+    """Return what a level of effort reaches: the best and one other of those tried, simulated.
+
+    It is the layout whose step is least as a cautious forecast has it, as a plan chooses.
+    """
+    found = () if tried is None else simulated(tried, simulate, _SIMULATED)
+    if tried is not None and not found:
+        found = simulated(_of_level(screen, level).run(_SIMULATED), simulate, _SIMULATED)
+    if not found:
         return Effort(level=level, layout=None, step_s=None, peak_bytes=None)
+    chosen = min(found, key=cautious_s)
     return Effort(level=level, layout=chosen.layout, step_s=chosen.step_s, peak_bytes=chosen.peak_bytes)
+
+
+def _of_level(screen: Screen, level: str) -> Screen:
+    return dataclasses.replace(screen, space=replace(screen.space, tuned=level))
 
 
 def key_of(layout: Layout) -> Key:
     """Return what decides the block of a layout."""
     degrees = Degrees(**{name: getattr(layout, name) for name in Degrees.__struct_fields__})
     return degrees, layout.micro_batch, layout.schedule, layout.vpp
-
-
-def _fastest(screened: Callable[[int], Screened], simulate: Simulate) -> Finalist | None:
-    """Return the layout that a cautious forecast has fastest, of the best few of a screen; None where none can run."""
-    try:
-        found = simulated(screened(_SIMULATED), simulate, _SIMULATED)
-    except TraincastError:
-        return None
-    return min(found, key=cautious_s, default=None)
 
 
 def tuned_further(best: Finalist, space: Space, limit_bytes: float, simulate: Simulate) -> tuple[Finalist, ...]:

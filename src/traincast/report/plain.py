@@ -30,7 +30,10 @@ def plain(value: object, place: str = "$") -> Plain:
     TraincastError
         If a number is NaN or infinite, or a value has no form in JSON; the message names its place.
     """
-    names = getattr(type(value), "__struct_fields__", None)  # without loading msgspec to say how a command is used
+    kind = type(value)
+    if kind in _SCALARS:
+        return _scalar(value, place)
+    names = getattr(kind, "__struct_fields__", None)  # without loading msgspec to say how a command is used
     if names is not None:
         value = _written(value, names)
     if isinstance(value, Mapping):
@@ -48,14 +51,18 @@ def _written(record: Any, names: Iterable[str]) -> dict[str, object]:  # noqa: A
     return fields
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+"""Kinds of most values: they need not be compared with those of NumPy and of mappings, which takes longer."""
+
+
 def _scalar(value: object, place: str) -> Plain:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return encodable(value)
-    if isinstance(value, Integral):
+    if isinstance(value, int | Integral):
         return int(value)
-    if isinstance(value, Real):
+    if isinstance(value, float | Real):
         number = float(value)
         if math.isfinite(number):
             return number
@@ -65,7 +72,7 @@ def _scalar(value: object, place: str) -> Plain:
 
 def encodable(text: str) -> str:
     """Return text that UTF-8 can write; undecodable bytes of a file name are escaped."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def printable(text: str) -> str:

@@ -1,10 +1,13 @@
 """The application: a route for every endpoint, and the files of the page."""
 
 import traceback
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import msgspec
+import uvicorn
 from litestar import Litestar, Request, Response, Router, delete, get, post
 from litestar.exceptions import HTTPException, NotFoundException
 from litestar.handlers import HTTPRouteHandler
@@ -15,11 +18,12 @@ from litestar.response import Stream
 
 from traincast import __version__, report
 from traincast.errors import TraincastError
-from traincast.serve.about import Nothing
+from traincast.report.explorer.sources import explorer_module, explorer_style
 from traincast.serve.endpoints import ENDPOINTS, Endpoint
-from traincast.serve.explanations import FilesRecord
 from traincast.serve.failures import Problem, problem_of
-from traincast.serve.guard import TAB
+from traincast.serve.guard import TAB, Guard
+from traincast.serve.records.explanations import FilesRecord
+from traincast.serve.records.forms import Nothing
 from traincast.serve.tasks import LongTasks, Started
 from traincast.serve.uploads import MOST_BYTES, stored
 from traincast.serve.wire import Message, WorkerCall
@@ -37,6 +41,8 @@ _TYPES = {
 }
 _MOST_BYTES = 2 * 2**20
 """Of a request that brings no files."""
+_MOST_AT_ONCE = 512
+"""Connections; more are told to come later."""
 
 
 def application(workers: Workers, tasks: LongTasks) -> Litestar:
@@ -61,6 +67,32 @@ def application(workers: Workers, tasks: LongTasks) -> Litestar:
         exception_handlers={HTTPException: _wrong, Exception: _broken},
         request_max_body_size=_MOST_BYTES,
     )
+
+
+class PageServer(uvicorn.Server):
+    """A server that ends what it works at before it waits for those who asked."""
+
+    def __init__(self, config: uvicorn.Config, stop: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._stop = stop
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Stop listening, once whoever waits has an answer."""
+        await self._stop()
+        await super().shutdown(sockets)
+
+
+def server_of(app: Guard, stop: Callable[[], Awaitable[None]]) -> PageServer:
+    """Return a server of an application with its guard; `stop` ends its work, so that nobody waits any more."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+        limit_concurrency=_MOST_AT_ONCE,
+    )
+    return PageServer(config, stop)
 
 
 @get("/", include_in_schema=False)
@@ -92,8 +124,6 @@ async def interface() -> Response[bytes]:
 @get("/assets/{name:path}", include_in_schema=False)
 async def asset(name: str) -> Response[bytes]:
     """Return one of the page's own files, or the explorer of `traincast.report.explorer` as a module."""
-    from traincast.report.explorer.page import explorer_module, explorer_style
-
     made = {"/explorer.js": explorer_module, "/explorer.css": explorer_style}.get(str(name))
     if made is not None:
         return Response(made().encode(), media_type=_TYPES[Path(name).suffix])

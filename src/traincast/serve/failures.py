@@ -12,14 +12,15 @@ from traincast.shipped import SHIPPED
 
 WRONG, INFEASIBLE, BROKEN = 400, 409, 500
 """HTTP statuses of what is asked wrongly, of what cannot run, and of faults of ours."""
-_STATUS = {"infeasible": INFEASIBLE, "internal": BROKEN, "out_of_memory": 503}
+_STATUS = {"infeasible": INFEASIBLE, "internal": BROKEN, "out_of_memory": 503, "stopped": 503}
 
 
 class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why there is no answer."""
 
     kind: str
-    """A code of `traincast.errors`, or ``internal``, ``out_of_memory``, ``cancelled``, ``superseded``, ``refused``."""
+    """A code of `traincast.errors`, or ``internal``, ``out_of_memory``, ``cancelled``, ``superseded``, ``refused``,
+    ``stopped``."""
     what: str
     where: str = ""
     """Field of the job, or place in a text."""

@@ -6,6 +6,7 @@ forbids what a page of ours does not need. Sources: W3C, Fetch Metadata Request 
 Level 3; OWASP, Cross-Site Request Forgery Prevention Cheat Sheet.
 """
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -81,7 +82,17 @@ class Guard:
         elif self._token is not None and not self._knows(headers):
             await self._enter(scope, send)
         else:
-            await self._app(scope, receive, _with_headers(send))
+            await self._answered(scope, receive, send)
+
+    async def _answered(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401
+        """Hand on a request; where the server stops before all of it came, that is told in place of an answer."""
+        answering = _Answering(send)
+        try:
+            await self._app(scope, receive, answering)
+        except asyncio.CancelledError:
+            if answering.begun:
+                raise
+            await _refuse(send, 503, "the server was stopped; start it again with: traincast serve")
 
     def _wrong(self, scope: Mapping[str, Any], headers: Headers) -> tuple[int, str] | None:
         """Return the status and the reason of a refusal; None of a request that may be asked."""
@@ -142,17 +153,20 @@ def _is_visit(scope: Mapping[str, Any], headers: Headers) -> bool:
     return scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
 
 
-def _with_headers(send: Any) -> Any:  # noqa: ANN401
-    """Return a sender that adds what every answer says."""
+class _Answering:
+    """Sends an answer with what every answer says, and knows whether it has begun."""
 
-    async def sending(message: Any) -> None:  # noqa: ANN401
+    def __init__(self, send: Any) -> None:  # noqa: ANN401
+        self._send = send
+        self.begun = False
+
+    async def __call__(self, message: Any) -> None:  # noqa: ANN401
         if message["type"] == "http.response.start":
+            self.begun = True
             known = {name.lower() for name, _ in message["headers"]}
             more = [(name.encode(), text.encode()) for name, text in HEADERS.items() if name.encode() not in known]
             message = {**message, "headers": [*message["headers"], *more]}
-        await send(message)
-
-    return sending
+        await self._send(message)
 
 
 async def _refuse(send: Any, status: int, message: str) -> None:  # noqa: ANN401

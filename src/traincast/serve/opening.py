@@ -8,11 +8,10 @@ from pathlib import Path
 import msgspec
 
 from traincast.files import read_bytes
-from traincast.serve.bench import FILES
-from traincast.serve.explanations import FilesRecord
-from traincast.serve.readings import PastedJob, TextRecord
+from traincast.serve.records.explanations import FilesRecord
+from traincast.serve.records.forms import PastedJob, TextRecord
 from traincast.serve.tasks import OPENED, LongTasks
-from traincast.serve.wire import WorkerCall
+from traincast.serve.wire import FILES, WorkerCall
 from traincast.serve.workers import Workers
 
 _MOST_BYTES = 2**20

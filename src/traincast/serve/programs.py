@@ -1,14 +1,18 @@
 """Programs that ask over the Model Context Protocol, on standard input and output: an assistant in an editor, say.
 
-Source: Model Context Protocol, specification of 2025-06-18 (tools; transports, stdio). Its Python SDK, ``mcp``, is
-imported by `serve_programs` alone.
+Source: Model Context Protocol, specification of 2025-06-18 (tools; transports, stdio). Its Python SDK is ``mcp``.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import anyio
+import mcp_types as types
 import msgspec
+from anyio import from_thread, to_thread
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
 
 from traincast import __version__
 from traincast.errors import TraincastError, UnknownNameError
@@ -36,12 +40,6 @@ def message_of(error: Exception) -> str:
 
 def serve_programs() -> None:
     """Answer programs on standard input until it ends; nothing else goes to standard output."""
-    import anyio
-    import mcp_types as types
-    from anyio import from_thread, to_thread
-    from mcp.server.lowlevel import Server
-    from mcp.server.stdio import stdio_server
-
     one_at_a_time = anyio.CapacityLimiter(1)
 
     async def list_tools(_context: Any, _asked: Any) -> types.ListToolsResult:  # noqa: ANN401

@@ -13,10 +13,11 @@ from tempfile import mkdtemp
 from msgspec import Struct
 
 from traincast.errors import ConfigError
+from traincast.serve.guard import Guard
+from traincast.serve.opening import fragment_of
+from traincast.serve.tasks import LongTasks
 from traincast.serve.workers import Workers
 
-_MOST_AT_ONCE = 512
-"""Connections; more are told to come later."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine reaches."""
 
@@ -48,7 +49,7 @@ class Address(Struct, frozen=True, kw_only=True):
         return f"http://{name}:{self.port}/{f'?token={self.token}' if self.token else ''}"
 
 
-def serve(
+def serve_pages(
     host: str,
     port: int,
     *,
@@ -96,24 +97,16 @@ async def _serve(
         listener = _listener(host, port)
         address = Address(host=host, port=listener.getsockname()[1], token=secrets.token_urlsafe(24) if token else None)
         # While workers load what they need.
-        import uvicorn
-
-        from traincast.serve.app import application
-        from traincast.serve.guard import Guard
-        from traincast.serve.opening import fragment_of
-        from traincast.serve.tasks import LongTasks
+        from traincast.serve.app import application, server_of
 
         tasks = LongTasks(workers)
         app = Guard(application(workers, tasks), address.names, address.token, any_address=host not in LOOPBACK)
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-            limit_concurrency=_MOST_AT_ONCE,
-        )
-        server = uvicorn.Server(config)
+
+        async def stop() -> None:
+            await workers.close()
+            await tasks.close()
+
+        server = server_of(app, stop)
         opening = asyncio.create_task(
             _announce(server, address.url + await fragment_of(files, workers, tasks), tell, browser)
         )
@@ -121,7 +114,7 @@ async def _serve(
             await server.serve([listener])
             await opening
         finally:
-            await tasks.close()
+            await stop()
     finally:
         await workers.close()
         shutil.rmtree(root, ignore_errors=True)

@@ -5,7 +5,7 @@ named by their paths here, which a request of a page never can.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
@@ -14,11 +14,10 @@ from traincast.errors import ConfigError, UnknownNameError
 from traincast.job.choices import choices_of
 from traincast.job.fields import FIELDS, LAYOUT, Field, fields
 from traincast.job.fields import JOB as JOB_FIELD
-from traincast.serve.forecasts import forecast_shown
-from traincast.serve.words import Value, said, typed
-
-if TYPE_CHECKING:
-    from traincast.simulation.result import Result
+from traincast.serve.answers.forecasts import forecast_shown
+from traincast.serve.answers.words import said, typed
+from traincast.serve.records.values import Value
+from traincast.simulation.result import Result
 
 Schema = dict[str, Any]
 
@@ -122,7 +121,7 @@ def _words(asked: Mapping[str, Value]) -> dict[str, Any]:
     return {name: each if name in _AS_GIVEN else typed(name, each) for name, each in asked.items()}
 
 
-def _step(result: "Result") -> Answer:
+def _step(result: Result) -> Answer:
     shown = forecast_shown(result)
     facts = [f"{name}: {text}" for name, text in shown.facts]
     return Answer(headline="\n".join([shown.headline, *facts]), document=report.result_to_dict(result))

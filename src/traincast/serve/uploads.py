@@ -11,7 +11,7 @@ from msgspec import Struct
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from traincast.errors import ConfigError
-from traincast.serve.bench import FILES
+from traincast.serve.wire import FILES
 
 MOST_BYTES, MOST_FILES, MOST_DEPTH, LONGEST_NAME = 512 * 2**20, 2_048, 8, 200
 """Of all files of an upload, their number, the folders that they lie in, and the letters of a part of a name."""

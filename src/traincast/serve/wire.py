@@ -7,6 +7,8 @@ from msgspec import Struct
 
 LENGTH_BYTES = 4
 """Bytes of the length before a frame, the most significant first."""
+FILES = "files"
+"""Folder of a task with what a page brought."""
 
 
 class WorkerCall(Struct, frozen=True):

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from traincast.serve.bench import resident_bytes
 from traincast.serve.failures import Problem
+from traincast.serve.memory import resident_bytes
 from traincast.serve.wire import LENGTH_BYTES, Message, WorkerCall, framed, length_of
 
 Listener = Callable[[Message], None]
@@ -27,6 +27,11 @@ _CALLS, _RESIDENT_BYTES = 5_000, 400 * 2**20
 
 _LONGEST_S = 180.0
 """Time that a call may take, if it is not a task; then its worker ends."""
+
+
+_ENDED = Problem.simple("internal", "the work ended before it was done (out of memory?); ask again, or for less")
+_TOO_LONG = Problem.simple("refused", f"it takes more than {_LONGEST_S:.0f} s; ask for less at a time")
+_STOPPED = Problem.simple("stopped", "the server was stopped; start it again with: traincast serve")
 
 
 class Gone(Exception):  # noqa: N818
@@ -75,8 +80,10 @@ class Workers:
         await asyncio.gather(*(self._add() for _ in range(self._count)))
 
     async def close(self) -> None:
-        """End all processes."""
+        """End all processes; who still waits is told so."""
         self._closed = True
+        while self._waiting:
+            _refuse(self._waiting.popleft(), _STOPPED)
         for worker in self._workers:
             _kill(worker.process)
         await asyncio.gather(*self._readers, return_exceptions=True)
@@ -98,6 +105,8 @@ class Workers:
         Gone
             If a newer call of the tab came before this one began.
         """
+        if self._closed:
+            return _failed(_STOPPED)
         job = _Job(call, asyncio.get_running_loop().create_future(), listener, tab, long)
         if tab and listener is None:
             self._overtake(call.name, tab)
@@ -107,8 +116,7 @@ class Workers:
             return await asyncio.wait_for(job.answer, None if listener is not None else _LONGEST_S)
         except TimeoutError:
             self._take_back(job)
-            problem = Problem.simple("refused", f"it takes more than {_LONGEST_S:.0f} s; ask for less at a time")
-            return Message("failed", msgspec.json.encode({"error": problem}), problem.status)
+            return _failed(_TOO_LONG)
         except asyncio.CancelledError:
             self._take_back(job)
             raise
@@ -151,7 +159,7 @@ class Workers:
     async def _add(self) -> None:
         """Start a process and listen to it."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "traincast.serve.worker"),
+            *(sys.executable, "-P", "-m", "traincast.serve.answers.worker"),
             stdin=PIPE,
             stdout=PIPE,
             env={**os.environ, **_ONE_THREAD, "TRAINCAST_SERVE_FOLDER": str(self.root)},
@@ -196,12 +204,17 @@ class Workers:
 
     def _lost(self, job: _Job | None) -> None:
         """Answer for a process that ended in the middle of a call."""
-        if job is None or job.answer.done():
-            return
-        problem = Problem.simple(
-            "internal", "the work ended before it was done (out of memory?); ask again, or for less"
-        )
-        job.answer.set_result(Message("failed", msgspec.json.encode({"error": problem}), problem.status))
+        if job is not None:
+            _refuse(job, _STOPPED if self._closed else _ENDED)
+
+
+def _refuse(job: _Job, problem: Problem) -> None:
+    if not job.answer.done():
+        job.answer.set_result(_failed(problem))
+
+
+def _failed(problem: Problem) -> Message:
+    return Message("failed", msgspec.json.encode({"error": problem}), problem.status)
 
 
 async def _message(process: Process) -> Message:

@@ -1,13 +1,14 @@
 """The choice of software in the screen: the bound that spares layouts is one, and nothing that counts is spared."""
 
 import math
+from itertools import chain, product
 from itertools import combinations as pairs
-from itertools import product
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from traincast.crew import Crew
 from traincast.errors import TraincastError
 from traincast.estimate.memory import stage_memory, usable_bytes
 from traincast.hardware.clusters import load_cluster
@@ -18,7 +19,7 @@ from traincast.job.resolve import resolve_job
 from traincast.job.switches import SWITCHES, allowed
 from traincast.lowering.plans import plan_of_job
 from traincast.model.load import load_model
-from traincast.planning.screen.bounds import SLACK, bounds
+from traincast.planning.screen.bounds import SLACK, blocks_of, bounds
 from traincast.planning.screen.screen import Screen
 from traincast.planning.space import Space
 from traincast.planning.tuning import key_of
@@ -127,11 +128,11 @@ def test_some_layouts_are_worked_out_until_none_may_be_faster(screen, layouts):
 
 
 def test_no_choice_is_faster_than_the_bound(screen):
-    families = screen._blocks()
-    least = bounds(screen._ideal(each.family for each in families))
+    families = screen.families
+    least = bounds(screen._ideal(each.family for each in families), Crew())
     seen = 0
     for family in families:
-        for block in family.blocks():
+        for block in chain(*blocks_of([family])):
             pipeline = block.job.pipeline.schedule, block.job.parallel.vpp
             for rows, steps in block.steps():
                 fastest_K = np.min(steps, axis=(0, *range(2, steps.ndim)))

@@ -41,7 +41,7 @@ class Forecast {
   show() {
     const { job } = this.app;
     const key = JSON.stringify(job);
-    if (key === this.key) return;
+    if (key === this.key) return this.goOn(job, key);
     this.key = key;
     clearTimeout(this.soon);
     clearTimeout(this.later);
@@ -81,7 +81,14 @@ class Forecast {
     put(this.command, answer.command.split(" ").map((each) => [el("span", { class: "whole" }, each), " "]));
     this.app.emit("forecast", answer);
     speak(`Step ${answer.shown.step.text}`);
-    this.later = setTimeout(() => this.ahead(job, key), AFTER_MS);
+    this.answered = key;
+    this.goOn(job, key);
+  }
+
+  /** Ask what takes longer once nothing changes, where it is not told yet. */
+  goOn(job, key) {
+    clearTimeout(this.later);
+    if (this.answered === key && this.told !== key) this.later = setTimeout(() => this.ahead(job, key), AFTER_MS);
   }
 
   /** Ask what takes longer, one after another, so that the server stays free for a change. */
@@ -90,6 +97,7 @@ class Forecast {
       if (key !== this.key || this.app.state.view !== "forecast") return;
       await part.ask(job);
     }
+    this.told = key;
   }
 
   /** Say what is wrong, once it lasts; the last numbers stay, dimmed. */

@@ -1,12 +1,12 @@
 // Parts of the view Forecast that show numbers of one answer.
 
 import { Figure, colour, colourOfMemory, colourOfPart, csv } from "./charts.js";
+import { UNITS } from "./layouts.js";
 import { button, card, chip, download, el, put, word, write } from "./ui.js";
 
 const Plot = window.Plot;
 const MEMORY_PARTS = ["parameters", "gradients", "optimizer", "activations", "other"];
 const GIB = 2 ** 30;
-const gib = (bytes) => `${(bytes / GIB).toPrecision(3)} GiB`;
 
 /** The step, how sure it is, and the few numbers that people compare. */
 export class Headline {
@@ -141,7 +141,7 @@ export class Memory {
     this.root.hidden = !this.stages.length;
     if (!this.stages.length) return;
     this.chart.show({ stages: this.stages, limit: this.stages[0].limit });
-    put(this.body, this.stages.map((each) => el("tr", {}, el("th", { scope: "row" }, each.label), MEMORY_PARTS.map((name) => el("td", {}, gib(each.parts[name]))),
+    put(this.body, this.stages.map((each) => el("tr", {}, el("th", { scope: "row" }, each.label), MEMORY_PARTS.map((name) => el("td", {}, UNITS.bytes(each.parts[name]))),
       el("td", {}, each.peak.text), el("td", {}, each.limit?.text ?? ""), el("td", {}, each.chance_of_oom?.text ?? ""))));
   }
 }

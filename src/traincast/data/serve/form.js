@@ -6,6 +6,7 @@ import { ScenarioBar } from "./scenarios.js";
 import { button, el, put, write } from "./ui.js";
 
 const CALM_MS = 350; // an error is shown when it lasts: half a number is not a mistake
+const ASSUME_MS = 300; // after a change, where the form itself asks what a forecast takes
 const SWITCH = [["", "auto"], ["on", "on"], ["off", "off"]];
 const STEPPED = new Set(["count", "tokens"]);
 
@@ -164,6 +165,17 @@ export class Form {
     const job = this.app.job;
     this.scenarios.show(state);
     if (this.job !== job) this.showJob(job);
+    clearTimeout(this.soon);
+    if (state.view !== "forecast" && this.assumedOf !== job && job.model) this.soon = setTimeout(() => this.ask(job), ASSUME_MS);
+  }
+
+  /** Ask what a forecast takes where nothing is given: only the view Forecast tells it. */
+  async ask(job) {
+    this.assumedOf = job;
+    try {
+      const answer = await this.app.server.ask("/api/forecast", { job }, { slot: "form" });
+      if (answer && job === this.job) this.assume(answer);
+    } catch { /* the view says what is wrong */ }
   }
 
   showJob(job) {
@@ -182,6 +194,7 @@ export class Form {
     const told = (answer.assumptions ?? []).filter((each) => each.field).map((each) => [each.field, each.value ?? each.text.match(/is not given: ([^\s,;]+)/)?.[1]]);
     const taken = { ...answer.result?.job, ...answer.result?.parallel };
     const plain = Object.entries(taken).filter(([name, value]) => this.rows.has(name) && ["string", "number", "boolean"].includes(typeof value));
+    this.assumedOf = this.job;
     this.assumed = new Map([...told.filter(([, value]) => value), ...plain].map(([name, value]) => [name, typeof value === "boolean" ? (value ? "on" : "off") : String(value)]));
     this.showWrong(null);
     for (const [name, row] of this.rows) row.show(this.job[name] ?? "", this.assumed.get(name));

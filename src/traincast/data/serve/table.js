@@ -39,12 +39,12 @@ export class Table {
   /** `open(record)` is called where a row is chosen; `kept(records)` where a filter changed what is left; `marked(record)` names the class of a row. */
   constructor({ caption, open, kept = () => {}, marked = () => null, keep = "such as tp=8 pp<4" }) {
     Object.assign(this, { caption, open, kept, marked, columns: [], records: [], shown: [], sorted: null, falling: false, current: 0, chosen: null });
-    this.filter = el("input", { type: "search", placeholder: keep, autocomplete: "off", oninput: () => this.refine() });
+    this.filter = el("input", { type: "search", placeholder: keep, autocomplete: "off", oninput: () => this.again() });
     this.found = el("output", { class: "hint" });
     this.head = el("tr", { "aria-rowindex": "1" });
     this.body = el("tbody");
     this.table = el("table", { class: "many", "aria-label": caption }, el("thead", {}, this.head), this.body);
-    this.box = el("div", { class: "many-box", tabindex: "-1" }, this.table);
+    this.box = el("div", { class: "many-box", tabindex: "0", role: "region", "aria-label": `${caption}, to scroll` }, this.table);
     this.root = el("div", {}, el("div", { class: "row" }, el("label", {}, "Filter ", this.filter), this.found), this.box);
     this.box.addEventListener("scroll", () => this.draw(), { passive: true });
     this.body.addEventListener("keydown", (event) => this.move(event));
@@ -75,8 +75,15 @@ export class Table {
     this.sorted = third ? null : name;
     const at = this.columns.findIndex((each) => each.name === name);
     this.titles();
-    this.refine();
+    this.again();
     this.head.children[at].querySelector("button").focus();
+  }
+
+  /** Filter and sort again, and begin at the top: where one was, other rows are now. */
+  again() {
+    this.box.scrollTop = 0;
+    this.current = 0;
+    this.refine();
   }
 
   /** Filter and sort again. */

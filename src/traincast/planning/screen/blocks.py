@@ -26,18 +26,27 @@ class FamilyBlocks:
         """What its layouts cost."""
         return self._tables()
 
-    def blocks(self, wanted: Collection[Key] | None = None) -> Iterator[LayoutBlock]:
-        """Yield its blocks, with the layouts that are wanted alone; None: with all."""
-        pipelines = None if wanted is None else {(key[0].pp, *key[2:]) for key in wanted}
-        for pp in sorted({pp for pp, _ in self.family.members}):
-            of_pp = None if pipelines is None else {key[1:] for key in pipelines if key[0] == pp}
-            shapes = [] if of_pp == set() else list(self.tables.shapes(pp, of_pp))
-            peers = tuple(dict.fromkeys(chunk for shape in shapes for chunk in shape.chunks))
-            for shape in shapes:
-                members = self._able(shape, wanted)
-                recomputes = self._recomputes(shape)
-                if recomputes and len(members):
-                    yield LayoutBlock(self.tables, shape, members, recomputes, peers)
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The numbers of pipeline stages that its layouts have."""
+        return tuple(sorted({pp for pp, _ in self.family.members}))
+
+    def blocks(self, stages: int, wanted: Collection[Key] | None = None) -> Iterator[LayoutBlock]:
+        """Yield its blocks of so many pipeline stages, with the layouts that are wanted alone; None: with all."""
+        found = list(self._blocks(stages, wanted))
+        if found:
+            self.tables.expected.update(dict.fromkeys(each for block in found for each in block.timed))
+        yield from found
+
+    def _blocks(self, stages: int, wanted: Collection[Key] | None) -> Iterator[LayoutBlock]:
+        pipelines = None if wanted is None else {key[2:] for key in wanted if key[0].pp == stages}
+        shapes = [] if pipelines == set() else list(self.tables.shapes(stages, pipelines))
+        peers = tuple(dict.fromkeys(chunk for shape in shapes for chunk in shape.chunks))
+        for shape in shapes:
+            members = self._able(shape, wanted)
+            recomputes = self._recomputes(shape)
+            if recomputes and len(members):
+                yield LayoutBlock(self.tables, shape, members, recomputes, peers)
 
     def _able(self, shape: Shape, wanted: Collection[Key] | None) -> Members:
         """Return the members that a pipeline can have, of those that are wanted."""

@@ -4,14 +4,37 @@ Letters: K shares, L levels of memory, N choices of overlaps of shares, X all el
 """
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
-from traincast.planning.layout import Estimated, Layout
+from traincast.crew import Crew
+from traincast.planning.layout import Estimate, Layout
 from traincast.planning.options import Variant
 from traincast.planning.screen.block import BlockPart, LayoutBlock
 from traincast.workload.ops import FloatArray, IntArray
+
+
+class _Kept(Struct, frozen=True):
+    """A layout that is kept; which it is is worked out when somebody asks, or takes it to another process."""
+
+    step_s: float
+    peak_bytes: float
+    variant: Variant
+    found: Layout | Callable[[], Layout]
+
+    @property
+    def layout(self) -> Layout:
+        """The layout itself."""
+        return self.found if isinstance(self.found, Layout) else self.found()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Say how it goes through a pipe."""
+        return _Kept, (self.step_s, self.peak_bytes, self.variant, self.layout)
 
 
 @dataclass(slots=True)
@@ -20,20 +43,42 @@ class Frontier:
 
     limit_bytes: float
     keep: int
-    estimated: Estimated | None = None
-    """Who is handed all layouts that fit, block by block."""
+    told: "Callable[[Frontier], None] | None" = None
+    """Who is handed what each part of the space has."""
+    lists: bool = False
+    """Whether all layouts that fit are listed."""
+    listed: list[Estimate] = field(default_factory=list)
     levels: int = 48
     evaluated: int = 0
     feasible: int = 0
     _cut_L: FloatArray = field(init=False)
     """Step that a layout must be below to be kept, by level of its memory: the less memory, the longer it may be."""
-    _found: list[tuple[float, float, LayoutBlock, BlockPart, int]] = field(default_factory=list)
+    _found: list[_Kept] = field(default_factory=list)
     _fresh: int = 0
 
     def __post_init__(self) -> None:
         """Begin with nothing."""
         self._cut_L = np.full(self.levels + 1, np.inf)
         self._cut_L[-1] = -np.inf
+
+    def better_of(self, blocks: Iterable[LayoutBlock]) -> "Frontier":
+        """Return what blocks have that is better than what is there, which stays as it is."""
+        found = Frontier(self.limit_bytes, self.keep, lists=self.lists, levels=self.levels)
+        found._cut_L = self._cut_L.copy()
+        for block in blocks:
+            found.add(block)
+        return found
+
+    def work_out(self, parts: Iterable[Iterable[LayoutBlock]], crew: Crew) -> list["Frontier"]:
+        """Work blocks out part by part, those of a crew together, and keep what is better; return what each has."""
+        found = crew.each([partial(self.better_of, each) for each in parts], self.told)
+        for each in found:
+            self.evaluated += each.evaluated
+            self.feasible += each.feasible
+            self._found += each._found
+            self._fresh += len(each._found)
+        self._tidy()
+        return found
 
     def add(self, block: LayoutBlock) -> None:
         """Work a block out and keep what is better than what is there."""
@@ -49,8 +94,8 @@ class Frontier:
         if not steps.size:
             return
         self.feasible += choices * int(np.count_nonzero(peaks < self.limit_bytes))
-        if self.estimated is not None:
-            self.estimated(tuple(block.estimates(part, self.limit_bytes)))
+        if self.lists:
+            self.listed += block.estimates(part, self.limit_bytes)
         # Few shares have a layout that is fast enough for the least memory that any of theirs needs.
         steps_NX = steps.reshape(choices * shares, -1)
         peaks_KX = peaks.reshape(shares, -1)
@@ -66,9 +111,10 @@ class Frontier:
         rows, columns = np.nonzero(steps < self._cut_L[self._level(peaks)])
         places = fast_N[rows] * steps.shape[1] + columns
         steps, peaks = steps[rows, columns], peaks[rows, columns]
-        light = part.light()
+        light, variant = part.light(), block.filled.family.variant
         for each in front(steps, peaks, self.keep).tolist():
-            self._found.append((float(steps[each]), float(peaks[each]), block, light, int(places[each])))
+            layout = partial(block.layout, light, int(places[each]))
+            self._found.append(_Kept(float(steps[each]), float(peaks[each]), variant, layout))
             self._fresh += 1
         if self._fresh > 4 * self.keep:
             self._tidy()
@@ -81,44 +127,51 @@ class Frontier:
     def fastest_s(self) -> float:
         """The least step so far; without end where nothing fits."""
         self._tidy()
-        return self._found[0][0] if self._found else math.inf
+        return self._found[0].step_s if self._found else math.inf
 
     @property
     def last_s(self) -> float:
         """The step of the last of the fastest; without end where there are fewer."""
         self._tidy()
-        return self._found[self.keep - 1][0] if len(self._found) >= self.keep else math.inf
+        return self._found[self.keep - 1].step_s if len(self._found) >= self.keep else math.inf
+
+    @property
+    def fastest(self) -> Layout | None:
+        """The layout that has it."""
+        self._tidy()
+        return self._found[0].layout if self._found else None
 
     @property
     def fastest_variant(self) -> Variant | None:
         """The way of execution that has it."""
         self._tidy()
-        return self._found[0][2].filled.family.variant if self._found else None
+        return self._found[0].variant if self._found else None
 
     def _tidy(self) -> None:
         """Drop what is neither among the fastest nor the fastest for its memory."""
         if not self._fresh:
             return
         self._fresh = 0
-        steps, peaks = (np.array([each[i] for each in self._found]) for i in (0, 1))
+        steps = np.array([each.step_s for each in self._found])
+        peaks = np.array([each.peak_bytes for each in self._found])
         self._found = [self._found[place] for place in front(steps, peaks, self.keep)]
         last_s = self.last_s
         # What is slower than a layout of a lower level is not the fastest for its memory.
         least_s = np.inf
-        below = sorted(self._found, key=lambda each: each[1])
+        below = sorted(self._found, key=lambda each: each.peak_bytes)
         place = 0
         for level in range(self.levels):
             bound = level * self.limit_bytes / self.levels
-            while place < len(below) and below[place][1] < bound:
-                least_s = min(least_s, below[place][0])
+            while place < len(below) and below[place].peak_bytes < bound:
+                least_s = min(least_s, below[place].step_s)
                 place += 1
-            self._cut_L[level] = max(last_s, least_s)
+            self._cut_L[level] = min(self._cut_L[level], max(last_s, least_s))
 
     def best(self) -> tuple[tuple[float, ...], tuple[float, ...], tuple[Layout, ...]]:
         """Return steps, peaks and layouts, the fastest first."""
         self._tidy()
-        steps, peaks = tuple(each[0] for each in self._found), tuple(each[1] for each in self._found)
-        return steps, peaks, tuple(block.layout(part, place) for _, _, block, part, place in self._found)
+        steps, peaks = (tuple(getattr(each, name) for each in self._found) for name in ("step_s", "peak_bytes"))
+        return steps, peaks, tuple(each.layout for each in self._found)
 
 
 def front(steps: FloatArray, peaks: FloatArray, keep: int) -> IntArray:

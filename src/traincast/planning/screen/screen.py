@@ -11,24 +11,25 @@ Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stage
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
-from itertools import product
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from itertools import chain, product
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traincast.crew import Crew
 from traincast.errors import InfeasibleError
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.job.levels import BEST
 from traincast.job.packing import packing_of
 from traincast.job.parallel import Parallel
-from traincast.planning.layout import Estimated, Layout
+from traincast.planning.layout import Layout
 from traincast.planning.options import Variant
 from traincast.planning.screen.block import LayoutBlock
 from traincast.planning.screen.blocks import FamilyBlocks, Key
-from traincast.planning.screen.bounds import SLACK, needed
+from traincast.planning.screen.bounds import SLACK, blocks_of, work_out
 from traincast.planning.screen.family import FamilyTables, LayoutFamily, SpaceTables, parallel_of
 from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.members import Member, ShareKey
@@ -50,7 +51,7 @@ class Screened(Struct, frozen=True):
     peak_bytes: tuple[float, ...]
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass
 class Screen:
     """One space on one cluster."""
 
@@ -61,8 +62,18 @@ class Screen:
     common: SpaceTables = dataclasses.field(default_factory=SpaceTables)
     """What this space has in common with others of the same request."""
 
-    def run(self, keep: int = 400, estimated: Estimated | None = None) -> Screened:
-        """Work out every layout, and keep the best ones; hand all that fit to who asks for them, as they come.
+    def run(
+        self,
+        keep: int = 400,
+        *,
+        told: Callable[[Frontier], None] | None = None,
+        lists: bool = False,
+        crew: Crew | None = None,
+    ) -> Screened:
+        """Work out every layout, and keep the best ones.
+
+        The processes of a crew share the work. `told` is handed, in the first of them, what each part of the space
+        has, as soon as it is known; with `lists` that has all layouts that fit.
 
         Raises
         ------
@@ -70,13 +81,11 @@ class Screen:
             If no layout divides the GPUs, the batch and the model.
         """
         begin = time.perf_counter()
-        frontier = Frontier(self.limit_bytes, keep, estimated)
-        families = self._blocks()
-        found: Iterable[LayoutBlock] = (block for family in families for block in family.blocks())
+        frontier, crew = Frontier(self.limit_bytes, keep, told, lists=lists), crew or Crew()
         if self.space.tuned == BEST:
-            found = needed(families, frontier, self._ideal, self.space.is_usual)
-        for block in found:
-            frontier.add(block)
+            work_out(self.families, frontier, self._ideal, self.space.is_usual, crew)
+        else:
+            frontier.work_out(blocks_of(self.families), crew)
         return self._best(frontier, begin)
 
     def run_some(self, least_s: Mapping[Key, float], keep: int, longest: float) -> Screened:
@@ -91,7 +100,7 @@ class Screen:
         """
         begin = time.perf_counter()
         frontier = Frontier(self.limit_bytes, keep)
-        families = self._blocks()
+        families = list(map(self._of, self._families({key[:2] for key in least_s})))
         pipelines = dict[tuple[int, str, int], dict[Key, float]]()
         for key, step_s in least_s.items():
             degrees, _, schedule, vpp = key
@@ -99,7 +108,8 @@ class Screen:
         for wanted in sorted(pipelines.values(), key=lambda each: min(each.values())):
             if min(wanted.values()) > longest * (1 + SLACK) * frontier.last_s:
                 break
-            for block in (block for family in families for block in family.blocks(wanted)):
+            stages = next(iter(wanted))[0].pp
+            for block in (block for family in families for block in family.blocks(stages, wanted)):
                 frontier.add(block)
         return self._best(frontier, begin)
 
@@ -137,11 +147,12 @@ class Screen:
 
     def blocks(self) -> Iterator[LayoutBlock]:
         """Yield the whole space block by block, with every choice of software."""
-        for family in self._blocks():
-            yield from family.blocks()
+        yield from chain(*blocks_of(self.families))
 
-    def _blocks(self) -> list[FamilyBlocks]:
-        return list(map(self._of, self._families()))
+    @cached_property
+    def families(self) -> tuple[FamilyBlocks, ...]:
+        """All layouts by way of execution and ranks on a node."""
+        return tuple(map(self._of, self._families()))
 
     def _of(self, family: LayoutFamily) -> FamilyBlocks:
         return FamilyBlocks(family, partial(FamilyTables, self.space, self.setting, family, self.common))
@@ -162,21 +173,24 @@ class Screen:
             f"{request.global_batch}; fix less, or change the GPUs or the batch"
         )
 
-    def _families(self) -> list[LayoutFamily]:
-        """Return the layouts by way of execution and ranks on a node."""
+    def _families(self, wanted: Container[tuple[Degrees, int]] | None = None) -> list[LayoutFamily]:
+        """Return the layouts by way of execution and ranks on a node, perhaps of some degrees and microbatches only."""
         space, found = self.space, dict[tuple[Variant, int | None], LayoutFamily]()
         for degrees in space.degrees():
+            micro_batches = [
+                each for each in space.micro_batches(degrees.dp) if wanted is None or (degrees, each) in wanted
+            ]
+            if not micro_batches:
+                continue
             parallel = parallel_of(degrees)
             cluster = self._placed(parallel)
-            micro_batches = space.micro_batches(degrees.dp)
-            for variant in space.variants(degrees):
-                key = (variant, cluster.ranks_per_node)
-                splits = space.sequence_parallel(degrees.tp, degrees.cp)
-                overlaps = _overlaps_tp(space, degrees, parallel, cluster.ranks_per_node)
-                for split, micro_batch, overlap in product(splits, micro_batches, overlaps):
+            overlaps = _overlaps_tp(space, degrees, parallel, cluster.ranks_per_node)
+            shares = list(product(space.sequence_parallel(degrees.tp, degrees.cp), micro_batches, overlaps))
+            for variant in space.variants(degrees) if shares else ():
+                family = found.setdefault((variant, cluster.ranks_per_node), LayoutFamily(variant, cluster))
+                members = family.members.setdefault((degrees.pp, degrees.tp), [])
+                for split, micro_batch, overlap in shares:
                     work = self._packed_work(degrees, micro_batch, splits_heads=variant.cp_kind == "all_to_all")
-                    family = found.setdefault(key, LayoutFamily(variant, cluster))
-                    members = family.members.setdefault((degrees.pp, degrees.tp), [])
                     share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch, work, overlap)
                     number = family.shares.setdefault(share, len(family.shares))
                     members.append(Member(number, degrees))

@@ -2,19 +2,17 @@
 
 import base64
 import hashlib
-import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import msgspec
 
 from traincast.report.explorer.columns import Packed, packed_run
+from traincast.report.explorer.sources import EXPLORER, joined, source
 from traincast.report.plain import Plain
-from traincast.shipped import shipped_text
 from traincast.simulation.result import Result
 
-_EXPLORER = ("shared", "store", "colours", "timeline", "panels", "trace", "explorer")
-_STEP = ("explorer.html", (*_EXPLORER, "main"))
+_STEP = ("explorer.html", (*EXPLORER, "main"))
 _POINTS = ("points.html", ("shared", "points"))
 """Each page and its scripts, in the order they run."""
 _STYLES = ("palette", "parts", "explorer")
@@ -40,21 +38,9 @@ def points_page(title: str, data: dict[str, Plain]) -> str:
     return "".join(_filled(*_POINTS, title, given))
 
 
-def explorer_module() -> str:
-    """Return the explorer as an ES module, for a page that puts a timeline among other things."""
-    script = _joined(_EXPLORER, "js")
-    names = re.findall(r"^(?:async )?(?:class|function|const) (\w+)", script, re.MULTILINE)
-    return f"{script}\nexport {{ {', '.join(names)} }};\n"
-
-
-def explorer_style() -> str:
-    """Return the colours and the style of what `explorer_module` draws, in elements of the class ``explorer``."""
-    return _joined(("palette", "parts"), "css")
-
-
 def _filled(page: str, scripts: Sequence[str], title: str, data: str) -> Iterator[str]:
     """Yield a page in pieces."""
-    style, script = _joined(_STYLES, "css"), _joined(scripts, "js")
+    style, script = joined(_STYLES, "css"), joined(scripts, "js")
     replaced = {
         "{{policy}}": _policy(style, script),
         "{{title}}": _escaped(title),
@@ -62,7 +48,7 @@ def _filled(page: str, scripts: Sequence[str], title: str, data: str) -> Iterato
         "{{data}}": data,
         "{{script}}": script,
     }
-    rest = _asset(page)
+    rest = source(page)
     for mark, text in replaced.items():
         before, rest = rest.split(mark)
         yield from (before, text)
@@ -102,11 +88,3 @@ def _policy(style: str, script: str) -> str:
 def _hash(text: str) -> str:
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
     return f"'sha256-{digest}'"
-
-
-def _joined(names: Sequence[str], kind: str) -> str:
-    return "\n".join(_asset(f"{name}.{kind}") for name in names)
-
-
-def _asset(name: str) -> str:
-    return shipped_text(f"explorer/{name}")

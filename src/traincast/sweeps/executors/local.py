@@ -12,6 +12,7 @@ from multiprocessing import resource_tracker
 from threading import Thread
 from types import ModuleType
 
+from traincast.crew import cores
 from traincast.errors import ConfigError
 from traincast.sweeps.executors import EXECUTORS, Work, WorkerLostError
 from traincast.sweeps.rows import Row
@@ -25,7 +26,7 @@ class LocalPool:
     """Processes that take chunks; if one dies the pool is made anew, and every chunk in it is lost."""
 
     def __init__(self, work: Work, workers: int | None) -> None:
-        self.workers = workers or _cores()
+        self.workers = workers or cores()
         self._work = work
         self._running: dict[Future[list[Row]], int] = {}
         self._pool = self._made()
@@ -121,11 +122,6 @@ def _leave_with_parent() -> None:
             os._exit(1)
 
     Thread(target=watch, daemon=True).start()
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @EXECUTORS.register("local")

@@ -7,7 +7,7 @@ file is said by its text instead.
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -24,15 +24,10 @@ from traincast.job.request import JOB_FIELDS
 from traincast.model.load import find_model, load_model, model_names
 from traincast.model.table import model_from_table
 from traincast.names import find_name
+from traincast.serve.answers.bench import Workbench
+from traincast.serve.records.values import Value, Words
+from traincast.simulation.result import Result
 from traincast.units import is_number, parse_rate, plain_number
-
-if TYPE_CHECKING:
-    from traincast.serve.bench import Workbench
-    from traincast.simulation.result import Result
-
-Value = str | int | float | bool | list[str | int] | None
-Words = Mapping[str, Value]
-"""Field to its value as typed; what is absent, null or empty is left open."""
 
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 OTHERS = ("cluster", "recipe", "allow_oom")
@@ -185,7 +180,7 @@ _FORMS: Mapping[str, Callable[[Value], Any]] = {
 """Fields that have a form of their own."""
 
 
-def predicted(job: Words, bench: "Workbench") -> "Result":
+def predicted(job: Words, bench: Workbench) -> Result:
     """Return the forecast of a job.
 
     Raises

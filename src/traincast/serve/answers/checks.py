@@ -1,43 +1,15 @@
 """A training log against the forecast of its job."""
 
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
-
 from traincast import api, report
 from traincast.errors import FormatError
-from traincast.serve.explanations import files_of, sections_shown, time_shown
-from traincast.serve.shown import Shown
-from traincast.serve.words import Value, words_of
-
-if TYPE_CHECKING:
-    from traincast.serve.bench import Workbench
-
-
-class CheckRecord(Struct, frozen=True, kw_only=True):
-    """A training log, and the job that should have run; without one the arguments in the log say it."""
-
-    log: str = ""
-    """Its text."""
-    task: str = ""
-    """A task that explained logs, in place of a text."""
-    job: dict[str, Value] = {}
+from traincast.serve.answers.bench import Workbench
+from traincast.serve.answers.explanations import files_of, sections_shown
+from traincast.serve.answers.shown import time_shown
+from traincast.serve.answers.words import words_of
+from traincast.serve.records.explanations import CheckAnswer, CheckRecord
 
 
-class CheckAnswer(Struct, frozen=True, kw_only=True):
-    """Whether a run is as fast as it should be."""
-
-    verdict: str
-    line: str
-    exit_code: int
-    measured: Shown | None
-    expected: Shown
-    sections: tuple[dict[str, Any], ...]
-    document: dict[str, object]
-    """``traincast.check/1``."""
-
-
-def check(asked: CheckRecord, bench: "Workbench") -> CheckAnswer:
+def check(asked: CheckRecord, bench: Workbench) -> CheckAnswer:
     """Say whether a run is as fast as it should be by its log, and what would explain it."""
     words = words_of({name: each for name, each in asked.job.items() if name != "allow_oom"}, bench.scratch)
     cluster = words.pop("cluster", None)

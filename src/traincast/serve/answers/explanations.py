@@ -2,28 +2,28 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast import api, report
 from traincast.errors import ConfigError, TraincastError
 from traincast.files import read_bytes
-from traincast.serve.advices import SuggestionShown, suggestions_of
-from traincast.serve.bench import FILES
-from traincast.serve.examples import unpacked
-from traincast.serve.forecasts import ForecastShown, NoteShown, forecast_shown, notes_of
-from traincast.serve.readings import PastedJob, reading_of
-from traincast.serve.shown import Shown
-from traincast.serve.timelines import STORED, packed
-from traincast.serve.words import Value, number_or_text, said, words_of
-
-if TYPE_CHECKING:
-    from traincast.formats.contract import Inspection
-    from traincast.serve.bench import Workbench
-    from traincast.simulation.result import Result
+from traincast.formats.contract import Inspection
+from traincast.serve.answers.advices import suggestions_of
+from traincast.serve.answers.bench import Workbench
+from traincast.serve.answers.bundled import unpacked
+from traincast.serve.answers.forecasts import forecast_shown, notes_of
+from traincast.serve.answers.readings import reading_of
+from traincast.serve.answers.shown import time_shown
+from traincast.serve.answers.timelines import STORED, packed
+from traincast.serve.answers.words import number_or_text, said, words_of
+from traincast.serve.records.explanations import ExplanationShown, FileAbout, FilesRecord
+from traincast.serve.records.forecasts import NoteShown
+from traincast.serve.records.forms import PastedJob
+from traincast.serve.wire import FILES
+from traincast.simulation.result import Result
 
 _ASKED = "asked.json"
 """File of a task that holds what was asked, for what-ifs."""
@@ -31,58 +31,7 @@ _MOST_TOLD = 12
 """Files of which is told what each is."""
 
 
-class FilesRecord(Struct, frozen=True, kw_only=True):
-    """Files of one run, or an example; as JSON with an `example`, or as files (multipart/form-data)."""
-
-    files: tuple[str, ...] = ()
-    """Paths as the page names them."""
-    example: str = ""
-    """Name of a bundled example, in place of files."""
-    words: dict[str, Value] = {}
-    """How they are read and simulated: ``cluster``, ``tp``, ``gpus`` and other words of ``traincast simulate``."""
-    cluster: str | None = None
-    """The same as in `words`."""
-
-
-class FileAbout(Struct, frozen=True, kw_only=True):
-    """What a file is."""
-
-    path: str
-    format: str
-    text: str
-    """In words."""
-    taken_by: str
-    evidence: tuple[str, ...]
-
-
-class ExplanationShown(Struct, frozen=True, kw_only=True):
-    """What was found in files."""
-
-    kind: str
-    """``result``, ``run`` (traces or a workload), ``log``, ``job``, or ``other``."""
-    headline: str
-    files: tuple[FileAbout, ...]
-    more_files: int = 0
-    """Beyond those that are listed."""
-    shown: ForecastShown | None = None
-    """Of a step."""
-    measured: Shown | None = None
-    """The measured step, where files hold one."""
-    result: dict[str, object] = field(default_factory=dict)
-    """The document ``traincast.result/1`` of a step."""
-    sections: tuple[dict[str, Any], ...] = ()
-    """All that the terminal report says, as sections of texts and tables."""
-    stragglers: tuple[dict[str, object], ...] = ()
-    suggestions: tuple[SuggestionShown, ...] = ()
-    """What-ifs worth a try, with what each saves."""
-    has_timeline: bool = False
-    reading: PastedJob | None = None
-    """Of a job, and of a log that says its arguments: what to open in a form."""
-    assumptions: tuple[NoteShown, ...] = ()
-    warnings: tuple[NoteShown, ...] = ()
-
-
-def explain(asked: FilesRecord, bench: "Workbench") -> ExplanationShown:
+def explain(asked: FilesRecord, bench: Workbench) -> ExplanationShown:
     """Say what files are, and explain the step that they hold."""
     if asked.example:
         asked = replace(asked, files=unpacked(asked.example, bench.folder / FILES))
@@ -91,7 +40,7 @@ def explain(asked: FilesRecord, bench: "Workbench") -> ExplanationShown:
         return _explained(asked, bench)
 
 
-def _explained(asked: FilesRecord, bench: "Workbench") -> ExplanationShown:
+def _explained(asked: FilesRecord, bench: Workbench) -> ExplanationShown:
     tops = _tops(asked.files)
     path = Path(tops[0])
     if len(tops) == 1 and api.is_result(path):
@@ -122,7 +71,7 @@ def _inspected(files: Sequence[str]) -> tuple[FileAbout, ...]:
     return tuple(_about(api.inspect(each)) for each in chosen)
 
 
-def _about(found: "Inspection") -> FileAbout:
+def _about(found: Inspection) -> FileAbout:
     return FileAbout(
         path=found.path,
         format=found.format,
@@ -132,13 +81,13 @@ def _about(found: "Inspection") -> FileAbout:
     )
 
 
-def _of_job(path: str, found: tuple[FileAbout, ...], bench: "Workbench") -> ExplanationShown:
+def _of_job(path: str, found: tuple[FileAbout, ...], bench: Workbench) -> ExplanationShown:
     reading = reading_of(api.described(path), "job", bench.scratch)
     return ExplanationShown(kind="job", headline=f"{path}: {found[0].text}", files=found, reading=reading)
 
 
 def _of_log(
-    tops: Sequence[str], asked: FilesRecord, found: tuple[FileAbout, ...], bench: "Workbench"
+    tops: Sequence[str], asked: FilesRecord, found: tuple[FileAbout, ...], bench: Workbench
 ) -> ExplanationShown:
     """Return what a training log says: its steps against the forecast of its job, where it says one."""
     headline = f"{tops[0]}: {found[0].text}"
@@ -164,13 +113,13 @@ def _cluster(asked: FilesRecord) -> str | None:
     return None if not value else str(value)
 
 
-def _cluster_named(asked: FilesRecord, bench: "Workbench") -> Any:  # noqa: ANN401
+def _cluster_named(asked: FilesRecord, bench: Workbench) -> Any:  # noqa: ANN401
     name = _cluster(asked)
     return None if name is None else _cluster_of(name, bench)
 
 
 def _of_step(
-    kind: str, result: "Result", found: tuple[FileAbout, ...], bench: "Workbench", why_not: str | None = None
+    kind: str, result: Result, found: tuple[FileAbout, ...], bench: Workbench, why_not: str | None = None
 ) -> ExplanationShown:
     """Return a step, as the terminal report tells of it, and keep its timeline."""
     result = replace(result, advice=())
@@ -200,13 +149,6 @@ def _of_step(
     )
 
 
-def time_shown(time_s: float) -> Shown:
-    """Return a time with its text."""
-    from traincast.units import format_time
-
-    return Shown(time_s, format_time(time_s))
-
-
 def sections_shown(printer: Any, *args: object, **options: object) -> tuple[dict[str, Any], ...]:  # noqa: ANN401
     """Return what a printer of the terminal report prints."""
     return tuple(msgspec.to_builtins(each) for each in report.sections_of(printer, *args, **options))
@@ -216,7 +158,7 @@ _UNSAID = ("constants", "expert_loads")
 """Words of a simulation that may be files."""
 
 
-def _simulated(asked: FilesRecord, bench: "Workbench", **more: Any) -> "Result":  # noqa: ANN401
+def _simulated(asked: FilesRecord, bench: Workbench, **more: Any) -> Result:  # noqa: ANN401
     """Simulate the files of a run."""
     words: dict[str, Any] = {}
     for name, value in said({**asked.words, "cluster": _cluster(asked)}):
@@ -226,11 +168,11 @@ def _simulated(asked: FilesRecord, bench: "Workbench", **more: Any) -> "Result":
     return api.simulate(_tops(asked.files), engine=bench.engine, **words, **more)
 
 
-def _cluster_of(value: str, bench: "Workbench") -> object:
+def _cluster_of(value: str, bench: Workbench) -> object:
     return words_of({"cluster": value}, bench.scratch)["cluster"]
 
 
-def _asked(bench: "Workbench") -> FilesRecord:
+def _asked(bench: Workbench) -> FilesRecord:
     """Return what a task was asked.
 
     Raises
@@ -244,12 +186,12 @@ def _asked(bench: "Workbench") -> FilesRecord:
     return msgspec.json.decode(read_bytes(path), type=FilesRecord)
 
 
-def files_of(bench: "Workbench") -> list[str]:
+def files_of(bench: Workbench) -> list[str]:
     """Return the folders and files at the top of what a task brought."""
     return _tops(_asked(bench).files)
 
 
-def simulated_again(bench: "Workbench", **more: Any) -> "Result":  # noqa: ANN401
+def simulated_again(bench: Workbench, **more: Any) -> Result:  # noqa: ANN401
     """Return the step of a task simulated anew, with further words."""
     asked = _asked(bench)
     with bench.among_files():
@@ -259,7 +201,7 @@ def simulated_again(bench: "Workbench", **more: Any) -> "Result":  # noqa: ANN40
         return _simulated(asked, bench, **more)
 
 
-def _result_again(path: str, bench: "Workbench", more: dict[str, Any]) -> "Result":
+def _result_again(path: str, bench: Workbench, more: dict[str, Any]) -> Result:
     record = api.load_record(path)
     if record.command == "predict":
         return api.predict(path, engine=bench.engine, study=bench.study, **more)

@@ -4,62 +4,34 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from traincast import api
 from traincast.dialects import LIKES, draft_like, likely_framework
 from traincast.dialects.recognise import HUGGING_FACE, WHAT, is_script, told_as
 from traincast.errors import ConfigError, TraincastError
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import cluster_table
+from traincast.job.draft import Draft, Setting
 from traincast.job.fields import FIELDS
 from traincast.job.flags import flag_of
 from traincast.job.options import StepOptions
-from traincast.job.request import JOB_FIELDS
-from traincast.serve.forecasts import NoteShown, note_shown
-from traincast.serve.words import OTHERS, Value, words_of
-
-if TYPE_CHECKING:
-    from traincast.job.draft import Draft, Setting
-    from traincast.serve.bench import Workbench
+from traincast.job.request import JOB_FIELDS, REQUIRED
+from traincast.serve.answers.bench import Workbench
+from traincast.serve.answers.forecasts import note_shown
+from traincast.serve.answers.words import OTHERS, words_of
+from traincast.serve.records.forms import Misunderstood, PastedJob, TextRecord
+from traincast.serve.records.values import Value
+from traincast.tables import as_table
 
 _OWN = ("traincast", "predict", "plan")
 _COMMAND = re.compile(r"^\s*(?:\$\s*)?traincast\s+(?:predict|plan)\b")
 _SUFFIXES = (".json", ".toml", ".yaml", ".yml", ".py", ".sh", ".txt", ".log", ".sbatch")
 
 
-class TextRecord(Struct, frozen=True, kw_only=True):
-    """A text that somebody pasted, or a file."""
-
-    text: str
-    name: str = ""
-    """Name of the file, if it has one."""
-    like: str = ""
-    """Whose words they are, where that is not plain: ``megatron``, ``torchtitan`` and others."""
-
-
-class Misunderstood(Struct, frozen=True, kw_only=True):
-    """A part of a text that is not in the job."""
-
-    text: str
-    why: str
-
-
-class PastedJob(Struct, frozen=True, kw_only=True):
-    """A text as a job."""
-
-    job: dict[str, Value]
-    what: str
-    """What it was taken as."""
-    not_understood: tuple[Misunderstood, ...] = ()
-    assumptions: tuple[NoteShown, ...] = ()
-    warnings: tuple[NoteShown, ...] = ()
-    missing: str = ""
-    """Field that a job needs and that is not in it."""
-
-
-def read(asked: TextRecord, bench: "Workbench") -> PastedJob:
+def read(asked: TextRecord, bench: Workbench) -> PastedJob:
     """Read flags, a script, a recipe, a configuration file or a command line as a job."""
     if not asked.text.strip():
         raise ConfigError("is empty; paste flags, a script, a recipe or a configuration file", "text")
@@ -108,7 +80,7 @@ def _draft(asked: TextRecord, path: Path, like: str) -> "tuple[Draft, str]":
     return api.described(path.name), "job file" if path.suffix == ".toml" else "description of a job"
 
 
-def reading_of(draft: "Draft", what: str, scratch: Path) -> PastedJob:
+def reading_of(draft: Draft, what: str, scratch: Path) -> PastedJob:
     """Return a job that was read as the fields of a form."""
     found, lost = _fields(draft, scratch)
     unread = [_misunderstood(each) for each in draft.settings if each.effect in ("not_modelled", "unknown")]
@@ -123,13 +95,13 @@ def reading_of(draft: "Draft", what: str, scratch: Path) -> PastedJob:
     )
 
 
-def _misunderstood(setting: "Setting") -> Misunderstood:
+def _misunderstood(setting: Setting) -> Misunderstood:
     why = setting.why or ("no setting of this framework is known by that name" if setting.effect == "unknown" else "")
     more = f"; {setting.matters}" if setting.matters else ""
     return Misunderstood(text=f"{setting.name} {setting.value}".strip(), why=f"{why}{more}" or "it is not modelled")
 
 
-def _fields(draft: "Draft", scratch: Path) -> tuple[dict[str, Value], list[Misunderstood]]:
+def _fields(draft: Draft, scratch: Path) -> tuple[dict[str, Value], list[Misunderstood]]:
     """Return the fields of a draft; a model or cluster that is a file of its own is left out, and told."""
     found: dict[str, Value] = {}
     lost = []
@@ -149,7 +121,7 @@ def _fields(draft: "Draft", scratch: Path) -> tuple[dict[str, Value], list[Misun
     return found, lost
 
 
-def _model_of(draft: "Draft") -> Any:  # noqa: ANN401
+def _model_of(draft: Draft) -> Any:  # noqa: ANN401
     try:
         return draft.loaded_model()
     except TraincastError:
@@ -164,15 +136,11 @@ def _value(value: Any) -> Value:  # noqa: ANN401
 
 def _as_text(value: Any) -> str:  # noqa: ANN401
     """Return a model or a cluster that was made of a text as the JSON of its table."""
-    from traincast.hardware.cluster import Cluster
-    from traincast.hardware.clusters import cluster_table
-    from traincast.tables import as_table
-
     table = cluster_table(value) if isinstance(value, Cluster) else as_table(value, leave_out=("notes",))
     return msgspec.json.encode(table).decode()
 
 
-def _own(text: str, bench: "Workbench") -> PastedJob:
+def _own(text: str, bench: Workbench) -> PastedJob:
     """Return the job of a command line of ours."""
     words = shlex.split(text.replace("\\\n", " "), comments=True)
     words = [each for each in words if each not in ("$", *_OWN)]
@@ -188,7 +156,7 @@ def _own(text: str, bench: "Workbench") -> PastedJob:
             words_of({name: job.get(name)}, bench.scratch)
         except TraincastError as error:
             lost.append(Misunderstood(text=f"{name} {job.pop(name)}", why=f"{error}; paste the text of the file"[:300]))
-    missing = next((name for name in ("model", "gpus", "seq_length", "global_batch") if name not in job), "")
+    missing = next((name for name in REQUIRED if name not in job), "")
     return PastedJob(job=job, what="command line of traincast", not_understood=tuple(lost), missing=missing)
 
 

@@ -2,21 +2,12 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from msgspec import Struct, field
-
-if TYPE_CHECKING:
-    from traincast.planning.answer import Choice, Plan
-    from traincast.planning.layout import Estimate, Layout
-    from traincast.serve.bench import Workbench
-
-
-class Points(Struct, frozen=True, kw_only=True):
-    """Layouts as they are found."""
-
-    columns: dict[str, list[Any]] = field(default_factory=dict)
-
+from traincast.planning.answer import Choice, Plan
+from traincast.planning.layout import COLUMNS, Estimate, Layout
+from traincast.serve.answers.bench import Workbench
+from traincast.serve.records.plans import Points
 
 _MOST_POINTS, _POINTS_EVERY_S = 6_000, 0.15
 """Points that are told while layouts are estimated, and how often; a plan has many more layouts than anybody sees."""
@@ -25,12 +16,12 @@ _MOST_POINTS, _POINTS_EVERY_S = 6_000, 0.15
 class FoundLayouts:
     """Layouts as they are estimated, told now and then: the first at once, of very many some."""
 
-    def __init__(self, bench: "Workbench") -> None:
+    def __init__(self, bench: Workbench) -> None:
         self._bench = bench
         self._waiting: list[Estimate] = []
         self._left, self._last = _MOST_POINTS, 0.0
 
-    def take(self, estimates: "tuple[Estimate, ...]") -> None:
+    def take(self, estimates: tuple[Estimate, ...]) -> None:
         """Keep layouts until it is time to tell of them."""
         kept = estimates[: min(self._left, max(1, self._left // 4))]
         self._waiting += kept
@@ -45,13 +36,13 @@ class FoundLayouts:
         self._waiting, self._last = [], time.monotonic()
 
 
-def _estimated(each: "Estimate") -> dict[str, Any]:
+def _estimated(each: Estimate) -> dict[str, Any]:
     """Return a layout that was estimated as a point."""
     figures = {"step_s": each.step_s, "peak_bytes": each.peak_bytes, "simulated": False}
     return {"text": each.layout.text} | _fields_of(each.layout) | figures
 
 
-def columns_of(plans: Sequence["Plan"], kept: set[Any], first: "Choice") -> dict[str, list[Any]]:
+def columns_of(plans: Sequence[Plan], kept: set[Any], first: Choice) -> dict[str, list[Any]]:
     """Return every layout that was estimated or simulated as columns."""
     rows: list[dict[str, Any]] = []
     for each in plans:
@@ -65,7 +56,7 @@ def columns_of(plans: Sequence["Plan"], kept: set[Any], first: "Choice") -> dict
     return _as_columns(rows)
 
 
-def _row(plan: "Plan", layout: "Layout", choice: "Choice | None", kept: set[Any], first: "Choice") -> dict[str, Any]:
+def _row(plan: Plan, layout: Layout, choice: Choice | None, kept: set[Any], first: Choice) -> dict[str, Any]:
     row: dict[str, Any] = {"model": plan.model, "cluster": plan.cluster, "text": layout.text}
     row |= _fields_of(layout)
     row["simulated"] = choice is not None
@@ -75,7 +66,7 @@ def _row(plan: "Plan", layout: "Layout", choice: "Choice | None", kept: set[Any]
     return row | _figures(choice) | marks
 
 
-def _figures(choice: "Choice") -> dict[str, Any]:
+def _figures(choice: Choice) -> dict[str, Any]:
     run = choice.training
     return {
         "step_s": choice.step_s,
@@ -90,7 +81,7 @@ def _figures(choice: "Choice") -> dict[str, Any]:
     }
 
 
-def _rates(plan: "Plan", step_s: float, peak_bytes: float) -> dict[str, Any]:
+def _rates(plan: Plan, step_s: float, peak_bytes: float) -> dict[str, Any]:
     """Return the figures of a layout that was estimated: those of the one to run, as much longer as its step is."""
     best = plan.best[0]
     longer, run = step_s / best.step_s, best.training
@@ -105,8 +96,7 @@ def _rates(plan: "Plan", step_s: float, peak_bytes: float) -> dict[str, Any]:
     }
 
 
-def _fields_of(layout: "Layout") -> dict[str, Any]:
-    from traincast.planning.layout import COLUMNS
+def _fields_of(layout: Layout) -> dict[str, Any]:
 
     return {name: _cell(getattr(layout, name)) for name in COLUMNS if hasattr(layout, name)}
 

@@ -7,33 +7,25 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from traincast.progress import listening
-from traincast.serve.seal import Seal, scratch
+from traincast.serve.answers.seal import Seal, scratch, shared
+from traincast.serve.memory import resident_bytes
+from traincast.serve.wire import FILES
+from traincast.simulation.study import Study
 
-if TYPE_CHECKING:
-    from traincast.simulation.study import Study
-
-FILES = "files"
-"""Folder of a task with what a page brought."""
-_KEPT = 2
+_KEPT = 64
+"""Things that workers keep for each other."""
 _LARGE_BYTES = 240 * 2**20
 """Memory above which a worker forgets; half of it is code."""
+_LOOK_THROUGH = 20
+"""Calls after which all that was made since the start is looked through, and not what the last one made alone."""
 _PAUSE_S = 0.05
 """Least time between two words on how far a call is."""
-
-
-def resident_bytes(pid: int) -> int:
-    """Return the memory of a process; 0 where the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 a path object costs more than the read
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return 0
 
 
 class Progress(Struct, frozen=True):
@@ -55,55 +47,63 @@ class Workbench:
         """Where the files of the call's task lie."""
         self.scratch = scratch()
         """Where what is described by a text is read from."""
-        self.kept: dict[bytes, object] = {}
-        """Plans that were made last, by what was asked."""
+        self._shared = shared(self.scratch)
         self.warm = False
         """Whether compiled code is loaded."""
-        self._study: Study | None = None
-        self._seal = Seal()
-
-    @property
-    def study(self) -> "Study":
+        self.study = Study()
         """What was prepared for earlier forecasts."""
-        if self._study is None:
-            from traincast.simulation.study import Study
-
-            self._study = Study()
-        return self._study
+        self._seal = Seal()
+        self._calls = 0
 
     @property
     def engine(self) -> str:
         """The engine that answers first: compiled code, once it is loaded."""
         return "fast" if self.warm else "auto"
 
-    def warm_up(self) -> None:
-        """Load what forecasts need, and compile it where nobody has: a small one is made."""
-        from traincast import api
+    def settle(self) -> None:
+        """Keep what is loaded from now on for good, so that it is not looked through for what nothing needs."""
+        self.study = Study()
+        gc.collect()
+        gc.freeze()
 
-        api.predict(model="llama3-8b", cluster="h100", gpus=16, tp=2, pp=2, global_batch=16, seq_length=4096)
-        self.warm = True
-
-    def tidy(self) -> None:
-        """Make ready for the next call while nobody waits: load compiled code, give back memory."""
-        if not self.warm:
-            self.warm_up()
-        self._give_back()
-
-    def forget_if_large(self) -> None:
-        """Let go of what was prepared where it takes too much memory: what is asked next is prepared anew."""
+    def let_go(self) -> None:
+        """Let go of what a call left, and where that is too much of what was prepared: it is prepared anew."""
+        self._calls += 1
+        # Programs hang in cycles: without this a few forecasts take as much memory as all the code.
+        gc.collect(0 if self._calls % _LOOK_THROUGH else 2)
         if resident_bytes(os.getpid()) > _LARGE_BYTES:
-            self._study = None
-            self._give_back()
+            self.study = Study()
+            self.give_back()
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """Give back memory that nothing needs."""
         gc.collect()
         with suppress(OSError, AttributeError):
             # What C's allocator keeps, which after large programs is a lot (glibc alone has this).
             ctypes.CDLL(None).malloc_trim(0)
 
-    def keep(self, key: bytes, made: object) -> None:
-        """Keep the last few things that were made, for questions about them."""
-        self.kept = {**{name: each for name, each in list(self.kept.items())[-_KEPT + 1 :] if name != key}, key: made}
+    def keep(self, key: bytes, content: bytes) -> None:
+        """Keep what was made for all workers, by what was asked; of many things the last ones."""
+        self._shared.mkdir(mode=0o700, exist_ok=True)
+        path = self._path(key)
+        # Another worker reads all of it or nothing.
+        own = self.scratch / path.name
+        own.write_bytes(content)
+        own.replace(path)
+        with suppress(FileNotFoundError):
+            # Another worker may let go of the same.
+            for old in sorted(self._shared.iterdir(), key=lambda each: each.stat().st_mtime)[:-_KEPT]:
+                old.unlink()
+
+    def kept(self, key: bytes) -> bytes | None:
+        """Return what a worker kept; None where there is nothing."""
+        try:
+            return self._path(key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _path(self, key: bytes) -> Path:
+        return self._shared / sha256(key).hexdigest()
 
     def close(self) -> None:
         """Open no file from now on but of the code and of tasks."""

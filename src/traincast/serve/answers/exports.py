@@ -2,40 +2,26 @@
 
 from collections.abc import Callable, Mapping
 from io import BytesIO
-from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast import report
+from traincast.dialects import WRITES
 from traincast.errors import UnknownNameError
+from traincast.job.job import Job
+from traincast.job.record import RunRecord
+from traincast.job.resolve import resolve_job
+from traincast.report.job_files import job_file_of
+from traincast.report.plain import csv_line
+from traincast.serve.answers.bench import Workbench
+from traincast.serve.answers.words import command_of, predicted, python_of
 from traincast.serve.failures import without_paths
-from traincast.serve.words import Value, command_of, predicted, python_of
-
-if TYPE_CHECKING:
-    from traincast.job.job import Job
-    from traincast.job.record import RunRecord
-    from traincast.serve.bench import Workbench
-    from traincast.simulation.result import Result
+from traincast.serve.records.forecasts import Exported, ExportRecord
+from traincast.simulation.reproducible import record_of
+from traincast.simulation.result import Result
 
 
-class ExportRecord(Struct, frozen=True, kw_only=True):
-    """A job, and what to make of it."""
-
-    job: dict[str, Value]
-    form: str = field(name="as")
-    """``job.toml``, ``command``, ``python``, ``result.json``, ``csv``, ``svg``, ``svg-dark``, ``megatron``, ``bridge``,
-    or ``torchtitan``."""
-
-
-class Exported(Struct, frozen=True, kw_only=True):
-    """A file."""
-
-    name: str
-    text: str
-
-
-def export(asked: ExportRecord, bench: "Workbench") -> Exported:
+def export(asked: ExportRecord, bench: Workbench) -> Exported:
     """Write a job as a file: for us, for a framework, for a spreadsheet, as a picture."""
     form = asked.form
     if form == "command":
@@ -49,26 +35,22 @@ def export(asked: ExportRecord, bench: "Workbench") -> Exported:
     return Exported(name=name, text=without_paths(text, str(bench.scratch)))
 
 
-def _document(result: "Result") -> str:
+def _document(result: Result) -> str:
     return report.encode(report.result_to_dict(result)).decode()
 
 
-def _job_file(result: "Result") -> str:
-    from traincast.report.job_files import job_file_of
+def _job_file(result: Result) -> str:
 
     return job_file_of(_record(result))
 
 
-def _record(result: "Result") -> "RunRecord":
-    from traincast.simulation.reproducible import record_of
+def _record(result: Result) -> RunRecord:
 
     return record_of(result)
 
 
-def _table(result: "Result") -> str:
+def _table(result: Result) -> str:
     """Return where the time goes, and the memory of every stage."""
-    from traincast.report.plain import csv_line
-
     rows: list[tuple[object, ...]] = [("what", "part", "value", "unit")]
     rows += [("step", "", result.iteration_time_s, "s")]
     rows += [("breakdown", part, time_s, "s") for part, time_s in result.breakdown_s.items()]
@@ -78,8 +60,8 @@ def _table(result: "Result") -> str:
     return "".join(f"{csv_line(row)}\n" for row in rows)
 
 
-def _picture(name: str) -> Callable[["Result"], str]:
-    def draw(result: "Result") -> str:
+def _picture(name: str) -> Callable[[Result], str]:
+    def draw(result: Result) -> str:
         out = BytesIO()
         report.REPORTS.get(name).write(result, out)
         return out.getvalue().decode()
@@ -87,26 +69,22 @@ def _picture(name: str) -> Callable[["Result"], str]:
     return draw
 
 
-def _framework(name: str) -> Callable[["Result"], str]:
-    def write(result: "Result") -> str:
-        from traincast.dialects import WRITES
+def _framework(name: str) -> Callable[[Result], str]:
+    def write(result: Result) -> str:
 
         return WRITES[name](_decided(result))
 
     return write
 
 
-def _decided(result: "Result") -> "Job":
+def _decided(result: Result) -> Job:
     """Return the job of a forecast with everything decided."""
-    from traincast.job.job import Job
-    from traincast.job.resolve import resolve_job
-
     record = _record(result)
     draft = record.draft()
     return draft if isinstance(draft, Job) else resolve_job(draft.request(), record.cluster)
 
 
-_FORMS: Mapping[str, tuple[str, Callable[["Result"], str]]] = {
+_FORMS: Mapping[str, tuple[str, Callable[[Result], str]]] = {
     "job.toml": ("job.toml", _job_file),
     "result.json": ("result.json", _document),
     "csv": ("forecast.csv", _table),

@@ -1,6 +1,6 @@
 """A worker: takes calls on its standard input, one after the other, and answers on its standard output.
 
-It is started by the server (`traincast.serve.workers`) as ``python -m traincast.serve.worker``, and ends with it.
+It is started by the server (`traincast.serve.workers`) as a module, and ends with it.
 """
 
 import gc
@@ -15,9 +15,12 @@ from typing import BinaryIO
 import msgspec
 
 from traincast.errors import TraincastError
-from traincast.serve.bench import Workbench
+from traincast.serve import answers
+from traincast.serve.answers.bench import Workbench
 from traincast.serve.endpoints import ENDPOINTS
 from traincast.serve.failures import Problem, problem_of
+from traincast.serve.records.forecasts import JobRecord
+from traincast.serve.records.forms import Nothing
 from traincast.serve.wire import Message, WorkerCall, framed, read_call
 
 _NEW_OBJECTS = 200_000
@@ -38,7 +41,7 @@ class Worker:
         self._send(Message("ready"))
         while True:
             if _idle(calls):
-                self._bench.tidy()
+                self._tidy()
             call = read_call(calls)
             if call is None:
                 return
@@ -46,12 +49,21 @@ class Worker:
             self._bench.close()
             self._bench.folder = Path(call.folder)
             self._send(self._answer(call))
-            self._bench.forget_if_large()
+            self._bench.let_go()
+
+    def _tidy(self) -> None:
+        """Make ready for the next call while nobody waits: load what a forecast needs, give back memory."""
+        if not self._bench.warm:
+            self._bench.warm = True
+            first = answers.examples(Nothing(), self._bench).examples[0]
+            answers.forecast(JobRecord(job=first.job), self._bench)
+            self._bench.settle()
+        self._bench.give_back()
 
     def _answer(self, call: WorkerCall) -> Message:
         try:
             endpoint = ENDPOINTS[call.name]
-            answer = endpoint.run(endpoint.decode(call.body), self._bench)
+            answer = getattr(answers, endpoint.name)(endpoint.decode(call.body), self._bench)
             return Message("done", msgspec.json.encode(answer))
         except (TraincastError, msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
             problem = problem_of(error, call.folder)

@@ -1,7 +1,8 @@
 """A worker opens no file of this machine that a request names: what Python opens is looked at before it is opened.
 
-Names are checked where they are read (`traincast.serve.words`); this is the wall behind that, for what a pasted script,
-recipe or description of a cluster names in turn. Source: PEP 578, runtime audit hooks, which cannot be taken away.
+Names are checked where they are read (`traincast.serve.answers.words`); this is the wall behind that, for what a pasted
+script, recipe or description of a cluster names in turn. Source: PEP 578, runtime audit hooks, which cannot be taken
+away.
 """
 
 import os
@@ -12,6 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import traincast
+
+FOLDER = "TRAINCAST_SERVE_FOLDER"
+"""Variable with the folder that the server made for its workers."""
+_PACKAGE = Path(traincast.__file__).parent
 _OPENS = ("open", "os.listdir", "os.scandir")
 _STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect")
 _SYSTEM = (
@@ -56,7 +62,7 @@ def _code() -> list[str]:
     """Return the folders of code, and those where what is compiled is kept."""
     found = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found += [
-        str(Path(__file__).parent.parent),
+        str(_PACKAGE),
         *(each for each in sys.path if each.endswith((".zip", "site-packages"))),
     ]
     found.append(os.environ.get("NUMBA_CACHE_DIR", ""))
@@ -64,11 +70,15 @@ def _code() -> list[str]:
         found.append(str(Path.home() / ".cache" / "numba"))
     if "site-packages" not in __file__:
         # A clone: what is installed in place is found by its source folder.
-        found.append(str(Path(__file__).parents[2]))
+        found.append(str(_PACKAGE.parent))
     return [each for each in found if each]
 
 
 def scratch() -> Path:
     """Return a folder of this process alone, in the one that the server made for its workers."""
-    root = os.environ.get("TRAINCAST_SERVE_FOLDER")
-    return Path(tempfile.mkdtemp(prefix="worker-", dir=root))
+    return Path(tempfile.mkdtemp(prefix="worker-", dir=os.environ.get(FOLDER)))
+
+
+def shared(own: Path) -> Path:
+    """Return the folder of what workers keep for each other; below its own where there is no server."""
+    return Path(os.environ.get(FOLDER, own)) / "kept"

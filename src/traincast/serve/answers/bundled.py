@@ -2,42 +2,17 @@
 
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from traincast.errors import UnknownNameError
-from traincast.serve.about import Nothing
-from traincast.serve.words import Value
+from traincast.serve.answers.bench import Workbench
+from traincast.serve.records.forms import Examples, Nothing
 from traincast.shipped import SHIPPED, shipped_toml
-
-if TYPE_CHECKING:
-    from traincast.serve.bench import Workbench
 
 EXAMPLES = SHIPPED / "serve" / "examples.zip"
 """Some of the files of the folder examples."""
 
 
-class Example(Struct, frozen=True, kw_only=True):
-    """Something to try."""
-
-    name: str
-    title: str
-    text: str
-    """What it is."""
-    view: str
-    """``forecast``, ``plan``, or ``explain``."""
-    job: dict[str, Value] = {}
-    plan: dict[str, Value] = {}
-
-
-class Examples(Struct, frozen=True, kw_only=True):
-    """What there is to try."""
-
-    examples: tuple[Example, ...]
-
-
-def examples(asked: Nothing, bench: "Workbench") -> Examples:  # noqa: ARG001
+def examples(asked: Nothing, bench: Workbench) -> Examples:  # noqa: ARG001
     """List what there is to try."""
     return _listed()
 

@@ -1,121 +1,48 @@
 """What to do about a forecast: changes with what they save, and what its assumptions may cost."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from msgspec import Struct
-
+from traincast.analysis.summary import Advice, Suggestion
+from traincast.diagnostics import Note
 from traincast.errors import TraincastError
 from traincast.job.choices import choices_of
 from traincast.job.fields import FIELDS
-from traincast.serve.forecasts import JobRecord
-from traincast.serve.shown import Shown
-from traincast.serve.words import Value, predicted
-
-if TYPE_CHECKING:
-    from traincast.analysis.summary import Advice, Suggestion
-    from traincast.serve.bench import Workbench
-    from traincast.simulation.result import Result
-
-
-class Saving(Struct, frozen=True, kw_only=True):
-    """What a change saves, in seconds, with its 90 % interval."""
-
-    value: float
-    text: str
-    low: float | None = None
-    high: float | None = None
-    between: str = ""
-    """The interval in words."""
-
-
-class AdviceShown(Struct, frozen=True, kw_only=True):
-    """A change that would make the step shorter."""
-
-    text: str
-    switch: str
-    """As the framework is told."""
-    words_of: str
-    """Whose words these are."""
-    taken: bool
-    """Whether it is one of those to make, in order, each over the ones before it."""
-    saving: Saving
-    alone: Shown
-    """What it saves by itself."""
-    step: Shown
-    """With it and those before it."""
-    memory: str
-    needs: str
-    changes_numerics: str
-    """What it changes in the numbers that a model learns from; empty: nothing."""
-    confidence: Shown
-    """Chance that it saves anything."""
-    notes: tuple[str, ...]
-    apply: dict[str, Value]
-    """Fields of the job with their new values; null is left open."""
+from traincast.report.suggestions import placed_meaning
+from traincast.report.terminal.advice import known, more
+from traincast.report.terminal.layout import TimeUnit, change
+from traincast.report.terminal.layout import share as share_text
+from traincast.serve.answers.bench import Workbench
+from traincast.serve.answers.shown import time_shown
+from traincast.serve.answers.words import predicted
+from traincast.serve.records.advices import (
+    AdviceAnswer,
+    AdviceShown,
+    AssumptionsAnswer,
+    AssumptionShown,
+    OtherValue,
+    Saving,
+    SuggestionShown,
+)
+from traincast.serve.records.forecasts import JobRecord
+from traincast.serve.records.values import Shown, Value
+from traincast.simulation.advised import said_anew
+from traincast.simulation.result import Result
+from traincast.units import format_share, format_time
 
 
-class SuggestionShown(Struct, frozen=True, kw_only=True):
-    """What better hardware or code would save."""
-
-    change: str
-    """As a what-if takes it."""
-    text: str
-    saving: Saving
-
-
-class AdviceAnswer(Struct, frozen=True, kw_only=True):
-    """What would help most."""
-
-    advice: tuple[AdviceShown, ...]
-    what_if: tuple[SuggestionShown, ...]
-
-
-class OtherValue(Struct, frozen=True, kw_only=True):
-    """A forecast with another value of what was assumed."""
-
-    value: Value
-    step: Shown | None
-    difference: Shown | None
-    """To the step as it is."""
-    why_not: str = ""
-    """Why there is none."""
-
-
-class AssumptionShown(Struct, frozen=True, kw_only=True):
-    """An assumption, and what else it could be."""
-
-    code: str
-    text: str
-    field: str
-    value: Value
-    """What was assumed."""
-    may_cost: Shown
-    """Largest difference that another value makes, as a share of the step."""
-    others: tuple[OtherValue, ...]
-
-
-class AssumptionsAnswer(Struct, frozen=True, kw_only=True):
-    """What the assumptions of a forecast may cost."""
-
-    assumptions: tuple[AssumptionShown, ...]
-
-
-def advice(asked: JobRecord, bench: "Workbench") -> AdviceAnswer:
+def advice(asked: JobRecord, bench: Workbench) -> AdviceAnswer:
     """Say what to change of a job, each change with what it saves."""
     result = predicted({**asked.job, "suggest": True}, bench)
     return AdviceAnswer(advice=tuple(_advice(each, result) for each in result.advice), what_if=suggestions_of(result))
 
 
-def suggestions_of(result: "Result") -> tuple[SuggestionShown, ...]:
+def suggestions_of(result: Result) -> tuple[SuggestionShown, ...]:
     """Return what would help most of a result, as a page shows it."""
     return tuple(_suggestion(each, result.iteration_time_s) for each in result.suggestions)
 
 
-def _advice(each: "Advice", result: "Result") -> AdviceShown:
-    from traincast.report.terminal.advice import known, more
-    from traincast.simulation.advised import said_anew
-    from traincast.units import format_share, format_time
+def _advice(each: Advice, result: Result) -> AdviceShown:
 
     return AdviceShown(
         text=each.name,
@@ -123,8 +50,8 @@ def _advice(each: "Advice", result: "Result") -> AdviceShown:
         words_of=each.words_of,
         taken=each.taken,
         saving=_saving(each.saving_s, each.saving_low_s, each.saving_high_s, result.iteration_time_s),
-        alone=Shown(each.alone_s, format_time(each.alone_s)),
-        step=Shown(each.iteration_time_s, format_time(each.iteration_time_s)),
+        alone=time_shown(each.alone_s),
+        step=time_shown(each.iteration_time_s),
         memory=more(each.more_bytes),
         needs=each.needs,
         changes_numerics=each.numbers,
@@ -134,16 +61,13 @@ def _advice(each: "Advice", result: "Result") -> AdviceShown:
     )
 
 
-def _suggestion(each: "Suggestion", step_s: float) -> SuggestionShown:
-    from traincast.report.suggestions import placed_meaning
+def _suggestion(each: Suggestion, step_s: float) -> SuggestionShown:
 
     saving = _saving(each.saving_s, each.low_s, each.high_s, step_s)
     return SuggestionShown(change=each.change, text=placed_meaning(each.change), saving=saving)
 
 
 def _saving(saving_s: float, low_s: float, high_s: float, step_s: float) -> Saving:
-    from traincast.report.terminal.layout import TimeUnit
-    from traincast.units import format_time
 
     unit = TimeUnit.from_largest(step_s)
     between = "" if low_s == high_s else f"{unit.brief(low_s)} to {unit.brief(high_s)} {unit.name}"
@@ -160,7 +84,7 @@ _UNUSUAL = ("fp32", "tf32")
 _OF_ZERO = (0, 1, 2, 3)
 
 
-def assumptions(asked: JobRecord, bench: "Workbench") -> AssumptionsAnswer:
+def assumptions(asked: JobRecord, bench: Workbench) -> AssumptionsAnswer:
     """Say what each assumption of a forecast may cost: forecasts with the other values that it could have."""
     result = predicted(asked.job, bench)
     found = []
@@ -176,14 +100,13 @@ def assumptions(asked: JobRecord, bench: "Workbench") -> AssumptionsAnswer:
     return AssumptionsAnswer(assumptions=tuple(sorted(found, key=lambda each: -each.may_cost.value)))
 
 
-def _assumption(note: Any, name: str, value: Value, others: tuple[OtherValue, ...], share: float) -> AssumptionShown:  # noqa: ANN401
-    from traincast.report.terminal.layout import share as shown
+def _assumption(note: Note, name: str, value: Value, others: tuple[OtherValue, ...], share: float) -> AssumptionShown:
 
-    may_cost = Shown(share, shown(share, 1.0))
+    may_cost = Shown(share, share_text(share, 1.0))
     return AssumptionShown(code=note.code, text=note.text, field=name, value=value, may_cost=may_cost, others=others)
 
 
-def _decided(result: "Result", name: str) -> Value:
+def _decided(result: Result, name: str) -> Value:
     """Return the value that a forecast took for a field."""
     for facts in (result.job, result.parallel):
         value = getattr(facts, FIELDS[name].fact or name, None)
@@ -192,11 +115,7 @@ def _decided(result: "Result", name: str) -> Value:
     return None
 
 
-def _alternatives(
-    asked: JobRecord, bench: "Workbench", result: "Result", name: str, value: Value
-) -> Iterator[OtherValue]:
-    from traincast.report.terminal.layout import change
-    from traincast.units import format_time
+def _alternatives(asked: JobRecord, bench: Workbench, result: Result, name: str, value: Value) -> Iterator[OtherValue]:
 
     for other in _others(name, value):
         try:
@@ -206,7 +125,7 @@ def _alternatives(
             continue
         difference = step_s - result.iteration_time_s
         shown = Shown(difference, change(difference / result.iteration_time_s))
-        yield OtherValue(value=other, step=Shown(step_s, format_time(step_s)), difference=shown)
+        yield OtherValue(value=other, step=time_shown(step_s), difference=shown)
 
 
 def _others(name: str, value: Value) -> list[Value]:

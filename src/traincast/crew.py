@@ -1,0 +1,170 @@
+"""Processes that work a list of pieces off together, each of which then knows what all of them found.
+
+The others are copies of the first (a fork): what it has in memory they have, and nothing needs to be handed to them.
+All of them run the same program, which asks for the same pieces in the same order; who works out which piece is
+decided as they go, and makes no difference to what is found.
+"""
+
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import Context
+from mmap import mmap
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Lock
+from threading import Thread
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class _Counter:
+    """Numbers from 0 on, of which copies of a process take each one once; kept in memory that has no file."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock, self._next = lock, memoryview(mmap(-1, 8)).cast("q")
+
+    def below(self, end: int) -> int | None:
+        """Take the next number; None where it is not below `end`, and is left."""
+        with self._lock:
+            number = self._next[0]
+            self._next[0] += number < end
+        return number if number < end else None
+
+
+class LostError(Exception):
+    """One of the processes ended in the middle of its work: the first one has to do it alone."""
+
+
+class Crew:
+    """A process among those that share work; one that is alone does all of it."""
+
+    def __init__(
+        self, place: int = 0, count: int = 1, links: Sequence[Connection] = (), begun: _Counter | None = None
+    ) -> None:
+        """Take the place among so many, the links to the others (of the first) or to the first, and a counter."""
+        self.place, self.count = place, count
+        self._links = links
+        self._begun = begun
+        self._before = 0
+        """Pieces of all lists before this one."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that the others were copied from."""
+        return self.place == 0
+
+    def each(self, pieces: Sequence[Callable[[], T]], told: Callable[[T], None] | None = None) -> list[T]:
+        """Return what all pieces found, in their order; tell the first process of each as soon as it is known there.
+
+        What a piece finds must go through a pipe (`pickle`).
+
+        Raises
+        ------
+        LostError
+            If another process ended.
+        """
+        found = dict[int, T]()
+        for number in self._taken(len(pieces)):
+            found[number] = pieces[number]()
+            if told is not None and self.is_first:
+                told(found[number])
+        others = self._exchanged(found)
+        if told is not None and self.is_first:
+            for number in sorted(others):
+                told(others[number])
+        found |= others
+        return [found[number] for number in range(len(pieces))]
+
+    def _taken(self, count: int) -> Iterator[int]:
+        """Yield the numbers of the pieces that this process is to do, each one when it is free for it."""
+        if self._begun is None:
+            yield from range(count)
+            return
+        end = self._before + count
+        while (number := self._begun.below(end)) is not None:
+            yield number - self._before
+        self._before = end
+
+    def _exchanged(self, mine: dict[int, T]) -> dict[int, T]:
+        """Return what the others found."""
+        try:
+            if not self.is_first:
+                self._links[0].send(mine)
+                return dict(self._links[0].recv())
+            found = [dict(link.recv()) for link in self._links]
+            for place, link in enumerate(self._links):
+                rest = (each for other, each in enumerate(found) if other != place)
+                link.send({**mine, **{number: of for each in rest for number, of in each.items()}})
+        except (EOFError, OSError) as error:
+            raise LostError from error
+        return {number: of for each in found for number, of in each.items()}
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def crew(count: int, others: Callable[[Crew], T]) -> Iterator[tuple[Crew, Callable[[], list[T]]]]:
+    """Let copies of this process, `count` with itself, run `others` while it runs the body, and share pieces.
+
+    Yields the place of this process and a function that waits for what the copies return, one each. Where a process
+    cannot be copied it is alone.
+    """
+    if count < 2 or not hasattr(os, "fork"):
+        yield Crew(), list
+        return
+    fork = multiprocessing.get_context("fork")
+    begun, pipes = _Counter(fork.Lock()), [fork.Pipe() for _ in range(count - 1)]
+    ends = [end for pipe in pipes for end in pipe]
+    copies = [
+        fork.Process(target=_run, args=(Crew(place, count, (far,), begun), ends, others), daemon=True)
+        for place, (_, far) in enumerate(pipes, 1)
+    ]
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 warns of threads, which may hold a lock in the copy: a copy uses none of theirs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            for each in copies:
+                each.start()
+        for _, far in pipes:
+            far.close()
+        near = [each for each, _ in pipes]
+        yield Crew(0, count, near, begun), lambda: list(map(_returned, near))
+    finally:
+        for each in copies:
+            if each.pid is not None:
+                each.kill()
+                each.join()
+
+
+def _returned(link: Connection) -> Any:  # noqa: ANN401
+    try:
+        return link.recv()
+    except (EOFError, OSError) as error:
+        raise LostError from error
+
+
+def _run(own: Crew, ends: Sequence[Connection], others: Callable[[Crew], object]) -> None:
+    """Do a copy's work, and return it; that there is none is told by the end of the link."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the first process ends its copies
+    for each in ends:
+        if each is not own._links[0]:
+            each.close()
+    Thread(target=_leave_with_parent, daemon=True).start()
+    try:
+        own._links[0].send(Context().run(others, own))
+    except BaseException:
+        os._exit(1)
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,91 @@
+"""Processes that share work find what one alone finds, in the same order, and one that ends is noticed."""
+
+import os
+import time
+from functools import partial
+
+import pytest
+
+from traincast.crew import Crew, LostError, crew
+
+COUNTS = (1, 2, 3)
+
+
+def squares(own, lists, told=None):
+    """Work lists of pieces off, each list from what the one before gave."""
+    found = []
+    for count in lists:
+        before = sum(map(sum, found))
+        found.append(own.each([partial(pow, number + before, 2) for number in range(count)], told))
+    return found
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_all_find_what_one_finds_alone(count):
+    lists = (5, 0, 1, 12)
+    with crew(count, partial(squares, lists=lists)) as (own, others):
+        assert own.count == count
+        assert own.is_first
+        assert squares(own, lists) == squares(Crew(), lists)
+        assert others() == [squares(Crew(), lists)] * (count - 1)
+
+
+def busy():
+    time.sleep(0.05)
+    return os.getpid()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_each_piece_is_worked_out_by_one_of_them(count):
+    def both(own):
+        return own.each([busy] * 9)
+
+    with crew(count, both) as (own, others):
+        found = both(own)
+        assert len(set(found)) == count
+        assert found.count(os.getpid()) < 9 or count == 1
+        assert all(each == found for each in others())
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_first_is_told_of_each_piece_once(count):
+    told = []
+    with crew(count, partial(squares, lists=(7, 3))) as (own, others):
+        found = squares(own, (7, 3), told.append)
+        others()
+    assert sorted(told) == sorted([*found[0], *found[1]])
+
+
+def test_a_copy_that_ends_in_its_work_is_noticed_not_waited_for():
+    first = os.getpid()
+
+    def ends():
+        if os.getpid() != first:
+            os._exit(3)
+        time.sleep(0.05)
+
+    def both(own):
+        return own.each([ends] * 40)
+
+    with pytest.raises(LostError), crew(2, both) as (own, _):
+        both(own)
+    with pytest.raises(LostError), crew(2, lambda _: 1 / 0) as (_, others):
+        others()
+
+
+def test_what_is_wrong_in_the_first_ends_the_copies():
+    def both(own):
+        return own.each([busy] * 1000)
+
+    begin = time.monotonic()
+    with pytest.raises(ZeroDivisionError), crew(3, both) as (own, _):
+        own.each([lambda: 1 / 0] * 1000)
+    assert time.monotonic() - begin < 30
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_nothing_is_copied_where_that_cannot_be(monkeypatch):
+    monkeypatch.delattr(os, "fork")
+    with crew(4, lambda own: own.each([])) as (own, others):
+        assert (own.count, others()) == (1, [])
