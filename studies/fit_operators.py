@@ -52,7 +52,6 @@ GROUPED = ("grouped_gemm", "grouped_gemm_dgrad", "grouped_gemm_wgrad")
 GAINS = {"fp8": 1.91, "fp8_block": 1.76, "mxfp8": 1.83, "nvfp4": 3.48}
 """Rates of GEMMs of cast inputs over those in bf16, on a B300, in blocks on an H200, in fp8 on both alike. Source:
 Transformer Engine, docs/examples/gemm_profiling (docs/published-runs.md)."""
-PART_OF_500_WATT = "H100-96GB-HBM2e-500W"
 FUSED_NORM_SHARE = 0.75
 """Share of the memory rate that the fused norms of training stacks sustain."""
 SHIPPED_FROM_TRAINING = ("attention_backward", "grouped_gemm")
@@ -70,6 +69,9 @@ ESTIMATES = (
     ("H100-SXM-80GB", "attention_fa2", 0.38, "FlashAttention-2: 35 % of peak (arXiv 2407.08608, abstract)"),
     ("H100-SXM-80GB", "attention_backward_fa2", 0.33, "FlashAttention-3's is 1.5-1.75 times as fast (2407.08608, 4.1)"),
     ("H100-SXM-80GB", "attention_backward", 0.55, "FlashAttention-3: 450-580 of 989 TFLOP/s (2407.08608, figure 6)"),
+    ("H200-SXM-141GB", "attention_triton", 0.27, "as on H100, the same chip; its own table is of FlashAttention-3"),
+    ("H200-SXM-141GB", "attention_fa1", 0.20, "as on H100, the same chip; its own table is of FlashAttention-3"),
+    ("H200-SXM-141GB", "attention_fa2", 0.38, "as on H100, the same chip; its own table is of FlashAttention-3"),
 )  # fmt: skip
 """What no table here measures: kernel generations, from the papers that brought them."""
 SCAN = FamilyConstants(gpu=ANY, family="state_space", dtype=ANY, compute=1.0, memory=0.85, unhidden=1.0, rows=8,
@@ -195,13 +197,10 @@ def _figures(predicted: np.ndarray, measured: np.ndarray) -> str:
 
 def derived(rows: list[FamilyConstants]) -> Iterator[FamilyConstants]:
     """Yield constants that follow from the fitted ones and from papers."""
-    of_part = list(_part_of_500_watt({(row.gpu, row.family, row.dtype): row for row in rows}))
-    yield from of_part
-    known = [*rows, *of_part]
-    narrow = [each for row in known if (row.family, row.dtype) == ("gemm", "bf16") for each in _of_cast_inputs(row)]
+    narrow = [each for row in rows if (row.family, row.dtype) == ("gemm", "bf16") for each in _of_cast_inputs(row)]
     yield from narrow
     by_key = {(row.gpu, row.family, row.dtype): row for row in rows}
-    for row in (*known, *narrow):
+    for row in (*rows, *narrow):
         if row.family == "gemm" and row.dtype != "fp32":
             yield from _grouped(row, by_key)
     for gpu, family, compute, source in ESTIMATES:
@@ -273,23 +272,6 @@ def eight_bit_attention(rows: list[FamilyConstants]) -> Iterator[FamilyConstants
                           rows=0, median_error=None, p90_error=None, source=source, confidence="medium")  # fmt: skip
 
 
-def _part_of_500_watt(by_key: dict[Key, FamilyConstants]) -> Iterator[FamilyConstants]:
-    # The clock of its GEMMs follows from its power limit (`traincast.estimate.clocks`); that of attention does not.
-    for family in ("attention",):
-        row = by_key.get(("H100-SXM-80GB", family, "bf16"))
-        if row is not None:
-            yield replace(
-                row,
-                gpu=PART_OF_500_WATT,
-                compute=row.compute * 0.53 / 0.71,
-                rows=0,
-                median_error=None,
-                p90_error=None,
-                source="H100-SXM-80GB x 0.53 / 0.71: training runs of both (docs/published-runs.md)",
-                confidence="medium",
-            )
-
-
 def main() -> int:
     """Fit, print and perhaps write; return the exit code."""
     parser = argparse.ArgumentParser(description="fit operator constants to measured kernels")
@@ -324,8 +306,6 @@ def main() -> int:
         corrections += [] if correction is None else [replace(correction, dtype=constants.dtype)]
         print(constants)
     rows += list(derived(rows))
-    lent = [grid for grid in corrections if grid.gpu == "H100-SXM-80GB" and grid.dtype == "bf16"]
-    corrections += [replace(grid, gpu=PART_OF_500_WATT) for grid in lent]
     rows += [*defaults(rows), *eight_bit_attention(rows), SCAN]
     if given.write:
         folder = Path(traincast.__file__).parent / "data" / "operators"

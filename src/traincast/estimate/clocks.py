@@ -10,8 +10,8 @@ takes the same energy at every clock, and so::
 
 The energy is that of all a GPU draws while it runs long GEMMs, one value a generation, of bf16; in 8 and 4 bits it is
 as much less as the peak of the datasheet is higher. The clock is that of all GEMMs of a step, small ones too, and of
-the attention between them, as a layer is shorter than what the limiter averages over. Values and what they rest on: `data/gpus/generations.csv`,
-docs/published-runs.md.
+the attention between them, as a layer is shorter than what the limiter averages over. Values and what they rest on:
+`data/gpus/generations.csv`, docs/published-runs.md.
 
 Another peak than the datasheet's leaves the energy of a FLOP and the clock of the rest as they are: GEMMs reach it up
 to the limited rate of their own type, or to what the part reaches by its datasheet (`power_limited`). So a higher peak
