@@ -50,6 +50,7 @@ def parameters(dense=PSI, experts=0, trained=None, largest=LARGEST, ends=ENDS):
         ends=Elements(dense=ends, trained_dense=ends),
         largest_layer=largest,
         largest_trained=largest,
+        one_of_each=one_of_each(SHAPES),
     )
 
 

@@ -26,6 +26,8 @@ MEMORY = "#plan-table thead button:text-is('memory')"
 FILTER = "#plan-table input[type=search]"
 DOTS = "#plan-chart svg.plot g[aria-label=dot]:not([fill=none]) circle"
 
+CASES = "#plan-cases tbody td:nth-child"
+FEW = {"cp": "1", "micro_batch": "1"}
 CHOSEN = """(text) => document.querySelector('.layout-line').textContent.startsWith(text)
   && document.querySelector('#plan-table tr[aria-current=true] th').textContent === text"""
 
@@ -284,6 +286,62 @@ def test_the_view_reads_well_on_every_screen(one, width, scheme):
     picture(page, f"plan_{width}_{scheme}")
     assert sideways(page) <= 0
     assert wrong_for_readers(page) == []
+
+
+def test_several_clusters_are_ranked_by_money_and_each_can_be_looked_into(show):
+    page = planned(show(state_of("plan", JOB)))
+    page.locator("summary", has_text="Several clusters").click()
+    page.fill("#limit-gpu_hour_price", "h100=2, h200=2.1, b200=9")
+    page.fill("#limit-clusters", "h100, h200, b200")
+    page.keyboard.press("Enter")
+    page.select_option("#limit-rank_by", "cost")
+    page.locator("#plan-cases tbody tr").nth(2).wait_for()
+    prices = {"h100": 2.0, "h200": 2.1, "b200": 9.0}
+    found = traincast.plans(
+        **{"model": "llama3-8b", "clusters": [*prices], "gpus": 8, "seq_length": 8192, "global_batch": 16},
+        **{"gpu_hour_price": prices, "rank_by": "cost", "engine": "fast"},
+    )
+    rows = page.locator("#plan-cases tbody tr").all()
+    assert [row.locator("td").first.inner_text() for row in rows] == [each.cluster for each in found.best]
+    ties = [row.get_by_text("too close to tell").count() for row in rows]
+    assert ties == [each.tied for each in found.places]
+    assert [format_time(each.step_s) for each in found.best] == page.locator(f"{CASES}(7)").all_inner_texts()
+    first = found.best[0]
+    assert page.locator(".plan-headline").inner_text() == f"Run {first.layout.text} on 8 GPUs of {first.cluster}"
+    assert "the least cost of a token with" in page.locator(".plan-facts").inner_text()
+    rows[2].get_by_role("button").click()
+    page.locator(".layout-line", has_text=f"8 GPUs of {found.best[2].cluster}").wait_for()
+    page.locator(".layout-forecast:not(.waiting) dl").first.wait_for()
+    assert page.locator(".layout-forecast dd").first.inner_text() == format_time(found.best[2].step_s)
+    page.get_by_role("button", name="Why not this one?").click()
+    page.locator(".layout-why h3", has_text="Why this one").wait_for()
+    page.get_by_role("button", name="Use this layout").click()
+    assert page.evaluate("() => window.traincast.app.job.cluster") == found.best[2].cluster
+    picture(page, "plan_several_1440_light")
+    assert wrong_for_readers(page) == []
+
+
+def test_what_days_and_money_buy_is_asked_in_place(show):
+    job = {name: value for name, value in JOB.items() if name != "gpus"}
+    page = show(state_of("plan", {**job, "gpu_hour_price": "2.5"}, plan={"days": "60", "budget": "1M", "fix": FEW}))
+    page.locator("#plan-cases tbody tr").first.wait_for()
+    assert page.input_value("#limit-days") == "60"
+    found = traincast.plans(
+        **{"model": "llama3-8b", "cluster": "h100", "seq_length": 8192, "global_batch": 16, "days": 60},
+        **{"budget": 1e6, "gpu_hour_price": 2.5, "fix": {"cp": 1, "micro_batch": 1}, "engine": "fast"},
+    )
+    goal = found.goal.chosen
+    text = page.locator(".plan-facts").inner_text()
+    assert page.locator(".plan-headline").inner_text() == f"Run {goal.layout} on {goal.gpus} GPUs of h100"
+    assert "Within 60 days and a cost of 1,000,000" in text
+    assert "The largest that it buys" in text
+    page.fill("#limit-budget", "100")
+    page.keyboard.press("Enter")
+    page.locator(".plan-headline", has_text="No run is within").wait_for()
+    assert "the nearest" in page.locator(".plan-facts").inner_text()
+    page.fill("#limit-days", "soon")
+    page.keyboard.press("Enter")
+    page.locator(".plan-head .failure", has_text="days").wait_for()
 
 
 def test_the_address_of_a_plan_opens_the_same_plan(show):

@@ -150,7 +150,13 @@ def ways() -> tuple[Field, ...]:
 def said_together(name: str) -> tuple[str, ...]:
     """Return a field and those that say one thing with it."""
     together = FIELDS[name].together
-    return tuple(each.name for each in FIELDS.values() if each.together == together) if together else (name,)
+    return _TOGETHER[together] if together else (name,)
+
+
+_TOGETHER = {
+    together: tuple(each.name for each in FIELDS.values() if each.together == together)
+    for together in {each.together for each in FIELDS.values()}
+}
 
 
 def going_with(name: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ Letters: Q virtual stages in model order.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from functools import cached_property
 
 from msgspec import Struct
@@ -19,7 +19,7 @@ from traincast.lowering.plans import plan_of_job
 from traincast.lowering.work import Pass, Work, work_of
 from traincast.mechanisms.activations import LayerModel
 from traincast.model.blocks.part import Elements
-from traincast.model.numbers import Number, added, rounded
+from traincast.model.numbers import Number, added, larger, rounded
 from traincast.model.structure import (
     MTP_HEAD,
     Blocks,
@@ -50,7 +50,7 @@ class StageParts:
         self._works: dict[Blocks, Work] = {}
         self._launches: dict[Blocks, LayerLaunches] = {}
         self.totals: dict[tuple[object, ...], Pass] = {}
-        self.weights: dict[Like, Elements] = {}
+        self.weights: dict[Hashable, Elements] = {}
 
     @cached_property
     def kept(self) -> LayerModel:
@@ -89,7 +89,7 @@ class StageWork(Struct, frozen=True, dict=True):
         return self.held.first
 
     @cached_property
-    def like(self) -> Like:
+    def like(self) -> Hashable:
         """What it has in common with those that do the same work."""
         held, kinds = self.held, tuple(self.kinds.items())
         return Like(kinds, held.mtp_layers, held.first, held.last, held.copies_table, held.shares_table)
@@ -142,11 +142,16 @@ class StageWork(Struct, frozen=True, dict=True):
         """Return what some blocks do in some passes: a share of as many as there are; equal stages do equal work."""
         key = (tuple(blocks.items()), phases, share)
         if key not in self.of_rank.totals:
-            found = self.of_rank.totals[key] = self.nothing()
-            for each, count in blocks.items():
-                for phase in phases:
-                    found.add(self.of_rank.work(each).passes[phase], count * share)
+            self.of_rank.totals[key] = self.summed(blocks, phases, share)
         return self.of_rank.totals[key]
+
+    def summed(self, blocks: Mapping[Blocks, Number], phases: Iterable[Phase], share: Number) -> Pass:
+        """Return the same, added up anew."""
+        found = self.nothing()
+        for each, count in blocks.items():
+            for phase in phases:
+                found.add(self.of_rank.work(each).passes[phase], count * share)
+        return found
 
     def in_pass(self, phase: Phase) -> Pass:
         """Return what its layers do in a pass."""
@@ -156,12 +161,17 @@ class StageWork(Struct, frozen=True, dict=True):
         """Return what its layers run in a pass at a place alongside the exchanges of tokens with their experts."""
         key = (tuple(self.kinds.items()), place, phase)
         if key not in self.of_rank.totals:
-            found = self.of_rank.totals[key] = self.nothing()
-            for each, count in self.kinds.items():
-                at_place = self.of_rank.work(each).places.get((place, phase))
-                if at_place is not None:
-                    found.add(at_place, count)
+            self.of_rank.totals[key] = self.summed_at(place, phase)
         return self.of_rank.totals[key]
+
+    def summed_at(self, place: str, phase: Phase) -> Pass:
+        """Return the same, added up anew."""
+        found = self.nothing()
+        for each, count in self.kinds.items():
+            at_place = self.of_rank.work(each).places.get((place, phase))
+            if at_place is not None:
+                found.add(at_place, count)
+        return found
 
     def alongside(self, without: Collection[str] = ()) -> Alongside:
         """Return what parts exchange in the backward pass alongside their own GEMMs, with these; not at some places."""
@@ -190,7 +200,7 @@ class StageWork(Struct, frozen=True, dict=True):
         """Return what the backward pass recomputes, whole layers or modules of each, and what the host does for it."""
         job = self.job
         if job.recompute.whole_layers:
-            share = job.recompute.layers_of(self.layers) / max(1, self.layers)
+            share = job.recompute.layers_of(self.layers) / larger(1, self.layers)
             again_host = self.host(Phase.FORWARD) * share
             return "layers recompute", self._layers_again(share), again_host
         return "modules recompute", *self._modules_again()

@@ -20,7 +20,7 @@ from traincast.mechanisms import all as mechanisms
 from traincast.mechanisms.mechanism import Update
 from traincast.model.blocks.part import Elements, Gemm, Kernel
 from traincast.model.blocks.share import Share
-from traincast.model.numbers import Number, added, ceil_div, choose, rounded
+from traincast.model.numbers import Number, added, ceil_div, choose, larger, rounded
 from traincast.model.structure import FIRST_BLOCKS, MTP_PROJECTION
 from traincast.workload.builder import OUTSIDE
 from traincast.workload.words import STREAM_OF_GROUP, CostClass, Group, Operation, Phase
@@ -118,7 +118,7 @@ def _backward(
     # What is recomputed hides parameters on their way, too: layers are recomputed one by one.
     passed = stage.recompute(emit)
     # All layers but the one that is computed last have their gradients before the pass ends.
-    early = 1 - 1 / max(1, stage.layers)
+    early = 1 - 1 / larger(1, stage.layers)
     passed += emit.all(reduced, Phase.WEIGHT_GRADIENT, share=early, blocking=False)
     passed += gradients_out(emit, gone, early)
     passed += layers_backward(emit, stage)

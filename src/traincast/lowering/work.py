@@ -73,7 +73,7 @@ class Pass(Struct):
         found.add(self)
         found.add(other, -1.0)
         found.calls = {call: often for call, often in found.calls.items() if often > _ROUNDING}
-        found.exchanges = {each: often for each, often in found.exchanges.items() if often > _ROUNDING}
+        found.exchanges = {each: often for each, often in found.exchanges.items() if anywhere(often > _ROUNDING)}
         return found
 
     def without(self, *some: Self) -> "Pass":

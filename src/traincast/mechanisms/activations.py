@@ -6,6 +6,7 @@ sequence parallelism (equations 2 to 4) follows from where each tensor is split.
 """
 
 from collections.abc import Iterable
+from copy import copy
 from functools import cache, cached_property
 from itertools import accumulate
 
@@ -35,8 +36,15 @@ class LayerModel:
 
     def of_job(self, job: Job) -> "LayerModel":
         """Return the same of a job whose single layers keep as much, and that does other things to so many of them."""
-        found = LayerModel(job, self.share)
-        found.parts, found.blocks_at, found.of_blocks = self.parts, self.blocks_at, self.of_blocks
+        found = copy(self)
+        found.job, found.policy = job, job.memory_policy
+        found.__dict__.pop("layers_Q", None)
+        return found
+
+    def of_like(self, job: Job) -> "LayerModel":
+        """Return the same of a job whose single layers may keep less of the same tensors."""
+        found = self.of_job(job)
+        found.of_blocks = cache(found._of_blocks)
         return found
 
     @cached_property

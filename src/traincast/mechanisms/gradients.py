@@ -28,7 +28,7 @@ class KeptGradients(Mechanism):
             made = policy.main_gradient_bytes * rank.trained_share * rank.updated_here
             yield Lasting("fp32 gradients of the step", made, Where.UPDATE)
         if policy.gradient_placeholders and not job.finetuning.trains_adapters:
-            yield Lasting("unused weight gradients", rank.weight_bytes * one_of_each(rank.held.total.shapes))
+            yield Lasting("unused weight gradients", rank.weight_bytes * rank.held.one_of_each)
 
     def _waiting(self, rank: RankState) -> Number:
         job = rank.job
@@ -52,7 +52,8 @@ def one_of_each(matrices: Iterable[Matrix]) -> Number:
 
     Experts are matrices of their own. A router's weights are not fused with what adds up their gradients.
     """
-    shapes = [(each.rows, each.columns) for each in matrices if each.part != "router"]
+    every = ((each.rows, each.columns) for each in matrices if each.part != "router")
+    shapes = list({tuple(map(_told, shape)): shape for shape in every}.values())
     if not any(isinstance(each, np.ndarray) for shape in shapes for each in shape):
         return float(sum(rows * columns for rows, columns in set(shapes)))
     total: Number = 0.0
@@ -62,3 +63,8 @@ def one_of_each(matrices: Iterable[Matrix]) -> Number:
             first = first & ((rows != other_rows) | (columns != other_columns))
         total = total + rows * columns * first
     return total
+
+
+def _told(side: Number) -> Number:
+    """Return what tells the side of a matrix from others; arrays that are equal may be told apart all the same."""
+    return id(side) if isinstance(side, np.ndarray) else side

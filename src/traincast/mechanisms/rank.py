@@ -43,6 +43,8 @@ class RankParameters(Struct, frozen=True, kw_only=True):
     """Most elements of the embedding's table or the LM head."""
     largest_pair: Number = 0
     """Most elements of two matrices of a layer."""
+    one_of_each: Number = 0
+    """Elements of matrices where those of one shape count once; 0 where nothing asks for them."""
 
     def changed(self, change: Callable[[Number], Number]) -> "RankParameters":
         """Return it with every number changed."""
@@ -55,6 +57,7 @@ class RankParameters(Struct, frozen=True, kw_only=True):
             largest_matrix=change(self.largest_matrix),
             largest_end=change(self.largest_end),
             largest_pair=change(self.largest_pair),
+            one_of_each=change(self.one_of_each),
         )
 
 

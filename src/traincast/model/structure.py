@@ -176,6 +176,7 @@ class RankParts(Struct, frozen=True, eq=False):
     share: Share
     _parts: dict[Block, tuple[Part, ...]] = field(default_factory=dict)
     _elements: dict[Blocks, Elements] = field(default_factory=dict)
+    _tensors: dict[Blocks, Number] = field(default_factory=dict)
 
     def of_blocks(self, blocks: Blocks) -> list[Part]:
         """Return the parts of some blocks."""
@@ -197,10 +198,11 @@ class RankParts(Struct, frozen=True, eq=False):
 
     def tensors(self, blocks: Blocks) -> Number:
         """Return in how many tensors the parameters of some blocks are: a weight of each GEMM, one of all vectors."""
-        weights = (
-            gemm.groups for part in self.of_blocks(blocks) for gemm in part.gemms if not gemm.elements_of_another
-        )
-        return added(weights) + added((part.vectors > 0) * 1 for part in self.of_blocks(blocks))
+        if blocks not in self._tensors:
+            parts = self.of_blocks(blocks)
+            weights = (gemm.groups for part in parts for gemm in part.gemms if not gemm.elements_of_another)
+            self._tensors[blocks] = added(weights) + added((part.vectors > 0) * 1 for part in parts)
+        return self._tensors[blocks]
 
 
 def parts_of(blocks: Blocks, share: Share) -> list[Part]:

@@ -46,6 +46,8 @@ split 8,192 tokens over two ranks (NVIDIA/dgxc-benchmarking, llama3.1)."""
 _LEAST_DISPATCHER = "deepep"
 """Dispatcher with the fewest kernels of its own."""
 
+_WAYS = ways()
+
 _DECIDED_LATER = {*Recompute.__struct_fields__, *(each.name for each in fields(group="sharding") if each.is_axis)}
 """Facts that each layout of a pipeline decides."""
 
@@ -279,6 +281,14 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
 
     def _every_recompute(self, job: Job) -> tuple[Recompute, ...]:
         """Return what the backward pass of jobs with this pipeline may recompute."""
+        known = self.__dict__.setdefault("_known_recomputes", {})
+        key = job.pipeline.most_layers, job.parallel.pp, _refused(job)
+        if key not in known:
+            known[key] = self._recomputes_of(job)
+        found: tuple[Recompute, ...] = known[key]
+        return found
+
+    def _recomputes_of(self, job: Job) -> tuple[Recompute, ...]:
         most_layers = job.pipeline.most_layers
         kinds = self.among("recompute", ("none", "selective", "full"))
         found = [Recompute()] if "none" in kinds else []
@@ -335,7 +345,7 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
     def _module_sets(self, job: Job) -> list[tuple[str, ...]]:
         if "recompute_modules" in self.fixed or self.request.recompute_modules is not None:
             return [*self.among("recompute_modules", ())]
-        known = [each for each in available_modules(self.request.model) if self.full or not _refused(each, job)]
+        known = [each for each in available_modules(self.request.model) if self.full or each not in _refused(job)]
         if self.framework.selective_share > 0:
             return []
         if self.full:
@@ -390,8 +400,10 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         """Return whether something is on, where it can be: both in the full space, else as the framework has it."""
         if not able:
             return (False,)
-        usual = (bool(self.usual(degrees).get(name, getattr(self.framework, name, False))),)
-        return self.among(name, (True, False) if self.full else self.software.overlaps.get(name, usual))
+        tried = (True, False) if self.full else self.software.overlaps.get(name)
+        if tried is None:
+            tried = (bool(self.usual(degrees).get(name, getattr(self.framework, name, False))),)
+        return self.among(name, tried)
 
     def variants(self, degrees: Degrees) -> tuple[Variant, ...]:
         """Return the ways of execution of some degrees."""
@@ -449,14 +461,13 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
 
     def _ways(self, degrees: Degrees, axes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, bool], ...]]:
         """Yield every choice of switches that are axes of a layout: as some settings say, else as `switches` does."""
-        known = ways()
         choices = [
             self.among(each.name, (axes[each.name],))
             if each.name in axes and each.matters(degrees)
             else self.switches(each.name, able=each.matters(degrees), degrees=degrees)
-            for each in known
+            for each in _WAYS
         ]
-        names = [each.name for each in known]
+        names = [each.name for each in _WAYS]
         yield from (tuple(zip(names, on, strict=True)) for on in product(*choices))
 
     def precisions(self) -> tuple[str, ...]:
@@ -491,10 +502,10 @@ def _settings_of(variant: Variant) -> Settings:
     return (*variant.ways, *variant.software, ("moe_dispatcher", variant.moe_dispatcher))
 
 
-def _refused(module: str, job: Job) -> bool:
-    """Return whether Megatron-LM refuses to recompute a module (megatron/core/transformer/transformer_config.py)."""
-    delayed = module in ("moe_act", "layernorm") and job.precision.fp8_recipe == "delayed"
-    return delayed or (module == "shared_experts" and job.experts.shared_expert_overlap)
+def _refused(job: Job) -> tuple[str, ...]:
+    """Return the modules that Megatron-LM refuses to recompute (megatron/core/transformer/transformer_config.py)."""
+    delayed = ("moe_act", "layernorm") if job.precision.fp8_recipe == "delayed" else ()
+    return (*delayed, *(("shared_experts",) if job.experts.shared_expert_overlap else ()))
 
 
 def _divisors(number: int) -> list[int]:

@@ -90,6 +90,9 @@ export class Table {
   }
 }
 
+const LETTER = 7.5; // pixels of a letter of a chart, about
+const clipped = (text, most) => (text.length > most ? `${text.slice(0, Math.max(1, Math.floor(most) - 1))}…` : text);
+
 export class Parts {
   constructor() {
     this.chart = new Figure({
@@ -115,9 +118,10 @@ export class Parts {
     const parts = columns.flatMap((each) => each.shown.breakdown.map((part) => ({ ...part, scenario: each.name })));
     const ends = columns.map((each) => ({ scenario: each.name, step: each.shown.step, low: each.shown.low?.value, high: each.shown.high?.value }));
     const sure = ends.filter((each) => each.low !== undefined);
+    const left = Math.min(120, width / 4);
     return {
-      height: 46 + columns.length * 44, marginLeft: Math.min(120, width / 4), marginRight: 20, marginBottom: 30,
-      x: { label: "s", labelArrow: "none", grid: true, ticks: Math.max(3, width / 110) }, y: { label: null, domain: columns.map((each) => each.name), padding: 0.3, tickSize: 0 },
+      height: 46 + columns.length * 44, marginLeft: left, marginRight: 20, marginBottom: 30,
+      x: { label: "s", labelArrow: "none", grid: true, ticks: Math.max(3, width / 110) }, y: { label: null, domain: columns.map((each) => each.name), padding: 0.3, tickSize: 0, tickFormat: (name) => clipped(name, left / LETTER) },
       marks: [
         Plot.barX(parts, Plot.stackX({ x: "seconds", y: "scenario", order: null, fill: (each) => colourOfPart(each.name), insetLeft: 0.5, insetRight: 0.5, title: (each) => `${each.label} ${each.text}` })),
         Plot.ruleY(sure, { y: "scenario", x1: "low", x2: "high", stroke: colour("text"), strokeWidth: 1.5, dy: 0 }),

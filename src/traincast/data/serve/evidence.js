@@ -10,7 +10,7 @@ const SAID_ELSEWHERE = ["", "Where the time goes", "What would help most", "Stra
 export function whatItIs(answer) {
   const more = answer.more_files ? el("p", { class: "hint" }, `and ${answer.more_files} more files`) : null;
   const told = (each) => [each.evidence.join("; "), each.taken_by].filter(Boolean).join("; ");
-  return card("What it is", { wide: true }, small("Files", [["file", (each) => each.path, true], ["is", (each) => each.text || each.format, true], ["how one can tell", told, true]], answer.files), more);
+  return card("What it is", { wide: true }, small("Files", [["file", (each) => each.path, true], ["is", (each) => each.text || each.format, "long"], ["how one can tell", told, "long"]], answer.files), more);
 }
 
 /** The step, and the measured one next to it. */

@@ -166,7 +166,7 @@ export class Form {
     this.scenarios.show(state);
     if (this.job !== job) this.showJob(job);
     clearTimeout(this.soon);
-    if (["plan", "compare"].includes(state.view) && this.assumedOf !== job && job.model) this.soon = setTimeout(() => this.ask(job), ASSUME_MS);
+    if (state.view !== "forecast" && this.assumedOf !== job && job.model) this.soon = setTimeout(() => this.ask(job), ASSUME_MS);
   }
 
   /** Ask what a forecast takes where nothing is given: only the view Forecast tells it. */

@@ -1,5 +1,6 @@
 // A layout of a plan in full: its forecast, why it is not the best, its flags for each framework, its timeline.
 
+import { ofOne } from "./constraints.js";
 import { UNITS, told } from "./layouts.js";
 import { facts } from "./sections.js";
 import { StepView } from "./timeline.js";
@@ -49,7 +50,7 @@ export class LayoutCard {
     this.closeTimeline();
     for (const part of Object.values(this.parts)) put(part);
     if (row === null) return;
-    put(this.title, this.layouts.line(row), row.tied ? el("span", { class: "badge" }, "too close to tell from the best") : null);
+    put(this.title, this.layouts.line(row), this.layouts.several ? `, ${row.gpus.toLocaleString("en")} GPUs of ${row.cluster}` : null, row.tied ? el("span", { class: "badge" }, "too close to tell from the best") : null);
     put(this.parts.why, this.known(row.full));
     this.forecast();
   }
@@ -80,7 +81,7 @@ export class LayoutCard {
   forecast() { return this.ask(this.parts.forecast, "/api/forecast", { job: this.job }, (answer) => [el("h3", {}, "Forecast"), forecastLines(answer)]); }
 
   why() {
-    const body = { job: this.base, plan: this.words, layout: told(this.row, this.app.fields) };
+    const body = { job: this.layouts.caseOf(this.base, this.row), plan: ofOne(this.words), layout: told(this.row, this.app.fields) };
     return this.ask(this.parts.why, "/api/why", body, (answer) => [
       el("h3", {}, answer.verdict === "best" ? "Why this one" : "Why not this one"), el("p", {}, answer.text),
       answer.change ? el("p", {}, `What helps most: ${answer.change}`) : null,

@@ -28,16 +28,16 @@ const KNOWN = {
   step_s: ["step", "s"], peak_bytes: ["memory", "bytes"], cost: ["money", "money"], days: ["days", "days"], gpu_hours: ["GPU-hours", "number"],
   energy_mwh: ["energy, MWh", "number"], mfu: ["MFU", "share"], probability: ["fastest, chance", "share"], regret: ["longer on average", "share"],
   tokens_per_s: ["tokens/s", "number"], simulated: ["simulated", "words"], pareto: ["Pareto set", "words"], tied: ["too close to tell", "words"],
-  micro_batch: ["micro batch", "number"], recompute: ["recompute", "words"], recomputed: ["recompute", "words"],
+  cluster: ["cluster", "words"], gpus: ["GPUs", "number"], micro_batch: ["micro batch", "number"], recompute: ["recompute", "words"], recomputed: ["recompute", "words"],
 };
 const TIPS = {
   tied: "The difference from the fastest is smaller than what forecasts of the two may be off by.",
   simulated: "Its step was simulated, not only estimated by closed forms.",
   pareto: "No other simulated layout is better in both step and memory.",
 };
-const SHOWN_FIRST = ["text", "step_s", "peak_bytes", "days", "cost", "tied", "simulated"];
+const SHOWN_FIRST = ["text", "cluster", "gpus", "model", "step_s", "peak_bytes", "days", "cost", "tied", "simulated"];
 export const LESS_IS_BETTER = new Set(["step_s", "peak_bytes", "days", "cost", "gpu_hours", "energy_mwh"]);
-const HIDDEN = new Set(["id", "full", "chosen", "dp", "gpus"]);
+const HIDDEN = new Set(["id", "full", "chosen", "dp"]);
 const DEGREES = ["tp", "pp", "vpp", "cp", "ep", "etp", "zero"];
 const TELLING = ["tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "zero", "recompute", "schedule"];
 
@@ -45,7 +45,7 @@ const TELLING = ["tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "zero", "re
 export class Layouts {
   constructor() { this.clear(); }
 
-  clear() { Object.assign(this, { rows: [], names: [], common: {}, fields: new Map(), final: false }); }
+  clear() { Object.assign(this, { rows: [], names: [], common: {}, fields: new Map(), final: false, several: false }); }
 
   /** Add what a screen has found, as columns. */
   add({ columns, common = {}, fields = [] }) {
@@ -71,9 +71,13 @@ export class Layouts {
     const chosen = this.rows.find((row) => row.chosen) ?? this.rows[0];
     this.rows.push(...rows.filter((row) => !known.has(row.text)).map((row) => ({ ...row, ...figures(row, chosen) })));
     this.rows.forEach((row, at) => { row.id = at; });
-    // The layouts that were simulated come first, in the same order.
-    answer.best.forEach((full, at) => { if (this.rows[at]?.text === full.text) this.rows[at].full = full; });
+    this.several = (answer.cases ?? []).length > 0;
+    const full = new Map(answer.best.map((each) => [this.nameOf(each.text, each.job), each]));
+    for (const row of this.rows) if (row.simulated) row.full = full.get(this.nameOf(row.text, row));
   }
+
+  /** What one layout of an answer is told from the others by: its line, and of several cases which one it is. */
+  nameOf(text, of) { return this.several ? [text, of.model, of.cluster, of.gpus].join("\n") : text; }
 
   title(name) { return this.fields.get(name)?.title ?? KNOWN[name]?.[0] ?? (DEGREES.includes(name) ? labelOf(name) : name.replaceAll("_", " ")); }
 
@@ -129,11 +133,14 @@ export class Layouts {
 
   get tied() { return this.rows.filter((row) => row.tied); }
 
+  /** The job of the form for the case of a layout, where several were planned. */
+  caseOf(base, row) { return this.several ? { ...base, model: row.model, cluster: row.cluster, gpus: String(row.gpus) } : base; }
+
   /** The job of a layout: that of the form, with the layout's fields in place of what a plan decides. */
   job(base, row, fields) {
     if (row.full) return jobAsTyped(row.full.job);
     const said = { ...this.common, ...row };
-    const known = Object.entries(said).filter(([name]) => fields.has(name) && name !== "gpus");
+    const known = Object.entries(said).filter(([name]) => fields.has(name) && (this.several || name !== "gpus"));
     return jobAsTyped({ ...base, ...Object.fromEntries(known.map(([name, value]) => [name, asField(value)])) });
   }
 }

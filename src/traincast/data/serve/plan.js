@@ -1,6 +1,7 @@
 // The view Plan: a search that can be watched and stopped, its layouts as points and as a table, one of them in full.
 
-import { Constraints, limitsOf, planWords } from "./constraints.js";
+import { Cases } from "./cases.js";
+import { Constraints, limitsOf, planWords, withoutCases } from "./constraints.js";
 import { LayoutCard } from "./layout.js";
 import { notes } from "./evidence.js";
 import { Layouts, openJob } from "./layouts.js";
@@ -15,6 +16,7 @@ const QUIET_MS = 500; // how long nothing must change before layouts are searche
 class PlanView {
   constructor(root, app) {
     this.app = app;
+    this.waiting = null;
     this.layouts = new Layouts();
     this.search = new Search(app.server, {
       start: () => this.started(), points: (found) => this.found(found), progress: (told) => this.progress(told),
@@ -24,6 +26,7 @@ class PlanView {
     this.scatter = new Scatter(this.layouts, (row) => this.choose(row));
     this.table = new Table({ caption: "Layouts", open: (row) => this.choose(row), kept: (rows) => this.points(rows), marked: (row) => (row.tied ? "tied" : row.simulated ? "simulated" : null) });
     this.layout = new LayoutCard(app, this.layouts);
+    this.cases = new Cases((each) => this.chooseCase(each));
     this.build(root);
   }
 
@@ -49,7 +52,7 @@ class PlanView {
       el("section", { class: "card wide plan-head", "aria-label": "Search" }, el("div", { class: "row" }, this.headline, el("span", { class: "row plan-tools" }, this.go, this.stop)),
         el("div", { class: "plan-facts" }, this.work, this.facts), this.wrong),
       el("section", { class: "card wide" }, el("details", { open: matchMedia("(min-width: 861px)").matches }, el("summary", {}, el("h2", { class: "in-line" }, "Held to"), " ", this.limited), this.constraints.root)),
-      chart, this.layout.root, this.layout.timelineRoot, card("All of them", { id: "plan-table", wide: true }, this.table.root), this.notes));
+      this.cases.root, chart, this.layout.root, this.layout.timelineRoot, card("All of them", { id: "plan-table", wide: true }, this.table.root), this.notes));
     chart.classList.add("chart-card");
   }
 
@@ -58,14 +61,15 @@ class PlanView {
     const axes = this.layouts.axes();
     const pick = (name) => (axes.includes(plan[name]) ? plan[name] : AXES[name]);
     const colours = this.layouts.colours(MOST_COLOURS);
-    const wanted = plan.colour ?? AXES.colour;
+    const wanted = plan.colour ?? (this.layouts.several && colours.includes("cluster") ? "cluster" : AXES.colour);
     return { x: pick("x"), y: pick("y"), colour: plan.colour === "" ? "" : colours.includes(wanted) ? wanted : colours[0] ?? "" };
   }
 
   /** What would be searched now. */
   get question() {
     const { state, job, fields } = this.app;
-    return { job: state.plan.hold ? job : openJob(job, fields), plan: planWords(state.plan) };
+    const open = state.plan.hold ? job : openJob(job, fields);
+    return { job: withoutCases(open, state.plan), plan: planWords(state.plan) };
   }
 
   show(state) {
@@ -83,10 +87,12 @@ class PlanView {
 
   hide() {
     this.visible = false;
+    if (this.waiting !== null) this.key = undefined; // what was not begun is begun when it is seen again
     clearTimeout(this.waiting);
   }
 
   begin() {
+    this.waiting = null;
     const { question } = this;
     this.key = JSON.stringify(question);
     this.asked = question;
@@ -100,6 +106,7 @@ class PlanView {
     write(this.headline, "Searching…");
     put(this.facts);
     put(this.notes);
+    this.cases.show();
     this.busy(true);
     this.draw();
   }
@@ -129,6 +136,7 @@ class PlanView {
     write(this.headline, answer.headline ?? this.best());
     put(this.facts, (answer.facts ?? []).map((text) => el("li", {}, text)));
     put(this.notes, notes(answer) ?? "");
+    this.cases.show(answer);
     speak(this.headline.textContent);
     this.draw();
     const best = this.layouts.rows.find((row) => row.chosen) ?? this.layouts.rows[0];
@@ -171,6 +179,12 @@ class PlanView {
       select.dataset.of = key;
       select.value = axes[name];
     }
+  }
+
+  /** Choose the layout to run of a case. */
+  chooseCase({ layout, model, cluster, gpus }) {
+    const row = this.layouts.rows.find((each) => each.text === layout && each.model === model && each.cluster === cluster && each.gpus === gpus);
+    if (row) this.choose(row);
   }
 
   choose(row) {

@@ -24,8 +24,8 @@ export class Scaling {
     const save = button("CSV", () => this.save(), { class: "small quiet" });
     this.root = card("How it scales", { wide: true, id: "scaling", tools: [save, ...this.chart.tools] },
       el("div", { class: "row scaling-tools" }, this.along, this.keep, this.shows, el("label", { class: "slide" }, this.value, this.slider)),
-      el("div", { class: "scaling" }, this.chart.root, el("table", {}, el("caption", { class: "unseen" }, "At the value of the slider"),
-        el("thead", {}, el("tr", {}, ["scenario", "step", "tokens/s", "MFU", "memory"].map((each) => el("th", { scope: "col" }, each)))), this.readout)));
+      el("div", { class: "scaling" }, this.chart.root, el("div", { class: "table-of", tabindex: "0", role: "region", "aria-label": "At the value of the slider" }, el("table", {}, el("caption", { class: "unseen" }, "At the value of the slider"),
+        el("thead", {}, el("tr", {}, ["scenario", "step", "tokens/s", "MFU", "memory"].map((each) => el("th", { scope: "col" }, each)))), this.readout))));
   }
 
   get look() { return { along: "gpus", keep: "batch", shows: "tokens", ...this.app.state.look.compare }; }
@@ -126,7 +126,8 @@ export class Scaling {
     const [title, unit] = SHOWS[shows];
     const sorted = [...points].sort((a, b) => a.x - b.x);
     const heights = sorted.map(y).filter((each) => each > 0);
-    const ticks = shows === "mfu" || !heights.length ? 6 : logTicks(Math.min(...heights), Math.max(...heights));
+    const round = heights.length ? logTicks(Math.min(...heights), Math.max(...heights)) : [];
+    const ticks = shows === "mfu" || round.length < 2 ? 6 : round;
     const every = Math.ceil(this.values.length / Math.max(2, Math.floor(width / 78)));
     return {
       height: 300, marginLeft: 62, marginBottom: 36,

@@ -2,9 +2,9 @@
 
 import { card, el } from "./ui.js";
 
-/** A table of few rows: columns are `[title, cell(row), words]`. */
+/** A table of few rows: columns are `[title, cell(row), words]`; `words` is true, or "long" where a line of it may be broken. */
 export function small(caption, columns, rows) {
-  const kind = (words) => (words ? "words" : null);
+  const kind = (words) => (words ? `words${words === true ? "" : ` ${words}`}` : null);
   return el("div", { class: "table-of", tabindex: "0", role: "region", "aria-label": caption }, el("table", { "aria-label": caption },
     el("thead", {}, el("tr", {}, columns.map(([title, , words]) => el(title ? "th" : "td", { scope: title ? "col" : null, class: kind(words) }, title)))),
     el("tbody", {}, rows.map((row) => el("tr", {}, columns.map(([, cell, words]) => el("td", { class: kind(words) }, cell(row) ?? "")))))));

@@ -44,7 +44,7 @@ export class Table {
     this.head = el("tr", { "aria-rowindex": "1" });
     this.body = el("tbody");
     this.table = el("table", { class: "many", "aria-label": caption }, el("thead", {}, this.head), this.body);
-    this.box = el("div", { class: "many-box", tabindex: "-1" }, this.table);
+    this.box = el("div", { class: "many-box", tabindex: "0", role: "region", "aria-label": `${caption}, to scroll` }, this.table);
     this.root = el("div", {}, el("div", { class: "row" }, el("label", {}, "Filter ", this.filter), this.found), this.box);
     this.box.addEventListener("scroll", () => this.draw(), { passive: true });
     this.body.addEventListener("keydown", (event) => this.move(event));

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from traincast.job.job import Job
 from traincast.lowering.held import Held
 from traincast.mechanisms.all import lasting
+from traincast.mechanisms.gradients import one_of_each
 from traincast.mechanisms.layers import most
 from traincast.mechanisms.rank import RankParameters, RankState, Where
 from traincast.model.blocks.part import Elements, Matrix
@@ -37,14 +38,16 @@ def rank_parameters(job: Job, held: Iterable[Held], parts: RankParts) -> RankPar
     of_layers = {blocks: parts.elements(blocks) for blocks in layers}
     single = [parts.elements(blocks) for blocks in ends]
     of_ends = sum((each * count for each, count in zip(single, ends.values(), strict=True)), Elements())
+    total = sum((of_layers[blocks] * count for blocks, count in layers.items()), of_ends)
     return RankParameters(
-        total=sum((of_layers[blocks] * count for blocks, count in layers.items()), of_ends),
+        total=total,
         ends=of_ends,
         largest_layer=most(each.total for each in of_layers.values()),
         largest_trained=most(each.trained for each in of_layers.values()),
         largest_matrix=most(_two_largest(each.shapes)[0] for each in of_layers.values()),
         largest_pair=most(sum(_two_largest(each.shapes)) for each in of_layers.values()),
         largest_end=most(each.total for each in single),
+        one_of_each=one_of_each(total.shapes) if job.framework.gradient_placeholders else 0,
     )
 
 

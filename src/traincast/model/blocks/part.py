@@ -10,6 +10,7 @@ from math import prod
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
@@ -273,6 +274,11 @@ class Elements(Summed, frozen=True, kw_only=True):
         )
         numbers = {name: change(getattr(self, name)) for name in self.__struct_fields__ if name != "shapes"}
         return Elements(**numbers, shapes=shapes)
+
+    @property
+    def without_shapes(self) -> "Elements":
+        """The numbers alone."""
+        return replace(self, shapes=Matrices())
 
     @property
     def total(self) -> Number:

@@ -33,6 +33,12 @@ class FamilyBlocks:
 
     def blocks(self, stages: int, wanted: Collection[Key] | None = None) -> Iterator[LayoutBlock]:
         """Yield its blocks of so many pipeline stages, with the layouts that are wanted alone; None: with all."""
+        found = list(self._blocks(stages, wanted))
+        if found:
+            self.tables.expected.update(dict.fromkeys(each for block in found for each in block.timed))
+        yield from found
+
+    def _blocks(self, stages: int, wanted: Collection[Key] | None) -> Iterator[LayoutBlock]:
         pipelines = None if wanted is None else {key[2:] for key in wanted if key[0].pp == stages}
         shapes = [] if pipelines == set() else list(self.tables.shapes(stages, pipelines))
         peers = tuple(dict.fromkeys(chunk for shape in shapes for chunk in shape.chunks))

@@ -6,9 +6,8 @@ passes that lowering writes, on a rank where nothing else runs (`traincast.plann
 Letters: K shares, R recomputations, L some of the shares.
 """
 
-import dataclasses
-from collections.abc import Sequence
-from functools import cached_property, partial
+from collections.abc import Collection, Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -16,18 +15,14 @@ from msgspec.structs import replace
 
 from traincast.estimate.memory.stage import chunk_bytes
 from traincast.job.job import Job
-from traincast.lowering.emit import Emitter, Rows
-from traincast.lowering.layers import layers_backward
-from traincast.lowering.stage import StageParts, StageWork
 from traincast.lowering.step import OfStage, backward_pass, forward_pass
-from traincast.lowering.work import Exchange, Work
 from traincast.mechanisms.activations import LayerModel
-from traincast.model.blocks.part import Elements
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number
-from traincast.model.structure import Blocks
 from traincast.planning.options import Recompute
-from traincast.planning.screen.costs import CostTable, PassCosts
+from traincast.planning.screen.alike import StageOfKinds, alike
+from traincast.planning.screen.array_stage import ArrayParts, ArrayStage, Chunk, Stateless, recomputing
+from traincast.planning.screen.costs import CostTable
 from traincast.planning.screen.moments import MomentEmitter
 from traincast.planning.screen.timed import Cycle
 from traincast.workload.ops import FloatArray, IntArray
@@ -35,29 +30,6 @@ from traincast.workload.words import Phase
 
 _WEIGHTS = frozenset({Phase.WEIGHT_GRADIENT})
 _ALL = frozenset(Phase)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Chunk:
-    """A kind of virtual stage; those are alike that hold the same."""
-
-    layers: tuple[Blocks, ...]
-    """Its layers in their order, MTP layers left out."""
-    holds: tuple[object, ...]
-    """What else it holds."""
-    stage: StageWork = dataclasses.field(compare=False)
-    """One of them."""
-
-    @classmethod
-    def from_stage(cls, stage: StageWork, layers: tuple[Blocks, ...]) -> "Chunk":
-        """Return the kind of a virtual stage of a model with some layers."""
-        held, job = stage.held, stage.job
-        ends = (held.first, held.last, held.copies_table, held.shares_table)
-        return cls(
-            layers[held.layers.start : held.layers.stop],
-            (held.mtp_layers, *ends, job.hidden_states_after(stage.index)),
-            stage,
-        )
 
 
 class ChunkSizes(Struct, frozen=True):
@@ -76,117 +48,10 @@ class ChunkSizes(Struct, frozen=True):
         return ChunkSizes(*(getattr(self, name).take(rows, axis=0) for name in self.__struct_fields__))
 
 
-class ArrayParts(StageParts):
-    """What a rank has of every block on shares [K], and what each costs."""
-
-    def __init__(self, job: Job, costs: CostTable) -> None:
-        super().__init__(job, costs.share.execution.ranks_per_node, costs.parts)
-        self.costs = costs
-
-    def work(self, blocks: Blocks) -> Work:
-        """Return what some blocks cost."""
-        return self.costs.work(blocks)
-
-    def nothing(self) -> PassCosts:
-        """Return a pass in which nothing runs."""
-        return PassCosts()
-
-
-class ArrayStage(StageWork, frozen=True, dict=True):
-    """A virtual stage on some shares, with each of some recomputations alongside the others."""
-
-    recomputes: tuple[Recompute, ...] = ()
-    moved: tuple[IntArray, IntArray] | None = None
-    """The bytes of activations that go to the host, [K, R], and of how many layers, [R]; None where none do."""
-    rows: IntArray | None = None
-    """The shares; None: all of the table."""
-
-    @cached_property
-    def offloaded(self) -> tuple[Number, Number]:
-        """The bytes of activations of a microbatch that go to the host, and of how many layers they are."""
-        if self.moved is None:
-            return 0, 0
-        moved_KR, counts_R = self.moved
-        return (moved_KR if self.rows is None else moved_KR[self.rows]), counts_R
-
-    def on(self, rows: IntArray) -> "ArrayStage":
-        """Return it on some of the shares."""
-        return replace(self, rows=rows)
-
-    def weights(self) -> Elements:
-        """Return the weights that a rank holds of it, of arrays [L, 1] on some of the shares."""
-        return self._weights
-
-    @cached_property
-    def _weights(self) -> Elements:
-        found = super().weights()
-        return found if self.rows is None else found.changed(self._column)
-
-    def tensors(self) -> Number:
-        """Return in how many tensors these are, likewise."""
-        found = super().tensors()
-        return found if self.rows is None else self._column(found)
-
-    def _column(self, value: Number) -> Number:
-        return value[self.rows, None] if np.ndim(value) else value
-
-    def recompute(self, emit: Emitter) -> Rows:
-        """Return what the backward pass recomputes, each of the recomputations alongside the others."""
-        if not self.recomputes or not isinstance(emit, MomentEmitter) or not emit.writes(Phase.RECOMPUTE):
-            return []
-        # Passes with and without the gradients of weights recompute the same.
-        alone = emit.on(emit.job, self.rows, (Phase.RECOMPUTE,))
-        return alone.again(("recomputed", self.like, self.recomputes), lambda: self._side_by_side(alone))
-
-    def _side_by_side(self, emit: MomentEmitter) -> Rows:
-        # Layers are alike to each other: of so many of them that share of the time is recomputed.
-        alone: dict[tuple[str, ...] | None, Rows] = {}
-        columns = []
-        for each in self.recomputes:
-            full = each.whole_layers
-            job = recomputing(self.job, each)
-            modules = None if full else job.recompute.recomputed_modules
-            if modules not in alone:
-                whole = job.with_values(recompute_layers=None) if full else job
-                stage = StageWork(whole, self.index, self.held, self.kinds, self.of_rank)
-                key = ("recomputed alone", self.like, modules)
-                alone[modules] = emit.again(key, partial(stage.recompute, emit))
-            share = job.recompute.layers_of(self.layers) / max(1, self.layers) if full else 1.0
-            columns.append((alone[modules], share))
-        return emit.side_by_side(columns)
-
-
-def recomputing(job: Job, recompute: Recompute) -> Job:
-    """Return a job that recomputes so much, and offloads activations as is said with it."""
-    return job.with_values(
-        recompute=recompute.recompute,
-        recompute_layers=None if recompute.recompute_method else recompute.recompute_layers,
-        recompute_group=recompute.group,
-        recompute_modules=recompute.recomputed_modules or job.recompute.modules,
-        offload_activations=recompute.offload_activations,
-    )
-
-
 def on_rows(share: Share, rows: IntArray) -> Share:
     """Return what ranks have on some of the shares, in columns [L, 1]."""
     arrays = {name: value for name in share.__struct_fields__ if isinstance(value := getattr(share, name), np.ndarray)}
     return replace(share, **{name: value[rows, None] for name, value in arrays.items()})
-
-
-class Stateless:
-    """The state of a virtual stage of which no pass exchanges anything."""
-
-    def gathered(self) -> list[Exchange]:
-        """Return nothing."""
-        return []
-
-    reduced = summed = all_reduced = over_copies = gathered
-
-    def updated(self) -> Number:
-        """Return that the host updates none of it while passes run."""
-        return 0
-
-    held = cast = updated
 
 
 class ChunkArrays(Struct, frozen=True):
@@ -199,8 +64,6 @@ class ChunkArrays(Struct, frozen=True):
     R]."""
     weight_s: FloatArray
     """These, [K, 1]; nothing where they do not."""
-    layers_s: FloatArray
-    """Of the backward pass what follows the recomputation: both gradients of the layers, [K, 1]."""
     saved_s: FloatArray
     """What a forward and a backward pass save that run as one, [K, 1]."""
 
@@ -208,24 +71,44 @@ class ChunkArrays(Struct, frozen=True):
         """Return it on some of the shares."""
         return ChunkArrays(*(getattr(self, name).take(rows, axis=0) for name in self.__struct_fields__))
 
+    def between(self, begin: int, end: int) -> "ChunkArrays":
+        """Return it on neighbouring shares."""
+        return ChunkArrays(*(getattr(self, name)[begin:end] for name in self.__struct_fields__))
+
+
+class TimedChunk(NamedTuple):
+    """A kind of virtual stage as the passes of some pipelines have it."""
+
+    chunk: Chunk
+    recomputes: tuple[Recompute, ...]
+    splits: bool
+    """As in `ChunkTable.passes`."""
+
+    @property
+    def alike(self) -> Hashable:
+        """What it has in common with those that may be worked out together."""
+        return alike(self.chunk, self.recomputes), self.splits
+
 
 class ChunkTable(Struct):
     """Virtual stages of one way of execution on shares [K]."""
 
     costs: CostTable
     emit: MomentEmitter
+    expected: Collection[TimedChunk] = ()
+    """What will be asked for, so that kinds which are alike are worked out together."""
     _layers: dict[tuple[str, ...], LayerModel] = field(default_factory=dict)
     _parts: dict[bool, ArrayParts] = field(default_factory=dict)
     _stages: dict[tuple[Chunk, tuple[Recompute, ...]], ArrayStage] = field(default_factory=dict)
-    _found: dict[tuple[object, ...], ChunkArrays] = field(default_factory=dict)
+    _found: dict[TimedChunk, ChunkArrays] = field(default_factory=dict)
     _sizes: dict[tuple[Chunk, tuple[Recompute, ...]], ChunkSizes] = field(default_factory=dict)
 
-    def times(self, chunk: Chunk, recomputes: tuple[Recompute, ...], *, splits: bool) -> ChunkArrays:
-        """Return a kind of virtual stage with each of some recomputations; `splits` as in `passes`."""
-        key = (chunk, recomputes, splits)
-        if key not in self._found:
-            self._found[key] = self._times(self.stage(chunk, recomputes), splits=splits)
-        return self._found[key]
+    def times(self, wanted: TimedChunk) -> ChunkArrays:
+        """Return a kind of virtual stage with each of some recomputations."""
+        if wanted not in self._found:
+            others = (each for each in self.expected if each not in self._found and each.alike == wanted.alike)
+            self._together(list(dict.fromkeys((wanted, *others))))
+        return self._found[wanted]
 
     def sizes(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> ChunkSizes:
         """Return what a kind of virtual stage keeps with each of some recomputations."""
@@ -272,12 +155,23 @@ class ChunkTable(Struct):
         written += [backward_pass(self.emit.on(job, rows, phases), of, gathers=gathers[1]) for phases in parts]
         return emit.cycle(*written)
 
+    def _together(self, wanted: Sequence[TimedChunk]) -> None:
+        """Work out several kinds of virtual stages that are alike, as one that has the shares of each."""
+        kinds, shares = len(wanted), self.costs.shares
+        stages = [self.stage(chunk, recomputes) for chunk, recomputes, _ in wanted]
+        if kinds == 1:
+            self._found[wanted[0]] = self._times(stages[0], splits=wanted[0].splits)
+            return
+        table = ChunkTable(self.costs, self.emit.of_kinds(kinds))
+        times = table._times(StageOfKinds.of_kinds(stages, shares), splits=wanted[0].splits)
+        for place, each in enumerate(wanted):
+            self._found[each] = times.between(place * shares, (place + 1) * shares)
+        self.emit.learn(table.emit, shares)
+
     def _times(self, stage: ArrayStage, *, splits: bool) -> ChunkArrays:
-        shares, of = self.costs.shares, OfStage(stage, Stateless())
+        shares, of = len(self.emit.rates.which_K), OfStage(stage, Stateless())
         job = stage.job.with_values(zero=0, offload_parameters=False)
         forward_s, backward_s, *weight_s = self.passes(job, of, None, splits=splits).passes_s
-        emit = self.emit.on(job, None)
-        layers_s = emit.seconds(layers_backward(emit, stage))
         saved_s = self._saved(job, stage) if job.experts.pairs_passes else 0.0
 
         def table(value: Number, recomputes: int = 1) -> FloatArray:
@@ -288,7 +182,6 @@ class ChunkTable(Struct):
             table(forward_s),
             table(backward_s, len(stage.recomputes)),
             table(weight_s[0] if weight_s else 0.0),
-            table(layers_s),
             table(saved_s),
         )
 
@@ -303,20 +196,25 @@ class ChunkTable(Struct):
     def host_bytes(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> FloatArray:
         """Return what a microbatch keeps in the memory of the host on a kind of virtual stage, [K, R]."""
         layers = chunk.stage.held.layers
-        sizes = [self._model(chunk.stage.job, each).stage(layers).away for each in recomputes]
-        return np.stack([np.broadcast_to(each, self.costs.shares) for each in sizes], axis=1)
+        return self._columns([self._model(chunk.stage.job, each).stage(layers).away for each in recomputes])
 
     def _bytes(self, chunk: Chunk, recomputes: Sequence[Recompute]) -> dict[str, FloatArray]:
         found = [chunk_bytes(self._model(chunk.stage.job, each), chunk.stage.index) for each in recomputes]
         return {
-            f"{name}_bytes": np.stack(
-                [np.broadcast_to(getattr(each, name), self.costs.shares) for each in found], axis=1
-            )
+            f"{name}_bytes": self._columns([getattr(each, name) for each in found])
             for name in ("saved", "forward", "backward", "host")
         }
+
+    def _columns(self, values_R: Sequence[Number]) -> FloatArray:
+        """Return numbers or arrays [K] next to each other, [K, R]."""
+        found = np.empty((self.costs.shares, len(values_R)))
+        for place, value in enumerate(values_R):
+            found[:, place] = value
+        return found
 
     def _model(self, job: Job, recompute: Recompute) -> LayerModel:
         modules, changed = recompute.recomputed_modules, recomputing(job, recompute)
         if modules not in self._layers:
-            self._layers[modules] = LayerModel(changed, self.costs.share)
+            like = next(iter(self._layers.values()), None)
+            self._layers[modules] = like.of_like(changed) if like else LayerModel(changed, self.costs.share)
         return self._layers[modules].of_job(changed)

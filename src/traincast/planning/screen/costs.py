@@ -8,7 +8,7 @@ Letters: K shares.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import repeat
 from typing import Self
 
@@ -94,33 +94,37 @@ class PassCosts(Pass):
         )
 
 
+Timed = tuple[FloatArray, FloatArray, FloatArray]
+"""Seconds, the seconds that a full overlap adds, and whether it runs at all, each [K]."""
+
+
 class Operators(Struct):
     """The time of operator calls on arrays; every distinct call is estimated once."""
 
     seconds: OperatorSeconds
     _known: dict[OperatorCall, tuple[float, float]] = field(default_factory=dict)
-    _on_layouts: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
+    _found: dict[tuple[object, ...], Timed] = field(default_factory=dict)
 
-    def estimated(self, what: Gemm | Kernel, direction: str, shares: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return seconds, the seconds that a full overlap adds, and whether it runs at all, each [K]."""
-        numbers = (what.m, what.n, what.k, what.groups) if isinstance(what, Gemm) else (*what.shape, what.causal)
-        sizes = [np.asarray(each, dtype=np.int64) for each in numbers]
-        columns = (repeat(each.item(), shares) if each.size == 1 else each.tolist() for each in sizes)
-        rows_K = list(zip(*columns, strict=True))
-        found = {row: self._one(what, direction, row) for row in dict.fromkeys(rows_K)}
-        time_s_K, slowed_s_K, runs_K = np.array([found[row] for row in rows_K]).T
-        return time_s_K, slowed_s_K, runs_K
+    def estimated(self, what: Gemm | Kernel, direction: str, shares: int) -> Timed:
+        """Return what a GEMM or kernel takes on shares, with sizes that are numbers or arrays [K]."""
+        one: Gemm | Kernel
+        if isinstance(what, Gemm):
+            numbers, one = (what.m, what.n, what.k, what.groups), replace(what, m=1, n=1, k=1, groups=1)
+        else:
+            numbers, one = (*what.shape, what.causal), replace(what, shape=(), causal=True, count=1)
+        sizes = [np.asarray(each, dtype=np.int64).reshape(-1) for each in numbers]
+        key = (one, direction, shares, *(each.tobytes() for each in sizes))
+        if key not in self._found:
+            columns = (repeat(each.item(), shares) if each.size == 1 else each.tolist() for each in sizes)
+            rows_K = list(zip(*columns, strict=True))
+            found = {row: self._one(what, direction, row) for row in dict.fromkeys(rows_K)}
+            time_s_K, slowed_s_K, runs_K = np.array([found[row] for row in rows_K]).T
+            self._found[key] = time_s_K, slowed_s_K, runs_K
+        return self._found[key]
 
     def on_layouts(self, what: Gemm | Kernel) -> FloatArray:
         """Return the seconds of a GEMM or kernel whose sizes are numbers or arrays of layouts, forward."""
         sizes = (what.m, what.n, what.k, what.groups) if isinstance(what, Gemm) else what.shape
-        one = replace(what, m=1, n=1, k=1, groups=1) if isinstance(what, Gemm) else replace(what, shape=(1,))
-        key = (one, *(np.asarray(each).tobytes() for each in sizes))
-        if key not in self._on_layouts:
-            self._on_layouts[key] = self._of_layouts(what, sizes)
-        return self._on_layouts[key]
-
-    def _of_layouts(self, what: Gemm | Kernel, sizes: Sequence[Number]) -> FloatArray:
         shape = np.broadcast_shapes(*map(np.shape, sizes))
         flat = [np.broadcast_to(each, shape).reshape(-1) for each in sizes]
         if isinstance(what, Gemm):

@@ -27,7 +27,7 @@ from traincast.lowering.step import (
     start_rows,
 )
 from traincast.model.numbers import Number, added
-from traincast.planning.screen.chunks import Stateless
+from traincast.planning.screen.array_stage import Stateless
 from traincast.planning.screen.moments import MomentEmitter
 from traincast.planning.screen.passes import Passes
 from traincast.planning.screen.shape import StageKind, StageTurn

@@ -3,7 +3,7 @@
 Letters: K shares.
 """
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -31,11 +31,13 @@ from traincast.model.blocks.part import Elements
 from traincast.model.blocks.share import Share
 from traincast.model.dispatch import DISPATCHERS, Dispatch
 from traincast.planning.options import Variant
-from traincast.planning.screen.chunks import Chunk, ChunkTable
+from traincast.planning.screen.array_stage import Chunk
+from traincast.planning.screen.chunks import ChunkTable, TimedChunk
 from traincast.planning.screen.costs import CostTable, Operators
 from traincast.planning.screen.flights import Flights
 from traincast.planning.screen.members import Member, ShareKey
-from traincast.planning.screen.moments import MomentEmitter, ShareRates
+from traincast.planning.screen.moments import MomentEmitter
+from traincast.planning.screen.rates import ShareRates
 from traincast.planning.screen.shape import Shape, few_microbatches, shape_of
 from traincast.planning.screen.state_times import Sharding, StateSeconds, StateTable
 from traincast.planning.screen.transfers import Links, Places
@@ -88,6 +90,8 @@ class SpaceTables(Struct):
     """What pipelines have in flight."""
     places: Places | None = None
     """Where groups sit, and what links they share."""
+    links: dict[tuple[object, ...], dict[Parallel, Links]] = field(default_factory=dict)
+    """Communications of layouts, by ranks on a node and what decides their times."""
 
 
 class FamilyTables:
@@ -102,6 +106,7 @@ class FamilyTables:
         self.factors = factors
         self.operators = common.operators or Operators(operator_seconds(self.job, setting.cluster.gpu, factors))
         common.operators = self.operators
+        self.expected: dict[TimedChunk, None] = {}
         self.costs = self._costs(gathers=False)
         self.chunks = self._table(self.costs)
         ranks_per_node = family.cluster.ranks_per_node
@@ -112,7 +117,7 @@ class FamilyTables:
 
     def _table(self, costs: CostTable) -> ChunkTable:
         overlap_tp = np.array([share.overlap_tp for share in self.family.shares])
-        return ChunkTable(costs, MomentEmitter(self.job, costs.share, self.rates, overlap_tp, {}))
+        return ChunkTable(costs, MomentEmitter(self.job, costs.share, self.rates, overlap_tp, {}), self.expected)
 
     @property
     def _held_share(self) -> float:
@@ -131,6 +136,14 @@ class FamilyTables:
 
     def links(self, parallel: Parallel) -> Links:
         """Return the communications of a layout."""
+        if parallel not in self._links:
+            exchanging, factor = self._transfers
+            self._links[parallel] = Links(self.places, parallel, self.family.cluster, exchanging, factor)
+        return self._links[parallel]
+
+    @cached_property
+    def _transfers(self) -> tuple[frozenset[Group], Mapping[Group, float]]:
+        """The kinds of groups that do all-to-alls, and what runs taught of the times of each kind."""
         exchanging = set() if self.job.experts.dispatcher == "allgather" else {Group.EP}
         if self.family.variant.cp_kind == "all_to_all":
             exchanging.add(Group.CP)
@@ -138,7 +151,14 @@ class FamilyTables:
         factor = {group: self.factors.factor(name) for group, name in classes.items()}
         if self.family.variant.ideal:
             factor[Group.EP] = 0.0
-        return Links(self.places, parallel, self.family.cluster, frozenset(exchanging), factor)
+        return frozenset(exchanging), factor
+
+    @cached_property
+    def _links(self) -> dict[Parallel, Links]:
+        """The communications of layouts that were asked for before, perhaps for other families."""
+        exchanging, factor = self._transfers
+        key = self.family.cluster.ranks_per_node, exchanging, tuple(factor.items())
+        return self.common.links.setdefault(key, {})
 
     def host_s(self, cost_class: CostClass, time_s: float) -> float:
         """Return the seconds of what the host does once in a while."""

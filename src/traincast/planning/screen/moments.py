@@ -8,11 +8,9 @@ Arrays over the shares of a table have one axis, [K], and are taken at the emitt
 layouts and one of recomputations, [L, 1] or [L, R].
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from msgspec import Struct
 
 from traincast.estimate.contention import OVERLAP_SLOWDOWN
 from traincast.job.job import Job
@@ -21,11 +19,11 @@ from traincast.lowering.work import Exchange, Pass
 from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, anywhere, choose, larger
-from traincast.planning.screen.costs import Operators, PassCosts
+from traincast.planning.screen.costs import PassCosts
+from traincast.planning.screen.rates import Each, ShareRates, repeated
 from traincast.planning.screen.timed import Busy, Cycle, Moment, TimedExchange, Wait
-from traincast.planning.screen.transfers import Links
 from traincast.workload.builder import OUTSIDE
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import IntArray
 from traincast.workload.words import STREAM_OF_GROUP, CostClass, Phase, Stream
 
 _NETWORK = frozenset(STREAM_OF_GROUP.values())
@@ -35,46 +33,16 @@ _NETWORK = frozenset(STREAM_OF_GROUP.values())
 _LITTLE_S = 1e-9
 
 
-class ShareRates(Struct, dict=True):
-    """The seconds of what emitters of one family of layouts write, on shares [K]."""
-
-    operators: Operators
-    links_J: tuple[Links, ...]
-    """Communications of each distinct set of the innermost degrees, whose groups sit alike in all layouts."""
-    which_K: IntArray
-    """The set of each share."""
-    host: Callable[[CostClass, Phase], float]
-    """Factor on what the host does in a pass."""
-    bytes_per_s: Mapping[Stream, float]
-    """Rates of the links to the host, and of its memory."""
-    held_share: float = 0.0
-    """By how much what multiprocessors bind is slower while a dispatcher holds some of them."""
-    _known: dict[tuple[object, ...], FloatArray] = {}
-
-    @cached_property
-    def shares_J(self) -> list[IntArray]:
-        """The shares of each set."""
-        return [np.flatnonzero(self.which_K == place) for place in range(len(self.links_J))]
-
-    def transfer_s(self, each: Exchange) -> FloatArray:
-        """Return the seconds of an exchange, [K]."""
-        sizes = np.asarray(each.size_bytes, dtype=np.int64).reshape(-1)
-        key = (each.group, each.operation, sizes.tobytes())
-        if key not in self._known:
-            size_K, time_s_K = np.broadcast_to(sizes, len(self.which_K)), np.zeros(len(self.which_K))
-            for of_set, links in zip(self.shares_J, self.links_J, strict=True):
-                at = of_set[size_K[of_set] > 0]
-                if len(at):
-                    time_s_K[at] = links.seconds(each.group, each.operation, size_K[at])
-            self._known[key] = time_s_K
-        return self._known[key]
-
-
 class MomentEmitter(Emitter):
     """Makes seconds of what lowering says, and remembers those of pieces that are written again."""
 
     def __init__(
-        self, job: Job, share: Share, rates: ShareRates, overlap_tp: Number, known: dict[object, Rows] | None = None
+        self,
+        job: Job,
+        share: Share,
+        rates: ShareRates,
+        overlap_tp: Number,
+        known: dict[tuple[object, ...], Rows] | None = None,
     ) -> None:
         self.job, self.share, self.rates = job, share, rates
         self._overlap_tp, self._known = overlap_tp, known
@@ -86,6 +54,20 @@ class MomentEmitter(Emitter):
         found = MomentEmitter(job, self.share, self.rates, self._overlap_tp, self._known)
         found._rows, found._phases = rows, frozenset(phases)
         return found
+
+    def of_kinds(self, kinds: int) -> "MomentEmitter":
+        """Return one for several kinds of virtual stages on these shares, one kind after the other."""
+        share, overlap_tp = repeated(self.share, kinds), repeated(self._overlap_tp, kinds)
+        return MomentEmitter(self.job, share, self.rates.of_kinds(kinds), overlap_tp, {})
+
+    def learn(self, several: "MomentEmitter", shares: int) -> None:
+        """Remember what one has written for several kinds of virtual stages, of each by itself."""
+        if self._known is None or several._known is None:
+            return
+        for key, rows in several._known.items():
+            for place in range(next(len(each) for each in key if isinstance(each, Each))):
+                own = tuple(each[place] if isinstance(each, Each) else each for each in key)
+                self._known[own] = [each.between(place * shares, (place + 1) * shares) for each in rows]
 
     def writes(self, phase: Phase) -> bool:
         """Return whether it writes a phase."""

@@ -35,9 +35,7 @@ class Passes:
         self.block, self.table = block, table
         self.schedule = SCHEDULES.get(block.job.pipeline.schedule)
         self.splits = block.shape.plan.splits_backward
-        self.chunks_C = [
-            table.times(each, block.recomputes, splits=self.splits).rows(block.rows_K) for each in block.shape.chunks
-        ]
+        self.chunks_C = [table.times(each).rows(block.rows_K) for each in block.timed]
         self._early: dict[StageKind, FloatArray] = {}
 
     @cached_property

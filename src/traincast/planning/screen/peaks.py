@@ -48,8 +48,12 @@ class StageBytes:
         """Return the parameters of a kind of stage, of arrays [K]."""
 
         def made() -> RankParameters:
+            job = self.block.job
             held = (self.block.shape.chunks[each].stage.held for each in kind.held)
-            return rank_parameters(self.block.job, held, self.block.filled.costs.parts).changed(self._column)
+            found = rank_parameters(job, held, self.block.filled.costs.parts)
+            if job.optimizer.muon is None:  # which alone asks for shapes
+                found = replace(found, total=found.total.without_shapes, ends=found.ends.without_shapes)
+            return found.changed(self._column)
 
         return self.block.kept("parameters", kind.held, made)
 

@@ -11,7 +11,7 @@ Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stage
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import chain, product
 
@@ -100,6 +100,7 @@ class Screen:
         """
         begin = time.perf_counter()
         frontier = Frontier(self.limit_bytes, keep)
+        families = list(map(self._of, self._families({key[:2] for key in least_s})))
         pipelines = dict[tuple[int, str, int], dict[Key, float]]()
         for key, step_s in least_s.items():
             degrees, _, schedule, vpp = key
@@ -108,7 +109,7 @@ class Screen:
             if min(wanted.values()) > longest * (1 + SLACK) * frontier.last_s:
                 break
             stages = next(iter(wanted))[0].pp
-            for block in (block for family in self.families for block in family.blocks(stages, wanted)):
+            for block in (block for family in families for block in family.blocks(stages, wanted)):
                 frontier.add(block)
         return self._best(frontier, begin)
 
@@ -172,21 +173,24 @@ class Screen:
             f"{request.global_batch}; fix less, or change the GPUs or the batch"
         )
 
-    def _families(self) -> list[LayoutFamily]:
-        """Return the layouts by way of execution and ranks on a node."""
+    def _families(self, wanted: Container[tuple[Degrees, int]] | None = None) -> list[LayoutFamily]:
+        """Return the layouts by way of execution and ranks on a node, perhaps of some degrees and microbatches only."""
         space, found = self.space, dict[tuple[Variant, int | None], LayoutFamily]()
         for degrees in space.degrees():
+            micro_batches = [
+                each for each in space.micro_batches(degrees.dp) if wanted is None or (degrees, each) in wanted
+            ]
+            if not micro_batches:
+                continue
             parallel = parallel_of(degrees)
             cluster = self._placed(parallel)
-            micro_batches = space.micro_batches(degrees.dp)
-            for variant in space.variants(degrees):
-                key = (variant, cluster.ranks_per_node)
-                splits = space.sequence_parallel(degrees.tp, degrees.cp)
-                overlaps = _overlaps_tp(space, degrees, parallel, cluster.ranks_per_node)
-                for split, micro_batch, overlap in product(splits, micro_batches, overlaps):
+            overlaps = _overlaps_tp(space, degrees, parallel, cluster.ranks_per_node)
+            shares = list(product(space.sequence_parallel(degrees.tp, degrees.cp), micro_batches, overlaps))
+            for variant in space.variants(degrees) if shares else ():
+                family = found.setdefault((variant, cluster.ranks_per_node), LayoutFamily(variant, cluster))
+                members = family.members.setdefault((degrees.pp, degrees.tp), [])
+                for split, micro_batch, overlap in shares:
                     work = self._packed_work(degrees, micro_batch, splits_heads=variant.cp_kind == "all_to_all")
-                    family = found.setdefault(key, LayoutFamily(variant, cluster))
-                    members = family.members.setdefault((degrees.pp, degrees.tp), [])
                     share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch, work, overlap)
                     number = family.shares.setdefault(share, len(family.shares))
                     members.append(Member(number, degrees))

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.job.job import Job
-from traincast.planning.screen.chunks import Chunk
+from traincast.planning.screen.array_stage import Chunk
 from traincast.schedules.length import BACKWARD, FORWARD, WEIGHT, Pass
 from traincast.schedules.plan import SchedulePlan
 from traincast.schedules.slots import SlotKind

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from traincast.job.parallel import Parallel
 from traincast.lowering.step import OfStage
-from traincast.model.blocks.part import Elements, Matrices
+from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number
-from traincast.planning.screen.chunks import Chunk, on_rows
+from traincast.planning.screen.array_stage import Chunk
+from traincast.planning.screen.chunks import on_rows
 from traincast.planning.screen.moments import MomentEmitter
 from traincast.planning.screen.shape import StageKind
 from traincast.planning.screen.state_times import Sharding, StateArrays, StateSeconds, sharded
@@ -133,7 +134,7 @@ class StateTimes:
         new = {key: place for key, place in zip(members.alike, members.places_A, strict=True) if key not in known}
         if new:
             rows = members.share_K[list(new.values())]
-            weights = replace(chunk.stage.weights(), shapes=Matrices())
+            weights = chunk.stage.weights().without_shapes
             known.update(zip(new, _each(weights, rows, filled.costs.shares), strict=True))
         return [known[key] for key in members.alike]
 

@@ -3,7 +3,7 @@
 Letters: K shares, C kinds of virtual stages.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TypeVar
 
@@ -14,7 +14,8 @@ from traincast.job.job import Job
 from traincast.lowering.held import table_stages
 from traincast.mechanisms.offload import GRADIENT_BYTES
 from traincast.planning.options import Recompute
-from traincast.planning.screen.chunks import Chunk, ChunkSizes
+from traincast.planning.screen.array_stage import Chunk
+from traincast.planning.screen.chunks import ChunkSizes, TimedChunk
 from traincast.planning.screen.family import FamilyTables
 from traincast.planning.screen.members import Members
 from traincast.planning.screen.shape import Shape, StageKind, StageTurn
@@ -52,6 +53,12 @@ class BlockTables(Struct, dict=True):
     def of_degrees(self, name: str) -> IntArray:
         """Return a degree of every share, [K]."""
         return self.members.columns[name]
+
+    @property
+    def timed(self) -> Iterator[TimedChunk]:
+        """The kinds of virtual stages as the passes of its pipeline have them."""
+        for each in self.shape.chunks:
+            yield TimedChunk(each, self.recomputes, self.shape.plan.splits_backward)
 
     def kept(self, what: str, held: tuple[int, ...], made: Callable[[], T], *more: object) -> T:
         """Return something of a kind of stage that depends on what virtual stages it holds, whatever the schedule."""

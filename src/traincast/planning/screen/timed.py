@@ -39,6 +39,14 @@ class Busy(Struct, frozen=True):
             _taken(self.slowdown, rows),
         )
 
+    def between(self, begin: int, end: int) -> "Busy":
+        """Return it on neighbouring layouts of many."""
+        found = [
+            each[begin:end] if isinstance(each, np.ndarray) and len(each) > 1 else each
+            for each in (self.time_s, self.computes, self.slowdown)
+        ]
+        return replace(self, time_s=found[0], computes=found[1], slowdown=found[2])
+
     def often(self, count: int) -> "Busy":
         """Return it so many times, one after another."""
         return self if count == 1 else replace(self, time_s=self.time_s * count)

@@ -1,5 +1,9 @@
 """What days or money buy, for people: the answer first, then every run with its chance, then the largest model."""
 
+from collections.abc import Iterator
+
+from rich.text import Text
+
 from traincast.planning.goals import Goal, GoalRun, Largest, Limits
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.training_run import amount, number
@@ -8,7 +12,7 @@ from traincast.units import format_count, format_share
 _SURE = 0.995
 
 
-def goal_answer(goal: Goal | None) -> ui.View:
+def goal_answer(goal: Goal | None) -> Iterator[Text]:
     """Yield the run to choose, or by how much the nearest one misses; nothing where no days or money were given."""
     if goal is None:
         return
@@ -26,7 +30,7 @@ def _answer(goal: Goal) -> str:
     chosen, limits = goal.chosen, _limits(goal)
     if chosen is None:
         return f"No run is within {limits}; the nearest: {_took(_nearest(goal), goal)}"
-    return f"Within {limits}: {_took(chosen, goal)}; the chance of that is {_chance(chosen)}"
+    return f"Within {limits}: {_took(chosen, goal)}; the chance of that is {chance_text(chosen)}"
 
 
 def goal_runs(goal: Goal | None) -> ui.View:
@@ -44,14 +48,19 @@ def goal_runs(goal: Goal | None) -> ui.View:
     ]
     if any(run.cost is not None for run in goal.runs):
         columns.append(ui.Column(f"cost {goal.currency or ''}".strip(), _cost))
-    columns.append(ui.Column("chance", _chance, spare=1))
+    columns.append(ui.Column("chance", chance_text, spare=1))
     yield from ui.section(f"Runs within {_limits(goal)} (> the one to choose, x beyond that)", columns, goal.runs)
     yield ui.heading("The largest model that this buys")
+    for line in largest_lines(goal):
+        yield ui.hanging("-", line)
+
+
+def largest_lines(goal: Goal) -> list[str]:
+    """Return how large a model the limits buy on each cluster, a line each."""
     best: dict[str, Largest] = {}
     for each in goal.largest:
         best.setdefault(each.cluster, each)
-    for each in best.values():
-        yield ui.hanging("-", _largest(each, goal))
+    return [_largest(each, goal) for each in best.values()]
 
 
 def _cost(run: GoalRun) -> str:
@@ -85,7 +94,7 @@ def _took(run: GoalRun, goal: Goal) -> str:
     return f"{run.model} on {run.gpus:,} GPUs of {run.cluster}: {format_count(run.tokens)} tokens in {days}{cost}"
 
 
-def _chance(run: GoalRun) -> str:
+def chance_text(run: GoalRun) -> str:
     """Return the chance to be within the limits; nothing is certain."""
     chance = run.chance
     return "above 99 %" if chance > _SURE else "below 1 %" if chance < 1 - _SURE else format_share(chance, 0)

@@ -1,10 +1,11 @@
 """Plans of several models, clusters and numbers of GPUs for people: one table, and what none of them beats."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
 from rich.console import Console
+from rich.text import Text
 
 from traincast.planning.answer import Choice, Plan
 from traincast.planning.order import USUAL, RankedCase
@@ -51,18 +52,7 @@ def brief_lines(plan: Plan | Plans) -> list[str]:
 def print_plans(plans: Plans) -> ui.View:
     """Print the layout to run of every case, which of them wins in what, and what none beats."""
     best, places, kept = plans.best, plans.places, {each.identity for each in plans.pareto}
-    yield from goal_answer(plans.goal)
-    for model in dict.fromkeys(each.model for each in best):
-        alike = [each for each in best if each.model == model]
-        if len(alike) > 1:
-            yield ui.text(f"{model}: {_winners(alike)}", "" if plans.goal else "bold")
-            yield from _too_close([each for each in places if each.model == model], plans.rank_by)
-    totals = [sum(getattr(plan, name) for plan in plans.plans) for name in ("evaluated", "simulated")]
-    seconds = sum(plan.screen_s for plan in plans.plans)
-    yield ui.text(
-        f"{counted(len(plans.plans), 'plan')}: {totals[0]:,} layouts estimated in {format_time(seconds)}, the best "
-        f"{totals[1]:,} simulated"
-    )
+    yield from _lines(plans)
     # A mark that all have tells nothing.
     kept = kept if any(each.identity not in kept for each in best) else set()
     marked = f" (* in the Pareto set of {_axes(best)})" if kept else ""
@@ -87,6 +77,27 @@ def print_plans(plans: Plans) -> ui.View:
                 yield ui.hanging("-", f"{_case(plan.model, plan.gpus, plan.cluster)}: {answer.text}{change}")
     yield from ui.diagnostics("Assumptions", plans.assumptions)
     yield from ui.diagnostics("Warnings", plans.warnings, "yellow")
+
+
+def plans_lines(plans: Plans) -> list[str]:
+    """Return what is said of several cases above their table: which wins in what, and what is too close to tell."""
+    return [line.plain for line in _lines(plans)]
+
+
+def _lines(plans: Plans) -> Iterator[Text]:
+    yield from goal_answer(plans.goal)
+    best, places = plans.best, plans.places
+    for model in dict.fromkeys(each.model for each in best):
+        alike = [each for each in best if each.model == model]
+        if len(alike) > 1:
+            yield ui.text(f"{model}: {_winners(alike)}", "" if plans.goal else "bold")
+            yield from _too_close([each for each in places if each.model == model], plans.rank_by)
+    totals = [sum(getattr(plan, name) for plan in plans.plans) for name in ("evaluated", "simulated")]
+    seconds = sum(plan.screen_s for plan in plans.plans)
+    yield ui.text(
+        f"{counted(len(plans.plans), 'plan')}: {totals[0]:,} layouts estimated in {format_time(seconds)}, the best "
+        f"{totals[1]:,} simulated"
+    )
 
 
 def _traded(plans: Plans) -> ui.View:
@@ -130,7 +141,7 @@ def _winners(best: Sequence[Choice]) -> str:
     return "; ".join(f"{_listed(names)} with {case}" for case, names in won.items())
 
 
-def _too_close(places: Sequence[RankedCase], by: str) -> ui.View:
+def _too_close(places: Sequence[RankedCase], by: str) -> Iterator[Text]:
     """Yield which cases of a model are too close to the first one to tell."""
     ties = [f"{_case_of(each)} ({format_share(each.behind)} behind)" for each in places if each.tied]
     if ties:

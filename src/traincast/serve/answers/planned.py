@@ -7,6 +7,7 @@ from traincast.planning.answer import Choice, Plan
 from traincast.planning.several import Plans
 from traincast.report.terminal.layout import percent
 from traincast.report.terminal.plan import most_lost, plan_lines
+from traincast.serve.answers.cases import cases_of, facts_of, first_of, headline_of
 from traincast.serve.answers.forecasts import note_shown, run_shown
 from traincast.serve.answers.plan_points import columns_of
 from traincast.serve.answers.shown import share_shown, size_shown, time_shown
@@ -18,10 +19,10 @@ from traincast.serve.records.values import Shown, Value
 def plan_answer(job: Mapping[str, Value], command: str, found: Plan | Plans) -> PlanAnswer:
     """Return a plan, or several, of a job as a page shows them."""
     plans = (found,) if isinstance(found, Plan) else found.plans
-    first = found.best[0]
+    first = found.best[0] if isinstance(found, Plan) else first_of(found)
     kept = {each.identity for each in found.pareto}
     return PlanAnswer(
-        headline=f"Run {first.layout.text}",
+        headline=f"Run {first.layout.text}" if isinstance(found, Plan) else headline_of(found),
         facts=_facts(found),
         columns=columns_of(plans, kept, first),
         best=tuple(_best(job, each, first, kept) for each in found.shown),
@@ -36,6 +37,7 @@ def plan_answer(job: Mapping[str, Value], command: str, found: Plan | Plans) -> 
             {"model": each.model, "cluster": each.cluster, "gpus": each.gpus, "reason": each.reason}
             for each in found.refused
         ),
+        cases=() if isinstance(found, Plan) else cases_of(found),
         explained=tuple(why_shown(each) for one in plans for each in one.explained),
         assumptions=tuple(map(note_shown, found.assumptions)),
         warnings=tuple(map(note_shown, found.warnings)),
@@ -45,7 +47,7 @@ def plan_answer(job: Mapping[str, Value], command: str, found: Plan | Plans) -> 
 
 def _facts(found: Plan | Plans) -> tuple[str, ...]:
     """Return what the terminal report says of a plan below its headline."""
-    return tuple(line for line, _ in plan_lines(found)) if isinstance(found, Plan) else ()
+    return tuple(line for line, _ in plan_lines(found)) if isinstance(found, Plan) else facts_of(found)
 
 
 def _sensitivities(found: Plan) -> list[dict[str, Any]]:

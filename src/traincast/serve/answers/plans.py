@@ -1,6 +1,7 @@
 """Plans: the best layouts of a job that leaves its layout open, and why not another one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -13,12 +14,13 @@ from traincast.errors import ConfigError, UnknownNameError
 from traincast.job.fields import FIELDS
 from traincast.planning.answer import LayoutToRun, Plan
 from traincast.planning.several import Plans
-from traincast.serve.answers.bench import Workbench
+from traincast.serve.answers.bench import Progress, Workbench
 from traincast.serve.answers.plan_points import FoundLayouts
 from traincast.serve.answers.planned import plan_answer, why_shown
 from traincast.serve.answers.words import command_of, number_or_text, said, typed, words_of
 from traincast.serve.records.plans import PlanAnswer, PlanRecord, WhyNotShown, WhyRecord
 from traincast.serve.records.values import Value
+from traincast.units import is_number, plain_number
 
 _SEVERAL = ("models", "clusters", "gpus")
 _MOST_WORKERS = 2
@@ -30,35 +32,32 @@ def plan(asked: PlanRecord, bench: Workbench) -> PlanAnswer:
     """Find the best layouts of a job that leaves its layout open, on one cluster or several."""
     words = plan_words(asked.plan)
     job = words_of(asked.job, bench.scratch)
-    with bench.telling("planning"):
-        found = _planned(job, words, bench)
+    several = {name: words.pop(name) for name in (*_SEVERAL, *_GOALS) if name in words}
+    with nullcontext() if several else bench.telling("planning"):
+        found = _planned(job, words, several, bench)
     if isinstance(found, Plan):
         _keep(asked, found.best[0].to_run, bench)
     return plan_answer(asked.job, _command(asked), found)
 
 
-def _planned(job: dict[str, Any], words: dict[str, Any], bench: Workbench) -> Plan | Plans:
-    several = {name: words.pop(name) for name in (*_SEVERAL, *_GOALS) if name in words}
+def _planned(job: dict[str, Any], words: dict[str, Any], several: dict[str, Any], bench: Workbench) -> Plan | Plans:
     cluster, recipe = job.pop("cluster", None), job.pop("recipe", None)
     job.pop("allow_oom", None)
+    how: dict[str, Any] = {"recipe": recipe, "engine": bench.engine, "workers": min(_MOST_WORKERS, cores())}
     if not several:
         points = FoundLayouts(bench)
-        found = api.plan(
-            cluster=cluster,
-            recipe=recipe,
-            engine=bench.engine,
-            estimated=points.take,
-            workers=min(_MOST_WORKERS, cores()),
-            **job,
-            **words,
-        )
+        found = api.plan(cluster=cluster, estimated=points.take, **how, **job, **words)
         points.tell()
         return found
     own = {"models": "model", "gpus": "gpus"}
-    given = {name: each for name, each in job.items() if name not in {own.get(one) for one in several}}
-    if "clusters" in several:
-        return api.plans(recipe=recipe, engine=bench.engine, **several, **given, **words)
-    return api.plans(cluster=cluster, recipe=recipe, engine=bench.engine, **several, **given, **words)
+    given = {name: each for name, each in job.items() if name not in {own.get(one) for one in several}} | words
+    where = {} if "clusters" in several else {"cluster": cluster}
+
+    def tell(done: int, todo: int) -> None:
+        bench.tell("progress", Progress(done / max(1, todo), f"{done} of {todo} planned"))
+
+    tell(0, 1)
+    return api.plans(tell=tell, **how, **where, **several, **given)
 
 
 def plan_words(asked: Mapping[str, Value]) -> dict[str, Any]:
@@ -74,10 +73,28 @@ def plan_words(asked: Mapping[str, Value]) -> dict[str, Any]:
     for name, value in said(asked):
         if name not in known:
             raise UnknownNameError("word of a plan", name, known)
-        found[name] = _fixed(value) if name == "fix" else _listed(value) if name in _SEVERAL else typed(name, value)
-    if "gpus" in found:
-        found["gpus"] = [int(each) if str(each).isdigit() else each for each in found["gpus"]]
+        found[name] = _WORDS[name](value) if name in _WORDS else typed(name, value)
     return found
+
+
+def _counts(value: Value) -> list[int]:
+    """Return ``256,512`` as numbers of GPUs."""
+    found = _listed(value)
+    wrong = next((each for each in found if not each.isdigit()), None)
+    if wrong is not None:
+        raise ConfigError(f"{wrong!r} is not a number of GPUs; write them like 256,512", "gpus")
+    return [int(each) for each in found]
+
+
+def _prices(value: Value) -> Any:  # noqa: ANN401
+    """Return ``h100=2.5,b200=4`` as the price of each cluster, and a number as that of all."""
+    if "=" not in str(value):
+        return typed("gpu_hour_price", value)
+    pairs = [each.partition("=")[::2] for each in _listed(value)]
+    wrong = next((price for _, price in pairs if not is_number(price.strip())), None)
+    if wrong is not None:
+        raise ConfigError(f"{wrong!r} is not a price; write them like h100=2.5,b200=4", "gpu_hour_price")
+    return {name.strip(): plain_number(price.strip()) for name, price in pairs}
 
 
 def _listed(value: Value) -> list[str]:
@@ -99,12 +116,22 @@ def _fixed(value: Value) -> dict[str, Any]:
     return found
 
 
+_WORDS: Mapping[str, Callable[[Value], Any]] = {
+    **{"fix": _fixed, "models": _listed, "clusters": _listed},
+    **{"gpus": _counts, "gpu_hour_price": _prices},
+}
+"""Words of a plan that have a form of their own."""
+
+
 def _command(asked: PlanRecord) -> str:
     """Return the command line that prints the same plan."""
     words = dict(said(asked.plan))
+    prices = words.pop("gpu_hour_price", None)
+    priced = [f"--gpu-hour-price {each}" for each in _listed(prices)] if prices is not None else []
+    job = {name: each for name, each in asked.job.items() if not (priced and name == "gpu_hour_price")}
     fixed = [f"--fix {name}={','.join(map(str, values))}" for name, values in _fixed(words.pop("fix", "")).items()]
     several = {flag: ",".join(_listed(words.pop(name))) for name, flag in _FLAGS.items() if name in words}
-    return " ".join([command_of({**asked.job, **several, **words}, "plan"), *fixed])
+    return " ".join([command_of({**job, **several, **words}, "plan"), *priced, *fixed])
 
 
 _FLAGS = {"models": "model", "clusters": "cluster", "gpus": "gpus"}

@@ -68,6 +68,30 @@ class WhyNotShown(Struct, frozen=True, kw_only=True):
     layout: str | None
 
 
+class CaseShown(Struct, frozen=True, kw_only=True):
+    """The layout to run of a model on some GPUs of a cluster."""
+
+    model: str
+    cluster: str
+    gpus: int
+    layout: str
+    step: Shown
+    tokens_per_s: Shown
+    memory: Shown
+    days: Shown | None = None
+    cost: Shown | None = None
+    energy: Shown | None = None
+    """In MWh, of the whole run."""
+    behind: str
+    """How far behind the first of its model, ``first`` of that itself."""
+    tied: bool
+    """Whether it is too close to the first to tell."""
+    meets: bool | None = None
+    """Whether it is within the days and the money that were given."""
+    chance: str = ""
+    """Of that."""
+
+
 class PlanAnswer(Struct, frozen=True, kw_only=True):
     """The layouts of a plan."""
 
@@ -85,6 +109,8 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     sensitivities: tuple[dict[str, Any], ...] = ()
     refused: tuple[dict[str, Any], ...] = ()
     """Cases that have no layout, and why."""
+    cases: tuple[CaseShown, ...] = ()
+    """Of several models, clusters or numbers of GPUs where each stands, the best first."""
     explained: tuple[WhyNotShown, ...] = ()
     assumptions: tuple[NoteShown, ...]
     warnings: tuple[NoteShown, ...]
