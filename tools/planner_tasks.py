@@ -17,7 +17,7 @@ EXAMPLE = {"model": "llama3-70b", "cluster": "h100", "gpus": "512", "seq_length"
 START = {**EXAMPLE, "tp": "8", "pp": "4"}
 """The job that the page begins with."""
 SMALL = {"model": "llama3-8b", "cluster": "h100", "gpus": "64", "seq_length": "8k", "global_batch": "256", "tp": "2"}
-TIGHT = {**EXAMPLE, "gpus": "64", "seq_length": "4k", "global_batch": "64", "tp": "2", "pp": "1"}
+TIGHT = {**EXAMPLE, "tp": "2", "pp": "1"}
 """A job that does not fit into memory."""
 SCRIPT = """#!/bin/bash
 GPUS_PER_NODE=8
@@ -246,7 +246,7 @@ TASKS = (
     Task("fit", "Fit in memory", _state("forecast", TIGHT), _fit),
     Task("clusters", "Choose between two clusters", _state("compare", START), _two_clusters),
     Task("cost", "Cost of 15 T tokens with failures", _state("forecast", START), _cost, "#run"),
-    Task("why_not", "Why not TP 8?", _state("plan", {**SMALL, "gpus": "8", "global_batch": "16"}), _why_not, "#layout"),
+    Task("why_not", "Why not TP 8?", _state("plan", EXAMPLE), _why_not, "#layout"),
     Task("straggler", "Find the straggler", _state("explain", START), _straggler, "#stragglers"),
     Task("paste", "Paste a Megatron script", _state("forecast", START), _paste),
     Task("share", "Share a link", _state("forecast", START), _share),

@@ -129,6 +129,15 @@ def test_what_is_not_given_shows_in_the_form_without_the_view_forecast(show):
     assert page.locator(".failure").count() == 0
 
 
+def test_no_model_and_a_model_that_is_not_known_say_what_to_do(show):
+    page = compared(show(state({"model": ""}, {"model": "no-such-model"})), 2)
+    steps = page.locator(STEPS).all_inner_texts()
+    assert steps[0] == "Choose a model"
+    assert "no-such-model" in steps[1]
+    assert len(steps[1]) < 120
+    page.locator("#field-model-wrong", has_text="choose one").wait_for()
+
+
 def test_the_slider_asks_and_the_curve_grows(show):
     page = compared(show(state({})), 1)
     readout = page.locator("#scaling tbody td").first

@@ -201,6 +201,12 @@ def test_what_cannot_be_says_why_and_how_to_get_on(show):
     assert "no-such-model" in page.locator(".plan-head .failure").inner_text()
 
 
+def test_no_model_says_what_to_do(show):
+    page = show(state_of("plan", {"gpus": "8"}))
+    page.get_by_role("button", name="Choose a model").click()
+    assert page.evaluate("() => document.activeElement.id") == "field-model"
+
+
 def test_stop_stops_and_the_server_goes_on(show):
     page = show(state_of("plan", LARGE))
     page.get_by_role("button", name="Stop").click()

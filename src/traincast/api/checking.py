@@ -89,20 +89,16 @@ def check(
     ('slower', 4)
     """
     (said,) = sorted_out(words, JOB_WORDS)
-    over, study = draft_of_words(said), Study()
-    read = _read(logs)
-    own = job is None and over.model is None
-    base = _forecast(
-        _job_of(read[0].log) if own else job, over, cluster, study, like=like, strict=strict, recipe=recipe
-    )
     if baseline_job is not None and baseline is None:
         raise ConfigError("is of a baseline; give its logs, too", "baseline_job")
-    good_read = [] if baseline is None else _read(baseline)
-    before = base
-    if baseline_job is not None:
-        before = _forecast(baseline_job, over, cluster, study)
-    elif good_read and own and not _same_job(read[0].log, good_read[0].log):
-        before = _forecast(_job_of(good_read[0].log), over, cluster, study)
+    read, good_read = _read(logs), [] if baseline is None else _read(baseline)
+    over, study = draft_of_words(said), Study()
+    logs_say = job is None and over.model is None
+    ran = _job_of(read[0].log) if logs_say else job
+    base = forecast_of(ran, over, cluster, study, like=like, strict=strict, recipe=recipe)()
+    if logs_say and baseline_job is None and good_read and not _same_job(read[0].log, good_read[0].log):
+        baseline_job = _job_of(good_read[0].log)
+    before = base if baseline_job is None else forecast_of(baseline_job, over, cluster, study)()
     good = _good(before, good_read) if good_read else None
     known = said_of_job(base.job)
     found = check_run(base, [logged(each.log, known) for each in read], good, _allowed(fail_above), causes=causes)
@@ -144,7 +140,7 @@ def check_change(
     """
     (said,) = sorted_out(words, JOB_WORDS)
     over, study = draft_of_words(said), Study()
-    one, other = (_forecast(each, over, cluster, study) for each in (before, after))
+    one, other = (forecast_of(each, over, cluster, study)() for each in (before, after))
     found = check_between(one, other, _allowed(fail_above))
     return replace(found, inputs=(*one.result.inputs, *other.result.inputs))
 
@@ -190,20 +186,6 @@ def _job_of(log: TrainingLog) -> Draft:
         text = "is a training log that does not list the arguments of its job; give the job (--job FILE, or flags)"
         raise FormatError(text, log.path)
     return draft
-
-
-def _forecast(
-    job: JobLike | Result | None,
-    over: Draft,
-    cluster: StrPath | Cluster | None,
-    study: Study,
-    *,
-    like: str | None = None,
-    strict: bool = False,
-    recipe: str | None = None,
-) -> BaseForecast:
-    """Return the forecast of what a user gave as a job."""
-    return forecast_of(job, over, cluster, study, like=like, strict=strict, recipe=recipe)()
 
 
 def forecast_of(

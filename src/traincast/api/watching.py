@@ -68,9 +68,7 @@ def watch(
     ['level shift']
     """
     said = {"gpus": gpus, "global_batch": global_batch, "seq_length": seq_length}
-    explainer = None
-    if job is not None:
-        explainer = Explainer(forecast_of(job, Draft(), cluster, Study()))
+    explainer = None if job is None else Explainer(forecast_of(job, Draft(), cluster, Study()))
     watching = Watch(str(log), {name: value for name, value in said.items() if value is not None}, explainer)
 
     def tell() -> None:

@@ -11,7 +11,7 @@ const CALM_MS = 350;
 class Compare {
   constructor(root, app) {
     this.app = app;
-    this.problem = el("div", { hidden: true });
+    this.problem = el("div", { class: "first", hidden: true });
     this.changes = new Changes(app);
     this.table = new Table(app);
     this.parts = new Parts();
@@ -53,7 +53,7 @@ class Compare {
     this.parts.show(columns.filter((each) => each.shown));
     for (const part of [this.table, this.parts]) part.wait(false);
     const mine = columns[at];
-    this.app.emit("wrong", mine?.error ?? null);
+    this.app.emit("wrong", scenarios[at].job.model ? mine?.error ?? null : { where: "model", message: "choose one" });
     speak(columns.map((each) => `${each.name}: ${each.shown ? each.shown.step.text : each.error?.message}`).join("; "));
   }
 

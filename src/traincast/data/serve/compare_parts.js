@@ -2,7 +2,7 @@
 
 import { Figure, colour, colourOfPart, colourOfSeries, csv } from "./charts.js";
 import { brief, labelOf } from "./fields.js";
-import { button, card, chip, download, el, put, word } from "./ui.js";
+import { button, card, chip, download, el, inBrief, put, word } from "./ui.js";
 
 const Plot = window.Plot;
 
@@ -69,7 +69,7 @@ export class Table {
 
   steps(columns) {
     return el("tr", { class: "steps" }, el("th", { scope: "row" }, word("step")), columns.map((each) => {
-      if (!each.shown) return el("td", { class: "refused" }, el("strong", { class: "worse" }, each.error?.message ?? "no answer"));
+      if (!each.shown) return el("td", { class: "refused" }, el("strong", { class: "worse" }, each.job.model ? inBrief(each.error?.message ?? "no answer") : "Choose a model"));
       const { step, low, high } = each.shown;
       return el("td", {}, el("strong", {}, step.text), low ? el("small", { class: "hint" }, `${low.text} to ${high.text}`) : null);
     }));

@@ -3,7 +3,7 @@
 import { Combobox } from "./combobox.js";
 import { MAIN, RUN, brief, labelOf, offers } from "./fields.js";
 import { ScenarioBar } from "./scenarios.js";
-import { button, el, put, write } from "./ui.js";
+import { button, el, inBrief, put, write } from "./ui.js";
 
 const CALM_MS = 350; // an error is shown when it lasts: half a number is not a mistake
 const ASSUME_MS = 300; // after a change, where the form itself asks what a forecast takes
@@ -165,8 +165,8 @@ export class Form {
     const job = this.app.job;
     this.scenarios.show(state);
     if (this.job !== job) this.showJob(job);
-    clearTimeout(this.soon);
-    if (state.view !== "forecast" && this.assumedOf !== job && job.model) this.soon = setTimeout(() => this.ask(job), ASSUME_MS);
+    clearTimeout(this.askSoon);
+    if (state.view !== "forecast" && this.assumedOf !== job && job.model) this.askSoon = setTimeout(() => this.ask(job), ASSUME_MS);
   }
 
   /** Ask what a forecast takes where nothing is given: only the view Forecast tells it. */
@@ -203,7 +203,7 @@ export class Form {
   /** Show an error at its field, once it lasts; null takes it away. */
   showWrong(error) {
     clearTimeout(this.soon);
-    const tell = () => { for (const [name, row] of this.rows) row.showWrong(error?.where === name ? error.message.replace(`${name}: `, "") : null); };
+    const tell = () => { for (const [name, row] of this.rows) row.showWrong(error?.where === name ? inBrief(error.message).replace(`${name}: `, "") : null); };
     if (!error) return tell();
     this.soon = setTimeout(tell, CALM_MS);
     return null;

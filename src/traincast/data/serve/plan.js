@@ -8,7 +8,7 @@ import { Layouts, openJob } from "./layouts.js";
 import { MOST_COLOURS, Scatter } from "./scatter.js";
 import { Table } from "./table.js";
 import { Search } from "./search.js";
-import { button, card, el, failure, put, speak, write } from "./ui.js";
+import { button, card, el, empty, failure, put, speak, write } from "./ui.js";
 
 const AXES = { x: "peak_bytes", y: "step_s", colour: "tp" };
 const QUIET_MS = 500; // how long nothing must change before layouts are searched again
@@ -96,7 +96,8 @@ class PlanView {
     const { question } = this;
     this.key = JSON.stringify(question);
     this.asked = question;
-    this.search.begin(question);
+    if (question.job.model || question.plan.models) this.search.begin(question);
+    else this.lacksModel();
   }
 
   started() {
@@ -153,6 +154,15 @@ class PlanView {
     write(this.headline, "No plan");
     this.wrong.hidden = false;
     put(this.wrong, failure(error, limitsOf(this.app.state.plan) ? button("Clear what it is held to", () => this.constraints.clear.click()) : null));
+  }
+
+  lacksModel() {
+    this.search.end();
+    this.started();
+    this.busy(false);
+    write(this.headline, "No model yet");
+    this.wrong.hidden = false;
+    put(this.wrong, empty("Choose a model", "Its layouts are then searched.", button("Choose a model", () => this.app.focusField("model"), { class: "main" })));
   }
 
   cancelled() {

@@ -1,7 +1,7 @@
 // How scenarios scale over GPUs and over sequence length: points are asked for as one moves the slider.
 
 import { Figure, colour, colourOfSeries, csv, logTicks } from "./charts.js";
-import { button, card, chip, download, el, put, write } from "./ui.js";
+import { button, card, chip, download, el, inBrief, put, write } from "./ui.js";
 
 const Plot = window.Plot;
 const FACTORS = [1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16];
@@ -111,7 +111,7 @@ export class Scaling {
   line(scenario, at, point) {
     const cells = point?.figures?.step ? ["step", "tokens_per_s", "mfu", "memory"].map((name) => point.figures[name]?.text) : null;
     return el("tr", {}, el("th", { scope: "row" }, chip(colourOfSeries(at)), scenario.name), cells ? cells.map((text) => el("td", {}, text ?? "–"))
-      : el("td", { colspan: "4", class: "hint" }, point?.error || "…"));
+      : el("td", { colspan: "4", class: "hint" }, inBrief(point?.error || "…")));
   }
 
   describe({ points, shows }) {
@@ -127,7 +127,7 @@ export class Scaling {
     const sorted = [...points].sort((a, b) => a.x - b.x);
     const heights = sorted.map(y).filter((each) => each > 0);
     const round = heights.length ? logTicks(Math.min(...heights), Math.max(...heights)) : [];
-    const ticks = shows === "mfu" || round.length < 2 ? 6 : round;
+    const ticks = heights.length && (shows === "mfu" || round.length < 2) ? 6 : round;
     const every = Math.ceil(this.values.length / Math.max(2, Math.floor(width / 78)));
     return {
       height: 300, marginLeft: 62, marginBottom: 36,

@@ -80,11 +80,17 @@ export function empty(title, what, ...actions) {
   return el("div", { class: "empty" }, el("p", { class: "empty-title" }, title), el("p", {}, what), el("p", { class: "row" }, actions));
 }
 
+const LONG_LIST = /known: (?:[^,;]+, ){12}[^;]*/; // the field itself offers them
+
+/** A message without names by the dozen. */
+export const inBrief = (message) => message.replace(LONG_LIST, "type there to search those that are known");
+
 /** What is wrong, without what to do about it, which is said on a line of its own. */
 export const whatIsWrong = ({ message, hint }) => (hint && message.endsWith(`; ${hint}`) ? message.slice(0, -hint.length - 2) : message);
 
 /** An error as people can use it: what, then each thing to know about it on a line, then what to do. */
-export function failure(error, ...actions) {
+export function failure(said, ...actions) {
+  const error = { ...said, message: inBrief(said.message), hint: inBrief(said.hint ?? "") };
   const [first, ...rest] = whatIsWrong(error).split("; ");
   const [, title, why] = first.match(/^(.+?) \((.+)\)$/) ?? [null, first, null];
   const lines = [why, ...rest, error.where && !error.message.includes(error.where) ? error.where : null, error.hint].filter(Boolean);

@@ -86,6 +86,13 @@ def _counts(value: Value) -> list[int]:
     return [int(each) for each in found]
 
 
+def _days(value: Value) -> Value:
+    found = typed("days", value)
+    if isinstance(found, str):
+        raise ConfigError(f"is {found!r}; it must be a number", "days")
+    return found
+
+
 def _prices(value: Value) -> Any:  # noqa: ANN401
     """Return ``h100=2.5,b200=4`` as the price of each cluster, and a number as that of all."""
     if "=" not in str(value):
@@ -118,7 +125,7 @@ def _fixed(value: Value) -> dict[str, Any]:
 
 _WORDS: Mapping[str, Callable[[Value], Any]] = {
     **{"fix": _fixed, "models": _listed, "clusters": _listed},
-    **{"gpus": _counts, "gpu_hour_price": _prices},
+    **{"gpus": _counts, "gpu_hour_price": _prices, "days": _days},
 }
 """Words of a plan that have a form of their own."""
 
