@@ -95,7 +95,7 @@ class _Task(Struct, frozen=True):
 
     def simulator(self) -> Simulator:
         """Return what simulates layouts of it."""
-        return Simulator(self.request, self.screen.setting, Study())
+        return Simulator(self.request, self.screen.setting, Study(self.screen.common.networks))
 
 
 def _alongside(task: _Task, own: Crew, *, lists: bool) -> dict[str, Screened | None]:

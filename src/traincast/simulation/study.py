@@ -76,9 +76,9 @@ class Study:
     True
     """
 
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.networks = NetworkAnswers()
+    def __init__(self, networks: NetworkAnswers | None = None) -> None:
+        """Begin with nothing, or with what is known of networks."""
+        self.networks = networks or NetworkAnswers()
         """What is known of the links that groups share."""
         self._workloads: _Latest[Workload] = _Latest(_WORKLOADS)
         self._memories: _Latest[Any] = _Latest(_MEMORIES)

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from traincast.errors import ConfigError, InfeasibleError
+from traincast.estimate.contention import NetworkAnswers
 from traincast.estimate.factors import host_class, transfer_classes, with_factors
 from traincast.estimate.measured import in_pass
 from traincast.estimate.offload import rate_of
@@ -88,8 +89,10 @@ class SpaceTables(Struct):
     """Times of operators, the same for all ways of execution: their types are part of a call."""
     flights: Flights = field(default_factory=Flights)
     """What pipelines have in flight."""
+    networks: NetworkAnswers = field(default_factory=NetworkAnswers)
+    """What is known of the links that groups share; simulations of layouts ask the same."""
     places: Places | None = None
-    """Where groups sit, and what links they share."""
+    """Where groups sit."""
     links: dict[tuple[object, ...], dict[Parallel, Links]] = field(default_factory=dict)
     """Communications of layouts, by ranks on a node and what decides their times."""
 
@@ -99,7 +102,7 @@ class FamilyTables:
 
     def __init__(self, space: Space, setting: Setting, family: LayoutFamily, common: SpaceTables) -> None:
         self.space, self.setting, self.family, self.common = space, setting, family, common
-        self.places = common.places = common.places or Places(setting.network)
+        self.places = common.places = common.places or Places(setting.network, answers=common.networks)
         self.job = self._job(family.members[min(family.members)][0].degrees, usual_schedule(), 1)
         factors = factors_of(self.job, setting)
         self.job = with_factors(self.job, factors)

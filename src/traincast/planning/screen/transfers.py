@@ -50,8 +50,9 @@ class Places(Struct):
     network: str = "auto"
     sharp: Group | None = None
     """Kind whose collectives the switches reduce."""
+    answers: NetworkAnswers = field(default_factory=NetworkAnswers)
+    """What is known of the links that groups share."""
     _known: dict[tuple[object, ...], GroupSites] = field(default_factory=dict)
-    _networks: NetworkAnswers = field(default_factory=NetworkAnswers)
 
     def site(self, kind: Group, parallel: Parallel, cluster: Cluster, *, exchanges: bool) -> GroupSites:
         """Return where the groups of a kind sit; `exchanges` says whether they do all-to-alls."""
@@ -63,7 +64,7 @@ class Places(Struct):
     def _place(self, kind: Group, parallel: Parallel, cluster: Cluster, exchanges: bool) -> GroupSites:
         tables = rank_groups(parallel, {kind})
         exchanging = frozenset({kind} if exchanges else ())
-        seen = SharedNetwork(cluster, tables, exchanging, self.network, answers=self._networks).of_kind(kind).cluster
+        seen = SharedNetwork(cluster, tables, exchanging, self.network, answers=self.answers).of_kind(kind).cluster
         if kind is self.sharp and cluster.inter.kind == "infiniband":
             seen = replace(seen, in_network_reduction=True)
         return GroupSites(_placements(tables[kind], cluster.ranks_per_node), seen)

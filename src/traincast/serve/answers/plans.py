@@ -87,7 +87,7 @@ def _counts(value: Value) -> list[int]:
 
 
 def _days(value: Value) -> Value:
-    found = typed("days", value)
+    found: Value = typed("days", value)
     if isinstance(found, str):
         raise ConfigError(f"is {found!r}; it must be a number", "days")
     return found
