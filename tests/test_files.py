@@ -162,13 +162,17 @@ PAST_THE_GUARD = re.compile(
 )
 
 
+UNGUARDED = {"files.py", "shipped.py", "serve/memory.py", "serve/answers/bench.py"}
+"""What the guard is, what is shipped, what the system says, and what workers of the planner keep for each other."""
+
+
 def test_no_module_opens_a_file_past_the_guard():
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         # Writing is another matter, and what is shipped or said by the system (/proc) needs no guard.
         past = PAST_THE_GUARD.search(text) or (".read_text(" in text and not SHIPPED.search(text))
-        if past and path not in (SOURCE / "files.py", SOURCE / "shipped.py", SOURCE / "serve/bench.py"):
+        if past and str(path.relative_to(SOURCE)) not in UNGUARDED:
             found.append(str(path.relative_to(SOURCE)))
     assert not found
 

@@ -217,7 +217,7 @@ COMMANDS["plan"] = (
         "--headroom",
         "--top",
     ),
-    *("--explain", "--from", "--goodput", *RUN),
+    *("--explain", "--from", "--goodput", "--workers", *RUN),
     *("--tokens-per-parameter", "--days", "--budget", "--rank-by"),
 }
 for name in COMMANDS.keys() - {"schema", "completion", "man"}:

@@ -293,4 +293,4 @@ def test_one_module_writes_to_the_terminal():
     # What times a job's operators is written out as a script, too, for a machine without traincast.
     # A worker of the planner speaks to its server over standard output.
     # A sweep in Python shows how far it is where it is asked to.
-    assert found == {"cli/terminal.py", "measuring/run.py", "api/sweep.py", "serve/worker.py"}
+    assert found == {"cli/terminal.py", "measuring/run.py", "api/sweep.py", "serve/answers/worker.py"}
