@@ -269,18 +269,19 @@ class FamilyTables:
         vocab = -(-self.job.model.vocab // (multiple * columns["tp"])) * multiple * columns["tp"]
         share = rank_share(self.job, self.family.cluster.ranks_per_node)
         gathered_bytes = self.job.sharding.param_gather_bytes if gathers else 0
+        dispatch = self._dispatch(share.execution.dispatch, keys)
         share = replace(
             share,
             vocab=vocab,
             sequences=replace(share.sequences, count=columns["micro_batch"], packed_work=columns["packed_work"]),
-            execution=replace(share.execution, gathered_weight_bytes=gathered_bytes, dispatch=self._dispatch(keys)),
+            execution=replace(share.execution, gathered_weight_bytes=gathered_bytes, dispatch=dispatch),
             **{name: of for name, of in columns.items() if name in Share.__struct_fields__},
         )
         return CostTable(share, len(keys), self.operators)
 
-    def _dispatch(self, keys: Sequence[ShareKey]) -> Dispatch:
+    def _dispatch(self, dispatch: Dispatch, keys: Sequence[ShareKey]) -> Dispatch:
         """Return how tokens get to their experts: what the busiest ranks take of them differs among shares."""
-        dispatch, request = self.job.experts.dispatch, self.space.request
+        request = self.space.request
         if not spreads_tokens(request):
             return dispatch
         tokens = (tokens_exchanged(request, key.tp, key.cp, key.ep, key.etp, key.micro_batch) for key in keys)
