@@ -39,7 +39,7 @@ MONEY = (
     r"gpu[-_]hour[-_]price"
     r"|^src/traincast/(sweeps/|analysis/summary|job/training_run|data/(quantities|job/)|api/planning)"
     r"|^src/traincast/(cli/(cases|options|plan|sweep)|report/terminal/training_run)|^\w+ --help: .*(price|PRICE)"
-    r"|^docs/(sweep|results|plan|predict|glossary)\.md.*\bprices?\b|^src/traincast/data/serve/glossary\.csv",
+    r"|^docs/(sweep|results|plan|predict|glossary)\.md.*\bprices?\b|^src/traincast/(data/serve/(glossary\.csv|constraints\.js)|serve/answers/plans)",
     "money: what a GPU costs for an hour",
 )
 WORDS = (
