@@ -152,19 +152,24 @@ def _returned(link: Connection) -> Any:  # noqa: ANN401
 
 def _run(own: Crew, ends: Sequence[Connection], others: Callable[[Crew], object]) -> None:
     """Do a copy's work, and return it; that there is none is told by the end of the link."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the first process ends its copies
+    leave_with_parent()
     for each in ends:
         if each is not own._links[0]:
             each.close()
-    Thread(target=_leave_with_parent, daemon=True).start()
     try:
         own._links[0].send(Context().run(others, own))
     except BaseException:
-        os._exit(1)
+        os._exit(1)  # the first process does it alone, and meets what is wrong itself
 
 
-def _leave_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def leave_with_parent() -> None:
+    """End this process when the one that began it is gone, however it went; Ctrl-C is for that one alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=watch, daemon=True).start()

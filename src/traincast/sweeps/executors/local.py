@@ -9,10 +9,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from threading import Thread
 from types import ModuleType
 
-from traincast.crew import cores
+from traincast.crew import cores, leave_with_parent
 from traincast.errors import ConfigError
 from traincast.sweeps.executors import EXECUTORS, Work, WorkerLostError
 from traincast.sweeps.rows import Row
@@ -67,7 +66,7 @@ class LocalPool:
     def _made(self) -> ProcessPoolExecutor:
         _start_tracker()
         context = multiprocessing.get_context(_METHOD)
-        return ProcessPoolExecutor(self.workers, mp_context=context, initializer=_leave_with_parent)
+        return ProcessPoolExecutor(self.workers, mp_context=context, initializer=leave_with_parent)
 
 
 def _start_tracker() -> None:
@@ -109,19 +108,6 @@ def _no_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _leave_with_parent() -> None:
-    """End this worker when the process that began it is gone, however it went; Ctrl-C is for that one alone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
 
 
 @EXECUTORS.register("local")
