@@ -16,7 +16,7 @@ from mmap import mmap
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Lock
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -78,6 +78,24 @@ class Crew:
                 told(others[number])
         found |= others
         return [found[number] for number in range(len(pieces))]
+
+    def of_first(self, value: T | None = None) -> T:
+        """Return a value that the first process has and hands to the others, where it is not said.
+
+        Raises
+        ------
+        LostError
+            If another process ended.
+        """
+        try:
+            if not self.is_first:
+                received: T = self._links[0].recv()
+                return received
+            for link in self._links:
+                link.send(value)
+        except (EOFError, OSError) as error:
+            raise LostError from error
+        return cast("T", value)
 
     def _taken(self, count: int) -> Iterator[int]:
         """Yield the numbers of the pieces that this process is to do, each one when it is free for it."""

@@ -162,7 +162,7 @@ def _planned(
     if many["rank_by"] is not None:
         raise click.UsageError("--rank-by orders several cases; give more of --model, --cluster or --gpus")
     with progress("planning", quiet=quiet):
-        return api.plan(draft, engine="auto", **options)
+        return api.plan(draft, engine="auto", advise=True, **options)
 
 
 def _fixed(said: Sequence[str]) -> Mapping[str, tuple[Any, ...]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from traincast.analysis.summary import TrainingRun
+from traincast.analysis.summary import Advice, TrainingRun
 from traincast.diagnostics import Note
 from traincast.job.levels import BEST
 from traincast.job.request import JobRequest
@@ -160,6 +160,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The job that one has, where the plan begins with one, and what changes of it save."""
     sensitivities: tuple[Sensitivity, ...] = ()
     """What better hardware would do for the layout to run, the most saving first."""
+    advice: tuple[Advice, ...] | None = None
+    """What else to change of the layout to run, in order; None: `traincast.planning.advice.advice_of_plan` tells."""
     asked: Asked
     assumptions: tuple[Note, ...]
     warnings: tuple[Note, ...]

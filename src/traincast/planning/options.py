@@ -59,6 +59,8 @@ class PlanOptions(RunTerms, frozen=True, kw_only=True):
     """Whether to look for what would do where nothing fits, which takes as long again."""
     explain: tuple[Mapping[str, Any], ...] = ()
     """Fields of layouts of which is asked why they are not the best."""
+    advise: bool = False
+    """Whether the plan has its advice, which is worked out when it is asked for otherwise."""
 
 
 def price_on(gpu_hour_price: float | Mapping[str, float] | None, cluster: str) -> float | None:
@@ -83,6 +85,8 @@ class PlanKeywords(TypedDict, total=False):
     """Layouts that are returned; 10 by default."""
     explain: Sequence[Mapping[str, Any]]
     """Layouts of which is asked why they are not the best: ``({"tp": 4, "pp": 8},)``."""
+    advise: bool
+    """Whether what else to change is worked out with the plan, by all workers; else when it is asked for."""
     tokens: float | str | None
     """Tokens of the whole run, such as ``15T``: days, GPU-hours, cost, energy and emissions of it are told."""
     tokens_per_parameter: float | None
@@ -108,7 +112,7 @@ def plan_options(cluster: str, said: PlanKeywords) -> tuple[PlanOptions, tuple[N
     given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
     fix, most, explain = given.pop("fix", {}), given.pop("most", {}), tuple(given.pop("explain", ()))
     space, headroom, top = given.pop("space", "default"), given.pop("headroom", None), given.pop("top", 10)
-    allow_offload = bool(given.pop("allow_offload", False))
+    allow_offload, advise = (bool(given.pop(name, False)) for name in ("allow_offload", "advise"))
     if space not in SPACES:
         raise ConfigError(f"is {space!r}; {known_names(space, SPACES)}", "space")
     asked = [(each, AXES, "explain") for one in explain for each in one]
@@ -133,6 +137,7 @@ def plan_options(cluster: str, said: PlanKeywords) -> tuple[PlanOptions, tuple[N
         most={name: _checked(name, value, "most") for name, value in most.items()},
         headroom=headroom,
         top=top,
+        advise=advise,
         explain=tuple({name: _one(name, value) for name, value in one.items()} for one in explain),
         **({"tokens": TERA, **given} if given else {}),
     )

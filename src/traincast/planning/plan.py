@@ -1,14 +1,13 @@
 """Plan a run: screen the space of layouts, simulate the best ones, and choose."""
 
-from collections import ChainMap
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traincast.analysis.summary import TrainingRun
+from traincast.analysis.summary import Advice, TrainingRun
 from traincast.analysis.training_run import training_run
 from traincast.crew import Crew, LostError, crew
 from traincast.diagnostics import Note
@@ -20,6 +19,7 @@ from traincast.job.frameworks import Framework, framework_of_year, load_framewor
 from traincast.job.job import Job
 from traincast.job.levels import BEST, LEVELS
 from traincast.job.request import JobRequest
+from traincast.planning.advice import advice_of_layout
 from traincast.planning.answer import Asked, Choice, LayoutToRun, Plan, WhyNot
 from traincast.planning.changes import start_of
 from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
@@ -31,7 +31,7 @@ from traincast.planning.pareto import pareto
 from traincast.planning.remedies import nothing_divides, nothing_fits
 from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.screen import Screen, Screened
-from traincast.planning.sensitivity import sensitivities
+from traincast.planning.sensitivity import Sensitivity, sensitivities
 from traincast.planning.simulator import Simulator
 from traincast.planning.space import Space
 from traincast.planning.tuning import Effort, Switched, reached, settled, tuned_further, with_effort
@@ -93,20 +93,37 @@ class _Task(Struct, frozen=True):
         space = _space(request, setting, options, level)
         return cls(request, options, level, usable, Screen(space, setting, _limit_bytes(usable, space, options)))
 
+    @property
+    def other_levels(self) -> list[str]:
+        """Levels of effort in addition to the one that is planned."""
+        return [each for each in LEVELS if each != self.level]
+
     def simulator(self) -> Simulator:
         """Return what simulates layouts of it."""
         return Simulator(self.request, self.screen.setting, Study(self.screen.common.networks))
 
 
-def _alongside(task: _Task, own: Crew, *, lists: bool) -> dict[str, Screened | None]:
-    """Return the best layouts with less effort: a copy's work, while this process simulates the best of all."""
-    screened = task.screen.run(crew=own, lists=lists)
-    levels = _other_levels(task)[own.place - 1 :: own.count - 1]
-    return {each: with_effort(task.screen, screened, each) for each in levels}
+def _alongside(task: _Task, own: Crew, *, lists: bool) -> list[Effort]:
+    """Do a copy's share, and return what less effort reaches, worked out while the first simulates the best of all."""
+    screened, simulate = task.screen.run(crew=own, lists=lists), task.simulator()
+    levels = task.other_levels[own.place - 1 :: own.count - 1]
+    efforts = [_effort(task, screened, each, simulate) for each in levels]
+    own.each(_around(task, own.of_first(), simulate))
+    return efforts
 
 
-def _other_levels(task: _Task) -> list[str]:
-    return [each for each in LEVELS if each != task.level]
+def _effort(task: _Task, screened: Screened, level: str, simulate: Simulator) -> Effort:
+    return reached(task.screen, with_effort(task.screen, screened, level), level, simulate)
+
+
+def _around(
+    task: _Task, best: tuple[Layout, float], simulate: Simulator
+) -> list[Callable[[], Sensitivity | tuple[Advice, ...]]]:
+    """Return the pieces that say what would be better than the layout to run and its step: advice, better hardware."""
+    (layout, step_s), setting, study = best, simulate.setting, simulate.study
+    advice = partial(advice_of_layout, task.request, layout, setting, study)
+    better = sensitivities(task.request, layout, setting, step_s, study)
+    return [*([advice] if task.options.advise else []), *better]
 
 
 def _made(
@@ -114,20 +131,25 @@ def _made(
     had: Job | None,
     estimated: Estimated | None,
     own: Crew,
-    others: Callable[[], list[dict[str, Screened | None]]],
+    others: Callable[[], list[list[Effort]]],
 ) -> Plan:
-    """Return the plan; the others of a crew look for the best layouts with less effort meanwhile."""
+    """Return the plan; the others of a crew find out what less effort reaches meanwhile."""
     request, options, screen = task.request, task.options, task.screen
     space, setting = screen.space, screen.setting
     simulate = task.simulator()
     screened = _screened(screen, estimated, own, simulate, remedies=options.remedies)
     finalists, choices, switches = _decided(task, screened, simulate)
     best = choices[0]
+    told = own.of_first((best.layout, best.step_s))
     before = None if had is None else forecast_step(had, simulate.setting, allow_oom=True, study=simulate.study)
     mean, largest = disagreement(finalists)
     explained = tuple(explain(screen, each, best.to_run, simulate) for each in options.explain)
     start = None if had is None or before is None else start_of(screen, had, before, task.usable_bytes, simulate)
-    efforts = _efforts(task, screened, simulate, ChainMap(*others()))
+    around = own.each(_around(task, told, simulate))
+    better = [each for each in around if isinstance(each, Sensitivity)]
+    efforts = [each for found in others() for each in found] or [
+        _effort(task, screened, each, simulate) for each in task.other_levels
+    ]
     efforts.append(Effort(level=task.level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes))
     return Plan(
         model=request.model.name,
@@ -152,7 +174,8 @@ def _made(
         estimated=_estimates(screened),
         explained=explained,
         start=start,
-        sensitivities=sensitivities(request, best.layout, simulate.setting, best.step_s, simulate.study),
+        sensitivities=tuple(sorted(better, key=lambda each: -each.saving_s)),
+        advice=next((each for each in around if not isinstance(each, Sensitivity)), None),
         asked=Asked(request=request, model=request.model.name, cluster=setting.cluster.name),
         assumptions=tuple(_assumptions(request, space, task.usable_bytes, screen.limit_bytes)),
         warnings=(),
@@ -214,16 +237,6 @@ def _estimates(screened: Screened) -> tuple[Estimate, ...]:
         Estimate(layout=layout, step_s=step_s, peak_bytes=peak_bytes)
         for layout, step_s, peak_bytes in zip(screened.layouts, screened.step_s, screened.peak_bytes, strict=True)
     )
-
-
-def _efforts(
-    task: _Task, screened: Screened, simulate: Simulate, tried: MutableMapping[str, Screened | None]
-) -> list[Effort]:
-    """Return what the other levels of effort reach; what copies have tried need not be tried."""
-    for level in _other_levels(task):
-        if level not in tried:
-            tried[level] = with_effort(task.screen, screened, level)
-    return [reached(task.screen, tried[level], level, simulate) for level in _other_levels(task)]
 
 
 def _with_first(layout: Layout, choices: Sequence[Choice]) -> tuple[Choice, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from traincast import __version__
 from traincast.errors import FormatError
@@ -78,7 +78,7 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
 
     lists = {name: list(map(_choice, getattr(plan, name))) for name in ("best", "pareto")}
     if not isinstance(plan, Plan):
-        each_one = [{**plan_to_dict(one), "advice": []} for one in plan.plans]
+        each_one = [plan_to_dict(replace(one, advice=())) for one in plan.plans]
         own = (*lists, *_OF_SEVERAL)
         joined = {name: _joined(name, [one[name] for one in each_one]) for name in each_one[0] if name not in own}
         of_several = {**_fields(plan, ("rank_by", "goal")), "ranked": plan.places}
