@@ -21,18 +21,25 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 
-class _Counter:
-    """Numbers from 0 on, of which copies of a process take each one once; kept in memory that has no file."""
+class _Todo:
+    """The pieces of a list that nobody has taken, in memory that copies of a process share and that has no file."""
 
     def __init__(self, lock: Lock) -> None:
-        self._lock, self._next = lock, memoryview(mmap(-1, 8)).cast("q")
+        self._lock, self._of = lock, memoryview(mmap(-1, 24)).cast("q")
 
-    def below(self, end: int) -> int | None:
-        """Take the next number; None where it is not below `end`, and is left."""
+    def take(self, which: int, count: int, *, first: bool) -> int | None:
+        """Take the first or the last piece of a list of so many; None where none is left.
+
+        Lists are numbered from 1 on, and nobody begins one before all have ended the one before.
+        """
         with self._lock:
-            number = self._next[0]
-            self._next[0] += number < end
-        return number if number < end else None
+            if self._of[0] != which:
+                self._of[0], self._of[1], self._of[2] = which, 0, count
+            begin, end = self._of[1], self._of[2]
+            if begin == end:
+                return None
+            self._of[1], self._of[2] = (begin + 1, end) if first else (begin, end - 1)
+        return begin if first else end - 1
 
 
 class LostError(Exception):
@@ -43,14 +50,14 @@ class Crew:
     """A process among those that share work; one that is alone does all of it."""
 
     def __init__(
-        self, place: int = 0, count: int = 1, links: Sequence[Connection] = (), begun: _Counter | None = None
+        self, place: int = 0, count: int = 1, links: Sequence[Connection] = (), todo: _Todo | None = None
     ) -> None:
-        """Take the place among so many, the links to the others (of the first) or to the first, and a counter."""
+        """Take the place among so many, the links to the others (of the first) or to the first, and what is to do."""
         self.place, self.count = place, count
         self._links = links
-        self._begun = begun
-        self._before = 0
-        """Pieces of all lists before this one."""
+        self._todo = todo
+        self._lists = 0
+        """That were begun."""
 
     @property
     def is_first(self) -> bool:
@@ -98,14 +105,16 @@ class Crew:
         return cast("T", value)
 
     def _taken(self, count: int) -> Iterator[int]:
-        """Yield the numbers of the pieces that this process is to do, each one when it is free for it."""
-        if self._begun is None:
+        """Yield the numbers of the pieces that this process is to do, each one when it is free for it.
+
+        The first process begins with the first, the others with the last: neighbours have work in common.
+        """
+        if self._todo is None:
             yield from range(count)
             return
-        end = self._before + count
-        while (number := self._begun.below(end)) is not None:
-            yield number - self._before
-        self._before = end
+        self._lists += 1
+        while (number := self._todo.take(self._lists, count, first=self.is_first)) is not None:
+            yield number
 
     def _exchanged(self, mine: dict[int, T]) -> dict[int, T]:
         """Return what the others found."""
@@ -138,10 +147,10 @@ def crew(count: int, others: Callable[[Crew], T]) -> Iterator[tuple[Crew, Callab
         yield Crew(), list
         return
     fork = multiprocessing.get_context("fork")
-    begun, pipes = _Counter(fork.Lock()), [fork.Pipe() for _ in range(count - 1)]
+    todo, pipes = _Todo(fork.Lock()), [fork.Pipe() for _ in range(count - 1)]
     ends = [end for pipe in pipes for end in pipe]
     copies = [
-        fork.Process(target=_run, args=(Crew(place, count, (far,), begun), ends, others), daemon=True)
+        fork.Process(target=_run, args=(Crew(place, count, (far,), todo), ends, others), daemon=True)
         for place, (_, far) in enumerate(pipes, 1)
     ]
     try:
@@ -153,7 +162,7 @@ def crew(count: int, others: Callable[[Crew], T]) -> Iterator[tuple[Crew, Callab
         for _, far in pipes:
             far.close()
         near = [each for each, _ in pipes]
-        yield Crew(0, count, near, begun), lambda: list(map(_returned, near))
+        yield Crew(0, count, near, todo), lambda: list(map(_returned, near))
     finally:
         for each in copies:
             if each.pid is not None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from traincast.crew import Crew
 from traincast.errors import TraincastError
 from traincast.estimate.memory import stage_memory, usable_bytes
 from traincast.hardware.clusters import load_cluster
@@ -19,7 +18,7 @@ from traincast.job.resolve import resolve_job
 from traincast.job.switches import SWITCHES, allowed
 from traincast.lowering.plans import plan_of_job
 from traincast.model.load import load_model
-from traincast.planning.screen.bounds import SLACK, blocks_of, bounds
+from traincast.planning.screen.bounds import SLACK, blocks_of, bounds_of, least_of_all
 from traincast.planning.screen.screen import Screen
 from traincast.planning.space import Space
 from traincast.planning.tuning import key_of
@@ -129,7 +128,7 @@ def test_some_layouts_are_worked_out_until_none_may_be_faster(screen, layouts):
 
 def test_no_choice_is_faster_than_the_bound(screen):
     families = screen.families
-    least = bounds(screen._ideal(each.family for each in families), Crew())
+    least = least_of_all(each() for each in bounds_of(screen._ideal(each.family for each in families)))
     seen = 0
     for family in families:
         for block in chain(*blocks_of([family])):

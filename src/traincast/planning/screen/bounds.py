@@ -47,10 +47,11 @@ def work_out(
     choices = list(dict.fromkeys(_choice(family.family.variant) for family in every))
     usual = [_choice(family.family.variant) for family in every if is_usual(family.family.variant)] or choices
     chosen = [family for family in every if _choice(family.family.variant) == usual[0]]
-    frontier.work_out(blocks_of(chosen), crew)
     if len(choices) == 1:
+        frontier.work_out(blocks_of(chosen), crew)
         return
-    bound = bounds(ideal(family.family for family in every), crew)
+    bounds = bounds_of(ideal(family.family for family in every))
+    bound = least_of_all(frontier.work_out_with(blocks_of(chosen), bounds, crew)[1])
     main, rest = _first_of_choices(every), [family for family in every if family not in chosen]
     best = frontier.fastest_variant
     first = [family for family in rest if family in main]
@@ -85,11 +86,16 @@ def _work_out_promising(
     return fits
 
 
-def bounds(families: Iterable[FamilyBlocks], crew: Crew) -> Mapping[Key, float]:
-    """Return the least step of every layout of families with ideal software, whatever the memory that it needs."""
+def bounds_of(families: Iterable[FamilyBlocks]) -> list[Callable[[], Mapping[Key, float]]]:
+    """Return what works out the least step of every layout of families, whatever the memory that it needs."""
+    return [partial(_least_s, each) for each in blocks_of(families)]
+
+
+def least_of_all(bounds: Iterable[Mapping[Key, float]]) -> Mapping[Key, float]:
+    """Return the least step of every layout of several families."""
     found: dict[Key, float] = {}
-    for of in crew.each([partial(_least_s, each) for each in blocks_of(families)]):
-        for key, step_s in of.items():
+    for each in bounds:
+        for key, step_s in each.items():
             found[key] = min(step_s, found.get(key, math.inf))
     return found
 

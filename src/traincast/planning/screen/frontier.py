@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -17,6 +17,8 @@ from traincast.planning.layout import Estimate, Layout
 from traincast.planning.options import Variant
 from traincast.planning.screen.block import BlockPart, LayoutBlock
 from traincast.workload.ops import FloatArray, IntArray
+
+Other = TypeVar("Other")
 
 
 class _Kept(Struct, frozen=True):
@@ -71,14 +73,26 @@ class Frontier:
 
     def work_out(self, parts: Iterable[Iterable[LayoutBlock]], crew: Crew) -> list["Frontier"]:
         """Work blocks out part by part, those of a crew together, and keep what is better; return what each has."""
-        found = crew.each([partial(self.better_of, each) for each in parts], self.told)
+        return self.work_out_with(parts, (), crew)[0]
+
+    def work_out_with(
+        self, parts: Iterable[Iterable[LayoutBlock]], others: Iterable[Callable[[], Other]], crew: Crew
+    ) -> tuple[list["Frontier"], list[Other]]:
+        """Do the same with other pieces of work next to it, and return what these find, too."""
+        pieces = [partial(self.better_of, each) for each in parts]
+        both: list[Any] = crew.each([*pieces, *others], self._tell)
+        found: list[Frontier] = both[: len(pieces)]
         for each in found:
             self.evaluated += each.evaluated
             self.feasible += each.feasible
             self._found += each._found
             self._fresh += len(each._found)
         self._tidy()
-        return found
+        return found, both[len(pieces) :]
+
+    def _tell(self, found: object) -> None:
+        if self.told is not None and isinstance(found, Frontier):
+            self.told(found)
 
     def add(self, block: LayoutBlock) -> None:
         """Work a block out and keep what is better than what is there."""
