@@ -16,7 +16,7 @@ from mmap import mmap
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Lock
 from threading import Thread
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
@@ -137,14 +137,13 @@ def cores() -> int:
 
 
 @contextmanager
-def crew(count: int, others: Callable[[Crew], T]) -> Iterator[tuple[Crew, Callable[[], list[T]]]]:
+def crew(count: int, others: Callable[[Crew], None]) -> Iterator[Crew]:
     """Let copies of this process, `count` with itself, run `others` while it runs the body, and share pieces.
 
-    Yields the place of this process and a function that waits for what the copies return, one each. Where a process
-    cannot be copied it is alone.
+    Yields the place of this process. Where a process cannot be copied it is alone.
     """
     if count < 2 or not hasattr(os, "fork"):
-        yield Crew(), list
+        yield Crew()
         return
     fork = multiprocessing.get_context("fork")
     todo, pipes = _Todo(fork.Lock()), [fork.Pipe() for _ in range(count - 1)]
@@ -162,7 +161,7 @@ def crew(count: int, others: Callable[[Crew], T]) -> Iterator[tuple[Crew, Callab
         for _, far in pipes:
             far.close()
         near = [each for each, _ in pipes]
-        yield Crew(0, count, near, todo), lambda: list(map(_returned, near))
+        yield Crew(0, count, near, todo)
     finally:
         for each in copies:
             if each.pid is not None:
@@ -170,21 +169,14 @@ def crew(count: int, others: Callable[[Crew], T]) -> Iterator[tuple[Crew, Callab
                 each.join()
 
 
-def _returned(link: Connection) -> Any:  # noqa: ANN401
-    try:
-        return link.recv()
-    except (EOFError, OSError) as error:
-        raise LostError from error
-
-
-def _run(own: Crew, ends: Sequence[Connection], others: Callable[[Crew], object]) -> None:
-    """Do a copy's work, and return it; that there is none is told by the end of the link."""
+def _run(own: Crew, ends: Sequence[Connection], others: Callable[[Crew], None]) -> None:
+    """Do a copy's work; that it ended before that is told by the end of the link."""
     leave_with_parent()
     for each in ends:
         if each is not own._links[0]:
             each.close()
     try:
-        own._links[0].send(Context().run(others, own))
+        Context().run(others, own)
     except BaseException:
         os._exit(1)  # the first process does it alone, and meets what is wrong itself
 

@@ -68,10 +68,10 @@ def plan(
     with suppress(InfeasibleError):  # said where the space is worked out
         _ = task.screen.families  # once, before there are copies
     try:
-        with crew(workers, partial(_alongside, task, lists=estimated is not None)) as (own, others):
-            return _made(task, had, estimated, own, others)
+        with crew(workers, partial(_alongside, task, lists=estimated is not None)) as own:
+            return _made(task, had, estimated, own)
     except LostError:
-        return _made(task, had, estimated, Crew(), list)
+        return _made(task, had, estimated, Crew())
 
 
 class _Task(Struct, frozen=True):
@@ -103,27 +103,42 @@ class _Task(Struct, frozen=True):
         return Simulator(self.request, self.screen.setting, Study(self.screen.common.networks))
 
 
-def _alongside(task: _Task, own: Crew, *, lists: bool) -> list[Effort]:
-    """Do a copy's share, and return what less effort reaches, worked out while the first simulates the best of all."""
-    screened, simulate = task.screen.run(crew=own, lists=lists), task.simulator()
-    levels = task.other_levels[own.place - 1 :: own.count - 1]
-    efforts = [_effort(task, screened, each, simulate) for each in levels]
-    own.each(_around(task, own.of_first(), simulate))
-    return efforts
+def _alongside(task: _Task, own: Crew, *, lists: bool) -> None:
+    """Do a copy's share: what less effort would take, while the first simulates the best, and what is around that."""
+    screened = task.screen.run(crew=own, lists=lists)
+    tried = own.each(_with_less(task, screened))
+    own.each(_around(task, own.of_first(), tried, task.simulator()))
 
 
-def _effort(task: _Task, screened: Screened, level: str, simulate: Simulator) -> Effort:
-    return reached(task.screen, with_effort(task.screen, screened, level), level, simulate)
+def _with_less(task: _Task, screened: Screened) -> list[Callable[[], Screened | None]]:
+    """Return the pieces that find the best layouts with other levels of effort."""
+    return [partial(with_effort, task.screen, screened, each) for each in task.other_levels]
+
+
+class _Advised(Struct, frozen=True):
+    """What else to change of the layout to run."""
+
+    advice: tuple[Advice, ...]
 
 
 def _around(
-    task: _Task, best: tuple[Layout, float], simulate: Simulator
-) -> list[Callable[[], Sensitivity | tuple[Advice, ...]]]:
-    """Return the pieces that say what would be better than the layout to run and its step: advice, better hardware."""
+    task: _Task, best: tuple[Layout, float], tried: Sequence[Screened | None], simulate: Simulator
+) -> list[Callable[[], Effort | Sensitivity | _Advised]]:
+    """Return the pieces that say what is around the layout to run, given with its step.
+
+    That is what less effort reaches, better hardware, and advice.
+    """
     (layout, step_s), setting, study = best, simulate.setting, simulate.study
-    advice = partial(advice_of_layout, task.request, layout, setting, study)
-    better = sensitivities(task.request, layout, setting, step_s, study)
-    return [*([advice] if task.options.advise else []), *better]
+
+    def advised() -> _Advised:
+        return _Advised(advice_of_layout(task.request, layout, setting, study))
+
+    levels = zip(tried, task.other_levels, strict=True)
+    return [
+        *(partial(reached, task.screen, of, level, simulate) for of, level in levels),
+        *sensitivities(task.request, layout, setting, step_s, study),
+        *([advised] if task.options.advise else []),
+    ]
 
 
 def _made(
@@ -131,25 +146,22 @@ def _made(
     had: Job | None,
     estimated: Estimated | None,
     own: Crew,
-    others: Callable[[], list[list[Effort]]],
 ) -> Plan:
-    """Return the plan; the others of a crew find out what less effort reaches meanwhile."""
+    """Return the plan; the others of a crew do their share of it."""
     request, options, screen = task.request, task.options, task.screen
     space, setting = screen.space, screen.setting
     simulate = task.simulator()
     screened = _screened(screen, estimated, own, simulate, remedies=options.remedies)
     finalists, choices, switches = _decided(task, screened, simulate)
     best = choices[0]
-    told = own.of_first((best.layout, best.step_s))
+    tried, to_run = own.each(_with_less(task, screened)), own.of_first((best.layout, best.step_s))
     before = None if had is None else forecast_step(had, simulate.setting, allow_oom=True, study=simulate.study)
     mean, largest = disagreement(finalists)
     explained = tuple(explain(screen, each, best.to_run, simulate) for each in options.explain)
     start = None if had is None or before is None else start_of(screen, had, before, task.usable_bytes, simulate)
-    around = own.each(_around(task, told, simulate))
+    around = own.each(_around(task, to_run, tried, simulate))
+    efforts = [each for each in around if isinstance(each, Effort)]
     better = [each for each in around if isinstance(each, Sensitivity)]
-    efforts = [each for found in others() for each in found] or [
-        _effort(task, screened, each, simulate) for each in task.other_levels
-    ]
     efforts.append(Effort(level=task.level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes))
     return Plan(
         model=request.model.name,
@@ -175,7 +187,7 @@ def _made(
         explained=explained,
         start=start,
         sensitivities=tuple(sorted(better, key=lambda each: -each.saving_s)),
-        advice=next((each for each in around if not isinstance(each, Sensitivity)), None),
+        advice=next((each.advice for each in around if isinstance(each, _Advised)), None),
         asked=Asked(request=request, model=request.model.name, cluster=setting.cluster.name),
         assumptions=tuple(_assumptions(request, space, task.usable_bytes, screen.limit_bytes)),
         warnings=(),
