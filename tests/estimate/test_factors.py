@@ -80,9 +80,12 @@ def test_kernels_that_send_tokens_once_have_a_framework_of_their_own():
 
 
 def test_gemms_of_experts_have_what_an_architecture_adds_to_plain_ones():
-    """They have their own factor over all GPUs, and share that of an architecture."""
-    table = FactorTable.from_factors([*TABLE.factors.values(), factor("all", "*", "grouped_gemm bf16", 0.7)])
+    """They have their own factor over all GPUs and in all types, and share that of an architecture."""
+    table = FactorTable.from_factors([*TABLE.factors.values(), factor("all", "*", "grouped_gemm", 0.7)])
     assert table.for_job(H100, "nanotron-2024").factor("grouped_gemm bf16") == pytest.approx(0.7 * 1.2)
+    assert table.for_job(H100, "nanotron-2024").factor("grouped_gemm mxfp8") == pytest.approx(0.7)
+    assert ("all", "*", "grouped_gemm") in keys_of("grouped_gemm fp8", H100, "eager")
+    assert not is_found(("all", "*", "grouped_gemm fp8"))
     assert TABLE.for_job(H100, "nanotron-2024").factor("grouped_gemm bf16") == pytest.approx(1.2)
     assert ("architecture", "hopper", "gemm bf16") in keys_of("grouped_gemm bf16", H100, "eager")
     assert ("all", "*", "gemm bf16") not in keys_of("grouped_gemm bf16", H100, "eager")

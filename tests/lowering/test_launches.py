@@ -94,9 +94,10 @@ def test_graphs_remove_the_launches_of_what_they_hold():
 @pytest.mark.parametrize("recipe", ["mxfp8", "nvfp4"])
 def test_tensors_of_experts_are_made_one_by_one_though_one_kernel_casts_all(recipe):
     plain, cast = of(moe(cluster="b200")), of(moe(cluster="b200", precision=recipe))
-    # Sixteen tensors each are cast for two GEMMs, and one for each of two linear layers of attention.
+    # Sixteen tensors each are cast for two GEMMs, and one for each of two linear layers of attention. Tokens are copied
+    # to where matrix units take them, and back.
     each = (1 + 0.4 * 15) / 16
-    assert cast.forward.launches - plain.forward.launches == pytest.approx(2 * 16 * each + 2)
+    assert cast.forward.launches - plain.forward.launches == pytest.approx(2 * 16 * each + 2 + 2)
     fused = of(moe(cluster="b200", precision=recipe, te_op_fuser=True))
     assert cast.forward.launches - fused.forward.launches >= 2 * 15 * each
 
@@ -171,6 +172,26 @@ def test_the_routers_weights_go_with_tokens_or_multiply_what_comes_back(framewor
     assert dict(permutes[0].options)["kernel"] == kernel
     # What arrives is put into the order of the experts in the same way, however tokens are permuted.
     assert all(not each.options for each in permutes[1:])
+
+
+@pytest.mark.parametrize(
+    ("fields", "padded"),
+    [
+        ({}, False),
+        ({"precision": "fp8"}, True),
+        ({"precision": "fp8", "moe_dispatcher": "deepep"}, True),
+        ({"precision": "fp8", "moe_dispatcher": "hybridep"}, False),
+    ],
+)
+def test_tokens_of_experts_are_copied_to_where_matrix_units_take_them(fields, padded):
+    """Once there and once back in either pass, but where the dispatcher or a fixed number of tokens sees to it."""
+    job = moe(**fields)
+    fixed = replace(job, model=replace(job.model, experts=replace(job.model.experts, capacity_factor=1.0)))
+    copies, none = (
+        [(each.count, each.has_forward) for each in kernels_of(one, "elementwise") if each.shape == (8 * 1024, 2048)]
+        for one in (job, fixed)
+    )
+    assert (copies, none) == ([(2, True), (2, False)] if padded else [], [])
 
 
 def test_norms_of_heads_are_modules_of_their_own():

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from traincast.estimate.clocks import gemm_slowdown
 from traincast.estimate.operators.constants import OperatorConstants
 from traincast.hardware.cluster import Cluster
+from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.model.dispatch import DISPATCHERS
@@ -50,6 +51,8 @@ class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Standard deviation of a factor's logarithm, by level; a class has factors on these levels."""
     part_of: str = ""
     """Class that scales all of this one too."""
+    whatever_type: bool = False
+    """Whether its factors are those of all types together."""
     like: str = ""
     """Class whose factors scale this one too, on the levels on which it has none of its own."""
     own: float = 0.0
@@ -130,7 +133,7 @@ def keys_of(cost_class: str, gpu: Gpu, framework: str) -> tuple[Key, ...]:
 
 def is_found(key: Key) -> bool:
     """Say whether a fit finds a factor of that level for its class of work; an older table may have more."""
-    return key[0] in _class_of(key[2]).deviation
+    return key[0] in _class_of(key[2]).deviation and _scaled_on(key[0], key[2]) == key[2]
 
 
 def _keys_of(cost_class: str, gpu: Gpu, framework: str) -> tuple[Key, ...]:
@@ -146,7 +149,9 @@ def _names_on_levels(gpu: Gpu, framework: str) -> tuple[str, ...]:
 def _scaled_on(level: str, cost_class: str) -> str:
     """Return the class whose factors scale a class of work on a level: the class itself, or the one it is like."""
     own, alike = _class_of(cost_class), _alike(cost_class)
-    return alike if alike and level not in own.deviation and level in _class_of(alike).deviation else cost_class
+    if level in own.deviation:
+        return cost_class.split(" ", maxsplit=1)[0] if own.whatever_type else cost_class
+    return alike if alike and level in _class_of(alike).deviation else cost_class
 
 
 def _alike(cost_class: str) -> str:
@@ -162,6 +167,8 @@ def _also_scaled(cost_class: str) -> tuple[str, ...]:
     kind, *rest = cost_class.split(" ")
     known = constant(_classes).items()
     of_kind = (" ".join((name, *rest)) for name, each in known if each.like == kind)
+    if not rest and _class_of(kind).whatever_type:
+        of_kind = (f"{kind} {dtype}" for dtype in ELEMENT_TYPES)
     return cost_class, *of_kind, *(name for name, each in known if rest and each.like == cost_class)
 
 

@@ -198,6 +198,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     recasts_norms: bool = False
     """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are recomputed in
     the backward pass rather than keep it."""
+    pads_experts: bool = False
+    """Whether GEMMs of experts in 8 bits and less copy their tokens to where each expert's begin at a multiple of 16 or
+    32, and back, unless the dispatcher puts them there."""
     sequence_first: bool = False
     """Whether hidden states are laid out by token, then by sequence of the microbatch; else by sequence first."""
     state_by_tensor: bool = False

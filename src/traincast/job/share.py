@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job
 from traincast.model.blocks.share import Execution, Share
@@ -50,6 +51,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         eight_bit_head=precision.fp8_lm_head,
         fused_expert_casts=kernels.te_op_fuser,
         fused_experts=kernels.te_op_fuser and precision.dtype == "mxfp8",
+        padded_experts=framework.pads_experts and precision.dtype in EIGHT_BIT and not experts.dispatch.kind.pads,
         fused_operations=kernels.te_op_fuser,
         transposes=precision.fp8_transposes,
         gathered_weight_bytes=job.sharding.gathered_weight_bytes,

@@ -29,6 +29,8 @@ class Dispatcher(Struct, frozen=True):
     dense_routing: bool = False
     """Whether every rank gathers which experts all tokens go to, a byte for each token and expert, and tokens go out
     with fp32 weights of all experts in reach of NVLink, not of their own alone."""
+    pads: bool = False
+    """Whether it puts the tokens of each expert where GEMMs of 8 bits take them."""
     sorts_chunks: bool = False
     """Whether what arrives lies rank by rank and is put in the order of the experts by kernels of its own."""
 
@@ -41,8 +43,9 @@ DISPATCHERS: dict[str, Dispatcher] = {
     "deepep": Dispatcher("once", sms=20),
     # moe_hybridep_num_sms.
     # Its maps and weights: deepseek-ai/DeepEP, hybrid-ep branch, csrc/hybrid_ep/executor/executor.cu (dispatched_probs)
-    # and extension/allgather.cu.
-    "hybridep": Dispatcher("once", sms=24, dense_routing=True),
+    # and extension/allgather.cu. That it pads: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py
+    # (_HybridEPManager, pad_multiple).
+    "hybridep": Dispatcher("once", sms=24, dense_routing=True, pads=True),
 }
 """Kinds by name."""
 

@@ -148,6 +148,10 @@ class MoeMlp(Struct, frozen=True):
             several = (share.ep > 1) & (ceil_div(experts.experts, share.ep) > 1)
             arrived = rounded(copies * self.spread(share)) * several
             kernels.append(Kernel(family="permute", shape=(arrived, width, 1), dtype=dtype, count=2))
+        if execution.padded_experts and experts.capacity_factor is None:
+            # There and back, with their gradients.
+            busiest = rounded(copies * share.etp * self.spread(share)), width
+            kernels += [_operation(busiest, dtype, 1, backward=backward, count=2) for backward in (False, True)]
         return Part(
             name="mlp.token_dispatcher",
             counts_as="experts",

@@ -45,6 +45,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_experts: bool = False
     """Whether the GEMMs of experts compute their activation and its gradient and cast both as they write them: a gate,
     or a squared ReLU with the router's weights (Transformer Engine, ops/fused/grouped_mlp.py, ScaledSReLU)."""
+    padded_experts: bool = False
+    """Whether the tokens of each expert are copied to where matrix units take them, and what comes of them back."""
     fused_operations: bool = False
     """Whether what stands between the GEMMs of dense MLPs is written cast, and GEMMs add what adapters would: the
     operation fuser of Transformer Engine."""

@@ -270,11 +270,15 @@ class FamilyTables:
         share = rank_share(self.job, self.family.cluster.ranks_per_node)
         gathered_bytes = self.job.sharding.param_gather_bytes if gathers else 0
         dispatch = self._dispatch(share.execution.dispatch, keys)
+        # Some dispatcher needs no copies of what arrives.
+        padded = share.execution.padded_experts and not self.family.variant.ideal
         share = replace(
             share,
             vocab=vocab,
             sequences=replace(share.sequences, count=columns["micro_batch"], packed_work=columns["packed_work"]),
-            execution=replace(share.execution, gathered_weight_bytes=gathered_bytes, dispatch=dispatch),
+            execution=replace(
+                share.execution, gathered_weight_bytes=gathered_bytes, dispatch=dispatch, padded_experts=padded
+            ),
             **{name: of for name, of in columns.items() if name in Share.__struct_fields__},
         )
         return CostTable(share, len(keys), self.operators)
