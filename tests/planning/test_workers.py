@@ -44,7 +44,7 @@ def test_what_a_lost_process_had_is_worked_out_again(monkeypatch):
 def test_what_cannot_be_is_said_alike():
     said = []
     for workers in (1, 2):
-        for job in ({**DENSE, "global_batch": 7, "tp": 1, "pp": 1}, {**DENSE, "model": "llama3-405b"}):
+        for job in ({**DENSE, "global_batch": 7, "tp": 1, "pp": 1}, {**DENSE, "model": "llama3-405b", "pp": 1}):
             with pytest.raises(InfeasibleError) as error:
                 traincast.plan(**job, workers=workers)
             said.append(str(error.value))
