@@ -11,7 +11,9 @@ JOB = (
 )
 
 
-@pytest.mark.parametrize(("kind", "all_of_it"), [("advice", False), ("all-advice", True)])
+@pytest.mark.parametrize(
+    ("kind", "all_of_it"), [("advice", False), pytest.param("all-advice", True, marks=pytest.mark.slow)]
+)
 def test_a_job_that_was_written_takes_what_was_promised(call, tmp_path, kind, all_of_it):
     file = tmp_path / "ours.toml"
     code, out, _ = call(*JOB, "--json", "--apply", f"{kind}={file}")
@@ -22,6 +24,7 @@ def test_a_job_that_was_written_takes_what_was_promised(call, tmp_path, kind, al
     assert ('precision = "fp8"' in file.read_text()) == all_of_it
 
 
+@pytest.mark.slow
 def test_it_is_written_next_to_the_result_and_from_one_that_is_read_again(call, tmp_path):
     out = tmp_path / "out"
     assert call(*JOB, "--apply", "advice", "--out", out, "--quiet")[0] == 0

@@ -28,6 +28,7 @@ def test_the_plan_is_the_same_with_any_number_of_processes(job):
         assert sorted(seen, key=str) == sorted(alone, key=str)
 
 
+@pytest.mark.slow
 def test_what_a_lost_process_had_is_worked_out_again(monkeypatch):
     first, efforts = os.getpid(), planning.with_effort
 
