@@ -3,6 +3,7 @@
 ``pytest --hypothesis-profile=random --hypothesis-seed=N`` draws others.
 """
 
+import gc
 import os
 
 import pytest
@@ -15,6 +16,8 @@ PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("fixed", derandomize=True, database=None, **PATIENT)
 settings.register_profile("random", print_blob=True, **PATIENT)
 settings.load_profile("fixed")
+# Thousands of tests that are collected stay till the end: nothing is gained by going through them again and again.
+gc.disable()
 
 COLLECTED = pytest.StashKey()
 
@@ -23,6 +26,13 @@ COLLECTED = pytest.StashKey()
 def pytest_collection_modifyitems(config, items):
     """Note which files have tests, before any test is left out."""
     config.stash[COLLECTED] = {item.path for item in items}
+
+
+def pytest_collection_finish():
+    """Look for what can be let go from now on, among what tests make only."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,7 @@ def numbers(count):
 
 
 # Jobs repeat after 210, and what goes wrong between threads does so within some dozens of forecasts at once.
-@pytest.mark.parametrize("count", [24, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
 def test_many_steps_in_eight_threads_are_as_one_after_the_other(count):
     expected = [alone(number) for number in numbers(count)]
     with ThreadPoolExecutor(THREADS) as pool:
@@ -116,7 +116,7 @@ def test_many_steps_in_eight_threads_are_as_one_after_the_other(count):
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.parametrize("count", [10, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(40, marks=pytest.mark.slow)])
 def test_processes_are_as_one(start, count):
     if start not in multiprocessing.get_all_start_methods():
         pytest.skip(f"processes are not started by {start} here")

@@ -11,17 +11,20 @@ JOB = (
 )
 
 
-@pytest.mark.parametrize(("kind", "all_of_it"), [("advice", False), ("all-advice", True)])
+@pytest.mark.parametrize(
+    ("kind", "all_of_it"), [("advice", False), pytest.param("all-advice", True, marks=pytest.mark.slow)]
+)
 def test_a_job_that_was_written_takes_what_was_promised(call, tmp_path, kind, all_of_it):
     file = tmp_path / "ours.toml"
     code, out, _ = call(*JOB, "--json", "--apply", f"{kind}={file}")
     assert code == 0
     advice = [each for each in json.loads(out)["advice"] if each["taken"] and (all_of_it or each["same_numbers"])]
-    again = json.loads(call("predict", file, "--json")[1])
+    again = json.loads(call("predict", file, "--json", "--no-suggest")[1])
     assert again["iteration_time_s"] == pytest.approx(advice[-1]["iteration_time_s"])
     assert ('precision = "fp8"' in file.read_text()) == all_of_it
 
 
+@pytest.mark.slow
 def test_it_is_written_next_to_the_result_and_from_one_that_is_read_again(call, tmp_path):
     out = tmp_path / "out"
     assert call(*JOB, "--apply", "advice", "--out", out, "--quiet")[0] == 0
@@ -47,7 +50,7 @@ def test_flags_become_a_job_file_with_their_model(call, tmp_path):
     taken = [each for each in result["advice"] if each["taken"] and each["same_numbers"]]
     assert taken
     assert all(each["words_of"] == "Megatron-LM" for each in taken)
-    again = json.loads(call("predict", file, "--json")[1])
+    again = json.loads(call("predict", file, "--json", "--no-suggest")[1])
     assert again["iteration_time_s"] == pytest.approx(taken[-1]["iteration_time_s"])
 
 

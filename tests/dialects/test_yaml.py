@@ -167,6 +167,12 @@ BOMBS = {
 }  # fmt: skip
 
 
+# Without libyaml a hundred thousand values take seconds.
+@pytest.mark.parametrize(
+    "_loader",
+    [pytest.param(each, marks=[pytest.mark.slow] * (each is yaml.SafeLoader)) for each in LOADERS],
+    indirect=True,
+)
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 def test_what_expands_without_end_is_refused(text):
     with pytest.raises(FormatError, match=r"^x\.yaml:\d+: .*is one of more than 100,000 values") as caught:

@@ -125,6 +125,7 @@ def test_it_is_a_flag_and_what_cannot_be_is_refused(added):
     assert "folded_moments: folds two moments in fp32: leave out muon" in added["refused"]
 
 
+@pytest.mark.slow
 def test_it_keeps_half_of_the_moments(added):
     spared = added["off"]["optimizer"] - added["on"]["optimizer"]
     assert spared == pytest.approx(4 * OURS / RANKS)
@@ -132,12 +133,14 @@ def test_it_keeps_half_of_the_moments(added):
     assert added["remedies"]["folded moments"] == pytest.approx(spared, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_step_is_longer_by_its_two_kernels(added):
     longer_s = added["on"]["step_s"] - added["off"]["step_s"]
     assert longer_s == pytest.approx(2 * added["kernel_s"], rel=1e-3)
     assert longer_s > 2 * 12 * OURS / RANKS / load_cluster("h100").gpu.hbm_bytes_per_s
 
 
+@pytest.mark.slow
 def test_a_plan_offers_both_and_its_screen_knows_what_each_takes(added):
     assert {each["on"] for each in added["default"]} == {False}
     assert {each["on"] for each in added["full"]} == {each["on"] for each in added["both"]} == {True, False}
@@ -163,5 +166,6 @@ def pairs_of(choices):
             yield each, known[f"{text}, moments folded"]
 
 
+@pytest.mark.slow
 def test_where_memory_is_short_a_plan_chooses_it(added):
     assert {each["on"] for each in added["tight"]} == {True}

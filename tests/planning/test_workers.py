@@ -28,6 +28,7 @@ def test_the_plan_is_the_same_with_any_number_of_processes(job):
         assert sorted(seen, key=str) == sorted(alone, key=str)
 
 
+@pytest.mark.slow
 def test_what_a_lost_process_had_is_worked_out_again(monkeypatch):
     first, efforts = os.getpid(), planning.with_effort
 
@@ -41,10 +42,11 @@ def test_what_a_lost_process_had_is_worked_out_again(monkeypatch):
     assert told(traincast.plan(**DENSE, workers=2)) == told(expected)
 
 
-def test_what_cannot_be_is_said_alike():
+@pytest.mark.parametrize("held", [{"pp": 1}, pytest.param({}, marks=pytest.mark.slow)], ids=["few", "all"])
+def test_what_cannot_be_is_said_alike(held):
     said = []
     for workers in (1, 2):
-        for job in ({**DENSE, "global_batch": 7, "tp": 1, "pp": 1}, {**DENSE, "model": "llama3-405b"}):
+        for job in ({**DENSE, "global_batch": 7, "tp": 1, "pp": 1}, {**DENSE, "model": "llama3-405b", **held}):
             with pytest.raises(InfeasibleError) as error:
                 traincast.plan(**job, workers=workers)
             said.append(str(error.value))

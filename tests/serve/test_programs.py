@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from traincast.cli.main import cli
 from traincast.job.fields import FIELDS
 from traincast.job.options import LayoutOptions, StepOptions
 from traincast.job.request import JOB_FIELDS
@@ -49,8 +52,8 @@ def asked(*calls, told=None):
 
 def printed(*words):
     """Return the JSON that a command prints."""
-    command = [sys.executable, "-m", "traincast.cli", *words, "--json"]
-    return json.loads(subprocess.run(command, env=ENVIRONMENT, cwd=EXAMPLES, capture_output=True, check=False).stdout)
+    with chdir(EXAMPLES):
+        return json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
 
 
 @pytest.fixture(scope="module")

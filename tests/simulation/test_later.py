@@ -92,6 +92,7 @@ def test_a_pickle_and_a_copy_hold_values():
     assert to_json(copy.copy(traincast.predict(**JOB))) == document
 
 
+@pytest.mark.slow
 def test_threads_that_read_at_the_same_time_find_the_same():
     document, result = to_json(traincast.predict(**JOB)), traincast.predict(**JOB)
     with ThreadPoolExecutor(8) as pool:

@@ -27,6 +27,7 @@ def plain(request):
     return replace(request, model=replace(request.model, name="", source="", notes=()))
 
 
+@pytest.mark.slow
 def test_a_recipe_is_the_job_that_the_studies_read(studied):
     assert {each.full_name for each in recipes()} == {*studied}
     for each in recipes():
@@ -35,6 +36,7 @@ def test_a_recipe_is_the_job_that_the_studies_read(studied):
         assert draft.cluster == run.cluster, each.full_name
 
 
+@pytest.mark.slow
 def test_the_table_is_the_one_that_the_study_packs_and_says_nothing_measured(studied):
     shipped = gzip.decompress((SHIPPED / TABLE).read_bytes()).decode()
     assert shipped == gzip.decompress(pack_recipes.packed()).decode()

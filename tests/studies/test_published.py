@@ -98,6 +98,7 @@ def test_no_rule_is_for_one_source():
     assert not [rule.why for rule in published_rules() if {"source", "id"} & {*rule.when, *rule.unless}]
 
 
+@pytest.mark.slow
 def test_what_is_known_of_a_run_does_not_come_from_its_source_or_notes():
     tables = map(table_path, ("measured_training_runs.csv", "recipe_settings.csv"))
     raw = read_measurements(*tables)
