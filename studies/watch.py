@@ -38,6 +38,7 @@ from watching.injected import (
     slower_alarms,
     spread_of,
 )
+from watching.lasting import changes
 from watching.natural import holds_change
 
 FACTORS = (0.7, 0.85, 1.0, 1.2, 1.5)
@@ -97,10 +98,31 @@ def main() -> None:
     runs = [run for run in long_enough(read_series()) if len(run.step) <= 300]
     spreads = {run.name: spread_of(run) for run in runs}
     over_halves(runs, spreads)
+    everything = long_enough(read_series())
+    trade(everything, {run.name: spread_of(run) for run in everything})
     cusum(runs, spreads)
     bound(runs)
     natural(long_enough(read_series()))
     confidence(long_enough(read_series()))
+
+
+LEASTS = (0.026, 0.027, 0.028, 0.029)
+RANKS = (0.0, 0.65, 0.7, 0.75)
+
+
+def trade(runs: Sequence[Run], spreads: dict[str, float]) -> None:
+    """Print alarms against shifts found within thirty points, over the least shift and the rank that is asked."""
+    own = level_shift.LEAST_LONG, level_shift.RANKS_ABOVE
+    real = {run.name for run in runs if changes(run)}
+    print("least shift, rank: runs with an alarm, those of them that do not change, shifts found by half of the tests:")
+    for least, rank in (*((own[0], each) for each in RANKS), *((each, own[1]) for each in LEASTS)):
+        level_shift.LEAST_LONG, level_shift.RANKS_ABOVE = least, rank
+        alarmed = [run.name for run in runs if slower_alarms(alarms(run, Detector()))]
+        outcomes = shifts(runs, spreads)
+        found = [np.mean([each.found for each in outcomes if each.run.half == half]) for half in (0, 1)]
+        none = sum(name not in real for name in alarmed)
+        print(f"  {least:.3f} {rank:.2f}: {len(alarmed):3} {none:3}  {found[0]:.1%} {found[1]:.1%}")
+    level_shift.LEAST_LONG, level_shift.RANKS_ABOVE = own
 
 
 _Judged = tuple[bool, list[bool]]
@@ -191,6 +213,8 @@ def natural(runs: Sequence[Run]) -> None:
         both = {run.name for run in alarmed} & {run.name for run in held}
         name = "checkpoints told" if saves_told else "as they came"
         print(f"  {name:18} {len(alarmed)} of {len(runs)}, {len(both)} of them; {len(held)} such runs in all")
+        others = [run.name for run in alarmed if not changes(run)]
+        print(f"  {'':18} {len(others)} of them neither hold one nor have long stretches that differ")
 
 
 def confidence(runs: Sequence[Run]) -> None:

@@ -23,6 +23,7 @@ from watching.injected import (
     spike_outcomes,
     spread_of,
 )
+from watching.lasting import changes
 from watching.natural import holds_change
 
 SUBJECT = "watched steps of healthy runs"
@@ -42,6 +43,7 @@ def boards() -> list[Board]:
     return [
         _false(runs, "as they came", saves_told=False),
         _false(runs, "as they came, checkpoints told as a log does", saves_told=True),
+        _unchanged(runs),
         _held(runs, "as they came, with a change as large as asked", saves_told=False),
         _held(runs, "the same, checkpoints told", saves_told=True),
         _of("level shifts of 3 % or three spreads", list(shift_outcomes(runs, shift, WITHIN)), told=95, dated=95),
@@ -54,6 +56,12 @@ def boards() -> list[Board]:
 def _false(runs: Sequence[Run], name: str, *, saves_told: bool) -> Board:
     called = _percent([bool(slower_alarms(alarms(run, Detector(), saves_told=saves_told))) for run in runs])
     return Board(SUBJECT, name, len(runs), {"called": called}, {"called": 5.0})
+
+
+def _unchanged(runs: Sequence[Run]) -> Board:
+    """Return how many runs are called changed that do not change, by a rule that knows no detector."""
+    called = _percent([bool(slower_alarms(alarms(run, Detector()))) and not changes(run) for run in runs])
+    return Board(SUBJECT, "as they came, without a change that lasts", len(runs), {"called": called}, {"called": 5.0})
 
 
 def _held(runs: Sequence[Run], name: str, *, saves_told: bool) -> Board:

@@ -6,6 +6,7 @@ from traincast.checking.detector import Detector, LoggedStep
 from watch import Cusum
 from watching.confidence import said_and_true
 from watching.injected import Run, alarms, long_enough, read_series, shift_outcomes, slower_alarms, spike_outcomes
+from watching.lasting import changes
 from watching.natural import holds_change
 
 
@@ -68,6 +69,14 @@ def test_a_run_with_a_change_put_in_holds_one_and_a_quiet_one_holds_none():
 def test_a_change_within_what_a_run_wanders_is_none():
     wave = 1 + 0.04 * np.sin(2 * np.pi * np.arange(400) / 80)
     assert not holds_change(changed(quiet(), wave))
+
+
+def test_long_stretches_differ_where_they_do_and_not_where_a_run_scatters():
+    run, late = quiet(100), np.arange(100) >= 50
+    assert changes(changed(run, np.where(late, 1.04, 1.0)))
+    assert not changes(changed(run, np.where(late, 1.02, 1.0)))
+    turns = np.where(np.random.default_rng(1).random(100) < 0.4, 1.5, 1.0)
+    assert not changes(changed(run, turns))
 
 
 def test_a_change_right_after_a_checkpoint_that_is_told_is_left_out():

@@ -9,13 +9,17 @@ How far two levels may lie apart without a shift, the run says itself: the scatt
 which counts noise, autocorrelation and wandering together. A young run has few of them: its estimate is drawn towards
 what its points' own scatter would make of independent ones, and the threshold is wider (as Student's is). A window that
 holds a burst of scattered slow points is none of a new level, nor is one of which a slow phase fills a part: both
-halves of a long window must lie at the new level.
+halves of a long window must lie at the new level. A slower level makes all steps slower: where slow and fast steps took
+turns before, a window of more slow ones is none, so that its points must also rank above those before (Mann and
+Whitney, On a Test of Whether One of Two Random Variables is Stochastically Larger than the Other, Ann. Math. Stat. 18,
+1947).
 
 Constants were searched on runs of many tests; those that either half of the tests would choose are the same:
 `studies/watch.py`.
 """
 
 import math
+from bisect import bisect
 from collections import deque
 
 from msgspec import Struct, field
@@ -50,6 +54,8 @@ YOUNG = 0.4
 """How much wider the threshold is without a block: by this share, less with each."""
 BURST = 1.0
 """The shift over the scatter that its points have more than those before."""
+RANKS_ABOVE = 0.7
+"""Share of pairs of a point of the window and one of those before it of which the window's must be slower."""
 BACK = 45
 """Points among which the onset is looked for."""
 LEARNED = 29
@@ -124,7 +130,7 @@ class LevelShift(Struct):
         least, times = (LEAST_SHORT, TIMES_SHORT) if window == SHORT else (LEAST_LONG, TIMES_LONG)
         needed = max(least, times * known.of_blocks)
         burst = max(0.0, quantile(after, 0.8) - quantile(after, 0.2) - known.width)
-        if shift <= needed or shift <= BURST * burst:
+        if shift <= needed or shift <= BURST * burst or _ranks_above(before[-NEAR:], after) < RANKS_ABOVE:
             return None
         if window != SHORT and min(_halves(points[-window:])) - known.level < STAYS * shift:
             return None
@@ -158,6 +164,12 @@ def _halves(points: list[float]) -> tuple[float, float]:
     """Return the levels of both halves of some points; of an odd number the first belongs to neither."""
     half = len(points) // 2
     return quantile(sorted(points[-2 * half : -half]), SHARE), quantile(sorted(points[-half:]), SHARE)
+
+
+def _ranks_above(before: list[float], after: list[float]) -> float:
+    """Return in what share of pairs of a point before and one after the one after is the larger."""
+    ordered = sorted(before)
+    return sum(bisect(ordered, each) for each in after) / (len(before) * len(after))
 
 
 def _onset(points: list[float], level: float, shift: float) -> int:
