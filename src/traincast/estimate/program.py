@@ -214,7 +214,7 @@ class _Communication(NamedTuple):
     """Times that the rank that runs it most often runs it."""
 
 
-class Uncosted(Struct, frozen=True):
+class Uncosted(Struct, frozen=True, dict=True):
     """A program with what it communicates told apart, to be costed over one or several kinds of links."""
 
     program: Program
@@ -282,10 +282,16 @@ class Uncosted(Struct, frozen=True):
         links = _Links(cluster, contended or {}, busbw_bytes_per_s or {}, factor or {})
         duration_N, ops = self.known_s_N.copy(), self.program.ops
         communications, time_s_U = _estimated(self.distinct, links, kinds)
-        duration_N[self.at] = time_s_U[self.which_at] * ops.repeats_T[self.program.row_N[self.at]]
+        duration_N[self.at] = time_s_U[self.which_at] * self._repeats_at
         estimated_T = np.isnan(ops.duration_s_T) & (ops.group_T != Group.NONE)
         provenance_T = np.where(estimated_T, Provenance.PRICED, ops.provenance_T)
         return ProgramCosts(duration_N, provenance_T, communications + self.measured)
+
+    @cached_property
+    def _repeats_at(self) -> FloatArray:
+        """How often each of those that are to be estimated runs."""
+        repeats_at: FloatArray = self.program.ops.repeats_T[self.program.row_N[self.at]]
+        return repeats_at
 
 
 class _Distinct(NamedTuple):

@@ -33,7 +33,8 @@ def _flows_of_links(routes_FH: Int32Array, links: int) -> tuple[Int32Array, npt.
             if routes_FH[flow, hop] >= 0:
                 count_L[routes_FH[flow, hop]] += 1
     start_L1 = np.zeros(links + 1, dtype=np.int64)
-    start_L1[1:] = np.cumsum(count_L)
+    for link in range(links):
+        start_L1[link + 1] = start_L1[link] + count_L[link]
     place_L = start_L1[:-1].copy()
     flow_I = np.empty(start_L1[-1], dtype=np.int32)
     for flow in range(flows):

@@ -144,7 +144,10 @@ def ways() -> tuple[Field, ...]:
 
     What they need they need of degrees.
     """
-    return tuple(each for each in FIELDS.values() if each.axis == "way")
+    return _WAYS
+
+
+_WAYS = tuple(each for each in FIELDS.values() if each.axis == "way")
 
 
 def said_together(name: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ Counts of parameters and FLOPs are in `traincast.model.counts`.
 """
 
 from collections.abc import Iterable
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -133,7 +134,7 @@ class Experts(Struct, frozen=True, kw_only=True):
             )
 
 
-class Model(Struct, frozen=True, kw_only=True):
+class Model(Struct, frozen=True, kw_only=True, dict=True):
     """A transformer."""
 
     name: str
@@ -204,6 +205,11 @@ class Model(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"top-{self.experts.topk} of {self.experts.experts} experts", "model.experts")
         if self.experts:
             self.experts.check_groups()
+
+    @cached_property
+    def kept(self) -> dict[str, object]:
+        """What was found out about the model and need not be found out again."""
+        return {}
 
     def names_of(self, layer: int) -> tuple[str, ...]:
         """Return the names of the blocks of the layer at that index (from 0)."""

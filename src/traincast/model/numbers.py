@@ -34,6 +34,8 @@ def ceil_div(value: Number, parts: Number) -> Number:
 
 def larger(one: Number, other: Number) -> Number:
     """Return the larger of two, element by element."""
+    if isinstance(one, _PLAIN) and isinstance(other, _PLAIN):
+        return max(one, other)
     if _arrays(one, other):
         import numpy as np
 
@@ -43,6 +45,8 @@ def larger(one: Number, other: Number) -> Number:
 
 def smaller(one: Number, other: Number) -> Number:
     """Return the smaller of two, element by element."""
+    if isinstance(one, _PLAIN) and isinstance(other, _PLAIN):
+        return min(one, other)
     if _arrays(one, other):
         import numpy as np
 
@@ -52,6 +56,8 @@ def smaller(one: Number, other: Number) -> Number:
 
 def anywhere(value: Number) -> bool:
     """Return whether a number, or any element of an array, is larger than 0."""
+    if isinstance(value, _PLAIN):
+        return bool(value > 0)
     return bool((value > 0).any()) if _arrays(value) else bool(value > 0)
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -90,7 +91,15 @@ def layer_blocks(model: Model, layer: int) -> Blocks:
 
 
 def blocks_of_layers(model: Model) -> tuple[Blocks, ...]:
-    """Return the blocks of each layer, equal ones the very same."""
+    """Return the blocks of each layer, equal ones the very same; they are made once a model."""
+    kept: dict[str, Any] = model.kept
+    if "blocks_of_layers" not in kept:
+        kept["blocks_of_layers"] = _blocks_of_layers(model)
+    found: tuple[Blocks, ...] = kept["blocks_of_layers"]
+    return found
+
+
+def _blocks_of_layers(model: Model) -> tuple[Blocks, ...]:
     names_L = [model.names_of(layer) for layer in range(model.layers)]
     kinds, once = {names: _kinds(names) for names in dict.fromkeys(names_L)}, dict[Blocks, Blocks]()
     every = (_made(model, layer, kinds[names]) for layer, names in enumerate(names_L))

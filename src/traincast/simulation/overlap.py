@@ -161,7 +161,7 @@ class Selection(Struct, frozen=True):
     @classmethod
     def from_program(cls, program: Program, rows_T: BoolArray) -> "Selection":
         """Select the runs of some template operations."""
-        at_I = np.flatnonzero(rows_T[program.row_N]) if rows_T.any() else np.zeros(0, dtype=np.int64)
+        at_I = np.flatnonzero(rows_T.take(program.row_N)) if rows_T.any() else np.zeros(0, dtype=np.int64)
         ptr_R1 = np.searchsorted(at_I, program.op_ptr_R1)
         return cls(at_I, ptr_R1, np.repeat(np.arange(len(ptr_R1) - 1), np.diff(ptr_R1)))
 
