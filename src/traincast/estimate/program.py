@@ -7,7 +7,7 @@ Letters: N operations, T template operations, U distinct communications.
 """
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from traincast.estimate.clocks import power_limited
 from traincast.estimate.collectives.cost import CollectiveCost, estimate_collective
 from traincast.estimate.factors import CostFactors, is_throttled
 from traincast.estimate.measured import cost_class, measured_class
-from traincast.estimate.operators.cost import OperatorTime, estimate_operator
+from traincast.estimate.operators.cost import OperatorTime, estimate_operators
 from traincast.fabric.placement import Placement, ends_of, placement_of
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
@@ -78,13 +78,22 @@ class OperatorSeconds(Struct, dict=True):
         """Return its time by itself, its class of work, and what makes it longer in a step."""
         known = self._known.get(call)
         if known is None:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            name, factors = cost_class(call), self.factors
-            gpu = self._limited if is_throttled(name) else self.gpu
-            factor = factors.factor(name) * factors.factor(measured_class(call)) * factors.throttling(name)
-            known = self._known[call] = _InStep(estimate_operator(call, gpu, factors.constants), name, factor)
+            self.prepare((call,))
+            known = self._known[call]
         return known
+
+    def prepare(self, calls: Iterable[OperatorCall]) -> None:
+        """Work several out together, which takes less than one by one."""
+        new, factors = {call: cost_class(call) for call in calls if call not in self._known}, self.factors
+        if len(self._known) + len(new) > _KEPT:
+            self._known.clear()
+        for throttled in set(map(is_throttled, new.values())):
+            gpu = self._limited if throttled else self.gpu
+            some = [call for call, name in new.items() if is_throttled(name) is throttled]
+            for call, time in zip(some, estimate_operators(some, gpu, factors.constants), strict=True):
+                name = new[call]
+                factor = factors.factor(name) * factors.factor(measured_class(call)) * factors.throttling(name)
+                self._known[call] = _InStep(time, name, factor)
 
     def call_s(self, call: OperatorCall, count: float = 1.0) -> float:
         """Return the seconds of so many of it in a step."""

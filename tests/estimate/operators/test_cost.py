@@ -15,6 +15,7 @@ from traincast.estimate.operators import (
     OperatorConstants,
     estimate_calls,
     estimate_operator,
+    estimate_operators,
     shipped_constants,
     work_of,
 )
@@ -128,6 +129,8 @@ def test_many_prices_are_those_of_one_by_one():
     calls += [gemm(m, 512, 4096, direction=way) for m in (8, 1000, 4096) for way in ("forward", "wgrad")]
     calls += calls[:5]
     np.testing.assert_allclose(estimate_calls(calls, H100), [estimate_operator(call, H100).time_s for call in calls])
+    known = shipped_constants()
+    assert estimate_operators(calls, H100, known) == [estimate_operator(call, H100, known) for call in calls]
     assert estimate_calls([], H100).shape == (0,)
 
 

@@ -51,7 +51,9 @@ def seconds(emit, rows):
 def test_gemms_and_kernels_of_layouts_take_what_they_take_alone_each_so_often():
     emit = emitter()
     alone = SimpleNamespace(
-        call_s=lambda call: math.prod(call.shape), alone=lambda _: [SimpleNamespace(bound="compute")]
+        prepare=list,
+        call_s=lambda call: math.prod(call.shape),
+        alone=lambda _: [SimpleNamespace(bound="compute")],
     )
     emit.rates.operators = Operators(alone)
     gemm = Gemm(m=2, n=np.array([[3], [5]]), k=7, dtype="bf16")

@@ -1,7 +1,7 @@
 """What an operator costs: work of its family, constants of its GPU, the roofline over both."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from os import PathLike
 from typing import NamedTuple
 
@@ -134,21 +134,56 @@ def estimate_operator(call: OperatorCall, gpu: Gpu, constants: OperatorConstants
         If a size is wrong, the GPU has no peak or no matrix units for the dtype, or it does not run the
         attention kernel that is asked for.
     """
-    return _by_shipped_constants(call, gpu) if constants is None else _estimate(call, gpu, constants)
+    return estimate_operators((call,), gpu, constants)[0]
+
+
+def estimate_operators(
+    calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants | None = None
+) -> list[OperatorTime]:
+    """Return the times of several operators, as `estimate_operator` does; together they take less than one by one.
+
+    Raises
+    ------
+    UnknownNameError, ConfigError
+        As `estimate_operator`.
+    """
+    if constants is not None:
+        return _estimated(calls, gpu, constants)
+    kept = {call: _by_shipped_constants(call, gpu) for call in calls}
+    new = [call for call, found in kept.items() if not found]
+    for call, time in zip(new, _estimated(new, gpu, shipped_constants()), strict=True):
+        kept[call].append(time)
+    return [kept[call][0] for call in calls]
 
 
 @lru_cache(maxsize=_KEPT)
-def _by_shipped_constants(call: OperatorCall, gpu: Gpu) -> OperatorTime:
-    """Return what shipped tables say of a call: of no job, so that all jobs share it."""
-    return _estimate(call, gpu, shipped_constants())
+def _by_shipped_constants(call: OperatorCall, gpu: Gpu) -> list[OperatorTime]:  # noqa: ARG001
+    """Return what holds what shipped tables say of a call, once that is known: of no job, so that all jobs share it."""
+    return []
 
 
-def _estimate(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> OperatorTime:
-    work = work_of(call)
-    FAMILIES.get(call.family).check(call, gpu)
-    if work.parts:
-        return _sum([(part, estimate_operator(part, gpu, constants)) for part in work.parts])
-    return _explained(work, _timed([work], call.dtype, gpu, constants))
+def _estimated(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants) -> list[OperatorTime]:
+    found: dict[int, OperatorTime] = {}
+    groups: dict[tuple[object, ...], list[tuple[int, str, Work]]] = {}
+    for place, call in enumerate(calls):
+        work = work_of(call)
+        FAMILIES.get(call.family).check(call, gpu)
+        if work.parts:
+            times = estimate_operators(work.parts, gpu, constants)
+            found[place] = _sum(list(zip(work.parts, times, strict=True)))
+        else:
+            groups.setdefault(_alike(call, work), []).append((place, call.dtype, work))
+    for members in groups.values():
+        places, (dtype, *_), works = zip(*members, strict=True)
+        timed = _timed(works, dtype, gpu, constants)
+        found.update(zip(places, map(partial(_explained, timed), works, range(len(works))), strict=True))
+    return [found[place] for place in range(len(calls))]
+
+
+def _alike(call: OperatorCall, work: Work) -> tuple[object, ...]:
+    """Return what calls have in common whose times are worked out together."""
+    types = call.dtype, work.compute_dtype, work.bound_dtype
+    return work.constants, types, work.tiling is None, len(work.coordinates)
 
 
 def estimate_calls(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants | None = None) -> FloatArray:
@@ -168,9 +203,7 @@ def estimate_calls(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorC
         if work.parts:
             times_U[position] = estimate_calls(work.parts, gpu, known).sum()
             continue
-        types = call.dtype, work.compute_dtype, work.bound_dtype
-        key = (work.constants, types, work.tiling is None, len(work.coordinates))
-        groups.setdefault(key, []).append((position, call, work))
+        groups.setdefault(_alike(call, work), []).append((position, call, work))
     for members in groups.values():
         positions, (call, *_), works = zip(*members, strict=True)
         times_U[list(positions)] = _timed(works, call.dtype, gpu, known).time_N
@@ -243,17 +276,18 @@ def _refusal(dtype: str, gpu: Gpu) -> str:
     return ""
 
 
-def _explained(work: Work, timed: _Timed) -> OperatorTime:
+def _explained(timed: _Timed, work: Work, place: int) -> OperatorTime:
+    """Return the time of one of some works, and why."""
     parts, machine, constants = timed.parts, timed.machine, timed.constants
-    time_s, factor = float(timed.time_N[0]), float(timed.correction_N[0])
-    compute_s, memory_s, latency_s = (float(each[0]) for each in (parts.compute_N, parts.memory_N, parts.latency_N))
+    time_s, factor = float(timed.time_N[place]), float(timed.correction_N[place])
+    compute_s, memory_s, latency_s = (float(each[place]) for each in (parts.compute_N, parts.memory_N, parts.latency_N))
     bound = max((compute_s, "compute"), (memory_s, "memory"), (latency_s, "latency"))[1]
     reached = work.bytes_moved / machine.bandwidth_bytes_per_s
     if bound == "compute":
         reached = work.flops / machine.bound_flops_per_s
     terms = [("compute s", compute_s), ("memory s", memory_s), ("latency s", latency_s)]
     if timed.columns.tiled:
-        terms += _tile_terms(timed.columns, machine, parts)
+        terms += _tile_terms(timed.columns, machine, parts, place)
     terms += [("sustained compute share", constants.compute), ("sustained memory share", constants.memory)]
     if factor != 1.0:
         terms.append(("measured correction", factor))
@@ -269,13 +303,13 @@ def _explained(work: Work, timed: _Timed) -> OperatorTime:
     )
 
 
-def _tile_terms(columns: WorkColumns, machine: Machine, parts: Parts) -> list[tuple[str, float]]:
-    tile_m, tile_n = tile_of(columns, int(parts.tile_N[0]))
-    blocks, waves = float(parts.blocks_N[0]), float(parts.waves_N[0])
+def _tile_terms(columns: WorkColumns, machine: Machine, parts: Parts, place: int) -> list[tuple[str, float]]:
+    tile_m, tile_n = tile_of(columns, int(parts.tile_N[place]))
+    blocks, waves = float(parts.blocks_N[place]), float(parts.waves_N[place])
     return [
         ("tile rows", tile_m),
-        ("tile columns", tile_n or float(columns.n_N[0])),
-        ("parts of the reduction", float(parts.split_N[0])),
+        ("tile columns", tile_n or float(columns.n_N[place])),
+        ("parts of the reduction", float(parts.split_N[place])),
         ("blocks", blocks),
         ("waves", waves),
         ("wave efficiency", blocks / (machine.sms or 1) / waves),

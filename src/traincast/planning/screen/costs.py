@@ -117,7 +117,9 @@ class Operators(Struct):
         if key not in self._found:
             columns = (repeat(each.item(), shares) if each.size == 1 else each.tolist() for each in sizes)
             rows_K = list(zip(*columns, strict=True))
-            found = {row: self._one(what, direction, row) for row in dict.fromkeys(rows_K)}
+            calls = {row: _call(what, direction, row) for row in dict.fromkeys(rows_K)}
+            self.seconds.prepare(call for call in calls.values() if call is not None)
+            found = {row: self._one(call) for row, call in calls.items()}
             time_s_K, slowed_s_K, runs_K = np.array([found[row] for row in rows_K]).T
             self._found[key] = time_s_K, slowed_s_K, runs_K
         return self._found[key]
@@ -133,18 +135,23 @@ class Operators(Struct):
             alike = replace(what, shape=tuple(flat))
         return self.estimated(alike, "forward", math.prod(shape))[0].reshape(shape)
 
-    def _one(self, what: Gemm | Kernel, direction: str, row: tuple[int, ...]) -> tuple[float, float, float]:
-        if min(row[: len(row) - isinstance(what, Kernel)]) < 1:
+    def _one(self, call: OperatorCall | None) -> tuple[float, float, float]:
+        if call is None:
             return 0.0, 0.0, 0.0
-        if isinstance(what, Gemm):
-            m, n, k, groups = row
-            call = call_of(replace(what, m=m, n=n, k=k, groups=groups), direction)
-        else:
-            call = call_of(replace(what, shape=row[:-1], causal=bool(row[-1])), direction)
         if call not in self._known:
             time_s = self.seconds.call_s(call)
             self._known[call] = time_s, time_s * _SLOWDOWN[self.seconds.alone(call)[0].bound]
         return (*self._known[call], 1.0)
+
+
+def _call(what: Gemm | Kernel, direction: str, row: tuple[int, ...]) -> OperatorCall | None:
+    """Return the call of a GEMM or kernel of some sizes; None where it does not run."""
+    if min(row[: len(row) - isinstance(what, Kernel)]) < 1:
+        return None
+    if isinstance(what, Gemm):
+        m, n, k, groups = row
+        return call_of(replace(what, m=m, n=n, k=k, groups=groups), direction)
+    return call_of(replace(what, shape=row[:-1], causal=bool(row[-1])), direction)
 
 
 @dataclasses.dataclass(slots=True)
