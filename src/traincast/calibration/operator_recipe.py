@@ -35,26 +35,16 @@ NODES_BY_SIZES = {1: (24,), 2: (12, 10)}
 ROWS_FOR_CORRECTION = 100
 FEWEST_LEFT = 20
 """Rows that must be left for a fit without the held-out ones to stand for the shipped one."""
-LIMITED = ("hopper", "blackwell")
-"""Architectures whose power limit holds long GEMMs back, which what steps add to timings is fitted to
-(`traincast.estimate.clocks`)."""
-LIMITED_S = 7e-4
-"""Longest GEMM that is timed at the clock of short ones: of those with sides of 2,048 and more the median
-rate falls from there to 1.5 ms by 9 to 12 % on H100, H200, B200 and GB300 and by 19 % on GB200, and stays
-(docs/published-runs.md)."""
 _NUMBERS = ("compute", "memory", "floor_s", "k_fill", "wave", "edge", "unhidden", "unaligned", "event_s")
 _FIFTHS = 5
 
 
 def usual(call: OperatorCall, gpu: Gpu, time_s: float) -> bool:
-    """Say whether a measured kernel is of the kind that training uses, at the clock that timings are taken to have.
+    """Say whether a measured attention kernel is of the kind that training uses.
 
-    Left out: GEMMs so long that the power limit lowered the clock in their own loop, as `gemm_slowdown` does it in a
-    step; of attention windows that the kernel does not exploit, head sizes it falls back for, and a second
+    Left out: windows that the kernel does not exploit, head sizes it falls back for, and a second
     series of head size 256 on Blackwell at a seventh of the rate of the first.
     """
-    if call.family == "gemm" and ("kernel", "scaled") not in call.options and gpu.architecture in LIMITED:
-        return time_s <= LIMITED_S
     if call.family != "attention" or call.direction != "forward":
         return True
     if call.options:
