@@ -87,7 +87,7 @@ class Crew:
         return [found[number] for number in range(len(pieces))]
 
     def of_first(self, value: T | None = None) -> T:
-        """Return a value that the first process has and hands to the others, where it is not said.
+        """Return a value that the first process has and hands to the others, which give none.
 
         Raises
         ------
