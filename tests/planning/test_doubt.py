@@ -14,8 +14,8 @@ from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.planning import doubt
 from traincast.planning.changes import layout_of
+from traincast.planning.choosing import chosen_first
 from traincast.planning.finalists import Finalist
-from traincast.planning.plan import chosen_first
 from traincast.planning.published import kind_of, published_counts, settings_of, software_of, unpublished
 from traincast.simulation.confidence import basis_of_step
 from traincast.simulation.differences import moves

@@ -7,8 +7,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traincast.analysis.summary import Advice, TrainingRun
-from traincast.analysis.training_run import training_run
+from traincast.analysis.summary import Advice
 from traincast.crew import Crew, LostError, crew
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
@@ -22,7 +21,7 @@ from traincast.job.request import JobRequest
 from traincast.planning.advice import advice_of_layout
 from traincast.planning.answer import Asked, Choice, LayoutToRun, Plan, WhyNot
 from traincast.planning.changes import start_of
-from traincast.planning.doubt import cautious_s, drawn_steps, probabilities, regrets, risks, tied
+from traincast.planning.choosing import choices_of, chosen_first, with_first
 from traincast.planning.explain import explain
 from traincast.planning.finalists import LEAST, Finalist, Simulate, disagreement, simulated
 from traincast.planning.layout import Estimate, Estimated, Layout
@@ -202,14 +201,14 @@ def _decided(
     finalists = _finalists(screened, simulate, task.options.finalists)
     if task.level == BEST:
         finalists = (*tuned_further(finalists[0], space, limit, simulate), *finalists)
-    judged = partial(_choices, usable=task.usable_bytes, options=task.options, setting=task.screen.setting)
+    judged = partial(choices_of, usable=task.usable_bytes, options=task.options, setting=task.screen.setting)
     first = chosen_first(choices := judged(finalists))[0].layout
     preferred = next(each for each in finalists if each.layout == first)
     chosen, switches = settled(preferred, space, limit, simulate)
     if chosen is not preferred:
         finalists = tuple(chosen if each is preferred else each for each in finalists)
         choices = judged(finalists)
-    return finalists, _with_first(chosen.layout, choices), switches
+    return finalists, with_first(chosen.layout, choices), switches
 
 
 def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen: LayoutToRun) -> WhyNot:
@@ -249,11 +248,6 @@ def _estimates(screened: Screened) -> tuple[Estimate, ...]:
         Estimate(layout=layout, step_s=step_s, peak_bytes=peak_bytes)
         for layout, step_s, peak_bytes in zip(screened.layouts, screened.step_s, screened.peak_bytes, strict=True)
     )
-
-
-def _with_first(layout: Layout, choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """Return choices with the layout to run before the others: what was settled of it does not unseat it."""
-    return tuple(sorted(choices, key=lambda each: each.layout != layout))
 
 
 def _finalists(screened: Screened, simulate: Simulate, count: int) -> tuple[Finalist, ...]:
@@ -305,74 +299,6 @@ def safe_bytes(usable: float, framework: str) -> float:
 def _limit_bytes(usable: float, space: Space, options: PlanOptions) -> float:
     safe = safe_bytes(usable, space.framework.name)
     return safe if options.headroom is None else usable * (1 - options.headroom)
-
-
-_LONGER = 0.005
-"""How much longer the step of a layout may be that is preferred for what it depends on, over the fastest."""
-
-
-def chosen_first(choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """Return the layout to run before the others: of those that cannot be told apart the one that depends on least.
-
-    That is fewer groups that cross nodes, then more memory that stays free; its step is hardly longer all the same, as
-    a cautious forecast has it: who knows less of a layout does not prefer it for the error of its forecast.
-    """
-    ties = [each for each in choices if each.tied]
-    surest = min(ties, key=lambda each: each.cautious_s)
-
-    def rank(each: Choice) -> tuple[bool, int, float]:
-        longer = each.cautious_s > (1 + _LONGER) * surest.cautious_s
-        return longer or each.regret > 2 * surest.regret + 0.005, _crossing(each), each.peak_bytes
-
-    chosen = min(ties, key=rank)
-    return (chosen, *(each for each in choices if each is not chosen))
-
-
-def _crossing(choice: Choice) -> int:
-    """Return the kinds of groups that communicate between nodes."""
-    return len({each.group for each in choice.result.collectives if each.nodes > 1})
-
-
-def _choices(
-    finalists: Sequence[Finalist], usable: float, options: PlanOptions, setting: Setting
-) -> tuple[Choice, ...]:
-    def training(each: Finalist) -> TrainingRun | None:
-        if options.tokens is None:
-            return None
-        job = each.done.job
-        return training_run(
-            options,
-            step_s=each.result.iteration_time_s,
-            tokens_per_step=job.batch.tokens_per_step,
-            gpus=job.parallel.world_size,
-            interval=each.result.interval,
-            tdp_w=setting.cluster.gpu.tdp_w,
-        )
-
-    steps_ND = drawn_steps(finalists)
-    ties = tied(finalists)
-    return tuple(
-        Choice(
-            model=each.done.job.model.name,
-            cluster=setting.cluster.name,
-            layout=each.layout,
-            result=each.result,
-            tokens_per_step=each.done.job.batch.tokens_per_step,
-            screened_s=each.screened_s,
-            peak_bytes=each.peak_bytes,
-            usable_bytes=usable,
-            probability=probability,
-            regret=regret,
-            tied=tie,
-            cautious_s=cautious_s(each),
-            risks=risks(each),
-            training=training(each),
-            doubts=each.result.doubts or {},
-        )
-        for each, probability, regret, tie in zip(
-            finalists, probabilities(steps_ND), regrets(steps_ND), ties, strict=True
-        )
-    )
 
 
 def _assumptions(request: JobRequest, space: Space, usable: float, limit: float) -> list[Note]:
