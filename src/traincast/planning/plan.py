@@ -105,8 +105,9 @@ class _Task(Struct, frozen=True):
 def _alongside(task: _Task, own: Crew, *, lists: bool) -> None:
     """Do a copy's share: what less effort would take, while the first simulates the best, and what is around that."""
     screened = task.screen.run(crew=own, lists=lists)
-    tried = own.each(_with_less(task, screened))
-    own.each(_around(task, own.of_first(), tried, task.simulator()))
+    simulate = task.simulator()
+    tried = own.each(_with_less(task, screened), idle=partial(simulate.prepare, screened.layouts[0], LEAST))
+    own.each(_around(task, own.of_first(), tried, simulate))
 
 
 def _with_less(task: _Task, screened: Screened) -> list[Callable[[], Screened | None]]:
@@ -158,6 +159,8 @@ def _made(
     mean, largest = disagreement(finalists)
     explained = tuple(explain(screen, each, best.to_run, simulate) for each in options.explain)
     start = None if had is None or before is None else start_of(screen, had, before, task.usable_bytes, simulate)
+    best_few = choices[: options.top]
+    _ = [each.limits for each in best_few]  # while others work on advice
     around = own.each(_around(task, to_run, tried, simulate))
     efforts = [each for each in around if isinstance(each, Effort)]
     better = [each for each in around if isinstance(each, Sensitivity)]
@@ -180,7 +183,7 @@ def _made(
         ties=sum(each.tied for each in choices),
         screen_error=mean,
         screen_error_most=largest,
-        best=choices[: options.top],
+        best=best_few,
         pareto=pareto(choices),
         estimated=_estimates(screened),
         explained=explained,

@@ -7,6 +7,7 @@ MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -76,7 +77,9 @@ def forecast_step(
     table, gpu, study = factors or factors_on(setting.cluster), setting.cluster.gpu, study or Study()
     plan = plan_in(study, job)
     memory = study.memory(job, lambda job: JobMemory(job, plan))
-    warnings = _warnings(memory, plan, setting.cluster, allow_oom=allow_oom)
+    warned = partial(_warnings, memory, plan, setting.cluster, allow_oom=allow_oom)
+    # Where nothing is refused, what would free memory is worked out for those who look.
+    known = None if allow_oom else warned()
     done = run_job(job, setting, factors_of(job, setting, table), study)
     result = account(done.step)
     advanced(0.85)
@@ -87,7 +90,7 @@ def forecast_step(
         doubts=later(lambda: doubts_of(done, table)),
         memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes), job.framework.name) for each in memory.stages),
         assumptions=later(lambda: (*_in_bytes(result.assumptions, memory), *_own_factors(job, setting.cluster))),
-        warnings=later(lambda: result.warnings + warnings + above_peak(rates)),
+        warnings=later(lambda: result.warnings + (warned() if known is None else known) + above_peak(rates)),
         tokens_per_s_per_gpu=rates.tokens_per_s,
         tflops_per_gpu=rates.flops_per_s / 1e12,
         mfu=rates.mfu,
