@@ -90,15 +90,9 @@ def consecutive_places(topk: int, place_E: Sequence[int]) -> float:
 
 def _busiest_of_draws(experts: int, topk: int, ep: int, deviation: float) -> float:
     """Return the mean over some draws of what the busiest rank gets: a constant of these numbers."""
-    import random
-    from statistics import NormalDist
-
     import numpy as np
 
-    # Of the standard library, whose sequence stays the same between releases.
-    uniform, normal = random.Random(0), NormalDist()  # noqa: S311 - no secret
-    drawn = [normal.inv_cdf(uniform.random() or 0.5) for _ in range(_DRAWS * experts)]
-    popularity_DE = np.exp(deviation * np.array(drawn).reshape(_DRAWS, experts))
+    popularity_DE = np.exp(deviation * np.array(constant(_normal_draws, experts)).reshape(_DRAWS, experts))
     chosen_DE = np.zeros_like(popularity_DE)
     for _ in range(topk):
         # Mean over tokens: each picks its next expert among those it has not picked yet.
@@ -107,3 +101,13 @@ def _busiest_of_draws(experts: int, topk: int, ep: int, deviation: float) -> flo
     load_DR = chosen_DE.reshape(_DRAWS, ep, experts // ep).sum(axis=2)
     busiest_D = np.minimum(load_DR.max(axis=1) / load_DR.mean(axis=1), min(ep, experts / topk))
     return float(busiest_D.mean())
+
+
+def _normal_draws(experts: int) -> tuple[float, ...]:
+    """Return standard normal numbers for all draws, each expert one."""
+    import random
+    from statistics import NormalDist
+
+    # Of the standard library, whose sequence stays the same between releases.
+    uniform, normal = random.Random(0), NormalDist()  # noqa: S311 - no secret
+    return tuple(normal.inv_cdf(uniform.random() or 0.5) for _ in range(_DRAWS * experts))

@@ -52,24 +52,24 @@ class _Race(Struct):
     """Which layout is simulated next."""
 
     screened: Screened
+    kinds: list[tuple[object, ...]]
+    """What decides the screen's error, by layout."""
     ratios: dict[tuple[object, ...], list[float]] = field(default_factory=dict)
     left: list[int] = field(default_factory=list)
     tried: set[tuple[object, ...]] = field(default_factory=set)
 
     def expected(self, number: int) -> float:
         """Return the step that the simulation of a layout is expected to give."""
-        ratios = self.ratios.get(_kind(self.screened.layouts[number])) or [
-            each for found in self.ratios.values() for each in found
-        ]
+        ratios = self.ratios.get(self.kinds[number]) or [each for found in self.ratios.values() for each in found]
         return self.screened.step_s[number] * (sum(ratios) / len(ratios) if ratios else 1.0)
 
     def next(self) -> int:
         """Return the layout of least expected step; of equal degrees one is tried first."""
-        fresh = [each for each in self.left if _degrees(self.screened.layouts[each]) not in self.tried]
-        first, any_one = (min(each, key=self.expected, default=None) for each in (fresh, self.left))
-        if first is not None and len(self.tried) < LEAST // 2:
-            return first
-        return self.left[0] if any_one is None else any_one
+        if len(self.tried) < LEAST // 2:
+            fresh = [each for each in self.left if _degrees(self.screened.layouts[each]) not in self.tried]
+            if fresh:
+                return min(fresh, key=self.expected)
+        return min(self.left, key=self.expected)
 
     def scatter(self) -> float:
         """Return how far the ratios of a schedule are from their mean, as a share."""
@@ -97,7 +97,7 @@ def simulated(screened: Screened, simulate: Simulate, most: int) -> tuple[Finali
 
 
 def _simulated(screened: Screened, simulate: Simulate, most: int) -> Iterator[Finalist]:
-    race = _Race(screened, left=list(range(len(screened.layouts))))
+    race = _Race(screened, list(map(_kind, screened.layouts)), left=list(range(len(screened.layouts))))
     best_s, count = math.inf, 0
     while race.left and count < most:
         number = race.next()
@@ -119,7 +119,7 @@ def _simulated(screened: Screened, simulate: Simulate, most: int) -> Iterator[Fi
             result=result,
             done=done,
         )
-        race.ratios.setdefault(_kind(layout), []).append(found.ratio)
+        race.ratios.setdefault(race.kinds[number], []).append(found.ratio)
         best_s, count = min(best_s, found.step_s), count + 1
         yield found
 

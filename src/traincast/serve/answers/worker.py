@@ -35,13 +35,14 @@ class Worker:
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
         self._bench = Workbench(lambda event, record: self._send(Message(event, msgspec.json.encode(record))))
+        self._loads = iter((self._load_forecasts, self._load_plans))
 
     def serve(self, calls: BinaryIO) -> None:
         """Answer calls until there are no more."""
         self._send(Message("ready"))
         while True:
-            if _idle(calls):
-                self._tidy()
+            while _idle(calls) and self._tidy():
+                pass
             call = read_call(calls)
             if call is None:
                 return
@@ -51,14 +52,26 @@ class Worker:
             self._send(self._answer(call))
             self._bench.let_go()
 
-    def _tidy(self) -> None:
-        """Make ready for the next call while nobody waits: load what a forecast needs, give back memory."""
-        if not self._bench.warm:
-            self._bench.warm = True
-            first = answers.examples(Nothing(), self._bench).examples[0]
-            answers.forecast(JobRecord(job=first.job), self._bench)
-            self._bench.settle()
-        self._bench.give_back()
+    def _tidy(self) -> bool:
+        """Load what a kind of call needs while nobody asks, one at a time; when all is loaded give back memory.
+
+        Say whether something was loaded.
+        """
+        load = next(self._loads, None)
+        if load is None:
+            self._bench.give_back()
+            return False
+        load()
+        self._bench.settle()
+        return True
+
+    def _load_forecasts(self) -> None:
+        self._bench.warm = True
+        first = answers.examples(Nothing(), self._bench).examples[0]
+        answers.forecast(JobRecord(job=first.job), self._bench)
+
+    def _load_plans(self) -> None:
+        answers.load_plans(self._bench)
 
     def _answer(self, call: WorkerCall) -> Message:
         try:
