@@ -4,7 +4,8 @@
 
 DIR holds ``measured_training_runs.csv`` and ``recipe_settings.csv``; `studies/data` by default. Only pretraining
 runs whose whole layout was published are fitted to. With ``--write`` the factors go to
-`src/traincast/data/training/factors.csv`; without it, the errors of each round are printed and nothing is changed. Each
+`src/traincast/data/training/factors.csv`, and the energies and clocks that were fitted with them to
+`src/traincast/data/gpus/generations.csv`; without it, the errors of each round are printed and nothing is changed. Each
 round simulates two runs of every configuration, of the fewest and the most GPUs: about two minutes on two idle cores.
 """
 
@@ -30,13 +31,14 @@ from traincast.calibration.run_factors import (
 )
 from traincast.calibration.runs import MeasuredRun, is_fitted, read_runs
 from traincast.estimate.factors import FactorTable, shipped_factors
-from written import write_factors
+from written import with_energies, write_factors
 
 ROUNDS = 4
 """Simulations of all runs; a fourth changes forecasts by less than 1 %. From the shipped factors two are enough."""
 MOST = 2
 """Runs of one configuration that are simulated; they count as all of it."""
-FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "factors.csv"
+SHIPPED = Path(__file__).parents[1] / "src" / "traincast" / "data"
+FACTORS, GENERATIONS = SHIPPED / "training" / "factors.csv", SHIPPED / "gpus" / "generations.csv"
 
 
 def main() -> None:
@@ -46,7 +48,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="simulations of all runs")
     parser.add_argument("--most", type=int, default=MOST, help="runs of each configuration that are simulated")
     parser.add_argument("--warm", action="store_true", help="start from the shipped factors: fewer rounds, same end")
-    parser.add_argument("--write", action="store_true", help="replace the shipped factors")
+    parser.add_argument("--write", action="store_true", help="replace the shipped factors and energies")
     given = parser.parse_args()
     tables = (table_path(name, given.data) for name in ("measured_training_runs.csv", "recipe_settings.csv"))
     runs = read_runs(read_published(*tables))
@@ -61,15 +63,17 @@ def main() -> None:
 
     start = shipped_factors().found() if given.warm else None
     table, _ = fit_factors(rows, given.rounds, start=start, after_round=tell, weight_I=weight_I)
-    print(f"{len(table.factors)} factors")
-    if given.write:
-        FILE.parent.mkdir(exist_ok=True)
-        FILE.write_text(write_factors(table.factors.values()), encoding="utf-8")
-        print(f"wrote {len(table.factors)} factors to {FILE}")
     again = forecast_runs(rows, [table] * len(rows))
-    physics = fitted_to(runs_of(rows, again, table, weight_I), np.ones(len(rows), np.bool_)).physics
-    for (generation, column), value in physics.values.items():
-        print(f"{column} of {generation}: {value:.3f} with them (data/gpus/generations.csv)")
+    # Factors of GEMMs hang on the energies and clocks: only those of one solution belong together.
+    fitted = fitted_to(runs_of(rows, again, table, weight_I), np.ones(len(rows), np.bool_))
+    print(f"{len(fitted.table.factors)} factors")
+    for (generation, column), value in fitted.physics.values.items():
+        print(f"{column} of {generation}: {value:.3f}")
+    if given.write:
+        FACTORS.write_text(write_factors(fitted.table.factors.values()), encoding="utf-8")
+        before = GENERATIONS.read_text(encoding="utf-8")
+        GENERATIONS.write_text(with_energies(before, fitted.physics.values), encoding="utf-8")
+        print(f"wrote {FACTORS} and {GENERATIONS}")
 
 
 def fit_factors(

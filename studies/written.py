@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -17,6 +17,15 @@ def write_factors(factors: Iterable[Factor]) -> str:
         cells = [each.level, each.name, each.cost_class, f"{each.factor:.4f}", f"{each.deviation:.4f}", each.rows]
         lines.append(list(cells))
     return _csv(["level", "name", "cost_class", "factor", "deviation", "rows"], lines)
+
+
+def with_energies(text: str, values: Mapping[tuple[str, str], float]) -> str:
+    """Return the text of a file of generations with other values in it, by generation and column, to three digits."""
+    header, *rows = csv.reader(io.StringIO(text))
+    for (generation, column), value in values.items():
+        row = next(each for each in rows if each[0] == generation)
+        row[header.index(column)] = f"{value:.3f}"
+    return _csv(header, [list(row) for row in rows])
 
 
 def write_corrections(corrections: Iterable[Correction]) -> str:
