@@ -65,14 +65,14 @@ def main() -> None:
     table, _ = fit_factors(rows, given.rounds, start=start, after_round=tell, weight_I=weight_I)
     again = forecast_runs(rows, [table] * len(rows))
     # Factors of GEMMs hang on the energies and clocks: only those of one solution belong together.
-    fitted = fitted_to(runs_of(rows, again, table, weight_I), np.ones(len(rows), np.bool_))
-    print(f"{len(fitted.table.factors)} factors")
-    for (generation, column), value in fitted.physics.values.items():
+    found = fitted_to(runs_of(rows, again, table, weight_I), np.ones(len(rows), np.bool_))
+    print(f"{len(found.table.factors)} factors")
+    for (generation, column), value in found.physics.values.items():
         print(f"{column} of {generation}: {value:.3f}")
     if given.write:
-        FACTORS.write_text(write_factors(fitted.table.factors.values()), encoding="utf-8")
+        FACTORS.write_text(write_factors(found.table.factors.values()), encoding="utf-8")
         before = GENERATIONS.read_text(encoding="utf-8")
-        GENERATIONS.write_text(with_energies(before, fitted.physics.values), encoding="utf-8")
+        GENERATIONS.write_text(with_energies(before, found.physics.values), encoding="utf-8")
         print(f"wrote {FACTORS} and {GENERATIONS}")
 
 
