@@ -8,7 +8,7 @@ import pytest
 
 
 def test_the_command_prints_a_plan(call):
-    words = ("plan", "--model", "llama3-8b", "--cluster", "h100", "--gpus", "16", "--global-batch", "32")
+    words = ("plan", "--model", "llama3-8b", "--cluster", "h100", "--gpus", "16", "--global-batch", "32", "--cp", "1")
     code, out, err = call(*words, "--max-pp", "2", "--tp", "2", "--fix", "micro_batch=1,2")
     assert (code, err) == (0, "")
     assert out.startswith("Run TP")
@@ -34,6 +34,8 @@ SEVERAL = (
     "micro_batch=1",
     "--tp",
     "2",
+    "--cp",
+    "1",
 )
 
 
@@ -131,7 +133,8 @@ def test_what_would_do_is_said_in_words_of_the_shell_and_in_the_document(call):
     assert document["needed"] > document["limit"] > max(each["peak_bytes"] for each in document["remedies"])
 
 
-GOAL = ("plan", "--global-batch", "32", "--seq-length", "2048", "--tp", "1", "--pp", "1", "--cp", "1")
+GOAL = ("plan", "--global-batch", "32", "--seq-length", "2048", "--tp", "1", "--pp", "1", "--cp", "1",
+        "--micro-batch", "1")  # fmt: skip
 
 
 def test_days_and_money_are_answered_in_a_sentence_a_table_and_the_document(call):
