@@ -76,9 +76,7 @@ def test_too_few_steps_tell_nothing(log):
 def test_an_overlap_that_is_off_is_the_first_cause(tmp_path, forecast):
     on_s = forecast.iteration_time_s
     off_s = traincast.predict(overlap_grad_reduce=False, overlap_param_gather=False, **JOB).iteration_time_s
-    good, slow = (
-        write_log(tmp_path / name, step_s, noise=0.001) for name, step_s in (("good", on_s), ("slow", off_s))
-    )
+    good, slow = (write_log(tmp_path / name, step_s, noise=0.001) for name, step_s in (("good", on_s), ("slow", off_s)))
     found = traincast.check(slow, baseline=good, **JOB)
     assert found.exit_code == 4
     assert found.causes[0].kind == "overlap"

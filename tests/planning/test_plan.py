@@ -99,7 +99,9 @@ def test_no_layout_of_the_pareto_set_is_beaten(small):
 
 
 def test_what_the_job_says_is_fixed():
-    found = api.plan(Draft(model="llama3-8b", fields={"gpus": 16, "global_batch": 32, "tp": 4, "zero": 1}), H100, max_pp=2)
+    found = api.plan(
+        Draft(model="llama3-8b", fields={"gpus": 16, "global_batch": 32, "tp": 4, "zero": 1}), H100, max_pp=2
+    )
     assert {(each.layout.tp, each.layout.zero) for each in found.best if each.layout.dp > 1} == {(4, 1)}
     assert found.seq_length == 8192
     assert "assumed-seq-length" in {note.code for note in found.assumptions}
@@ -180,7 +182,10 @@ def test_a_layout_says_itself_as_fields_of_a_job():
 
 
 def test_a_run_with_a_budget_of_tokens_is_routed_as_trained():
-    job = Draft(model="qwen3-30b-a3b", fields={"gpus": 16, "global_batch": 32, "seq_length": 4096, "ep": 8, "pp": 1, "micro_batch": 1})
+    job = Draft(
+        model="qwen3-30b-a3b",
+        fields={"gpus": 16, "global_batch": 32, "seq_length": 4096, "ep": 8, "pp": 1, "micro_batch": 1},
+    )
     timed, trained = (api.plan(job, "h100", max_tp=1, top=1, **more) for more in ({}, {"tokens": "1T"}))
     assert trained.asked.request.moe_routing == "trained"
     assert trained.best[0].step_s > timed.best[0].step_s
