@@ -12,7 +12,7 @@ JOB = {
     "gpus": 16,
     "tp": 2,
     "pp": 2,
-    "global_batch": 64,
+    "global_batch": 16,
     "seq_length": 4096,
     "framework": "megatron-core-2026",
 }

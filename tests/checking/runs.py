@@ -5,7 +5,7 @@ import numpy as np
 from training_logs import megatron_line, megatron_world
 
 
-def write_log(path, step_s, *, points=40, noise=0.005, seed=0, batch=64, tflops=None, slow=(), world=None):
+def write_log(path, step_s, *, points=40, noise=0.005, seed=0, batch=16, tflops=None, slow=(), world=None):
     """Write a log of Megatron-LM whose steps take so long in the mean; `slow` are steps of three times that."""
     rolls = np.random.default_rng(seed)
     lines = [] if world is None else [megatron_world(*world)]

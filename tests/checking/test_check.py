@@ -10,7 +10,7 @@ from checking.runs import write_log
 from traincast.checking.verdict import Word
 from traincast.errors import ConfigError, FormatError
 
-JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "tp": 2, "pp": 2, "global_batch": 64, "seq_length": 4096}
+JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "tp": 2, "pp": 2, "global_batch": 16, "seq_length": 4096}
 EXAMPLES = Path(__file__).parents[2] / "examples" / "check"
 FIELDS = ("gpus", "tp", "pp", "global_batch", "seq_length")
 
@@ -57,12 +57,12 @@ def test_what_a_forecast_cannot_tell_a_baseline_can(log):
 
 
 def test_a_change_of_the_job_is_part_of_what_a_baseline_expects(log, forecast):
-    twice = {**JOB, "global_batch": 128}
+    twice = {**JOB, "global_batch": 32}
     after_s = traincast.predict(**twice).iteration_time_s
     good = log("good.log", 1.1)
-    slow = log("twice.log", 1.1 * after_s / forecast.iteration_time_s, batch=128)
+    slow = log("twice.log", 1.1 * after_s / forecast.iteration_time_s, batch=32)
     before = traincast.Draft(model=JOB["model"], cluster="h100", fields={name: JOB[name] for name in FIELDS})
-    after = before.under(traincast.Draft(fields={"global_batch": 128}))
+    after = before.under(traincast.Draft(fields={"global_batch": 32}))
     found = traincast.check(slow, after, baseline=good, baseline_job=before, causes=False)
     assert found.exit_code == 0
     assert found.verdict.ratio == pytest.approx(1.0, abs=0.02)
@@ -73,14 +73,11 @@ def test_too_few_steps_tell_nothing(log):
     assert (found.verdict.word, found.exit_code) == (Word.CANNOT_TELL, 5)
 
 
-def test_an_overlap_that_is_off_is_the_first_cause(tmp_path):
-    job = {**JOB, "global_batch": 16}
-    on_s = traincast.predict(**job).iteration_time_s
-    off_s = traincast.predict(overlap_grad_reduce=False, overlap_param_gather=False, **job).iteration_time_s
-    good, slow = (
-        write_log(tmp_path / name, step_s, batch=16, noise=0.001) for name, step_s in (("good", on_s), ("slow", off_s))
-    )
-    found = traincast.check(slow, baseline=good, **job)
+def test_an_overlap_that_is_off_is_the_first_cause(tmp_path, forecast):
+    on_s = forecast.iteration_time_s
+    off_s = traincast.predict(overlap_grad_reduce=False, overlap_param_gather=False, **JOB).iteration_time_s
+    good, slow = (write_log(tmp_path / name, step_s, noise=0.001) for name, step_s in (("good", on_s), ("slow", off_s)))
+    found = traincast.check(slow, baseline=good, **JOB)
     assert found.exit_code == 4
     assert found.causes[0].kind == "overlap"
     assert "gradients" in found.causes[0].name

@@ -1,5 +1,7 @@
 """An alarm is explained by forecasts of the job, none of which is made before it."""
 
+import pytest
+
 from traincast.checking.alarm import Alarm
 from traincast.checking.causes import known_causes
 from traincast.checking.explained import MOST, Explainer
@@ -11,10 +13,20 @@ def alarm(kind="level shift", size=0.3, **more):
     return Alarm(kind=kind, size=size, **told)
 
 
-def test_a_cause_that_makes_the_step_as_much_longer_is_told_and_the_job_is_forecast_once(base):
-    asked = []
-    explainer = Explainer(lambda: asked.append(1) or base)
+@pytest.fixture(scope="module")
+def asked():
+    """What was asked of those who forecast the job, in order."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def explainer(base, asked):
+    made = Explainer(lambda: asked.append(1) or base)
     assert asked == []
+    return made
+
+
+def test_a_cause_that_makes_the_step_as_much_longer_is_told_and_the_job_is_forecast_once(explainer, asked):
     slow = explainer.explained(alarm(size=0.27), restarted=False)
     assert len(slow.explained_by) == MOST
     assert any("one rank computes 30 % longer" in each for each in slow.explained_by)
@@ -22,15 +34,13 @@ def test_a_cause_that_makes_the_step_as_much_longer_is_told_and_the_job_is_forec
     assert asked == [1]
 
 
-def test_what_a_log_has_there_comes_first_and_settings_change_only_at_a_restart(base):
-    explainer = Explainer(lambda: base)
+def test_what_a_log_has_there_comes_first_and_settings_change_only_at_a_restart(explainer):
     seen = alarm(size=0.3, explained_by=("the evaluation or checkpoint before step 100",))
-    assert explainer.explained(seen, restarted=False).explained_by[0] == seen.explained_by[0]
     settings = [each.name for each in known_causes() if not each.begins_in_a_run]
     assert "all layers are recomputed" in settings
-    assert not any(
-        name in text for name in settings for text in explainer.explained(seen, restarted=False).explained_by
-    )
+    within = explainer.explained(seen, restarted=False).explained_by
+    assert within[0] == seen.explained_by[0]
+    assert not any(name in text for name in settings for text in within)
     again = explainer.explained(seen, restarted=True).explained_by
     assert any("all layers are recomputed" in text for text in again)
 

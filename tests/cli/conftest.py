@@ -2,6 +2,7 @@
 
 import pytest
 
+from traincast import api
 from traincast.cli.main import main
 
 
@@ -22,3 +23,21 @@ def call(capsys, monkeypatch):
         return code, out, err
 
     return run
+
+
+@pytest.fixture
+def made_once(monkeypatch):
+    """Make a function of the facade work out its answer once for commands that ask the same and print it otherwise."""
+
+    def remember(name):
+        work, known = getattr(api, name), {}
+
+        def remembered(*words, **more):
+            asked = repr((words, {each: value for each, value in more.items() if each != "tell"}))
+            if asked not in known:
+                known[asked] = work(*words, **more)
+            return known[asked]
+
+        monkeypatch.setattr(api, name, remembered)
+
+    return remember

@@ -108,7 +108,8 @@ def timings(tmp_path):
 
 
 @pytest.mark.slow
-def test_calibrate_writes_a_profile_that_operator_takes(call, timings, tmp_path):
+def test_calibrate_writes_a_profile_that_operator_takes(call, timings, tmp_path, made_once):
+    made_once("calibrate_operators")
     profile = tmp_path / "mine.csv"
     code, out, err = call("calibrate", timings, "--gpu", "mi300x", "--out", profile)
     assert (code, err) == (0, "fitting 1 family of operators: up to 15 s each\n")

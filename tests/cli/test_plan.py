@@ -7,8 +7,9 @@ import re
 import pytest
 
 
-def test_the_command_prints_a_plan(call):
-    words = ("plan", "--model", "llama3-8b", "--cluster", "h100", "--gpus", "16", "--global-batch", "32")
+def test_the_command_prints_a_plan(call, made_once):
+    made_once("plan")
+    words = ("plan", "--model", "llama3-8b", "--cluster", "h100", "--gpus", "16", "--global-batch", "32", "--cp", "1")
     code, out, err = call(*words, "--max-pp", "2", "--tp", "2", "--fix", "micro_batch=1,2")
     assert (code, err) == (0, "")
     assert out.startswith("Run TP")
@@ -34,11 +35,14 @@ SEVERAL = (
     "micro_batch=1",
     "--tp",
     "2",
+    "--cp",
+    "1",
 )
 
 
 @pytest.mark.slow
-def test_several_cases_are_compared_in_one_table(call, tmp_path):
+def test_several_cases_are_compared_in_one_table(call, tmp_path, made_once):
+    made_once("plans")
     words = (*SEVERAL, "--model", "llama3-8b", "--model", "llama3.2-1b", "--gpus", "8:16")
     prices = ("--gpu-hour-price", "h100=2", "--gpu-hour-price", "a100=1", "--cluster", "h100", "--cluster", "a100")
     code, out, err = call(*words, *prices, "--out", tmp_path / "out")
@@ -95,7 +99,8 @@ def test_wrong_cases_are_named(call, words, code, said):
 
 
 @pytest.mark.slow
-def test_a_table_of_models_marks_and_says_what_differs_alone(call):
+def test_a_table_of_models_marks_and_says_what_differs_alone(call, made_once):
+    made_once("plans")
     words = ("--cluster", "h100", "--global-batch", "16", "--seq-length", "2048", "--cp", "1", "--max-pp", "1")
     models = ("--model", "llama3-8b", "--model", "llama3.2-1b")
     code, out, _ = call("plan", *models, "--gpus", "16", *words)
@@ -131,10 +136,12 @@ def test_what_would_do_is_said_in_words_of_the_shell_and_in_the_document(call):
     assert document["needed"] > document["limit"] > max(each["peak_bytes"] for each in document["remedies"])
 
 
-GOAL = ("plan", "--global-batch", "32", "--seq-length", "2048", "--tp", "1", "--pp", "1", "--cp", "1")
+GOAL = ("plan", "--global-batch", "32", "--seq-length", "2048", "--tp", "1", "--pp", "1", "--cp", "1",
+        "--micro-batch", "1")  # fmt: skip
 
 
-def test_days_and_money_are_answered_in_a_sentence_a_table_and_the_document(call):
+def test_days_and_money_are_answered_in_a_sentence_a_table_and_the_document(call, made_once):
+    made_once("plans")
     words = (
         *GOAL,
         "--cluster",
@@ -153,7 +160,7 @@ def test_days_and_money_are_answered_in_a_sentence_a_table_and_the_document(call
     assert re.match(r"Within 1,000 EUR: llama3\.2-1b on 8 GPUs of h100: 24\.72 B tokens in [\d.]+ days", out)
     assert re.search(r"^ +x  llama3\.2-3b", out, re.MULTILINE) and re.search(r"^ +>  llama3\.2-1b", out, re.MULTILINE)
     assert "20 tokens a parameter (compute-optimal, arXiv 2203.15556)" in out
-    document = json.loads(call(*words, "--json")[1])
+    document = json.loads(call(*words, "--currency", "EUR", "--json")[1])
     goal = document["goal"]
     assert [each["model"] for each in goal["runs"]] == ["llama3.2-3b", "llama3.2-1b"]
     assert goal["chosen"] == goal["runs"][1]
@@ -161,7 +168,8 @@ def test_days_and_money_are_answered_in_a_sentence_a_table_and_the_document(call
     assert goal["runs"][1]["parameters"] < largest["parameters"] < goal["runs"][0]["parameters"]
 
 
-def test_limits_that_no_run_meets_end_with_3_and_say_by_how_much(call):
+def test_limits_that_no_run_meets_end_with_3_and_say_by_how_much(call, made_once):
+    made_once("plans")
     words = (*GOAL, "--cluster", "h100", "--model", "llama3.2-1b", "--gpus", "8,16", "--days", "0.001")
     code, out, _ = call(*words, "--quiet")
     assert code == 3

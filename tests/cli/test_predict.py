@@ -13,10 +13,10 @@ from traincast.job.frameworks import DEFAULT_FRAMEWORK
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "llama3_70b_512gpu.toml"
 SMALL = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 16, "--tp", 4, "--pp", 2, "--seq-length", 4096,
-         "--global-batch", 32)  # fmt: skip
+         "--global-batch", 8)  # fmt: skip
 MEGATRON = (
     *("--num-layers", 32, "--hidden-size", 4096, "--num-attention-heads", 32, "--seq-length", 4096),
-    *("--max-position-embeddings", 4096, "--micro-batch-size", 1, "--global-batch-size", 32, "--bf16", "--swiglu"),
+    *("--max-position-embeddings", 4096, "--micro-batch-size", 1, "--global-batch-size", 8, "--bf16", "--swiglu"),
     *("--ffn-hidden-size", 14336, "--group-query-attention", "--num-query-groups", 8, "--vocab-size", 128256),
     *("--untie-embeddings-and-output-weights", "--position-embedding-type", "rope", "--normalization", "RMSNorm"),
     *("--disable-bias-linear", "--tensor-model-parallel-size", 4, "--pipeline-model-parallel-size", 2),
@@ -25,7 +25,7 @@ MEGATRON = (
 
 
 def as_json(call, *words):
-    code, out, err = call("predict", "--json", *words)
+    code, out, err = call("predict", "--json", "--no-suggest", *words)
     assert (code, err) == (0, "")
     return json.loads(out)
 
@@ -57,7 +57,7 @@ def test_the_header_names_the_job_and_the_peak_of_its_mfu(call, tmp_path, precis
     assert code == 0
     assert (
         f"model llama3-8b, {precision}; framework {DEFAULT_FRAMEWORK} "
-        "batch 32 sequences of 4,096 tokens; micro batch 1 layout" in head
+        "batch 8 sequences of 4,096 tokens; micro batch 1 layout" in head
     )
     assert f"of the {precision} peak" in head
     assert shares in head

@@ -40,7 +40,7 @@ def test_every_recipe_is_told_by_its_content(name):
 def test_a_file_is_forecast_by_its_bare_name(name, call):
     like, further = TOLD[name]
     assert told_as(RECIPES / name) == like
-    code, out, err = call("predict", RECIPES / name, "--cluster", "h100", "--allow-oom", *further)
+    code, out, err = call("predict", RECIPES / name, "--cluster", "h100", "--allow-oom", "--no-suggest", *further)
     assert code == 0, err
     assert out.startswith("Step ")
     assert "taken as" in out
@@ -57,7 +57,7 @@ def test_a_file_is_forecast_by_its_bare_name(name, call):
     ],
 )
 def test_a_file_after_two_dashes_is_the_same_job(like, name, further, call):
-    options = ("--cluster", "h100", "--allow-oom", *further)
+    options = ("--cluster", "h100", "--allow-oom", "--no-suggest", *further)
     pasted = call("predict", "--like", like, *options, "--", RECIPES / name)
     bare = call("predict", RECIPES / name, *options)
     assert pasted[0] == bare[0] == 0
@@ -77,8 +77,9 @@ def test_inspect_says_what_it_is(name):
 @pytest.mark.slow
 def test_plan_and_compare_take_them_too(tmp_path, call):
     given = ("--cluster", "h100", "--gpus", "32", "--seq-length", "4096", "--global-batch", "32")
-    assert call("plan", RECIPES / "hf1.json", *given, "--quiet")[0] == 0
-    assert call("predict", RECIPES / "nemo3.yaml", "--cluster", "h100", "--out", tmp_path / "run", "--quiet")[0] == 0
+    assert call("plan", RECIPES / "hf1.json", *given, "--max-pp", "1", "--quiet")[0] == 0
+    words = ("--cluster", "h100", "--no-suggest", "--out", tmp_path / "run", "--quiet")
+    assert call("predict", RECIPES / "nemo3.yaml", *words)[0] == 0
     code, out, err = call("compare", RECIPES / "nemo3.yaml", tmp_path / "run", "--cluster", "h100")
     assert code == 0, err
     assert "the same" in out.splitlines()[0]

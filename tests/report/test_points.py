@@ -30,9 +30,9 @@ def data_of(page):
 def plans(tmp_path_factory):
     """The folder of a plan of each kind of model, with the plan, and of two together."""
     fix = {"tp": (1, 2), "pp": (1, 2), "micro_batch": (1, 2)}
-    fields = {"gpus": 16, "global_batch": 32, "seq_length": 4096}
-    found = {name: api.plan(Draft(model=model, fields=fields), "h100", fix=fix) for name, model in MODELS.items()}
-    found["several"] = api.plans(Draft(fields=fields), models=list(MODELS.values()), clusters=["h100"], fix=fix)
+    fields = {"gpus": 16, "global_batch": 16, "seq_length": 4096, "cp": 1}
+    several = api.plans(Draft(fields=fields), models=list(MODELS.values()), clusters=["h100"], fix=fix)
+    found = {**dict(zip(MODELS, several.plans, strict=True)), "several": several}
     folders = {name: tmp_path_factory.mktemp(name) for name in found}
     for name, plan in found.items():
         write_plan(plan, folders[name])

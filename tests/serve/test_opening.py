@@ -41,8 +41,8 @@ def test_traces_and_results_are_explained(start, tmp_path):
     assert (told["kind"], told["shown"]["step"]["value"]) == ("result", result.iteration_time_s)
 
 
-def test_without_files_the_page_opens_as_it_was(start):
-    assert "#" not in start().url
+def test_without_files_the_page_opens_as_it_was(server):
+    assert "#" not in server.url
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path):

@@ -7,8 +7,8 @@ from traincast.serve import answers
 from traincast.serve.answers.bench import Workbench
 from traincast.serve.records.plans import PlanRecord, WhyRecord
 
-DENSE = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "global_batch": 8, "cp": 1}
-EXPERTS = {"model": "qwen3-30b-a3b", "cluster": "h100", "gpus": 16, "global_batch": 64, "cp": 1, "pp": 1}
+DENSE = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "global_batch": 8, "cp": 1, "pp": 1, "micro_batch": 1}
+EXPERTS = {**DENSE, "model": "qwen3-30b-a3b", "gpus": 16, "global_batch": 32, "ep": 8}
 
 
 def bench():
