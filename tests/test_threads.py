@@ -74,7 +74,7 @@ def test_eight_threads_are_as_one(tmp_path):
         lambda: to_json(traincast.predict(**job, cluster="h100", tp=2, pp=2)),
         lambda: to_json(traincast.predict(**job, cluster="a100", tp=1, pp=2, allow_oom=True)),
         lambda: to_json(traincast.simulate(tmp_path / "work.txt", cluster="h100")),
-        lambda: [each.layout for each in traincast.plan(**job, cluster="h100", top=2, pp=1, micro_batch=1).best],
+        lambda: [each.layout for each in traincast.plan(**job, cluster="h100", top=2).best],
     ]
     alone = [call() for call in calls]
     for found in at_once(calls):

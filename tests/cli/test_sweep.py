@@ -108,7 +108,7 @@ PLANS = """
 work = "plan"
 [plan]
 headroom = 0.1
-fix = { micro_batch = 1, cp = 1 }
+fix = { micro_batch = [1, 2], cp = 1 }
 most = { tp = 4, pp = 2 }
 [base.batch]
 seq_length = 4096
@@ -138,7 +138,7 @@ def test_points_may_be_plans_and_a_killed_sweep_of_them_goes_on(tmp_path, call):
     assert out.read_bytes() == whole.read_bytes()
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert [row["status"] for row in rows] == ["ok", "ok", "infeasible", "ok"]
-    limits = ("--fix", "micro_batch=1", "--cp", "1", "--max-tp", "4", "--max-pp", "2", "--headroom", "0.1")
+    limits = ("--fix", "micro_batch=1,2", "--cp", "1", "--max-tp", "4", "--max-pp", "2", "--headroom", "0.1")
     job = "--model llama3-8b --cluster h100 --gpus 16 --seq-length 4096 --global-batch 32 --gpu-hour-price 2.5"
     best = json.loads(call("plan", *job.split(), *limits, "--json")[1])["best"][0]
     assert float(rows[1]["step_s"]) == best["step_s"]

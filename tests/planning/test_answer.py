@@ -52,9 +52,7 @@ def test_the_job_file_says_all_that_was_asked_for(tmp_path):
     )
     paths = {name: str(tmp_path / f"{name}.toml") for name in ("ours", "short", "trainer")}
     said = {"gpus": 16, "global_batch": 32, "seq_length": 4096, "framework": paths["trainer"], "grad_reduce_bytes": 2}
-    job = Draft(
-        model=paths["short"], cluster=paths["ours"], fields={**said, "tp": 2, "micro_batch": 1, "exp_avg_dtype": "bf16"}
-    )
+    job = Draft(model=paths["short"], cluster=paths["ours"], fields={**said, "tp": 2, "exp_avg_dtype": "bf16"})
     found = api.plan(job, top=1)
     write_plan(found, tmp_path / "out")
     again = api.predict(read_job_file(str(tmp_path / "out" / "best.job.toml")))
@@ -217,7 +215,7 @@ def forecast_of(job, layout):
 @pytest.mark.parametrize(
     ("model", "more"),
     [
-        ("qwen3-14b", {"tp": 4, "cp": 1, "micro_batch": 1}),
+        ("qwen3-14b", {"tp": 4}),
         pytest.param("qwen3-30b-a3b", {"ep": 8}, marks=pytest.mark.slow),
         pytest.param("llama3-8b", {}, marks=pytest.mark.slow),
     ],

@@ -9,7 +9,7 @@ import traincast
 from traincast.errors import InfeasibleError
 from traincast.planning import plan as planning
 
-DENSE = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "global_batch": 16, "cp": 1, "micro_batch": 1, "max_pp": 2}
+DENSE = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "global_batch": 16, "cp": 1, "micro_batch": 1}
 EXPERTS = {"model": "qwen3-30b-a3b", "cluster": "gb200", "gpus": 8, "global_batch": 32, "cp": 1, "max_tp": 1}
 
 
