@@ -154,11 +154,11 @@ def test_fitted_factors_are_known_better_together_than_each():
     done = run_job(job, H100, PLAIN, CostFactors())
     known = of_step(done, FactorTable(), {}) ** 2
     nothing = of_step(done, FactorTable(), {"compute": 1.0}) ** 2
-    # What holds a chip's own factor at 1.
-    chip = prior_deviation(("chip", "", "compute"))
+    # What holds a chip's own factor at 1, and a framework's.
+    chip, framework = (prior_deviation((level, "", "compute")) for level in ("chip", "framework"))
     new = WIDTHS["new chip"] ** 2 + WIDTHS["new architecture"] ** 2 + WIDTHS["new code"] ** 2
-    assert nothing == pytest.approx(known + new + 0.2**2 + 0.08**2 + chip**2)
-    learnt = [(0.02 * (TOGETHER**2 + (1 - TOGETHER**2) * (0.02 / prior) ** 4) ** 0.5) for prior in (0.2, 0.08)]
+    assert nothing == pytest.approx(known + new + 0.2**2 + framework**2 + chip**2)
+    learnt = [(0.02 * (TOGETHER**2 + (1 - TOGETHER**2) * (0.02 / prior) ** 4) ** 0.5) for prior in (0.2, framework)]
     wanted = known + sum(each**2 for each in learnt) + chip**2
     found = of_step(done, _learnt(job, done.gpu, ["compute"], 0.02), {"compute": 1.0})
     assert found == pytest.approx(math.sqrt(wanted))

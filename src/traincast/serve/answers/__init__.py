@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from traincast.serve.answers.exports import export as export
     from traincast.serve.answers.forecasts import forecast as forecast
     from traincast.serve.answers.form import about as about
-    from traincast.serve.answers.plans import load_plans as load_plans
     from traincast.serve.answers.plans import plan as plan
     from traincast.serve.answers.plans import why as why
     from traincast.serve.answers.readings import read as read
@@ -36,7 +35,7 @@ __getattr__, __dir__ = names_on_demand(
         "traincast.serve.answers.exports": "export",
         "traincast.serve.answers.forecasts": "forecast",
         "traincast.serve.answers.form": "about",
-        "traincast.serve.answers.plans": "load_plans plan why",
+        "traincast.serve.answers.plans": "plan why",
         "traincast.serve.answers.readings": "read",
         "traincast.serve.answers.timelines": "timeline",
     },

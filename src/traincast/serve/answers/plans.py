@@ -40,11 +40,6 @@ def plan(asked: PlanRecord, bench: Workbench) -> PlanAnswer:
     return plan_answer(asked.job, _command(asked), found)
 
 
-def load_plans(bench: Workbench) -> None:
-    """Plan a small job that nobody asked for: what plans need is loaded then."""
-    api.plan(model="llama3-8b", cluster="h100", gpus=16, global_batch=16, engine=bench.engine)
-
-
 def _planned(job: dict[str, Any], words: dict[str, Any], several: dict[str, Any], bench: Workbench) -> Plan | Plans:
     cluster, recipe = job.pop("cluster", None), job.pop("recipe", None)
     job.pop("allow_oom", None)

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 
+import traincast
 from traincast.errors import TraincastError
 from traincast.serve import answers
 from traincast.serve.answers.bench import Workbench
@@ -71,7 +72,7 @@ class Worker:
         answers.forecast(JobRecord(job=first.job), self._bench)
 
     def _load_plans(self) -> None:
-        answers.load_plans(self._bench)
+        traincast.plan(model="llama3-8b", cluster="h100", gpus=16, global_batch=16, engine=self._bench.engine)
 
     def _answer(self, call: WorkerCall) -> Message:
         try:
