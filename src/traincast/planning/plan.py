@@ -160,7 +160,8 @@ def _made(
     explained = tuple(explain(screen, each, best.to_run, simulate) for each in options.explain)
     start = None if had is None or before is None else start_of(screen, had, before, task.usable_bytes, simulate)
     best_few = choices[: options.top]
-    _ = [each.limits for each in best_few]  # while others work on advice
+    if own.count > 1:
+        _ = [each.limits for each in best_few]  # which others cannot work out, while they work on advice
     around = own.each(_around(task, to_run, tried, simulate))
     efforts = [each for each in around if isinstance(each, Effort)]
     better = [each for each in around if isinstance(each, Sensitivity)]
