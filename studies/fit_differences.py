@@ -28,6 +28,7 @@ from published.pairs import Changed, changed_pairs, told_changes
 from refit import Fitted, Runs, fitted_to, runs_of
 from traincast.calibration.kind import BoolArray, FloatArray
 from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run
+from traincast.shipped import SHIPPED
 from traincast.simulation.differences import (
     EFFICIENCY,
     MULTIPLE,
@@ -39,7 +40,7 @@ from traincast.simulation.differences import (
 from traincast.simulation.doubts import KNOWN, doubts
 from traincast.simulation.widths import LEVEL, basis_of
 
-FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "difference_widths.csv"
+FILE = SHIPPED / "training" / "difference_widths.csv"
 TABLES = (PUBLISHED, "mlperf_v6.csv", "tpu_runs.csv", "amd_other.csv", "mbridge_cards.csv")
 _FREEDOM = 3
 """Degrees of freedom of the Student distribution: fewer than for steps, as errors of changes have longer tails."""

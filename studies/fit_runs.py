@@ -31,13 +31,13 @@ from traincast.calibration.run_factors import (
 )
 from traincast.calibration.runs import MeasuredRun, is_fitted, read_runs
 from traincast.estimate.factors import FactorTable, shipped_factors
+from traincast.shipped import SHIPPED
 from written import with_energies, write_factors
 
 ROUNDS = 4
 """Simulations of all runs; a fourth changes forecasts by less than 1 %. From the shipped factors two are enough."""
 MOST = 2
 """Runs of one configuration that are simulated; they count as all of it."""
-SHIPPED = Path(__file__).parents[1] / "src" / "traincast" / "data"
 FACTORS, GENERATIONS = SHIPPED / "training" / "factors.csv", SHIPPED / "gpus" / "generations.csv"
 
 

@@ -26,9 +26,10 @@ from forecasts import shipped_forecasts, timed_rows
 from refit import Runs, runs_of, without_each
 from traincast.calibration.kind import BoolArray, FloatArray
 from traincast.calibration.runs import MeasuredRun
+from traincast.shipped import SHIPPED
 from traincast.simulation.widths import LEVEL, known_variance, shipped_widths, terms
 
-FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "widths.csv"
+FILE = SHIPPED / "training" / "widths.csv"
 LEFT_OUT = ("source", "chip", "framework")
 SIDES = ("below", "above")
 _FREEDOM = 6

@@ -14,7 +14,6 @@ import io
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +23,9 @@ from traincast.calibration.runs import MeasuredRun, job_of_run
 from traincast.errors import TraincastError
 from traincast.planning.changes import layout_of
 from traincast.planning.published import FEWEST, is_known, kind_of, settings_of, software_of
+from traincast.shipped import SHIPPED
 
-FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "published_settings.csv"
+FILE = SHIPPED / "training" / "published_settings.csv"
 TABLES = ("measured_training_runs.csv", "mlperf_v6.csv", "tpu_runs.csv", "amd_other.csv")
 COLUMNS = ("kin", "kind", "field", "value", "runs", "sources")
 _NORMAL_MEDIAN = 0.6745
