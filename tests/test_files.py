@@ -162,7 +162,7 @@ PAST_THE_GUARD = re.compile(
 )
 
 
-UNGUARDED = {"files.py", "shipped.py", "engine/machine_code.py", "serve/memory.py", "serve/answers/bench.py"}
+UNGUARDED = {"files.py", "shipped.py", "machine_code.py", "serve/memory.py", "serve/answers/bench.py"}
 """What the guard is, what is shipped, what was compiled, what the system says, and what workers of the planner keep for
 each other."""
 

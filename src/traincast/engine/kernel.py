@@ -6,8 +6,8 @@ Bit-equal to `traincast.engine.reference`, which says what the times mean.
 import numpy as np
 
 from traincast.engine.graph import Graph
-from traincast.engine.machine_code import Kernel
 from traincast.engine.reference import FloatArray, Times
+from traincast.machine_code import Kernel
 
 _RUN = Kernel("traincast.engine.visits", "run", "niiiiiiiddddiiii")
 _RUN_AGAIN = Kernel("traincast.engine.visits", "run_again", "iniiiiiidddd")

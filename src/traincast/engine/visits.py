@@ -1,8 +1,8 @@
 """The visits of `traincast.engine.reference` in numba, on arrays that come as pointers."""
 
 from traincast.engine.graph import IntArray
-from traincast.engine.machine_code import part
 from traincast.engine.reference import FloatArray
+from traincast.machine_code import part
 
 
 @part

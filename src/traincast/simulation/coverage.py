@@ -3,7 +3,7 @@
 The same sums in the same order as `traincast.simulation.overlap.covered`. Letters: I spans, D disjoint spans.
 """
 
-from traincast.engine.machine_code import part
+from traincast.machine_code import part
 from traincast.workload.ops import FloatArray, IntArray
 
 

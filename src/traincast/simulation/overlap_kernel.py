@@ -5,7 +5,7 @@ Bit-equal to `traincast.simulation.overlap.covered`, which says what it means. L
 
 import numpy as np
 
-from traincast.engine.machine_code import Kernel
+from traincast.machine_code import Kernel
 from traincast.simulation.overlap import Spans
 from traincast.workload.ops import FloatArray
 

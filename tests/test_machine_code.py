@@ -6,10 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-machine_code = pytest.importorskip("traincast.engine.machine_code")
+machine_code = pytest.importorskip("traincast.machine_code")
 
 ADDS = """
-from traincast.engine.machine_code import part
+from traincast.machine_code import part
 
 
 @part
