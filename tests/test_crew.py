@@ -81,19 +81,6 @@ def test_the_first_is_told_of_each_piece_once(count):
     assert sorted(told) == sorted([*found[0], *found[1]])
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_who_waits_for_others_and_is_not_the_first_gets_ready(count):
-    def work(own):
-        ready = []
-        own.each([busy] * 4, idle=lambda: ready.append(True))
-        return own.each([lambda: (busy(), ready)] * 9)
-
-    with crew(count, work) as own:
-        told = work(own)
-    assert len({process for process, _ in told}) == count
-    assert all(ready == ([] if process == os.getpid() else [True]) for process, ready in told)
-
-
 def test_a_copy_that_ends_in_its_work_is_noticed_not_waited_for():
     first = os.getpid()
 

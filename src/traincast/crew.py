@@ -68,12 +68,10 @@ class Crew:
         self,
         pieces: Sequence[Callable[[], T]],
         told: Callable[[T], None] | None = None,
-        idle: Callable[[], object] | None = None,
     ) -> list[T]:
         """Return what all pieces found, in their order; tell the first process of each as soon as it is known there.
 
-        What a piece finds must go through a pipe (`pickle`). A process that is not the first runs `idle` when it has
-        found its share, while others may still look for theirs.
+        What a piece finds must go through a pipe (`pickle`).
 
         Raises
         ------
@@ -85,7 +83,7 @@ class Crew:
             found[number] = pieces[number]()
             if told is not None and self.is_first:
                 told(found[number])
-        others = self._exchanged(found, idle)
+        others = self._exchanged(found)
         if told is not None and self.is_first:
             for number in sorted(others):
                 told(others[number])
@@ -122,13 +120,11 @@ class Crew:
         while (number := self._todo.take(self._lists, count, first=self.is_first)) is not None:
             yield number
 
-    def _exchanged(self, mine: dict[int, T], idle: Callable[[], object] | None) -> dict[int, T]:
+    def _exchanged(self, mine: dict[int, T]) -> dict[int, T]:
         """Return what the others found."""
         try:
             if not self.is_first:
                 self._links[0].send(mine)
-                if idle is not None:
-                    idle()
                 return dict(self._links[0].recv())
             found = [dict(link.recv()) for link in self._links]
             for place, link in enumerate(self._links):

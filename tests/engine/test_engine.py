@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import traincast
-from traincast.engine import load_compiled, run
+from traincast.engine import run
 from traincast.engine.graph import build_graph
 from traincast.errors import DeadlockError, ProgramError
 
@@ -285,13 +284,3 @@ def test_without_numba_every_program_runs_in_pure_python(monkeypatch):
     assert "traincast.engine.kernel" not in sys.modules
     with pytest.raises(ProgramError, match=r"needs numba: pip install 'traincast\[fast\]'"):
         times([0], [1], engine="kernel")
-
-
-def test_what_is_loaded_before_it_is_needed_is_what_programs_run():
-    kernel = pytest.importorskip("traincast.engine.kernel")
-    load_compiled()
-    loaded = kernel._run.signatures, kernel._run_again.signatures
-    traincast.predict(
-        model="llama3-8b", cluster="h100", gpus=8, tp=2, pp=2, global_batch=8, seq_length=2048, engine="kernel"
-    )
-    assert (kernel._run.signatures, kernel._run_again.signatures) == loaded

@@ -22,14 +22,11 @@ def layouts():
     return [layout_of(job) for job in jobs]
 
 
-def test_compiled_code_is_loaded_once_steps_make_up_for_it(layouts, monkeypatch):
-    usual = simulator.Simulator(REQUEST, Setting(cluster=CLUSTER), Study())
-    one_by_one = [usual(each)[0] for each in layouts]
-    assert usual.setting.engine == "several"
-    monkeypatch.setattr(simulator, "KERNEL_FROM_CHAINS", 1)
-    soon = simulator.Simulator(REQUEST, Setting(cluster=CLUSTER), Study())
-    assert [soon(each)[0].iteration_time_s for each in layouts] == [each.iteration_time_s for each in one_by_one]
-    assert soon.setting.engine == "fast"
+def test_layouts_take_what_a_forecast_of_their_job_takes(layouts):
+    found = simulator.Simulator(REQUEST, Setting(cluster=CLUSTER), Study())
+    plain = simulator.Simulator(REQUEST, Setting(cluster=CLUSTER, engine="reference"), Study())
+    for each in layouts:
+        assert found(each)[0].iteration_time_s == plain(each)[0].iteration_time_s
 
 
 def test_an_engine_that_is_asked_for_stays(layouts):

@@ -10,13 +10,13 @@ from importlib.util import find_spec
 import numpy as np
 
 from traincast.engine.chains import chains_of, run_chains
-from traincast.engine.graph import Graph, build_graph, find_cycle
+from traincast.engine.graph import Graph, find_cycle
 from traincast.engine.reference import FloatArray, Times, run_reference
 from traincast.errors import DeadlockError, ProgramError
 
-KERNEL_FROM_CHAINS = 25_000
+KERNEL_FROM_CHAINS = 4_000
 """Up to so many chains of a program pure Python ends a step, which runs some ten times at 1 to 2 us a chain, before
-numba is imported and its cache loaded, which takes half a second. What ran before in the process does not matter."""
+the kernel is loaded, which takes 50 ms or so. What ran before in the process does not matter."""
 
 _COUNTED_TO = 40
 """Operations, in so many of these, from which on chains are not counted: long ones are no longer than that."""
@@ -64,17 +64,6 @@ def _engine(name: str, graph: Graph) -> Callable[[Graph, FloatArray], Times]:
 
         return run_kernel
     return run_reference if name == "reference" else run_chains
-
-
-def load_compiled() -> None:
-    """Load what runs a program in numba, where that is installed, before it is needed."""
-    if find_spec("numba"):
-        from traincast.engine.kernel import run_kernel
-
-        none = np.zeros(0, dtype=np.int32)
-        graph = build_graph(np.zeros(1, dtype=np.int32), none, none, np.full(1, -1, dtype=np.int32))
-        for _ in ("the first run", "a run again"):
-            run_kernel(graph, np.zeros(1))
 
 
 def compiled(name: str, graph: Graph) -> bool:

@@ -30,7 +30,7 @@ def advice_of_layout(request: JobRequest, layout: Layout, setting: Setting, stud
     """Return what to change of a request with a layout, in order; nothing where it cannot be run."""
     laid_out = replace(request, **layout.request())
     # Some ten steps are simulated.
-    setting = replace(setting, engine="several") if setting.engine == "auto" else setting
+    setting = replace(setting, engine="fast") if setting.engine == "auto" else setting
     try:
         job = resolve_job(laid_out, setting.cluster)
         result, done = forecast_step(job, setting, allow_oom=True, study=study)

@@ -23,7 +23,7 @@ from traincast.planning.answer import Asked, Choice, LayoutToRun, Plan, WhyNot
 from traincast.planning.changes import start_of
 from traincast.planning.choosing import choices_of, chosen_first, with_first
 from traincast.planning.explain import explain
-from traincast.planning.finalists import LEAST, Finalist, Simulate, disagreement, simulated
+from traincast.planning.finalists import Finalist, Simulate, disagreement, simulated
 from traincast.planning.layout import Estimate, Estimated, Layout
 from traincast.planning.options import PlanOptions
 from traincast.planning.pareto import pareto
@@ -105,9 +105,8 @@ class _Task(Struct, frozen=True):
 def _alongside(task: _Task, own: Crew, *, lists: bool) -> None:
     """Do a copy's share: what less effort would take, while the first simulates the best, and what is around that."""
     screened = task.screen.run(crew=own, lists=lists)
-    simulate = task.simulator()
-    tried = own.each(_with_less(task, screened), idle=partial(simulate.prepare, screened.layouts[0], LEAST))
-    own.each(_around(task, own.of_first(), tried, simulate))
+    tried = own.each(_with_less(task, screened))
+    own.each(_around(task, own.of_first(), tried, task.simulator()))
 
 
 def _with_less(task: _Task, screened: Screened) -> list[Callable[[], Screened | None]]:
@@ -151,7 +150,7 @@ def _made(
     request, options, screen = task.request, task.options, task.screen
     space, setting = screen.space, screen.setting
     simulate = task.simulator()
-    screened = _screened(screen, estimated, own, simulate, remedies=options.remedies)
+    screened = _screened(screen, estimated, own, remedies=options.remedies)
     finalists, choices, switches = _decided(task, screened, simulate)
     best = choices[0]
     tried, to_run = own.each(_with_less(task, screened)), own.of_first((best.layout, best.step_s))
@@ -227,16 +226,12 @@ def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen:
     return explain(task.screen, options.explain[0], chosen, task.simulator())
 
 
-def _screened(
-    screen: Screen, estimated: Estimated | None, own: Crew, simulate: Simulator, *, remedies: bool
-) -> Screened:
+def _screened(screen: Screen, estimated: Estimated | None, own: Crew, *, remedies: bool) -> Screened:
     """Return what a screen finds; where that is nothing, say why, and with `remedies` what would do."""
 
     def told(found: Frontier) -> None:
         if estimated is not None and found.listed:
             estimated(tuple(found.listed))
-        if own.count > 1 and found.fastest is not None:
-            simulate.prepare(found.fastest, LEAST)
 
     try:
         screened = screen.run(told=told, lists=estimated is not None, crew=own)

@@ -1,64 +1,22 @@
-"""How much spans of time cover of each other, in numba (extra ``fast``).
+"""How much spans of time cover of each other, in machine code (extra ``fast``).
 
-Bit-equal to `traincast.simulation.overlap.covered`, which says what it means: the same sums in the same order. Letters:
-I spans, D disjoint spans.
+Bit-equal to `traincast.simulation.overlap.covered`, which says what it means. Letters: I spans, D disjoint spans.
 """
 
-import numba
 import numpy as np
 
+from traincast.machine_code import Kernel
 from traincast.simulation.overlap import Spans
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import FloatArray
+
+_COVER = Kernel("traincast.simulation.coverage", "cover", "nddlddldd")
 
 
 def covered(spans: Spans, disjoint: Spans) -> tuple[FloatArray, FloatArray]:
     """Return how much of each span is covered, and of each disjoint one."""
     of_span_I, of_disjoint_D = np.zeros(len(spans.begin_s_I)), np.zeros(len(disjoint.begin_s_I))
-    one, other = ((each.begin_s_I, each.end_s_I, each.ptr_R1) for each in (spans, disjoint))
-    _covered(*one, *other, of_span_I, of_disjoint_D)
+    times = ((each.begin_s_I, each.end_s_I) for each in (spans, disjoint))
+    pointers = (np.ascontiguousarray(each.ptr_R1, np.int64) for each in (spans, disjoint))
+    one, other = ((*map(np.ascontiguousarray, of), ptr_R1) for of, ptr_R1 in zip(times, pointers, strict=True))
+    _COVER(len(spans.ptr_R1) - 1, *one, *other, of_span_I, of_disjoint_D)
     return of_span_I, of_disjoint_D
-
-
-@numba.njit(cache=True)
-def _covered(
-    begin_I: FloatArray,
-    end_I: FloatArray,
-    ptr_R1: IntArray,
-    begin_D: FloatArray,
-    end_D: FloatArray,
-    disjoint_ptr_R1: IntArray,
-    of_span_I: FloatArray,
-    of_disjoint_D: FloatArray,
-) -> None:
-    for rank in range(len(ptr_R1) - 1):
-        low, high = disjoint_ptr_R1[rank], disjoint_ptr_R1[rank + 1]
-        first = low
-        for span in range(ptr_R1[rank], ptr_R1[rank + 1]):
-            begin, end = begin_I[span], end_I[span]
-            first = _first_after(begin, end_D, low, first, high)
-            for at in range(first, high):
-                if begin_D[at] >= end:
-                    break
-                both = max(min(end, end_D[at]) - max(begin, begin_D[at]), 0.0)
-                of_span_I[span] += both
-                of_disjoint_D[at] += both
-
-
-@numba.njit(cache=True)
-def _first_after(begin: float, end_D: FloatArray, low: int, near: int, high: int) -> int:
-    """Return the first place from `low` to `high` whose end is after a time, which is looked for near another first."""
-    if near > low and end_D[near - 1] > begin:
-        high = near - 1
-    else:
-        low = near
-        # Most spans follow each other closely.
-        for at in range(near, min(near + 4, high)):
-            if end_D[at] > begin:
-                return at
-    while low < high:
-        middle = (low + high) // 2
-        if end_D[middle] > begin:
-            high = middle
-        else:
-            low = middle + 1
-    return low
