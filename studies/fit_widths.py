@@ -4,9 +4,9 @@
 
 Every published run is forecast by factors and energies that have not seen its source, then its chip, then its
 framework. The widths make those errors most likely (each error from a Student distribution: a few are far off for
-reasons of their own), and the two multiples are what leaves 5 of 100 errors on either side. A family of runs counts as
-the square root of its runs, and large sources count for less than the sum of their families. ``--write`` replaces
-`data/training/widths.csv`.
+reasons of their own): a family of runs counts as the square root of its runs, and a source as that of its families. The
+two multiples are what leaves 5 of 100 errors on either side, with all sources alike: whoever forecasts is one more
+source. ``--write`` replaces `data/training/widths.csv`.
 
 Letters: J forecasts (each run once for each thing left out), T terms.
 """
@@ -38,7 +38,7 @@ NOISE = 0.03
 """Least width of a step: repeats of equal runs differ by 1 % in the median and by 7 to 10 % at the 90th percentile
 (docs/published-runs.md, noise)."""
 _ROUNDS = 400
-_SOURCES = 0.7
+_OF_WIDTHS, _OF_MULTIPLES = 0.5, 1.0
 """Power of a source's weight by which it is divided: at 0 sources count as their families do, at 1 all alike."""
 
 
@@ -107,7 +107,9 @@ def fit_widths(forecasts: Sequence[LeftOut], seen: BoolArray | None = None) -> d
     error_J = np.concatenate([each.log_ratio_J for each in forecasts])[use_J]
     known_J = np.concatenate([each.known_J for each in forecasts])[use_J]
     terms_JT = np.vstack([each.terms_JT for each in forecasts])[use_J]
-    weight_J = np.tile(_weights(forecasts[0].rows), len(forecasts))[use_J]
+    weight_J, alike_J = (
+        np.tile(_weights(forecasts[0].rows, power), len(forecasts))[use_J] for power in (_OF_WIDTHS, _OF_MULTIPLES)
+    )
     square_T = np.full(terms_JT.shape[1], 0.02)
     least_T = np.array([NOISE**2 if name == "step" else 0.0 for name in names_of_terms()])
     for _ in range(_ROUNDS):
@@ -121,16 +123,16 @@ def fit_widths(forecasts: Sequence[LeftOut], seen: BoolArray | None = None) -> d
     z_J = error_J / np.sqrt(known_J + terms_JT @ square_T)
     outside = (1 - LEVEL) / 2
     found = dict(zip(names_of_terms(), np.sqrt(square_T).tolist(), strict=True))
-    return found | {"below": quantile(z_J, weight_J, 1 - outside), "above": -quantile(z_J, weight_J, outside)}
+    return found | {"below": quantile(z_J, alike_J, 1 - outside), "above": -quantile(z_J, alike_J, outside)}
 
 
-def _weights(rows: Sequence[MeasuredRun]) -> FloatArray:
+def _weights(rows: Sequence[MeasuredRun], power: float) -> FloatArray:
     families = Counter(run.groups.family for run in rows)
     weight_J = np.array([families[run.groups.family] ** -0.5 for run in rows])
     sources = Counter[str]()
     for run, weight in zip(rows, weight_J.tolist(), strict=True):
         sources[run.groups.source] += weight
-    return np.asarray(weight_J * np.array([sources[run.groups.source] ** -_SOURCES for run in rows]), np.float64)
+    return np.asarray(weight_J * np.array([sources[run.groups.source] ** -power for run in rows]), np.float64)
 
 
 def quantile(values: FloatArray, weights: FloatArray, share: float) -> float:

@@ -13,12 +13,10 @@ from traincast.estimate.factors import CostFactors, Factor, FactorTable, keys_of
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import load_gpu
 from traincast.job.options import SimulateOptions
-from traincast.model.counts import parameters
 from traincast.simulation.confidence import interval, sensitivities
 from traincast.simulation.widths import (
     LEVEL,
     LONG,
-    SMALL,
     TOGETHER,
     UNMEASURED_LINK,
     basis_of,
@@ -138,8 +136,9 @@ def test_deviation_is_the_root_of_the_weighted_variances():
     variance = WIDTHS["step"] ** 2
     variance += (WIDTHS["transfers"] * share("transfer")) ** 2 + (WIDTHS["GEMMs"] * share("gemm")) ** 2
     variance += (WIDTHS["launches"] * share("host", "fixed", "handover")) ** 2
-    new = WIDTHS["new chip"] ** 2 + WIDTHS["new architecture"] ** 2 + WIDTHS["new code"] ** 2
-    variance += new * slopes["compute"] ** 2
+    variance += (WIDTHS["few microbatches"] / job.parallel.microbatches) ** 2
+    variance += (WIDTHS["overlap"] * share("unhidden")) ** 2
+    variance += (WIDTHS["new architecture"] * slopes["compute"]) ** 2
     variance += sum((UNMEASURED_LINK * slope) ** 2 for name, slope in slopes.items() if name.startswith("transfer"))
     shares = Counter()
     for name, slope in slopes.items():
@@ -156,8 +155,7 @@ def test_fitted_factors_are_known_better_together_than_each():
     nothing = of_step(done, FactorTable(), {"compute": 1.0}) ** 2
     # What holds a chip's own factor at 1, and a framework's.
     chip, framework = (prior_deviation((level, "", "compute")) for level in ("chip", "framework"))
-    new = WIDTHS["new chip"] ** 2 + WIDTHS["new architecture"] ** 2 + WIDTHS["new code"] ** 2
-    assert nothing == pytest.approx(known + new + 0.2**2 + framework**2 + chip**2)
+    assert nothing == pytest.approx(known + WIDTHS["new architecture"] ** 2 + 0.2**2 + framework**2 + chip**2)
     learnt = [(0.02 * (TOGETHER**2 + (1 - TOGETHER**2) * (0.02 / prior) ** 4) ** 0.5) for prior in (0.2, framework)]
     wanted = known + sum(each**2 for each in learnt) + chip**2
     found = of_step(done, _learnt(job, done.gpu, ["compute"], 0.02), {"compute": 1.0})
@@ -182,17 +180,28 @@ def test_interval_widens_where_a_choice_was_assumed():
 
 
 def test_interval_widens_with_the_distance_from_what_was_measured():
-    """By the logarithm of how small a model is, and how long a sequence."""
+    """By the logarithm of how long a sequence is, and by how few microbatches share what comes once a step."""
     like = {"gpus": 8, "tp": 8, **MANY}
     usual = of_step(run_job(job_of("llama3-8b", **like), H100, PLAIN), FactorTable(), {}) ** 2
-    assert usual == pytest.approx(WIDTHS["step"] ** 2)
-    small = job_of("llama3.2-1b", **like)
-    below = math.log(SMALL / parameters(small.model).active)
-    found = of_step(run_job(small, H100, PLAIN), FactorTable(), {}) ** 2
-    assert found - usual == pytest.approx((WIDTHS["small"] * below) ** 2)
-    long = job_of("llama3-8b", **{**like, "seq_length": 4 * LONG, "global_batch": 1})
+    assert usual == pytest.approx(WIDTHS["step"] ** 2 + (WIDTHS["few microbatches"] / 32) ** 2)
+    few = of_step(run_job(job_of("llama3-8b", **{**like, "global_batch": 2}), H100, PLAIN), FactorTable(), {}) ** 2
+    assert few == pytest.approx(WIDTHS["step"] ** 2 + (WIDTHS["few microbatches"] / 2) ** 2)
+    long = job_of("llama3-8b", **{**like, "seq_length": 4 * LONG})
     found = of_step(run_job(long, H100, PLAIN), FactorTable(), {}) ** 2
     assert found - usual == pytest.approx((WIDTHS["context"] * math.log(4)) ** 2)
+
+
+def test_own_transfers_were_timed_as_the_framework_hides_them():
+    job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
+    done = run_job(job, H100, PLAIN, CostFactors())
+    own = (
+        Factor(level="own", name=job.framework.name, cost_class=name, factor=1.1, deviation=0.0)
+        for name in ("compute", "transfer tp")
+    )
+    compute, transfer = map(FactorTable.from_factors, zip(own, strict=False))
+    hidden, exposed = {"compute": 0.5, "transfer tp": 0.5}, {"compute": 0.5, "transfer tp": 0.5, "unhidden tp": 0.2}
+    assert of_step(done, compute, exposed) > of_step(done, compute, hidden)
+    assert of_step(done, transfer, exposed) == of_step(done, transfer, hidden)
 
 
 def test_runs_on_a_machine_leave_repeats_and_what_their_factor_leaves():
@@ -216,11 +225,10 @@ def test_interval_is_wider_for_a_framework_and_a_gpu_that_no_run_was_seen_of():
     table = _learnt(job, done.gpu, sensitivities(done))
     known = of_step(done, table)
     other_framework = replace(done, job=replace(job, framework=replace(job.framework, name="my-own-framework")))
-    other_code = replace(done, job=replace(job, framework=replace(job.framework, name="my-own-framework", kin="mine")))
     other_gpu = on_gpu(done, "mi300x")
     same_chip = on_gpu(done, "h200")
     same_architecture = on_gpu(done, "h20")
-    assert of_step(other_code, table) > of_step(other_framework, table) > known
+    assert of_step(other_framework, table) > known
     assert of_step(same_chip, table) == known
     assert of_step(other_gpu, table) > of_step(same_architecture, table) > known
     assert of_step(done, FactorTable()) > of_step(other_gpu, table)
@@ -235,15 +243,15 @@ def test_interval_reaches_as_many_deviations_to_each_side_as_errors_did():
     assert math.log(found.high_s / done.step_s) == pytest.approx(WIDTHS["above"] * spread)
 
 
-def test_a_framework_without_runs_in_the_fit_is_none_that_was_seen():
+def test_a_chip_without_runs_in_the_fit_is_none_that_was_seen():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
     seen = _learnt(job, done.gpu, ["compute"])
     unseen = FactorTable.from_factors(
-        replace(each, rows=0) if each.level == "framework" else each for each in seen.factors.values()
+        replace(each, rows=0) if each.level == "chip" else each for each in seen.factors.values()
     )
     wider = of_step(done, unseen, {"compute": 1.0}) ** 2 - of_step(done, seen, {"compute": 1.0}) ** 2
-    assert wider == pytest.approx(WIDTHS["new code"] ** 2)
+    assert wider == pytest.approx(WIDTHS["new architecture"] ** 2)
 
 
 def test_what_depends_on_more_than_a_factor_is_less_sure():

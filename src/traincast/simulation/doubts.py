@@ -23,15 +23,13 @@ KNOWN = "known"
 _QUARTERS = 4
 _SHARED: Mapping[str, tuple[str, ...]] = {
     "transfers": ("chip",),
+    "overlap": ("framework",),
     "grouped GEMMs": ("architecture",),
     "GEMMs": ("architecture",),
     "launches": ("framework",),
-    "new chip": ("chip",),
     "new architecture": ("architecture",),
-    "new code": ("framework",),
-    "small": ("model",),
+    "few microbatches": ("framework",),
     "context": ("model",),
-    "task": ("model",),
 }
 """Terms of the interval to what two forecasts must have alike to be off by it together; others: all of it."""
 _ALL = ("model", "chip", "framework")

@@ -28,10 +28,9 @@ from traincast.estimate.factors import (
     prior_deviation,
 )
 from traincast.hardware.gpu import Gpu, find_gpu
-from traincast.job.frameworks import load_framework
 from traincast.job.job import Job
-from traincast.model.counts import parameters
 from traincast.shipped import constant, shipped_text
+from traincast.workload.words import Group
 
 LEVEL = 0.9
 """Share of measured steps that intervals are meant to contain."""
@@ -43,8 +42,6 @@ each, as what one gains the other loses (all GPUs, an architecture)."""
 UNMEASURED_LINK = 0.30
 """Deviation of transfers over links that no run was fitted to: known from a datasheet, collectives are off by 7 to 50 %
 (90th percentile, docs/ACCURACY.md)."""
-SMALL = 3e9
-"""Active parameters below which models are small: their GEMMs fill a GPU less, and launches show."""
 LONG = 16384
 """Tokens above which sequences are long: few runs have more."""
 _CHOICES: Mapping[str, frozenset[str]] = {
@@ -56,12 +53,22 @@ _CHOICES: Mapping[str, frozenset[str]] = {
 """Choices that decide what runs, to the codes of the notes that say that one was assumed."""
 _CLASSES = {
     "transfers": ("transfer",),
+    "overlap": ("unhidden",),
     "grouped GEMMs": ("grouped_gemm",),
     "GEMMs": ("gemm",),
     "launches": ("host", "fixed", "handover"),
 }
 """Terms of classes of work, by the first word of the classes: all of a term is off at once."""
 _TRANSFERS = frozenset((*TRANSFER_CLASS.values(), SENT_ONCE))
+_HIDDEN: Mapping[str, frozenset[str]] = {
+    f"unhidden {kind}": frozenset(TRANSFER_CLASS[group] for group in groups)
+    for kind, groups in {
+        "tp": (Group.TP, Group.ETP),
+        "cp": (Group.CP,),
+        "fsdp": (Group.DP, Group.EDP, Group.SHARD),
+    }.items()
+}
+"""Shares that nothing hides, to the classes of the transfers that they are of."""
 
 
 class Basis(Struct, frozen=True, kw_only=True):
@@ -73,13 +80,9 @@ class Basis(Struct, frozen=True, kw_only=True):
     framework: str
     fitted_as: str
     """Framework whose published runs its factors are fitted to."""
-    kin: str
+    microbatches: int
     choices: int = 0
     """Choices that were assumed where they decide what runs."""
-    tuned: bool = False
-    """Whether it is fine-tuning."""
-    small: float = 0.0
-    """Logarithm of how far the active parameters are below `SMALL`."""
     context: float = 0.0
     """Logarithm of how far the sequence is above `LONG`."""
 
@@ -93,10 +96,8 @@ def basis_of(job: Job, gpu: Gpu, slopes: Mapping[str, float], notes: Iterable[No
         gpu=gpu,
         framework=framework.name,
         fitted_as=framework.fitted_as or framework.name,
-        kin=framework.kin,
+        microbatches=job.parallel.microbatches,
         choices=sum(bool(known & codes) for known in _CHOICES.values()),
-        tuned=job.finetuning.task != "pretrain",
-        small=max(0.0, math.log(SMALL / max(1, parameters(job.model).active))),
         context=max(0.0, math.log(job.batch.seq_length / LONG)),
     )
 
@@ -120,7 +121,8 @@ def terms(basis: Basis, table: FactorTable) -> dict[str, float]:
 def _answers(basis: Basis, table: FactorTable) -> dict[str, float]:
     """Return by how many of its widths each term moves the logarithm of a step."""
     slopes = _not_own(basis, table)
-    compute = slopes.get("compute", 0.0)
+    # The cluster's own runs tell what comes once a step.
+    once = 1 / basis.microbatches if len(slopes) == len(basis.slopes) else 0.0
     classes = {
         term: sum(slope for name, slope in slopes.items() if name.partition(" ")[0] in words)
         for term, words in _CLASSES.items()
@@ -128,13 +130,10 @@ def _answers(basis: Basis, table: FactorTable) -> dict[str, float]:
     return {
         "step": 1.0,
         **classes,
-        "new chip": compute * (("chip", chip_of(basis.gpu)) not in table.seen),
-        "new architecture": compute * (basis.gpu.architecture not in _architectures(table)),
-        "new code": compute * (not _knows_code(basis, table)),
+        "new architecture": slopes.get("compute", 0.0) * (basis.gpu.architecture not in _architectures(table)),
         "choices": math.sqrt(basis.choices),
-        "small": basis.small,
+        "few microbatches": once,
         "context": basis.context,
-        "task": float(basis.tuned),
     }
 
 
@@ -196,7 +195,9 @@ def _widths() -> dict[str, float]:
 def _not_own(basis: Basis, table: FactorTable) -> dict[str, float]:
     """Return the sensitivities to classes of which the cluster's own runs say nothing."""
     own = {name for name in basis.slopes if _own(name, basis, table) is not None}
-    return {name: slope for name, slope in basis.slopes.items() if name not in own and part_of(name) not in own}
+    # Transfers were timed there as the framework hides them.
+    told = own | {share for share, transfers in _HIDDEN.items() if own & transfers}
+    return {name: slope for name, slope in basis.slopes.items() if name not in told and part_of(name) not in told}
 
 
 def _own(name: str, basis: Basis, table: FactorTable) -> Factor | None:
@@ -210,14 +211,6 @@ def _left(key: Key, table: FactorTable) -> float:
     left = prior if known is None else min(known.deviation, prior)
     # Where nothing was learnt, the factors of a class are as independent as their priors.
     return left**2 * (TOGETHER**2 + (1 - TOGETHER**2) * (left / prior) ** 4)
-
-
-def _knows_code(basis: Basis, table: FactorTable) -> bool:
-    """Say whether runs were fitted to a framework that shares code with that of a forecast, most often that one."""
-    names = sorted(
-        (name for level, name in table.seen if level == "framework"), key=lambda each: each != basis.framework
-    )
-    return any(load_framework(name).kin == basis.kin for name in names)
 
 
 def _architectures(table: FactorTable) -> set[str | None]:
