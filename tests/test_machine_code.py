@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -45,10 +47,10 @@ def added(kernel, of=(1, 2, 39)):
 
 
 def test_what_is_kept_is_found_again_without_a_compiler(module, tmp_path, monkeypatch):
-    assert added(machine_code.Kernel(module, "add", "ind")) == (42, 21.0)
+    assert added(machine_code.CompiledKernel(module, "add", "ind")) == (42, 21.0)
     (kept,) = (tmp_path / "kept").iterdir()
     monkeypatch.setattr(machine_code, "_compiled", None)
-    assert added(machine_code.Kernel(module, "add", "ind")) == (42, 21.0)
+    assert added(machine_code.CompiledKernel(module, "add", "ind")) == (42, 21.0)
     assert kept.name.startswith("add-")
 
 
@@ -66,19 +68,19 @@ def test_no_process_but_the_first_imports_numba():
 
 @pytest.mark.parametrize("damage", [lambda kept: kept[:100], lambda kept: kept[:-1] + b"x", lambda _: b""])
 def test_a_damaged_file_is_made_again(module, tmp_path, damage, monkeypatch):
-    added(machine_code.Kernel(module, "add", "ind"))
+    added(machine_code.CompiledKernel(module, "add", "ind"))
     (kept,) = (tmp_path / "kept").iterdir()
     kept.write_bytes(damage(kept.read_bytes()))
-    assert added(machine_code.Kernel(module, "add", "ind")) == (42, 21.0)
+    assert added(machine_code.CompiledKernel(module, "add", "ind")) == (42, 21.0)
     monkeypatch.setattr(machine_code, "_compiled", None)
-    assert added(machine_code.Kernel(module, "add", "ind")) == (42, 21.0)
+    assert added(machine_code.CompiledKernel(module, "add", "ind")) == (42, 21.0)
 
 
 def test_other_code_has_another_file(module, tmp_path):
-    added(machine_code.Kernel(module, "add", "ind"))
+    added(machine_code.CompiledKernel(module, "add", "ind"))
     (tmp_path / "adding.py").write_text(ADDS.replace("0.5", "0.25"), encoding="utf-8")
     sys.modules.pop("adding")
-    assert added(machine_code.Kernel(module, "add", "ind")) == (42, 10.5)
+    assert added(machine_code.CompiledKernel(module, "add", "ind")) == (42, 10.5)
     assert len(list((tmp_path / "kept").iterdir())) == 2
 
 
@@ -86,17 +88,30 @@ def test_where_nothing_can_be_kept_it_runs_all_the_same(module, tmp_path, monkey
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
-    assert added(machine_code.Kernel(module, "add", "ind")) == (42, 21.0)
+    assert added(machine_code.CompiledKernel(module, "add", "ind")) == (42, 21.0)
 
 
-@pytest.mark.parametrize("of", [np.zeros(4, np.int64), np.zeros(8, np.int32)[::2]])
+@pytest.mark.parametrize("of", [np.zeros(4, np.int64), np.zeros(8, np.int32)[::2], 7])
 def test_arrays_of_another_kind_are_refused(module, of):
-    with pytest.raises(TypeError, match="not of int32 without gaps"):
-        machine_code.Kernel(module, "add", "ind")(of, 4, np.zeros(1))
+    with pytest.raises(TypeError, match="is not an array of int32 without gaps"):
+        machine_code.CompiledKernel(module, "add", "ind")(of, 4, np.zeros(1))
 
 
 def test_what_calls_python_is_no_kernel(module):
     from traincast.errors import ProgramError
 
     with pytest.raises(ProgramError, match="makes no plain function of calls_python"):
-        machine_code.Kernel(module, "calls_python", "i")(np.zeros(1, np.int32))
+        machine_code.CompiledKernel(module, "calls_python", "i")(np.zeros(1, np.int32))
+
+
+def test_threads_that_load_it_at_once_find_the_same(module):
+    kernel, ready = machine_code.CompiledKernel(module, "add", "ind"), threading.Barrier(8)
+
+    def run(_):
+        ready.wait()
+        return [added(kernel) for _ in range(200)]
+
+    added(machine_code.CompiledKernel(module, "add", "ind"))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(run, range(8)))
+    assert {each for of in found for each in of} == {(42, 21.0)}

@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -41,7 +41,7 @@ def part(function: Called) -> Called:
     return cast("Called", numba.njit(**_PLAIN)(function))
 
 
-class Kernel:
+class CompiledKernel:
     """A function of arrays and counts, in machine code once it is called; it returns a whole number or nothing.
 
     Parameters
@@ -60,28 +60,24 @@ class Kernel:
 
     def __init__(self, module: str, name: str, letters: str) -> None:
         self._module, self._name, self._letters = module, name, letters
-        self._engine: llvm.ExecutionEngine | None = None
-        """What holds the code in memory."""
-        self._call: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int32)()
+        self._loaded: _Loaded | None = None
 
     def __call__(self, *given: npt.NDArray[Any] | int) -> int:
         """Return what it finds, 0 where that is nothing."""
-        self.load()
+        # Held while it runs: another thread may load it meanwhile, too, and nobody else would hold this one.
+        loaded = self._loaded = self._loaded or self._load()
         found = ctypes.c_int64(0)
-        self._call(ctypes.byref(found), None, *map(_argument, self._letters, given))
+        loaded.call(ctypes.byref(found), None, *map(_argument, self._letters, given))
         return found.value
 
-    def load(self) -> None:
-        """Load its machine code, unless it was loaded."""
-        if self._engine is not None:
-            return
+    def _load(self) -> "_Loaded":
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
         engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(self._object()))
         engine.finalize_object()
         # As numba calls functions: where the result goes, where an error would, then what is given.
         kinds = [ctypes.c_ssize_t if letter == "n" else ctypes.c_void_p for letter in self._letters]
         prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds)
-        self._call, self._engine = prototype(engine.get_function_address(_ENTRY)), engine
+        return _Loaded(prototype(engine.get_function_address(_ENTRY)), engine)
 
     def _object(self) -> bytes:
         """Return its object file: the one that is kept, or else one that is made now."""
@@ -101,11 +97,19 @@ class Kernel:
         return made
 
 
+class _Loaded(NamedTuple):
+    """Machine code in memory."""
+
+    call: Callable[..., int]
+    engine: llvm.ExecutionEngine
+    """What holds it: gone with the last one who does."""
+
+
 def _argument(letter: str, given: npt.NDArray[Any] | int) -> int:
-    if not isinstance(given, np.ndarray):
+    if letter == "n" and not isinstance(given, np.ndarray):
         return given
-    if given.dtype != _DTYPES[letter] or not given.flags.c_contiguous:
-        raise TypeError(f"an array of {given.dtype}, not of {_DTYPES[letter]} without gaps")
+    if not isinstance(given, np.ndarray) or given.dtype != _DTYPES.get(letter) or not given.flags.c_contiguous:
+        raise TypeError(f"{given!r} is not an array of {_DTYPES.get(letter)} without gaps")
     return given.ctypes.data
 
 

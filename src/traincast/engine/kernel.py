@@ -7,10 +7,10 @@ import numpy as np
 
 from traincast.engine.graph import Graph
 from traincast.engine.reference import FloatArray, Times
-from traincast.machine_code import Kernel
+from traincast.machine_code import CompiledKernel
 
-_RUN = Kernel("traincast.engine.visits", "run", "niiiiiiiddddiiii")
-_RUN_AGAIN = Kernel("traincast.engine.visits", "run_again", "iniiiiiidddd")
+_RUN = CompiledKernel("traincast.engine.visits", "run", "niiiiiiiddddiiii")
+_RUN_AGAIN = CompiledKernel("traincast.engine.visits", "run_again", "iniiiiiidddd")
 
 
 def run_kernel(graph: Graph, duration_s_N: FloatArray) -> Times:

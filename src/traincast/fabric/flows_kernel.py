@@ -7,9 +7,9 @@ rounding. Letters: F flows, H hops, L links.
 import numpy as np
 
 from traincast.fabric.flows import FloatArray, IntArray
-from traincast.machine_code import Kernel
+from traincast.machine_code import CompiledKernel
 
-_FILL = Kernel("traincast.fabric.filling", "fill", "nnnidiliidd")
+_FILL = CompiledKernel("traincast.fabric.filling", "fill", "nnnidiliidd")
 
 
 def fill(routes_FH: IntArray, capacity_L: FloatArray) -> FloatArray:

@@ -5,11 +5,11 @@ Bit-equal to `traincast.simulation.overlap.covered`, which says what it means. L
 
 import numpy as np
 
-from traincast.machine_code import Kernel
+from traincast.machine_code import CompiledKernel
 from traincast.simulation.overlap import Spans
 from traincast.workload.ops import FloatArray
 
-_COVER = Kernel("traincast.simulation.coverage", "cover", "nddlddldd")
+_COVER = CompiledKernel("traincast.simulation.coverage", "cover", "nddlddldd")
 
 
 def covered(spans: Spans, disjoint: Spans) -> tuple[FloatArray, FloatArray]:
