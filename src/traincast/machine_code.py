@@ -2,7 +2,7 @@
 
 Importing numba and loading what it keeps takes as long as simulating dozens of steps; llvmlite, which numba rests on,
 loads machine code in a tenth of that. So numba is asked once on a machine, and the object file that comes of it is kept
-beside the code, or else where numba keeps its own.
+next to the code, or else where numba keeps its own.
 """
 
 import ctypes
@@ -165,6 +165,6 @@ def _read(path: Path) -> bytes:
 def _write(path: Path, code: bytes) -> None:
     """Keep an object file, whole from its first moment on: other processes look for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_bytes(hashlib.sha256(code).digest() + code)
-    beside.replace(path)
+    unnamed = path.with_suffix(f".{os.getpid()}")
+    unnamed.write_bytes(hashlib.sha256(code).digest() + code)
+    unnamed.replace(path)
