@@ -215,6 +215,36 @@ def test_wrong_input_says_so():
         network_factor("ring", [np.array([0, 64])], graph)
 
 
+FABRICS = {
+    "fat-tree": {"nodes_per_leaf": 1, "oversubscription": (4,)},
+    "rail-optimised": {"nodes_per_leaf": 2, "oversubscription": (3,)},
+    "dragonfly+": {"nodes_per_leaf": 1, "leaves_per_pod": 4, "oversubscription": (2,)},
+}
+
+
+@given(
+    stride=st.sampled_from([1, 2, 8, 16]),
+    size=st.sampled_from([2, 4, 16, 32, 64]),
+    pattern=st.sampled_from(["ring", "all-to-all", "send"]),
+    kind=st.sampled_from(sorted(FABRICS)),
+    routing=st.sampled_from([{"routing": "spray"}, {"routing": "ecmp", "queue_pairs": 2}]),
+)
+@settings(deadline=None, max_examples=60)
+def test_the_tightest_link_alone_tells_the_worst_of_groups_that_are_alike(stride, size, pattern, kind, routing):
+    """The worst slowdown, and what it makes links carry, are those of the rates of all flows."""
+    stride = min(stride, WORLD // size)
+    groups = np.arange(WORLD).reshape(-1, size, stride).swapaxes(1, 2).reshape(-1, size)
+    graph = build(kind, node_limits=True, **FABRICS[kind], **routing)
+    every = network_factor(pattern, groups, graph)
+    slowest = max(every, key=lambda each: each.factor)
+    found, use_L = contention.worst_and_use(pattern, groups, graph)
+    assert found.factor == pytest.approx(slowest.factor, rel=1e-12)
+    assert found.bottleneck in {each.bottleneck for each in every if each.factor > slowest.factor * (1 - 1e-9)}
+    assert use_L == pytest.approx(link_use(pattern, groups, graph, slowest.factor), rel=1e-12)
+    # At the pace of the slowest its tightest link is full, and none carries more than it can.
+    assert use_L.max() == pytest.approx(1.0) if found.factor > 1 else use_L.max() <= 1 + 1e-9
+
+
 def test_links_are_used_as_much_as_the_slowest_flow_lets_them():
     """A ring over one GPU of each of 8 nodes fills both ways of the NICs it crosses, and no other link."""
     for queue_pairs in (1, 4):

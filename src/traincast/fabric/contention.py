@@ -5,7 +5,7 @@ Letters: F flows, Q their parts over queue pairs, H hops, L links, G groups.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ what takes about ten seconds and two gigabytes on one core."""
 
 _BY_ROUNDING = 1e-9
 """Smaller slowdowns are none."""
+_FEW = 8
+"""Up to so many times as many possible numbers as there are, counting all of them is quicker than sorting."""
 
 
 class Slowdown(Struct, frozen=True):
@@ -75,7 +77,7 @@ def worst_slowdown(pattern: str, groups: Groups, graph: FabricGraph, seed: int |
 
     Parameters and errors are those of `network_factor`.
     """
-    return _worst(_phases(pattern, groups, graph, seed), len(groups), graph)
+    return _worst(list(_phases(pattern, groups, graph, seed)), len(groups), graph)
 
 
 def worst_and_use(
@@ -115,13 +117,19 @@ def pair_slowdown(one_L: FloatArray, other_L: FloatArray, graph: FabricGraph) ->
     return _slowdown(float(asked_L[link]), 1.0, link, graph)
 
 
-class _Phase(NamedTuple):
+class _Phase(Struct, frozen=True, dict=True):
     """Flows that run together."""
 
     routes_QH: npt.NDArray[np.int32]
     group_F: IntArray
     alone_G: FloatArray
     """Seconds per byte of each group alone."""
+    graph: FabricGraph
+
+    @cached_property
+    def load_L(self) -> IntArray:
+        """Flows on each link, one over several queue pairs counted by its parts."""
+        return np.bincount(self.routes_QH[self.routes_QH >= 0], minlength=len(self.graph.capacity_L))
 
 
 def _phases(pattern: str | Sequence[str], groups: Groups, graph: FabricGraph, seed: int | None) -> Iterator[_Phase]:
@@ -141,7 +149,7 @@ def _phases(pattern: str | Sequence[str], groups: Groups, graph: FabricGraph, se
         at = np.flatnonzero(flows.phase_F == phase)
         of_phase, group_at = Flows(*(each[at] for each in flows)), group_F[at]
         routes_QH = graph.routes(of_phase.source_F, of_phase.target_F, at, seed)
-        yield _Phase(routes_QH, group_at, _alone(of_phase, group_at, len(groups), graph))
+        yield _Phase(routes_QH, group_at, _alone(of_phase, group_at, len(groups), graph), graph)
 
 
 def _times(phases: Iterable[_Phase], groups: int, graph: FabricGraph) -> tuple[FloatArray, FloatArray, IntArray]:
@@ -157,7 +165,9 @@ def _times(phases: Iterable[_Phase], groups: int, graph: FabricGraph) -> tuple[F
     return together_G, alone_G, link_G
 
 
-def _worst(phases: Iterable[_Phase], groups: int, graph: FabricGraph) -> Slowdown:
+def _worst(phases: Sequence[_Phase], groups: int, graph: FabricGraph) -> Slowdown:
+    if len(phases) == 1 and _alike(phases[0]):
+        return _tightest(phases[0], graph)
     together_G, alone_G, link_G = _times(phases, groups, graph)
     slowed_G = together_G > alone_G * (1 + _BY_ROUNDING)
     factor_G = np.divide(together_G, alone_G, out=np.ones(groups), where=slowed_G)
@@ -165,13 +175,37 @@ def _worst(phases: Iterable[_Phase], groups: int, graph: FabricGraph) -> Slowdow
     return _slowdown(float(together_G[worst]), float(alone_G[worst]), int(link_G[worst]), graph)
 
 
+def _alike(phase: _Phase) -> bool:
+    """Say whether all groups that send between nodes take as long alone."""
+    alone_G = phase.alone_G[phase.alone_G > 0]
+    return len(alone_G) > 0 and bool((alone_G == alone_G[0]).all())
+
+
+def _tightest(phase: _Phase, graph: FabricGraph) -> Slowdown:
+    """Return the worst slowdown of groups that take as long alone, without the rates of all flows.
+
+    The link with the least for each of its flows is the first that max-min filling fills: no flow is slower than its.
+    """
+    rate_L = np.divide(graph.capacity_L, phase.load_L, out=np.full(len(phase.load_L), np.inf), where=phase.load_L > 0)
+    least = float(rate_L.min())
+    together, alone = 1.0 / (least * graph.queue_pairs), float(phase.alone_G.max())
+    if together <= alone * (1 + _BY_ROUNDING):
+        return Slowdown(1.0, None)
+    held_QH = (phase.routes_QH >= 0) & (rate_L <= least * (1 + _BY_ROUNDING))[phase.routes_QH]
+    first = int(held_QH.any(axis=1).argmax())
+    return _slowdown(together, alone, int(phase.routes_QH[first, held_QH[first].argmax()]), graph)
+
+
 def _use(phases: Iterable[_Phase], graph: FabricGraph, factor: float) -> FloatArray:
     use_L = np.zeros(len(graph.capacity_L))
-    for routes_QH, group_F, alone_G in phases:
-        pace_G = alone_G * factor
-        rate_Q = np.repeat(1.0 / pace_G[group_F], graph.queue_pairs) / graph.queue_pairs
-        real_QH = routes_QH >= 0
-        carried_L = np.bincount(routes_QH[real_QH], rate_Q[np.nonzero(real_QH)[0]], minlength=len(use_L))
+    for phase in phases:
+        if _alike(phase):
+            carried_L = phase.load_L / (phase.alone_G.max() * factor * graph.queue_pairs)
+        else:
+            routes_QH, pace_G = phase.routes_QH, phase.alone_G * factor
+            rate_Q = np.repeat(1.0 / pace_G[phase.group_F], graph.queue_pairs) / graph.queue_pairs
+            real_QH = routes_QH >= 0
+            carried_L = np.bincount(routes_QH[real_QH], rate_Q[np.nonzero(real_QH)[0]], minlength=len(use_L))
         use_L = np.maximum(use_L, carried_L / graph.capacity_L)
     return use_L
 
@@ -232,8 +266,17 @@ def _alone(flows: Flows, group_F: IntArray, groups: int, graph: FabricGraph) -> 
     if graph.node_bytes_per_s is not None:
         ends = (flows.source_F, flows.target_F)
         limits += [(each // graph.gpus_per_node, graph.node_bytes_per_s) for each in ends]
-    slow_G = np.zeros(groups)
+    slow_G, gpus = np.zeros(groups), graph.network.gpus
     for port_F, rate in limits:
-        key, count = np.unique(group_F * graph.network.gpus + port_F, return_counts=True)
-        np.maximum.at(slow_G, key // graph.network.gpus, count / rate)
+        key, count = _counted(group_F * gpus + port_F, groups * gpus)
+        np.maximum.at(slow_G, key // gpus, count / rate)
     return slow_G
+
+
+def _counted(key_F: IntArray, most: int) -> tuple[IntArray, IntArray]:
+    """Return the different ones of numbers below some other, and how often each is there."""
+    if most > _FEW * len(key_F):
+        return np.unique(key_F, return_counts=True)
+    count = np.bincount(key_F)
+    key = np.flatnonzero(count)
+    return key, count[key]

@@ -90,10 +90,11 @@ class FabricGraph(Struct, frozen=True, kw_only=True):
         ends = np.concatenate([source, target])
         if len(ends) and not 0 <= ends.min() <= ends.max() < self.network.gpus:
             raise ProgramError(f"a flow ends at a GPU that is not one of the {self.network.gpus} of the fabric")
-        source, target, ids = (np.repeat(each, self.queue_pairs) for each in (source, target, ids))
-        part = np.arange(len(ids)) % self.queue_pairs
+        if self.queue_pairs > 1:
+            source, target, ids = (np.repeat(each, self.queue_pairs) for each in (source, target, ids))
         entropy_Q = np.zeros(len(ids), dtype=np.uint64)
         if self.hashed:
+            part = np.arange(len(ids)) % self.queue_pairs
             number = np.full(len(ids), self.seed if seed is None else seed)
             entropy_Q = _mixed(number, source, target, ids, part)
         links_FH = self.router(source, target, entropy_Q)
@@ -176,10 +177,11 @@ def check_links(links: int, what: str) -> None:
 
 def padded(columns: list[tuple[npt.NDArray[np.bool_], npt.ArrayLike]]) -> IntArray:
     """Return routes from columns of (whether the flow takes the hop, the link); unused columns are left out."""
-    used = [np.where(taken, link, -1) for taken, link in columns if taken.any()]
-    if not used:
-        return np.full((len(columns[0][0]), 1), -1, dtype=np.int64)
-    return np.stack(used, axis=1).astype(np.int64)
+    used = [each for each in columns if each[0].any()]
+    routes_FH = np.full((len(columns[0][0]), max(1, len(used))), -1, dtype=np.int64)
+    for hop, (taken, link) in enumerate(used):
+        np.copyto(routes_FH[:, hop], link, where=taken)
+    return routes_FH
 
 
 def choose(entropy: UintArray, switch_tier: int, ways: npt.ArrayLike) -> IntArray:

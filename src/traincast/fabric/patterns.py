@@ -85,7 +85,17 @@ def _sends(members_GK: IntArray, gpus_per_node: int) -> tuple[IntArray, IntArray
     return members_GK[:, :-1], members_GK[:, 1:]
 
 
-_TOGETHER: dict[str, Callable[[IntArray, int], tuple[IntArray, IntArray] | None]] = {"ring": _rings, "send": _sends}
+def _exchanges(members_GK: IntArray, gpus_per_node: int) -> tuple[IntArray, IntArray]:  # noqa: ARG001
+    """Return source and target of what each member sends to every one."""
+    count = members_GK.shape[1]
+    return np.repeat(members_GK, count, axis=1), np.tile(members_GK, (1, count))
+
+
+_TOGETHER: dict[str, Callable[[IntArray, int], tuple[IntArray, IntArray] | None]] = {
+    "ring": _rings,
+    "send": _sends,
+    "all-to-all": _exchanges,
+}
 """Patterns whose flows of many groups are made at once; None where the groups do not lie alike."""
 
 

@@ -89,21 +89,33 @@ class Clos(Struct, frozen=True, kw_only=True, dict=True):
 
     def leaf_of(self, gpu: IntArray, plane: IntArray) -> IntArray:
         """Return the leaf that a GPU's port in a plane goes to."""
-        block, rail = gpu // self.gpus_per_node // self.nodes_per_leaf, gpu % self.gpus_per_node % self.rails
-        return plane * self.leaves + block * self.rails + rail
+        return plane * self.leaves + self._leaf_W[gpu]
 
     def pod_of(self, leaf: IntArray) -> IntArray:
         """Return the pod of a leaf; pods are numbered plane by plane."""
         return leaf // self.leaves * self.pods + leaf % self.leaves // self.leaves_per_pod
 
+    @cached_property
+    def _node_W(self) -> IntArray:
+        return np.arange(self.gpus) // self.gpus_per_node
+
+    @cached_property
+    def _leaf_W(self) -> IntArray:
+        """Leaf of each GPU in the first plane."""
+        rail_W = np.arange(self.gpus) % self.gpus_per_node % self.rails
+        leaf_W: IntArray = self._node_W // self.nodes_per_leaf * self.rails + rail_W
+        return leaf_W
+
     def route(self, source: IntArray, target: IntArray, entropy: UintArray) -> IntArray:
         """Return the links of each flow (a `Router`)."""
-        near, far = source // self.gpus_per_node, target // self.gpus_per_node
-        remote, inside = near != far, (near == far) & (source != target)
+        near, far = self._node_W[source], self._node_W[target]
+        remote = near != far
+        inside = ~remote & (source != target)
         plane = choose(entropy, 0, self.planes)
-        relayed = remote & (source % self.gpus_per_node % self.rails != target % self.gpus_per_node % self.rails)
-        relayed &= self.relays
-        sender = np.where(relayed, near * self.gpus_per_node + target % self.gpus_per_node, source)
+        relayed, sender = np.zeros_like(remote), source
+        if self.relays:
+            relayed = remote & (source % self.gpus_per_node % self.rails != target % self.gpus_per_node % self.rails)
+            sender = np.where(relayed, near * self.gpus_per_node + target % self.gpus_per_node, source)
         first, last = self.leaf_of(sender, plane), self.leaf_of(target, plane)
         climbs = remote & (first != last)
         spine = choose(entropy, 1, max(self.spines, 1))
@@ -115,7 +127,7 @@ class Clos(Struct, frozen=True, kw_only=True, dict=True):
                 (remote & self.limited, at["node_up"] + near),
                 (remote, at["nic_up"] + sender * self.planes + plane),
                 (climbs, at["leaf_up"] + first * self.spines + spine),
-                *self._over_the_top(climbs, self.pod_of(first), self.pod_of(last), spine, entropy),
+                *(self._over_the_top(climbs, first, last, spine, entropy) if self.pods > 1 else ()),
                 (climbs, at["leaf_down"] + last * self.spines + spine),
                 (remote, at["nic_down"] + target * self.planes + plane),
                 (remote & self.limited, at["node_down"] + far),
@@ -125,6 +137,7 @@ class Clos(Struct, frozen=True, kw_only=True, dict=True):
     def _over_the_top(
         self, climbs: npt.NDArray[np.bool_], first: IntArray, last: IntArray, spine: IntArray, entropy: UintArray
     ) -> list[tuple[npt.NDArray[np.bool_], IntArray]]:
+        first, last = self.pod_of(first), self.pod_of(last)
         crosses = climbs & (first != last)
         up, down = self.starts["top_up"], self.starts["top_down"]
         if not self.cores:
