@@ -30,7 +30,7 @@ def test_the_plan_is_the_same_with_any_number_of_processes(job):
 
 @pytest.mark.slow
 def test_what_a_lost_process_had_is_worked_out_again(monkeypatch):
-    first, efforts = os.getpid(), planning.with_effort
+    first, efforts = os.getpid(), planning.reached
 
     def lost(*words):
         if os.getpid() != first:
@@ -38,7 +38,7 @@ def test_what_a_lost_process_had_is_worked_out_again(monkeypatch):
         return efforts(*words)
 
     expected = traincast.plan(**DENSE)
-    monkeypatch.setattr(planning, "with_effort", lost)
+    monkeypatch.setattr(planning, "reached", lost)
     assert told(traincast.plan(**DENSE, workers=2)) == told(expected)
 
 

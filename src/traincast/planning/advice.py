@@ -8,8 +8,10 @@ from traincast.hardware.clusters import load_cluster
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.answer import Plan
+from traincast.planning.finalists import Finalist
 from traincast.planning.layout import Layout
-from traincast.simulation.advised import advice_for
+from traincast.simulation.advice import Advising
+from traincast.simulation.advised import advice_for, advising_for
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.step import Setting
 from traincast.simulation.study import Study
@@ -23,10 +25,10 @@ def advice_of_plan(plan: Plan) -> tuple[Advice, ...]:
         setting = Setting(cluster=load_cluster(plan.asked.cluster))
     except TraincastError:
         return ()
-    return advice_of_layout(plan.asked.request, plan.best[0].layout, setting, Study())
+    return _advice_of_layout(plan.asked.request, plan.best[0].layout, setting, Study())
 
 
-def advice_of_layout(request: JobRequest, layout: Layout, setting: Setting, study: Study) -> tuple[Advice, ...]:
+def _advice_of_layout(request: JobRequest, layout: Layout, setting: Setting, study: Study) -> tuple[Advice, ...]:
     """Return what to change of a request with a layout, in order; nothing where it cannot be run."""
     laid_out = replace(request, **layout.request())
     # Some ten steps are simulated.
@@ -37,3 +39,9 @@ def advice_of_layout(request: JobRequest, layout: Layout, setting: Setting, stud
     except TraincastError:
         return ()
     return advice_for(laid_out, job, result, done, study)
+
+
+def advising_of(request: JobRequest, chosen: Finalist, study: Study) -> Advising | None:
+    """Return what might be changed of a request with a layout that was simulated."""
+    laid_out = replace(request, **chosen.layout.request())
+    return advising_for(laid_out, chosen.done.job, chosen.result, chosen.done, study)

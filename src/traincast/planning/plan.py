@@ -1,13 +1,12 @@
 """Plan a run: screen the space of layouts, simulate the best ones, and choose."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traincast.analysis.summary import Advice
 from traincast.crew import Crew, LostError, crew
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
@@ -18,7 +17,7 @@ from traincast.job.frameworks import Framework, framework_of_year, load_framewor
 from traincast.job.job import Job
 from traincast.job.levels import BEST, LEVELS
 from traincast.job.request import JobRequest
-from traincast.planning.advice import advice_of_layout
+from traincast.planning.advice import advising_of
 from traincast.planning.answer import Asked, Choice, LayoutToRun, Plan, WhyNot
 from traincast.planning.changes import start_of
 from traincast.planning.choosing import choices_of, chosen_first, with_first
@@ -33,9 +32,11 @@ from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import Sensitivity, sensitivities
 from traincast.planning.simulator import Simulator
 from traincast.planning.space import Space
-from traincast.planning.tuning import Effort, Switched, reached, settled, tuned_further, with_effort
+from traincast.planning.tuning import Effort, Switched, reached, settled, tuned_further
 from traincast.progress import part
 from traincast.schedules.schedule import SCHEDULES
+from traincast.simulation.advised import outcome_of
+from traincast.simulation.alternatives import Outcome
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.step import Setting
 from traincast.simulation.study import Study
@@ -103,40 +104,32 @@ class _Task(Struct, frozen=True):
 
 
 def _alongside(task: _Task, own: Crew, *, lists: bool) -> None:
-    """Do a copy's share: what less effort would take, while the first simulates the best, and what is around that."""
-    screened = task.screen.run(crew=own, lists=lists)
-    tried = own.each(_with_less(task, screened))
-    own.each(_around(task, own.of_first(), tried, task.simulator()))
+    """Do a copy's share: what less effort reaches, while the first simulates the best, and what is around that."""
+    screened, simulate = task.screen.run(crew=own, lists=lists), task.simulator()
+    own.each(_less(task, screened, simulate))
+    own.each(_around(task, own.of_first(), simulate))
 
 
-def _with_less(task: _Task, screened: Screened) -> list[Callable[[], Screened | None]]:
-    """Return the pieces that find the best layouts with other levels of effort."""
-    return [partial(with_effort, task.screen, screened, each) for each in task.other_levels]
+def _less(task: _Task, screened: Screened, simulate: Simulator) -> list[Callable[[], Effort]]:
+    """Return the pieces that say what other levels of effort reach."""
+    return [partial(reached, task.screen, screened, each, simulate) for each in task.other_levels]
 
 
-class _Advised(Struct, frozen=True):
-    """What else to change of the layout to run."""
+class _Best(Struct, frozen=True):
+    """The layout to run, as copies of the process need it."""
 
-    advice: tuple[Advice, ...]
+    layout: Layout
+    step_s: float
+    changed: list[Job]
+    """Jobs with something else changed, to be forecast for advice."""
 
 
-def _around(
-    task: _Task, best: tuple[Layout, float], tried: Sequence[Screened | None], simulate: Simulator
-) -> list[Callable[[], Effort | Sensitivity | _Advised]]:
-    """Return the pieces that say what is around the layout to run, given with its step.
-
-    That is what less effort reaches, better hardware, and advice.
-    """
-    (layout, step_s), setting, study = best, simulate.setting, simulate.study
-
-    def advised() -> _Advised:
-        return _Advised(advice_of_layout(task.request, layout, setting, study))
-
-    levels = zip(tried, task.other_levels, strict=True)
+def _around(task: _Task, best: _Best, simulate: Simulator) -> list[Callable[[], Sensitivity | Outcome | None]]:
+    """Return the pieces that say what better hardware and changes of the layout to run would do."""
+    setting, study = simulate.setting, simulate.study
     return [
-        *(partial(reached, task.screen, of, level, simulate) for of, level in levels),
-        *sensitivities(task.request, layout, setting, step_s, study),
-        *([advised] if task.options.advise else []),
+        *sensitivities(task.request, best.layout, setting, best.step_s, study),
+        *(partial(outcome_of, each, setting, study) for each in best.changed),
     ]
 
 
@@ -153,18 +146,24 @@ def _made(
     screened = _screened(screen, estimated, own, remedies=options.remedies)
     finalists, choices, switches = _decided(task, screened, simulate)
     best = choices[0]
-    tried, to_run = own.each(_with_less(task, screened)), own.of_first((best.layout, best.step_s))
+    efforts = own.each(_less(task, screened, simulate))
+    chosen = next(each for each in finalists if each.layout == best.layout)
+    advising = advising_of(request, chosen, simulate.study) if options.advise else None
+    to_run = own.of_first(_Best(best.layout, best.step_s, [] if advising is None else advising.jobs))
+    best_few = choices[: options.top]
+    if own.count > 1:
+        _ = [each.limits for each in best_few]  # which others cannot work out, while they forecast
+    around = own.each(_around(task, to_run, simulate))
+    better = [each for each in around if isinstance(each, Sensitivity)]
+    advice = None
+    if options.advise:
+        outcomes = [each for each in around if not isinstance(each, Sensitivity)]
+        advice = () if advising is None else advising.advice(to_run.changed, outcomes)
     before = None if had is None else forecast_step(had, simulate.setting, allow_oom=True, study=simulate.study)
     mean, largest = disagreement(finalists)
     explained = tuple(explain(screen, each, best.to_run, simulate) for each in options.explain)
     start = None if had is None or before is None else start_of(screen, had, before, task.usable_bytes, simulate)
-    best_few = choices[: options.top]
-    if own.count > 1:
-        _ = [each.limits for each in best_few]  # which others cannot work out, while they work on advice
-    around = own.each(_around(task, to_run, tried, simulate))
-    efforts = [each for each in around if isinstance(each, Effort)]
-    better = [each for each in around if isinstance(each, Sensitivity)]
-    efforts.append(Effort(level=task.level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes))
+    own_effort = Effort(level=task.level, layout=best.layout, step_s=best.step_s, peak_bytes=best.peak_bytes)
     return Plan(
         model=request.model.name,
         cluster=setting.cluster.name,
@@ -174,7 +173,7 @@ def _made(
         global_batch=request.global_batch,
         space="full" if options.full else "default",
         tuned=task.level,
-        efforts=tuple(sorted(efforts, key=lambda each: LEVELS.index(each.level))),
+        efforts=tuple(sorted((*efforts, own_effort), key=lambda each: LEVELS.index(each.level))),
         switched=switches,
         evaluated=screened.evaluated,
         feasible=screened.feasible,
@@ -189,7 +188,7 @@ def _made(
         explained=explained,
         start=start,
         sensitivities=tuple(sorted(better, key=lambda each: -each.saving_s)),
-        advice=next((each.advice for each in around if isinstance(each, _Advised)), None),
+        advice=advice,
         asked=Asked(request=request, model=request.model.name, cluster=setting.cluster.name),
         assumptions=tuple(_assumptions(request, space, task.usable_bytes, screen.limit_bytes)),
         warnings=(),

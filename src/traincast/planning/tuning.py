@@ -66,7 +66,7 @@ class Switched(Struct, frozen=True, kw_only=True):
     """What else it asks of a user."""
 
 
-def with_effort(screen: Screen, screened: Screened, level: str) -> Screened | None:
+def _with_effort(screen: Screen, screened: Screened, level: str) -> Screened | None:
     """Return the best few layouts with a lower level of effort, of those that a screen kept; None where none fits.
 
     Those are the fastest, and the fastest for less memory; where none of them fits with less effort, all are tried.
@@ -88,11 +88,12 @@ def with_effort(screen: Screen, screened: Screened, level: str) -> Screened | No
     return None
 
 
-def reached(screen: Screen, tried: Screened | None, level: str, simulate: Simulate) -> Effort:
-    """Return what a level of effort reaches: the best and one other of those tried, simulated.
+def reached(screen: Screen, screened: Screened, level: str, simulate: Simulate) -> Effort:
+    """Return what a lower level of effort reaches: the best and one other of those that a screen kept, simulated.
 
     It is the layout whose step is least as a cautious forecast has it, as a plan chooses.
     """
+    tried = _with_effort(screen, screened, level)
     found = () if tried is None else simulated(tried, simulate, _SIMULATED)
     if tried is not None and not found:
         found = simulated(_of_level(screen, level).run(_SIMULATED), simulate, _SIMULATED)

@@ -19,11 +19,10 @@ from msgspec.structs import replace
 
 from traincast.analysis.summary import Advice
 from traincast.dialects.spelling import dialect_name, spelled
-from traincast.estimate.factors import FactorTable
-from traincast.simulation.alternatives import LEAST_SAVED, Alternative, Bench, Search, Tried, on_path
-from traincast.simulation.confidence import basis_of_step, deviation_alone, sensitivities
-from traincast.simulation.job_step import JobStep
-from traincast.simulation.widths import Z
+from traincast.job.job import Job
+from traincast.simulation.alternatives import LEAST_SAVED, Alternative, Bench, Outcome, Search, Tried
+from traincast.simulation.confidence import deviation_alone
+from traincast.simulation.widths import Z, basis_of
 
 OWN_SPREAD = 0.6
 """Standard deviation of the logarithm of what a change saves: that of measured over forecast savings of published
@@ -38,20 +37,47 @@ MOST_AFTER = 6
 those that others allow."""
 
 
-def advise(start: Tried, changes: Iterable[Alternative], bench: Bench) -> tuple[Advice, ...]:
-    """Return the changes that save, in the order to make them; those that change numbers come after all others.
+class Advising(Struct, frozen=True):
+    """What may be changed of a job, the likeliest to save first, before any of it is forecast."""
 
-    After those that are taken come those that save by themselves alone, and those that may not fit.
-    """
-    changes = tuple(changes)
-    kinds = {**on_path(start.done), "bubble": start.result.breakdown_s["bubble"]}
-    search = Search(bench, start, changes)
-    worth = [each for each in changes if each.at_most_s(kinds) > LEAST_SAVED * start.step_s]
-    worth.sort(key=lambda each: -each.at_most_s(kinds))
+    search: Search
+    worth: tuple[Alternative, ...]
+
+    @classmethod
+    def of(
+        cls, start: Tried, path_s: Mapping[str, float], changes: Iterable[Alternative], bench: Bench
+    ) -> "Advising":
+        """Return the changes of a job that may save enough to be told.
+
+        `path_s` is what its critical path spends on each kind of work.
+        """
+        changes = tuple(changes)
+        worth = [each for each in changes if each.at_most_s(path_s) > LEAST_SAVED * start.step_s]
+        worth.sort(key=lambda each: -each.at_most_s(path_s))
+        return cls(Search(bench, start, changes), tuple(worth))
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The jobs that changes by themselves make, to be forecast."""
+        return self.search.jobs(self.worth)
+
+    def advice(self, jobs: Sequence[Job], outcomes: Sequence[Outcome | None]) -> tuple[Advice, ...]:
+        """Return the changes that save, in the order to make them; those that change numbers come after all others.
+
+        After those that are taken come those that save by themselves alone, and those that may not fit. `outcomes` are
+        the forecasts of `jobs`.
+        """
+        search = self.search
+        search.learn(jobs, outcomes)
+        return _ordered(search, self.worth)
+
+
+def _ordered(search: Search, worth: Sequence[Alternative]) -> tuple[Advice, ...]:
+    start = search.start
     tried = [(each, found) for each in worth if (found := search.tried(start, (), each)) is not None]
     # What saves nothing by itself may save once what hides it is gone. Of two that save alike the later one of the
     # table does more.
-    place, alike_s = {each.name: -at for at, each in enumerate(changes)}, LEAST_SAVED * start.step_s
+    place, alike_s = {each.name: -at for at, each in enumerate(search.changes)}, LEAST_SAVED * start.step_s
     tried.sort(
         key=lambda each: (
             not search.saves(each[1][0], start),
@@ -131,7 +157,7 @@ def _advice(
 ) -> Advice:
     """Return a change, with those of its group that it needs, and what it saves after those before it."""
     start, change, saving_s = search.start, group[0], before.step_s - after.step_s
-    low_s, high_s, chance = surety(before.done, after.done, search.bench.table)
+    low_s, high_s, chance = surety(before, after, search.bench)
     one, without = (after, before) if alone is None else (alone, start)
     fields = {name: value for name, value in after.fields.items() if before.fields.get(name, _NOTHING) != value}
     return Advice(
@@ -148,7 +174,7 @@ def _advice(
         iteration_time_s=after.step_s,
         more_bytes=one.peak_bytes - without.peak_bytes,
         peak_bytes=after.peak_bytes,
-        chance_of_oom=after.chance_of_oom,
+        chance_of_oom=after.outcome.chance_of_oom,
         needs="; ".join(dict.fromkeys(each.asks for each in group if each.asks)),
         numbers="; ".join(dict.fromkeys(each.numbers for each in group if each.numbers)),
         same_numbers=keeps,
@@ -166,18 +192,18 @@ def _name(group: Sequence[Alternative]) -> str:
 _NOTHING = object()
 
 
-def surety(before: JobStep, after: JobStep, table: FactorTable) -> tuple[float, float, float]:
+def surety(before: Tried, after: Tried, bench: Bench) -> tuple[float, float, float]:
     """Return the ends of the 90 % interval of what a step saves over another, in seconds, and the chance that it does.
 
     The logarithm of each class of work has one deviation, the same for both: of a step it moves as much as the class
     is of it, and of the difference as much as its seconds differ.
     """
-    slopes = [{name: each.step_s * slope for name, slope in sensitivities(each).items()} for each in (before, after)]
-    basis, saving_s = basis_of_step(before), before.step_s - after.step_s
+    slopes = [{name: each.step_s * slope for name, slope in each.outcome.slopes.items()} for each in (before, after)]
+    basis, saving_s = basis_of(before.job, bench.gpu, before.outcome.slopes), before.step_s - after.step_s
     variance = (OWN_SHARE * before.step_s) ** 2
     for name in {**slopes[0], **slopes[1]}:
         moved_s = slopes[0].get(name, 0.0) - slopes[1].get(name, 0.0)
-        variance += (deviation_alone(basis, table, name) * moved_s) ** 2
+        variance += (deviation_alone(basis, bench.table, name) * moved_s) ** 2
     spread_s, factor = math.sqrt(variance), math.exp(Z * OWN_SPREAD)
     less_s = math.hypot(saving_s * (1 - 1 / factor), Z * spread_s)
     more_s = math.hypot(saving_s * (factor - 1), Z * spread_s)

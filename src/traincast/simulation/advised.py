@@ -1,11 +1,13 @@
 """Advice for a job: its changes are decided as a request is, and forecast on what the study of the job has prepared."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from traincast.analysis.summary import Advice
+from traincast.errors import TraincastError
 from traincast.estimate.factors import factors_on
 from traincast.estimate.memory import JobMemory, usable_bytes
 from traincast.job.condition_facts import job_facts
@@ -13,9 +15,9 @@ from traincast.job.fields import fields as fields_of
 from traincast.job.job import Job
 from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.resolve import resolve_job
-from traincast.simulation.advice import advise
+from traincast.simulation.advice import Advising
 from traincast.simulation.advised_changes import changes_of
-from traincast.simulation.alternatives import Bench, Tried
+from traincast.simulation.alternatives import Bench, Outcome, Tried, on_path
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.job_step import JobStep, plan_in
 from traincast.simulation.result import Result
@@ -36,27 +38,41 @@ _SAID_BY: Mapping[str, tuple[str, ...]] = {
 
 def advice_for(request: JobRequest, job: Job, result: Result, done: JobStep, study: Study) -> tuple[Advice, ...]:
     """Return what to change of a job that was forecast, in order; nothing of a step that is too long to try it."""
-    if len(done.step.program) > MOST_OPS:
+    advising = advising_for(request, job, result, done, study)
+    if advising is None:
         return ()
+    jobs = advising.jobs
+    return advising.advice(jobs, list(map(advising.search.bench.forecast, jobs)))
+
+
+def advising_for(request: JobRequest, job: Job, result: Result, done: JobStep, study: Study) -> Advising | None:
+    """Return what might be changed of a job that was forecast; None of a step that is too long to try it."""
+    if len(done.step.program) > MOST_OPS:
+        return None
     setting = replace(done.step.setting, what_if=(), jitter=0.0, failures=None, suggest=False)
-    start = Tried(job=job, result=result, done=done)
-    return advise(start, changes_of(job, setting.cluster.gpu), _bench(request, setting, study))
+    path_s = {**on_path(done), "bubble": result.breakdown_s["bubble"]}
+    start = Tried(job=job, outcome=Outcome.of(result, done))
+    return Advising.of(start, path_s, changes_of(job, setting.cluster.gpu), _bench(request, setting, study))
+
+
+def outcome_of(job: Job, setting: Setting, study: Study) -> Outcome | None:
+    """Return the forecast of a job with a change; None where it cannot run."""
+    try:
+        return Outcome.of(*forecast_step(job, setting, allow_oom=True, study=study))
+    except TraincastError:
+        return None
 
 
 def _bench(request: JobRequest, setting: Setting, study: Study) -> Bench:
-    cluster, table = setting.cluster, factors_on(setting.cluster)
-
-    def forecast(fields: Mapping[str, Any], job: Job) -> Tried:
-        found, done = forecast_step(job, setting, allow_oom=True, factors=table, study=study)
-        return Tried(fields=fields, job=job, result=found, done=done)
-
+    cluster = setting.cluster
     return Bench(
         facts=lambda job: job_facts(job, cluster),
         resolve=lambda fields: resolve_job(changed_request(request, fields), cluster),
         peak_bytes=lambda job: study.memory(job, lambda job: JobMemory(job, plan_in(study, job))).peak,
-        forecast=forecast,
+        forecast=partial(outcome_of, setting=setting, study=study),
         usable_bytes=usable_bytes(cluster.gpu.memory_bytes),
-        table=table,
+        gpu=cluster.gpu,
+        table=factors_on(cluster),
     )
 
 

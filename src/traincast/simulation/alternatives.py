@@ -1,19 +1,21 @@
 """Jobs with some change, forecast: what might be changed, what comes with it, and whether it runs, fits and saves."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from traincast.analysis.explanation import path_shares
 from traincast.errors import TraincastError
 from traincast.estimate.factors import FactorTable
 from traincast.estimate.memory import chance_of_oom
 from traincast.estimate.memory.fits import REFUSED_ABOVE
+from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.job.switches import Need
+from traincast.simulation.confidence import sensitivities
 from traincast.simulation.job_step import JobStep
+from traincast.simulation.later import later, readable
 from traincast.simulation.result import Result
 
 MOST_TRIALS = 15
@@ -59,28 +61,47 @@ class Alternative(Struct, frozen=True, kw_only=True):
         return not self.numbers or self.numbers.startswith("nothing")
 
 
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What advice needs of a forecast."""
+
+    step_s: float
+    peak_bytes: float
+    """Memory of the GPU that needs most."""
+    chance_of_oom: float
+    """Chance that some GPU runs out of it."""
+    slopes: Mapping[str, float]
+    """Derivatives of the logarithm of the step by those of factors (`sensitivities`), for `later`."""
+
+    @classmethod
+    def of(cls, result: Result, done: JobStep) -> "Outcome":
+        """Return that of a forecast."""
+        return cls(
+            step_s=result.iteration_time_s,
+            peak_bytes=result.peak_bytes,
+            chance_of_oom=max(float(stage.chance_of_oom or 0.0) for stage in result.memory_bytes or ()),
+            slopes=later(lambda: sensitivities(done)),
+        )
+
+
+readable(Outcome, "slopes")
+
+
 class Tried(Struct, frozen=True, kw_only=True):
     """A job with some changes, forecast."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     job: Job
-    result: Result
-    done: JobStep
+    outcome: Outcome
 
     @property
     def step_s(self) -> float:
         """Its step."""
-        return self.result.iteration_time_s
+        return self.outcome.step_s
 
     @property
     def peak_bytes(self) -> float:
         """Memory of the GPU that needs most."""
-        return self.result.peak_bytes
-
-    @property
-    def chance_of_oom(self) -> float:
-        """Chance that some GPU runs out of it."""
-        return max(float(stage.chance_of_oom or 0.0) for stage in self.result.memory_bytes or ())
+        return self.outcome.peak_bytes
 
 
 class Bench(Struct, frozen=True, kw_only=True):
@@ -92,13 +113,20 @@ class Bench(Struct, frozen=True, kw_only=True):
     """Returns what needs may ask about a job."""
     peak_bytes: Callable[[Job], float]
     """Memory of the GPU that needs most."""
-    forecast: Callable[[Mapping[str, Any], Job], Tried]
+    forecast: Callable[[Job], Outcome | None]
+    """Returns nothing of a job that cannot run."""
     usable_bytes: float
+    gpu: Gpu
     table: FactorTable
 
 
-Found: TypeAlias = tuple[Tried, tuple[Alternative, ...]]
-"""A job that was forecast, and what was changed for it: the change itself, and what that needs."""
+class Decided(NamedTuple):
+    """A job with a change."""
+
+    fields: Mapping[str, Any]
+    job: Job
+    group: tuple[Alternative, ...]
+    """What was changed for it: the change itself, and what that needs."""
 
 
 class Search(Struct):
@@ -108,7 +136,28 @@ class Search(Struct):
     start: Tried
     changes: Sequence[Alternative]
     left: int = MOST_TRIALS
-    known: list[Tried] = field(default_factory=list)
+    known: list[tuple[Job, Outcome | None]] = field(default_factory=list)
+    """Jobs that were forecast."""
+    _alone: dict[str, Decided | None] = field(default_factory=dict)
+    """What comes of a change by itself."""
+
+    def jobs(self, changes: Iterable[Alternative]) -> list[Job]:
+        """Return the jobs that are forecast to try changes by themselves, each once."""
+        found: list[Job] = []
+        for each in changes:
+            decided = self._decided(self.start, (), each)
+            known = (*found, self.start.job)
+            if decided is None or any(same_job(decided.job, job) for job in known) or self._too_large(decided.job):
+                continue
+            if len(found) == self.left:
+                break
+            found.append(decided.job)
+        return found
+
+    def learn(self, jobs: Sequence[Job], outcomes: Sequence[Outcome | None]) -> None:
+        """Take over what jobs were forecast to do."""
+        self.known += zip(jobs, outcomes, strict=True)
+        self.left -= len(jobs)
 
     def tried(
         self, before: Tried, taken: Sequence[Alternative], change: Alternative
@@ -117,27 +166,35 @@ class Search(Struct):
 
         None where that cannot be, changes nothing, does not fit, or where no trial is left.
         """
+        decided = self._decided(before, taken, change)
+        if decided is None:
+            return None
+        outcome = self._outcome(decided.job, before)
+        if outcome is None:
+            return None
+        return Tried(fields=decided.fields, job=decided.job, outcome=outcome), decided.group
+
+    def _decided(self, before: Tried, taken: Sequence[Alternative], change: Alternative) -> Decided | None:
+        """Return a job with one more change and what that needs; None where that cannot be."""
+        alone = before is self.start and not taken
+        if alone and change.name in self._alone:
+            return self._alone[change.name]
         try:
             found = self._allowed(before, taken, change)
-            if found is None:
-                return None
-            fields, job, group = found
-            after = self._forecast(fields, job, before)
         except TraincastError:
-            return None
-        return None if after is None else (after, group)
+            found = None
+        if alone:
+            self._alone[change.name] = found
+        return found
 
-    def _allowed(
-        self, before: Tried, taken: Sequence[Alternative], change: Alternative
-    ) -> tuple[Mapping[str, Any], Job, tuple[Alternative, ...]] | None:
-        """Return the fields of a job with one more change and what that needs, the job, and all that is changed."""
+    def _allowed(self, before: Tried, taken: Sequence[Alternative], change: Alternative) -> Decided | None:
         group = [change]
         for _ in range(1 + MOST_NEEDED):
             fields = {**before.fields, **{name: value for each in group for name, value in each.fields.items()}}
             job = self.bench.resolve(fields)
             need = _broken((*taken, *group), self.bench.facts(job))
             if need is None:
-                return fields, job, tuple(group)
+                return Decided(fields, job, tuple(group))
             helping = self._met_by(need, job, group)
             if helping is None:
                 return None
@@ -156,20 +213,22 @@ class Search(Struct):
                 return each
         return None
 
-    def _forecast(self, fields: Mapping[str, Any], job: Job, before: Tried) -> Tried | None:
+    def _outcome(self, job: Job, before: Tried) -> Outcome | None:
         """Return the forecast of a job that is not as it was before, fits, and is known or may still be tried."""
-        known = next((each for each in self.known if same_job(job, each.job)), None)
-        if known is not None:
-            return replace(known, fields=fields)
-        if same_job(job, before.job) or self.left <= 0:
-            return None
-        bench = self.bench
-        risk = chance_of_oom(bench.peak_bytes(job), bench.usable_bytes, job.framework.name)
-        if risk > max(REFUSED_ABOVE, self.start.chance_of_oom):
+        for known, outcome in self.known:
+            if same_job(job, known):
+                return outcome
+        if same_job(job, before.job) or self.left <= 0 or self._too_large(job):
             return None
         self.left -= 1
-        self.known.append(bench.forecast(fields, job))
-        return self.known[-1]
+        self.known.append((job, self.bench.forecast(job)))
+        return self.known[-1][1]
+
+    def _too_large(self, job: Job) -> bool:
+        """Say whether a job is so likely to run out of memory that it is not tried."""
+        bench = self.bench
+        risk = chance_of_oom(bench.peak_bytes(job), bench.usable_bytes, job.framework.name)
+        return risk > max(REFUSED_ABOVE, self.start.outcome.chance_of_oom)
 
     def saves(self, after: Tried, before: Tried) -> bool:
         """Say whether a step is enough shorter than another to be told."""
@@ -177,7 +236,7 @@ class Search(Struct):
 
     def fits(self, after: Tried) -> bool:
         """Say whether a job is no more likely to run out of memory than one would risk, or than it is now."""
-        return after.chance_of_oom <= max(RISKED, self.start.chance_of_oom)
+        return after.outcome.chance_of_oom <= max(RISKED, self.start.outcome.chance_of_oom)
 
 
 def same_job(one: Job, other: Job) -> bool:
