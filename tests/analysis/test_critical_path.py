@@ -1,5 +1,7 @@
 """The critical path: no pause in it, its length is the step, and it is the gradient of the step."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,8 @@ from traincast.engine.graph import build_graph
 from traincast.job.parallel import Parallel
 from traincast.workload.program import Timeline
 from traincast.workload.words import Kind
+
+NUMBA = find_spec("numba") is not None
 
 
 def graph_of(program):
@@ -65,6 +69,8 @@ def by_hand(durations, edges, streams=None, rendezvous=None):
     ready_N, start_N, end_N = run(graph, duration_s_N)
     timeline = Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=duration_s_N)
     path = critical_path(graph, timeline)
+    if NUMBA:
+        assert critical_path(graph, timeline, "kernel").op_H.tolist() == path.op_H.tolist()
     return path.op_H.tolist(), path.time_s_H.tolist()
 
 
@@ -110,6 +116,8 @@ def test_path_has_no_pause_and_is_the_gradient_of_the_step(folder, layout):
     done = api.simulate(path, cluster=write_cluster(folder / "cluster.toml"), **layout)
     program, timeline = done.program, done.timeline
     path = critical_path(graph_of(program), timeline)
+    if NUMBA:
+        assert np.array_equal(critical_path(graph_of(program), timeline, "kernel").op_H, path.op_H)
     start_H, end_H = timeline.start_s_N[path.op_H], timeline.end_s_N[path.op_H]
     assert start_H[0] == 0
     assert np.array_equal(start_H[1:], end_H[:-1])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from traincast.engine import run
+from traincast.engine import compiled, run
 from traincast.engine.graph import Graph, reversed_graph
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Timeline
@@ -26,11 +26,11 @@ class CriticalPath(Struct, frozen=True):
     """What each adds to the step: from its start to its end."""
 
 
-def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
+def critical_path(graph: Graph, timeline: Timeline, engine: str = "auto") -> CriticalPath:
     """Return a critical path of a step; where several chains are equally long, that of the lowest operations.
 
     Making an operation of it longer by dt makes the step longer by dt (for a small dt), so the path is the gradient of
-    the step with respect to every duration.
+    the step with respect to every duration. It is the same with any engine.
 
     Notes
     -----
@@ -40,6 +40,17 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
     """
     if not len(graph):
         return CriticalPath(np.zeros(0, dtype=np.int64), np.zeros(0))
+    if compiled(engine, graph):
+        from traincast.analysis.critical_path_kernel import walked_back
+
+        op_H = walked_back(graph, timeline)
+    else:
+        op_H = np.array(_walked_back(graph, timeline)[::-1], dtype=np.int64)
+    return CriticalPath(op_H, timeline.end_s_N[op_H] - timeline.start_s_N[op_H])
+
+
+def _walked_back(graph: Graph, timeline: Timeline) -> list[int]:
+    """Return the operations of the path, last to first."""
     # The path is short: single numbers of the arrays are read, as those of Python.
     previous, sources, pointers, rendezvous_of, members_of, members = (each.data for each in _followed(graph))
     ready, end = timeline.ready_s_N.data, timeline.end_s_N.data
@@ -56,8 +67,7 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
             if last < 0 or end[each] > end[last] or (end[each] == end[last] and each < last):
                 last = each
         at = last
-    op_H = np.array(path[::-1], dtype=np.int64)
-    return CriticalPath(op_H, timeline.end_s_N[op_H] - timeline.start_s_N[op_H])
+    return path
 
 
 class _Followed(NamedTuple):

@@ -37,13 +37,15 @@ class TimedProgram(Struct, frozen=True, kw_only=True, dict=True):
     timeline: Timeline
     graph: Graph
     """Who follows whom."""
+    engine: str = "auto"
+    """What ran it, or whoever asks for its path."""
     owners: dict[int, RankOwners] = field(default_factory=dict)
     """Those of ranks that were asked for, by index; threads that ask at the same time find the same."""
 
     @cached_property
     def path(self) -> CriticalPath:
         """A chain of operations as long as the step."""
-        return critical_path(self.graph, self.timeline)
+        return critical_path(self.graph, self.timeline, self.engine)
 
     def __repr__(self) -> str:
         """Say how long it is, in a line."""

@@ -12,7 +12,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from msgspec import Struct
 
 from traincast.calibration.kind import FloatArray
 from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run
+from traincast.engine import has_numba
 from traincast.errors import TraincastError
 from traincast.estimate.factors import Factor, FactorTable, Key, is_found, keys_of, prior_deviation, prior_mean
 from traincast.job.options import ConstantsFile
@@ -128,7 +128,7 @@ def _leave_stops_to_parent() -> None:
 def _forecast(work: tuple[MeasuredRun, FactorTable, ConstantsFile | None]) -> Forecast:
     # For many runs the compiled engine pays from the first on.
     run, factors, constants = work
-    return forecast_run(run, factors, "kernel" if find_spec("numba") else "auto", constants)
+    return forecast_run(run, factors, "kernel" if has_numba() else "auto", constants)
 
 
 class Sample(NamedTuple):

@@ -5,6 +5,7 @@ that it keeps, and `traincast.engine.kernel` in numba. Here one of them is chose
 """
 
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
@@ -58,7 +59,7 @@ def _engine(name: str, graph: Graph) -> Callable[[Graph, FloatArray], Times]:
     if name not in ENGINES:
         raise ProgramError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
     if compiled(name, graph):
-        if not find_spec("numba"):
+        if not has_numba():
             raise ProgramError("the engine 'kernel' needs numba: pip install 'traincast[fast]'")
         from traincast.engine.kernel import run_kernel
 
@@ -73,4 +74,10 @@ def compiled(name: str, graph: Graph) -> bool:
     if name in steps:
         least = KERNEL_FROM_CHAINS // steps[name]
         pays = len(graph) >= least and (len(graph) >= _COUNTED_TO * least or chains_of(graph) >= least)
-    return name == "kernel" or (pays and find_spec("numba") is not None)
+    return name == "kernel" or (pays and has_numba())
+
+
+@cache
+def has_numba() -> bool:
+    """Return whether numba is installed."""
+    return find_spec("numba") is not None

@@ -4,7 +4,6 @@ Letters: R simulated ranks, W ranks, L levels of location.
 """
 
 from collections.abc import Container, Mapping
-from importlib.util import find_spec
 
 import numpy as np
 from msgspec import Struct
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 
 from traincast.analysis.timed_program import TimedProgram, graph_of
 from traincast.diagnostics import Note
+from traincast.engine import has_numba
 from traincast.engine.graph import Graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
 from traincast.estimate.contention import (
@@ -234,7 +234,7 @@ def time_layout(layout: ProgramLayout, seed: int | None = None) -> Step:
         raise DeadlockError(f"{error}; {names}", error.ops) from None
     advanced(0.75)
     known = replace(program, ops=replace(program.ops, provenance_T=costs.provenance_T))
-    timed = TimedProgram(program=known, timeline=settled.timeline, graph=layout.graph)
+    timed = TimedProgram(program=known, timeline=settled.timeline, graph=layout.graph, engine=setting.engine)
     return Step(layout, timed, costs, contention, network.rate_notes, settled, loop)
 
 
@@ -286,7 +286,7 @@ def _check_size(ops: float, ranks: int, remedy: str) -> None:
             f"simulating {ranks} ranks would take about {ops:.3g} operations, above the limit of "
             f"{MAX_OPS:.3g}; {remedy}"
         )
-    fast = find_spec("numba") is not None
+    fast = has_numba()
     if ops > (LONG_OPS if fast else LONG_OPS_IN_PYTHON):
         announce(
             f"simulating about {ops:,.0f} operations of {counted(ranks, 'rank')}: about "
