@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from mmap import mmap
@@ -68,10 +68,12 @@ class Crew:
         self,
         pieces: Sequence[Callable[[], T]],
         told: Callable[[T], None] | None = None,
+        meanwhile: Iterable[object] = (),
     ) -> list[T]:
         """Return what all pieces found, in their order; tell the first process of each as soon as it is known there.
 
-        What a piece finds must go through a pipe (`pickle`).
+        What a piece finds must go through a pipe (`pickle`). While it waits for others the first process goes through
+        `meanwhile`, as far as it gets.
 
         Raises
         ------
@@ -83,12 +85,20 @@ class Crew:
             found[number] = pieces[number]()
             if told is not None and self.is_first:
                 told(found[number])
+        for _ in meanwhile if self._waits else ():
+            if not self._waits:
+                break
         others = self._exchanged(found)
         if told is not None and self.is_first:
             for number in sorted(others):
                 told(others[number])
         found |= others
         return [found[number] for number in range(len(pieces))]
+
+    @property
+    def _waits(self) -> bool:
+        """Whether this is the first process and another one has not told yet what it found."""
+        return self.is_first and not all(link.poll() for link in self._links)
 
     def of_first(self, value: T | None = None) -> T:
         """Return a value that the first process has and hands to the others, which give none.

@@ -145,14 +145,14 @@ def _made(
     simulate = task.simulator()
     screened = _screened(screen, estimated, own, remedies=options.remedies)
     finalists, choices, switches = _decided(task, screened, simulate)
-    best = choices[0]
-    efforts = own.each(_less(task, screened, simulate))
+    best, best_few = choices[0], choices[: options.top]
+    limits = (each.limits for each in best_few)  # which others cannot work out
+    efforts = own.each(_less(task, screened, simulate), meanwhile=limits)
     chosen = next(each for each in finalists if each.layout == best.layout)
     advising = advising_of(request, chosen, simulate.study) if options.advise else None
     to_run = own.of_first(_Best(best.layout, best.step_s, [] if advising is None else advising.jobs))
-    best_few = choices[: options.top]
     if own.count > 1:
-        _ = [each.limits for each in best_few]  # which others cannot work out, while they forecast
+        _ = list(limits)
     around = own.each(_around(task, to_run, simulate))
     better = [each for each in around if isinstance(each, Sensitivity)]
     advice = None
