@@ -83,6 +83,14 @@ def test_the_last_gemm_runs_again_only_where_a_norm_of_the_output_needs_it(norms
     assert job_of(**given).recompute.keeps == ()
 
 
+@pytest.mark.parametrize(("model", "kept"), [(TINY, ("linear_proj", "linear_fc2")), (TINY_EXPERTS, ("linear_fc2",))])
+def test_halves_of_a_layer_that_are_checkpoints_each_leave_out_their_last_gemm(model, kept):
+    given = {"model": model, "recompute": "full"}
+    halves = framework(recompute_keeps=("linear_fc2",), recomputes_halves=True)
+    assert job_of(**given, framework=halves).recompute.keeps == kept
+    assert job_of(**given, framework="automodel-2025").recompute.keeps == kept
+
+
 @pytest.mark.parametrize(
     ("fields", "optimizer", "gradients", "parameters", "activations", "kept"),
     [

@@ -272,6 +272,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     recompute_keeps: tuple[str, ...] = ()
     """Outputs of layers that are recomputed whole which it does not make again, as nothing of the backward pass needs
     them (`traincast.model.recompute.RECOMPUTE_KEEPS`)."""
+    recomputes_halves: bool = False
+    """Whether attention and the MLP of a layer without experts are checkpoints of their own where layers are recomputed
+    whole, so that the projection of attention and what ranks exchange of it are not made again either."""
     selective_operators: bool = False
     """Whether that is of the operators of every layer: attention and every other GEMM keep their outputs."""
     recomputes_modules: bool = False

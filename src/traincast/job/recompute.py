@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from traincast.errors import ConfigError
 from traincast.job.decisions import Decisions
+from traincast.job.frameworks import Framework
 from traincast.job.request import JobRequest
 from traincast.model.blocks.common import MLP_AND_ATTENTION
 from traincast.model.recompute import DEFAULT_MODULES, RECOMPUTE_KEEPS, modules_of
@@ -118,9 +119,15 @@ def _keeps(request: JobRequest, decided: Decisions) -> tuple[str, ...]:
 
     Where the output of a block has a norm of its own, that needs what the last GEMM made.
     """
-    unneeded = () if request.model.norms_per_layer > MLP_AND_ATTENTION else decided.framework.recompute_keeps
+    unneeded = () if request.model.norms_per_layer > MLP_AND_ATTENTION else _unneeded(request, decided.framework)
     named = {*(request.recompute_keeps or ()), *unneeded}
     return tuple(name for name in RECOMPUTE_KEEPS if name in named)
+
+
+def _unneeded(request: JobRequest, framework: Framework) -> tuple[str, ...]:
+    """Return what a framework does not make again: what ends a checkpoint, of which attention may be one."""
+    halves = framework.recomputes_halves and request.model.experts is None
+    return (*framework.recompute_keeps, "linear_proj") if halves else framework.recompute_keeps
 
 
 def _modules(request: JobRequest, modules: tuple[str, ...], decided: Decisions) -> tuple[str, ...]:
