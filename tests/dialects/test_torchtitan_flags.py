@@ -142,6 +142,14 @@ def test_a_pipeline_cuts_the_local_batch_into_microbatches():
     assert (found.parallel.vpp, found.pipeline.schedule) == (2, "interleaved")
 
 
+def test_a_pipeline_runs_empty_after_each_local_batch():
+    words = (*BASE, "--training.local_batch_size=8", "--training.global_batch_size=64", "--nproc_per_node=8",
+             "--parallelism.pipeline_parallel_degree=4")  # fmt: skip
+    found = job(*words).parallel
+    assert (found.microbatches, found.drained_after) == (32, 8)
+    assert job(*words, "--training.global_batch_size=16").parallel.drained_after is None
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

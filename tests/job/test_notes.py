@@ -205,6 +205,12 @@ EP = {"model": TINY_EXPERTS, "gpus": 8, "ep": 8}
             [{"cluster": ISLANDS, "local_steps": 2, "offload_outer": False}, {}],
         ),
         ("one-island", [{"cluster": ISLANDS, "local_steps": 2}], [{"cluster": ISLANDS}]),
+        (
+            "pipeline-drains",
+            [{"pp": 2, "gpus": 8, "local_batch": 1}],
+            [{"gpus": 8, "local_batch": 1}, {"pp": 2, "gpus": 8}, {"pp": 2, "gpus": 8, "local_batch": 10_000}],
+        ),
+        ("local-batch-unused", [{"local_batch": 2}], [{"pp": 2, "gpus": 8, "local_batch": 2}, {}]),
         ("packed-lengths", [{"packed_lengths": "512"}], [{"packed_length": 512}]),
         ("packs-differ", [{"gpus": 8, "packed_lengths": "100:40,700:5"}], [{"packed_lengths": "100:40,700:5"}]),
         ("assumed-lora-targets", [{"task": "lora"}], [{"task": "lora", "lora_targets": ("linear_qkv",)}, {}]),

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from support import in_flight
 from traincast.errors import InfeasibleError
-from traincast.schedules.check import check_plan
+from traincast.schedules.check import check_plan, checked_plan
 from traincast.schedules.gpipe import gpipe
 from traincast.schedules.interleaved import interleaved
 from traincast.schedules.one_f_one_b import one_f_one_b
@@ -52,6 +52,32 @@ def test_1f1b_of_4_stages_and_8_microbatches() -> None:
         "F2.0 F2.1 B2.0 F2.2 B2.1 F2.3 B2.2 F2.4 B2.3 F2.5 B2.4 F2.6 B2.5 F2.7 B2.6 B2.7",
         "F3.0 B3.0 F3.1 B3.1 F3.2 B3.2 F3.3 B3.3 F3.4 B3.4 F3.5 B3.5 F3.6 B3.6 F3.7 B3.7",
     ]
+
+
+def test_a_pipeline_that_runs_empty_is_filled_in_the_same_order() -> None:
+    assert _orders(checked_plan("1f1b", 2, 1, 5, drained_after=2)) == [
+        "F0.0 F0.1 B0.0 B0.1 F0.2 F0.3 B0.2 B0.3 F0.4 B0.4",
+        "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3 F1.4 B1.4",
+    ]
+    assert checked_plan("1f1b", 2, 1, 5, drained_after=8) == checked_plan("1f1b", 2, 1, 5)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved"])
+def test_each_time_that_a_pipeline_runs_empty_costs_its_bubble(name: str) -> None:
+    stages, chunks, forward, backward = 4, 1 + (name == "interleaved"), 1, 2
+    for times in (1, 2, 4):
+        plan = checked_plan(name, stages, chunks, 16, drained_after=16 // times)
+        step = _step(plan, stages * chunks, forward, backward)
+        assert step == (16 * chunks + times * (stages - 1)) * (forward + backward)
+        assert max(in_flight(plan)) == max(in_flight(checked_plan(name, stages, chunks, 16 // times)))
+
+
+def test_no_pass_is_paired_with_one_of_the_next_filling() -> None:
+    plan = checked_plan("interleaved", 2, 2, 8, pairs=True, drained_after=4)
+    for order in plan.slots:
+        together = [{slot.microbatch // 4 for slot in turn} for turn in turns(order)]
+        assert all(len(each) == 1 for each in together)
+        assert any(slot.paired for slot in order)
 
 
 def test_1f1b_with_fewer_microbatches_than_stages() -> None:

@@ -53,7 +53,7 @@ def memory_of_run(run: MeasuredRun) -> RunMemory:
         return RunMemory(None, run.memory_kind, False, True, str(error))
     job = as_run(run, job)
     parallel = job.parallel
-    memory = JobMemory(job, planned(job.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches))
+    memory = JobMemory(job, planned(job.pipeline.schedule, parallel.pp, parallel.vpp, parallel.in_pipeline))
     stages = memory.stages
     printed = stages[0] if run.first_stage_memory else max(stages, key=lambda stage: stage.peak)
     # What would free memory nobody asks of a run that was: only whether it fits, as `fits` says it.

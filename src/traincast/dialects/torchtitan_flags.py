@@ -215,6 +215,8 @@ def _batch(settings: Pasted, fields: dict[str, Any]) -> None:
     total = settings.count("training.global_batch_size", 1, -1)
     if total > 0:
         fields["global_batch"] = total
+        if fields["pp"] > 1:
+            fields["local_batch"] = _local_batch(settings)
     if (tokens := settings.count(_TOKENS, 1, -1)) > 0:
         fields["micro_batch"] = _sequences(settings, _TOKENS, tokens)
         step = "training.num_tokens_per_train_step"

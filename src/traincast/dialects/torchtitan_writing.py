@@ -52,7 +52,7 @@ def _settings(job: Job) -> dict[str, Any]:
         **flags_of_fields(table, {name: job.decided(name) for name in fields} | narrow),
         "parallelism.data_parallel_replicate_degree": parallel.replicas // shard if shard > 1 else parallel.dp,
         "parallelism.data_parallel_shard_degree": max(1, shard // parallel.cp),
-        "training.local_batch_size": batch.global_batch // parallel.dp if parallel.pp > 1 else batch.micro_batch,
+        "training.local_batch_size": parallel.in_pipeline * batch.micro_batch if parallel.pp > 1 else batch.micro_batch,
         "training.global_batch_size": batch.global_batch,
         "model.converters": converters or None,
         "training.enable_cpu_offload": True if job.offload.parameters else None,

@@ -39,6 +39,8 @@ class Batch(Struct, frozen=True, kw_only=True):
     """Sequences of a microbatch on each replica."""
     global_batch: int
     """Sequences of a step."""
+    local_batch: int | None = None
+    """Sequences of a replica after which its pipeline runs empty; None: all of them."""
     packed_length: int | None = None
     """Tokens of the sequences that are packed into one and do not attend to each other; None: a sequence is one."""
     packing: Packing | None = None
@@ -93,6 +95,35 @@ def decide_batches(request: JobRequest, decided: Decisions, dp: int) -> tuple[in
         f"microbatches = {request.global_batch} sequences / (dp {dp} x micro_batch {micro_batch}) = {microbatches}",
     )
     return micro_batch, microbatches
+
+
+def decide_drained_after(
+    request: JobRequest, decided: Decisions, pp: int, micro_batch: int, microbatches: int
+) -> int | None:
+    """Return the microbatches after which a pipeline runs empty; None: after all of a step.
+
+    A loop that accumulates gradients over calls of PyTorch's schedules fills the pipeline and empties it in every call.
+    Sources: PyTorch, torch/distributed/pipelining/schedules.py (step); pytorch/torchtitan, torchtitan/train.py
+    (train_step, forward_backward_step); NVIDIA-NeMo/Automodel, recipes/llm/train_ft.py (_forward_backward_step).
+    """
+    local = request.local_batch
+    if local is None or pp == 1:
+        return None
+    if local % micro_batch:
+        raise InfeasibleError(
+            f"a local batch of {counted(local, 'sequence')} does not divide into microbatches of {micro_batch}; "
+            f"{_near_batches(local, micro_batch)}"
+        )
+    count = local // micro_batch
+    if count >= microbatches:
+        return None
+    times = -(-microbatches // count)
+    decided.note(
+        "pipeline-drains",
+        f"local_batch {local}: the pipeline runs empty after each {counted(count, 'microbatch', 'microbatches')}, "
+        f"{times} times a step",
+    )
+    return count
 
 
 def _near_batches(batch: int, multiple: int) -> str:

@@ -92,6 +92,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     """None where no adapters are trained."""
     lora_targets: tuple[str, ...] = ()
     packed_length: int | None = None
+    local_batch: int | None = None
 
 
 def facts_of(job: Job, stages: tuple[str, ...]) -> JobFacts:

@@ -42,10 +42,12 @@ class Parallel(Struct, frozen=True, kw_only=True):
     """Microbatches per step and data parallel replica."""
     shard: int | None = None
     """How many of the dp x cp ranks with equal dense parameters share one copy of sharded state; None: all."""
+    drained_after: int | None = None
+    """Microbatches after which the pipeline runs empty and is filled again; None: after all of a step."""
 
     def __post_init__(self) -> None:
         """Refuse degrees below one and layouts that do not divide."""
-        for name in (*DEGREES, "microbatches"):
+        for name in (*DEGREES, "microbatches", "drained_after"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"is {value}; it must be at least 1", f"parallel.{name}")
@@ -75,6 +77,11 @@ class Parallel(Struct, frozen=True, kw_only=True):
                 f"{self.pp * self.vpp * self.microbatches} slots to schedule, above the limit of {MAX_SLOTS}; "
                 "use fewer microbatches"
             )
+
+    @property
+    def in_pipeline(self) -> int:
+        """Microbatches that go through the pipeline before it runs empty."""
+        return min(self.microbatches, self.drained_after or self.microbatches)
 
     @property
     def expert_tp(self) -> int:
@@ -107,5 +114,5 @@ class Parallel(Struct, frozen=True, kw_only=True):
         return self.ranks_per_stage * self.pp
 
 
-DEGREES = tuple(name for name in Parallel.__struct_fields__ if name not in ("microbatches", "shard"))
+DEGREES = tuple(name for name in Parallel.__struct_fields__ if name not in ("microbatches", "shard", "drained_after"))
 """Degrees of parallelism as people name them, those that share a node first."""

@@ -128,6 +128,9 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] | None = None
     """Linear layers that get adapters (`traincast.model.blocks.share.LORA_TARGETS`)."""
+    local_batch: int | None = None
+    """Sequences of a replica that go through the pipeline before it runs empty and the next ones begin; None: all of a
+    step's."""
     packed_length: int | None = None
     """Tokens of the sequences that are packed into one and do not attend to each other; None: a sequence is one."""
     packed_lengths: str | None = None

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from traincast.hardware.cluster import Cluster
 from traincast.job import communication, experts, pipeline, sharding
-from traincast.job.batch import Batch, decide_batches, note_long_sequence
+from traincast.job.batch import Batch, decide_batches, decide_drained_after, note_long_sequence
 from traincast.job.decisions import Decisions, choose_framework, unused_fields
 from traincast.job.degrees import check_model, decide_degrees, decide_expert_degrees
 from traincast.job.feasible import check_choices
@@ -115,11 +115,14 @@ def _layout(request: JobRequest, decided: Decisions) -> tuple[Parallel, pipeline
     micro_batch, microbatches = decide_batches(request, decided, dp)
     stages = pipeline.decide_pipeline(request, decided, pp, microbatches)
     vpp = len(stages.layers_Q) // pp
-    parallel = Parallel(tp=tp, cp=cp, dp=dp, pp=pp, vpp=vpp, ep=ep, etp=etp, microbatches=microbatches)
+    drained_after = decide_drained_after(request, decided, pp, micro_batch, microbatches)
+    degrees = {"tp": tp, "cp": cp, "dp": dp, "pp": pp, "vpp": vpp, "ep": ep, "etp": etp}
+    parallel = Parallel(**degrees, microbatches=microbatches, drained_after=drained_after)
     batch = Batch(
         seq_length=request.seq_length,
         micro_batch=micro_batch,
         global_batch=request.global_batch,
+        local_batch=request.local_batch if pp > 1 else None,
         packed_length=decide_packed_length(request, decided),
     )
     return parallel, stages, batch

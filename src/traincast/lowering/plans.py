@@ -1,7 +1,7 @@
 """The pipeline plan of a job."""
 
 from traincast.job.job import Job
-from traincast.schedules.check import checked_plan
+from traincast.schedules.check import checked_plan, counts_of
 from traincast.schedules.plan import SchedulePlan
 
 
@@ -13,6 +13,4 @@ def plan_of_job(job: Job) -> SchedulePlan:
     TraincastError
         If the schedule is not known, or cannot run so many stages, virtual stages and microbatches.
     """
-    degrees = job.parallel
-    pairs = job.experts.pairs_passes
-    return checked_plan(job.pipeline.schedule, degrees.pp, degrees.vpp, degrees.microbatches, pairs)
+    return checked_plan(*counts_of(job.pipeline.schedule, job.parallel, pairs=job.experts.pairs_passes))

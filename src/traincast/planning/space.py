@@ -5,6 +5,7 @@ dispatcher for it, context parallelism of short sequences, schedules that the fr
 that can be run at all.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import combinations, product
@@ -192,7 +193,8 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         found = _divisors(each)
         if not self.full:
             found = [mbs for mbs in found if mbs <= MOST_MICRO_BATCH and mbs & (mbs - 1) == 0]
-        return tuple(mbs for mbs in self.among("micro_batch", found) if each % mbs == 0)
+        parts = each if self.request.local_batch is None else math.gcd(each, self.request.local_batch)
+        return tuple(mbs for mbs in self.among("micro_batch", found) if parts % mbs == 0)
 
     def sequence_parallel(self, tp: int, cp: int) -> tuple[bool, ...]:
         """Return whether norms may be split along the sequence."""

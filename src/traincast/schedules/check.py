@@ -6,7 +6,7 @@ from typing import Protocol
 
 from traincast.errors import DeadlockError, ProgramError
 from traincast.progress import advanced, announce
-from traincast.schedules.plan import SchedulePlan, with_pairs
+from traincast.schedules.plan import SchedulePlan, one_after_another, with_pairs
 from traincast.schedules.runs import is_complete, runs_to_its_end
 from traincast.schedules.schedule import planned
 from traincast.schedules.slots import Slot, SlotKind, turns
@@ -35,6 +35,8 @@ class _Degrees(Protocol):
     def vpp(self) -> int: ...
     @property
     def microbatches(self) -> int: ...
+    @property
+    def drained_after(self) -> int | None: ...
 
 
 class _Planned(Protocol):
@@ -56,17 +58,28 @@ def plan_of(work: _Planned) -> SchedulePlan:
     TraincastError
         If the schedule is not known, or cannot run so many stages, virtual stages and microbatches.
     """
-    parallel = work.parallel
-    return checked_plan(work.schedule, parallel.pp, parallel.vpp, parallel.microbatches, work.pairs_passes)
+    return checked_plan(*counts_of(work.schedule, work.parallel, pairs=work.pairs_passes))
 
 
-def checked_plan(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool = False) -> SchedulePlan:
-    """Return the checked plan of a schedule by its name (errors as `plan_of`); `pairs`: passes run as one."""
+def counts_of(schedule: str, degrees: _Degrees, *, pairs: bool) -> tuple[str, int, int, int, bool, int | None]:
+    """Return what `checked_plan` makes the plan of a layout from."""
+    return schedule, degrees.pp, degrees.vpp, degrees.microbatches, pairs, degrees.drained_after
+
+
+def checked_plan(
+    schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool = False, drained_after: int | None = None
+) -> SchedulePlan:
+    """Return the checked plan of a schedule by its name (errors as `plan_of`).
+
+    `pairs`: passes run as one. `drained_after`: the pipeline runs empty after so many microbatches and is filled again.
+    """
     slots = stages * virtual * microbatches
     if slots > _LONG_SLOTS:
         announce(f"scheduling {slots:,} slots (pp x vpp x microbatches), each with its work: tens of seconds")
-    plan = planned(schedule, stages, virtual, microbatches)
-    plan = with_pairs(plan) if pairs else plan
+    most = min(microbatches, drained_after or microbatches)
+    counts = [most] * (microbatches // most) + [microbatches % most] * (microbatches % most > 0)
+    plans = [planned(schedule, stages, virtual, count) for count in counts]
+    plan = one_after_another([with_pairs(each) for each in plans] if pairs else plans)
     check_plan(plan, stages, virtual, microbatches)
     advanced(0.1)
     return plan

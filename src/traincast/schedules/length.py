@@ -80,6 +80,8 @@ class Pipeline(Struct, frozen=True, eq=False, dict=True):
     """What a forward and a backward pass save that run as one, of each kind; empty where none do."""
     pairs_P: Sequence[Number] = ()
     """How often each stage runs two passes as one."""
+    times: Number = 1
+    """How often so many microbatches fill it and it runs empty."""
 
     def saved_s(self, stage: int, kinds: Sequence[int]) -> Number:
         """Return what a stage with virtual stages of some kinds saves where two of its passes run as one."""

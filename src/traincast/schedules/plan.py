@@ -87,6 +87,18 @@ def with_pairs(plan: SchedulePlan) -> SchedulePlan:
     return replace(plan, slots=slots, overlapped_p2p=True, warnings=warnings)
 
 
+def one_after_another(plans: Sequence[SchedulePlan]) -> SchedulePlan:
+    """Return the plan that runs several of one schedule in turn: each stage begins the next when it has ended one."""
+    first, orders = plans[0], [[*order] for order in plans[0].slots]
+    done = 1 + max(slot.microbatch for order in orders for slot in order)
+    for plan in plans[1:]:
+        for order, more in zip(orders, plan.slots, strict=True):
+            order += [slot._replace(microbatch=slot.microbatch + done) for slot in more]
+        done += 1 + max(slot.microbatch for slot in plan.slots[0])
+    warnings = tuple(dict.fromkeys(note for plan in plans for note in plan.warnings))
+    return replace(first, slots=tuple(map(tuple, orders)), warnings=warnings)
+
+
 def _warmed_up(order: Sequence[Slot], warmup: int) -> tuple[Slot, ...]:
     """Return the order of one stage with so many forwards before the first pair."""
     forwards = [slot for slot in order if slot.kind is SlotKind.F]

@@ -17,7 +17,8 @@ from traincast.schedules.slots import Slot, SlotKind, turns
 
 def length_of(schedule: Schedule, line: Pipeline) -> Number:
     """Return the seconds from the first pass of a pipeline to its last one: in closed form, or by running its order."""
-    return run_length(schedule, line) if schedule.length is None else schedule.length(line)
+    once_s = run_length(schedule, line) if schedule.length is None else schedule.length(line)
+    return once_s * line.times
 
 
 def run_length(schedule: Schedule, line: Pipeline) -> Number:

@@ -23,7 +23,7 @@ from traincast.estimate.contention import NetworkAnswers
 from traincast.estimate.program import OperatorSeconds
 from traincast.job.job import Job
 from traincast.job.parallel import Parallel
-from traincast.schedules.check import checked_plan
+from traincast.schedules.check import checked_plan, counts_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.expand import Expansion, expansion
 from traincast.workload.groups import Fold, GroupTable, rank_groups
@@ -109,7 +109,7 @@ class Study:
         TraincastError
             As `checked_plan`.
         """
-        key = schedule, parallel.pp, parallel.vpp, parallel.microbatches, pairs
+        key = counts_of(schedule, parallel, pairs=pairs)
         return self._plans.get(key, lambda: checked_plan(*key))
 
     def groups(

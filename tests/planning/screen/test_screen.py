@@ -73,6 +73,19 @@ def test_offloading_waits_for_the_host_and_needs_its_memory():
     assert full[int(2e11)].feasible < full[slow.gpu.host_memory_bytes].feasible
 
 
+def test_a_pipeline_that_runs_empty_several_times_is_as_long_as_its_forecast():
+    screen = screen_of("llama3-8b", 8, 32, tp=2, pp=4, vpp=(1, 2), micro_batch=(1, 2, 16), recompute="none")
+    request = replace(screen.space.request, local_batch=8)
+    screen = dataclasses.replace(screen, space=replace(screen.space, request=request))
+    found = list(rows(screen))
+    assert {layout.micro_batch for layout, *_ in found} == {1, 2}
+    for layout, step_s, peak in found:
+        job = job_of(screen, layout)
+        assert job.parallel.microbatches == 4 * job.parallel.in_pipeline
+        assert step_s == pytest.approx(forecast(job, SETTING, allow_oom=True).iteration_time_s, rel=0.03), layout.text
+        assert peak == pytest.approx(max(stage.peak for stage in stage_memory(job, plan_of_job(job))), rel=1e-6)
+
+
 def job_of(screen, layout):
     return resolve_job(replace(screen.space.request, **layout.request()), H100)
 

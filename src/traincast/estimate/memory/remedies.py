@@ -46,7 +46,7 @@ def _freed(changes: Iterable[tuple[str, Job]], peak_bytes: float, host_bytes: fl
     for name, changed in changes:
         try:
             parallel = changed.parallel
-            plan = planned(changed.pipeline.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
+            plan = planned(changed.pipeline.schedule, parallel.pp, parallel.vpp, parallel.in_pipeline)
         except TraincastError:
             continue
         stages = stage_memory(changed, plan)

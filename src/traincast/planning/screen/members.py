@@ -89,6 +89,15 @@ class Members(Struct, dict=True):
         batch, shares = self.global_batch, self.shares
         return np.array([batch // (each.degrees.dp * shares[each.share].micro_batch) for each in self.members])
 
+    def in_pipeline_K(self, local_batch: int) -> IntArray:
+        """Return the microbatches after which pipelines run empty that do so after so many sequences of a replica."""
+        return np.array(
+            [
+                min(count, local_batch // self.shares[each.share].micro_batch)
+                for each, count in zip(self.members, self.microbatches_K.tolist(), strict=True)
+            ]
+        )
+
     @cached_property
     def degrees(self) -> tuple[Degrees, ...]:
         """The degrees of every share."""

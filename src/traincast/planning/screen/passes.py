@@ -115,7 +115,8 @@ class Passes:
             stages=block.job.parallel.pp,
             kind_Q=shape.kind_Q,
             placement_Q=shape.placement_Q,
-            microbatches=block.microbatches_K[at_K, None, None],
+            microbatches=block.in_pipeline_K[at_K, None, None],
+            times=(block.microbatches_K / block.in_pipeline_K)[at_K, None, None],
             forward_s_C=[each[:, None, :] for each in forward_C],
             backward_s_C=np.stack(np.broadcast_arrays(*backward_C))[:, :, None, :],
             weight_s_C=[each[:, None, :] for each in weight_C],
@@ -129,7 +130,7 @@ class Passes:
     @cached_property
     def _pairs_PK(self) -> IntArray:
         """How often each stage runs two passes as one, of every share; nothing where none do."""
-        job, counts_K = self.block.job, self.block.microbatches_K
+        job, counts_K = self.block.job, self.block.in_pipeline_K
         if not job.experts.pairs_passes:
             return np.zeros((0, 0), dtype=np.int64)
         distinct, which_K = np.unique(counts_K, return_inverse=True)
@@ -149,7 +150,9 @@ class Passes:
         copies = len(self.block.shape.plan.placement)
         for kind, stream in product(self.block.shape.stages, {stream for each in left_C for stream in each}):
             busy_s = added(left_C[each].get(stream, np.zeros((1, 1))) for each in kind.held)
-            found.append(self._first_gradients(line, kind.stage) + busy_s[:, None] * (line.microbatches / copies))
+            found.append(
+                self._first_gradients(line, kind.stage) + busy_s[:, None] * (line.microbatches * line.times / copies)
+            )
         return line.longest(found) if found else None
 
     def _first_gradients(self, line: Pipeline, stage: int) -> Sum:

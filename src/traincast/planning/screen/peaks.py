@@ -175,13 +175,14 @@ def _in_flight(block: BlockTables, saved_CKR: FloatArray, passing_XKR: FloatArra
     flights = block.filled.common.flights
     found = [np.zeros(saved_CKR.shape[1:]) for _ in block.shape.stages]
     alike: dict[tuple[Moments, ...], list[int]] = {}
-    for count in np.unique(block.microbatches_K).tolist():
+    counts_K = block.in_pipeline_K
+    for count in np.unique(counts_K).tolist():
         kind_Q, kind_P = block.shape.kind_Q, block.shape.kind_P
         kinds = flights.moments(schedule, parallel.pp, parallel.vpp, count, kind_Q, kind_P, pairs)
         # The same moments stand for all numbers of microbatches from a few on.
         alike.setdefault(kinds, []).append(count)
     for kinds, counts in alike.items():
-        at_K = np.flatnonzero(np.isin(block.microbatches_K, counts))
+        at_K = np.flatnonzero(np.isin(counts_K, counts))
         for number, moments in enumerate(kinds):
             found[number][at_K] = _most(moments, saved_CKR[:, at_K], passing_XKR[:, at_K])
     return found

@@ -50,6 +50,12 @@ class BlockTables(Struct, dict=True):
         """Microbatches of a step."""
         return self.members.microbatches_K
 
+    @property
+    def in_pipeline_K(self) -> IntArray:
+        """Microbatches that go through the pipeline before it runs empty."""
+        local = self.job.batch.local_batch
+        return self.microbatches_K if local is None else self.members.in_pipeline_K(local)
+
     def of_degrees(self, name: str) -> IntArray:
         """Return a degree of every share, [K]."""
         return self.members.columns[name]
