@@ -44,7 +44,9 @@ class Advising(Struct, frozen=True):
     worth: tuple[Alternative, ...]
 
     @classmethod
-    def of(cls, start: Tried, path_s: Mapping[str, float], changes: Iterable[Alternative], bench: Bench) -> "Advising":
+    def from_changes(
+        cls, start: Tried, path_s: Mapping[str, float], changes: Iterable[Alternative], bench: Bench
+    ) -> "Advising":
         """Return the changes of a job that may save enough to be told.
 
         `path_s` is what its critical path spends on each kind of work.

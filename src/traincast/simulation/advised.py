@@ -51,14 +51,14 @@ def advising_for(request: JobRequest, job: Job, result: Result, done: JobStep, s
         return None
     setting = replace(done.step.setting, what_if=(), jitter=0.0, failures=None, suggest=False)
     path_s = {**on_path(done), "bubble": result.breakdown_s["bubble"]}
-    start = Tried(job=job, outcome=Outcome.of(result, done))
-    return Advising.of(start, path_s, changes_of(job, setting.cluster.gpu), _bench(request, setting, study))
+    start = Tried(job=job, outcome=Outcome.from_forecast(result, done))
+    return Advising.from_changes(start, path_s, changes_of(job, setting.cluster.gpu), _bench(request, setting, study))
 
 
 def outcome_of(job: Job, setting: Setting, study: Study) -> Outcome | None:
     """Return the forecast of a job with a change; None where it cannot run."""
     try:
-        return Outcome.of(*forecast_step(job, setting, allow_oom=True, study=study))
+        return Outcome.from_forecast(*forecast_step(job, setting, allow_oom=True, study=study))
     except TraincastError:
         return None
 

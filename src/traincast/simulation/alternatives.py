@@ -73,7 +73,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """Derivatives of the logarithm of the step by those of factors (`sensitivities`), for `later`."""
 
     @classmethod
-    def of(cls, result: Result, done: JobStep) -> "Outcome":
+    def from_forecast(cls, result: Result, done: JobStep) -> "Outcome":
         """Return that of a forecast."""
         return cls(
             step_s=result.iteration_time_s,
