@@ -98,8 +98,8 @@ STEPS = {
             "forward": [
                 [
                     [
-                        *("embedding", "launch host 1560", "launch dp all_gather 0.46", "layers", "wait dp"),
-                        *("dp all_gather 0.54", "wait host", "head"),
+                        *("embedding", "launch host 1560", "launch dp all_gather 0.65", "layers", "wait dp"),
+                        *("dp all_gather 0.35", "wait host", "head"),
                     ]
                 ]
                 * 3
@@ -107,9 +107,9 @@ STEPS = {
             "backward": [
                 [
                     [
-                        *("head", "launch dp all_gather 0.46", "launch dp reduce_scatter 0.46", "launch host 2360"),
+                        *("head", "launch dp all_gather 0.65", "launch dp reduce_scatter 0.65", "launch host 2360"),
                         *("layers", "weight gradients", "wait host", "wait dp"),
-                        *("dp all_gather 0.54", "dp reduce_scatter 0.54", "embedding"),
+                        *("dp all_gather 0.35", "dp reduce_scatter 0.35", "embedding"),
                     ]
                 ]
                 * 3

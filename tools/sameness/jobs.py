@@ -43,6 +43,7 @@ def draw(seed: int, number: int) -> Job:
     _with_lengths(random.Random(f"lengths {seed}:{number}"), job)
     _with_muon(random.Random(f"muon {seed}:{number}"), job)
     _with_kernels(random.Random(f"kernels {seed}:{number}"), job)
+    _with_local_batch(random.Random(f"local batch {seed}:{number}"), job)
     return job
 
 
@@ -79,6 +80,12 @@ def _with_kernels(rng: random.Random, job: Job) -> None:
     }
     if rng.random() < 0.06:
         job.fields |= {name: ways[name] for name in rng.sample(sorted(ways), rng.choice((1, 2, 4)))}
+
+
+def _with_local_batch(rng: random.Random, job: Job) -> None:
+    """Let a few pipelines run empty in the middle of a step, likewise."""
+    if job.fields["pp"] > 1 and rng.random() < 0.06:
+        job.fields["local_batch"] = job.fields["micro_batch"] * job.fields["pp"] * rng.choice((1, 2))
 
 
 def _frame(rng: random.Random) -> Job:

@@ -32,7 +32,7 @@ from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import Sensitivity, sensitivities
 from traincast.planning.simulator import Simulator
 from traincast.planning.space import Space
-from traincast.planning.tuning import Effort, Switched, reached, settled, tuned_further
+from traincast.planning.tuning import Effort, Switched, as_carefully, reached, settled, tuned_further
 from traincast.progress import part
 from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.advised import outcome_of
@@ -148,6 +148,7 @@ def _made(
     best, best_few = choices[0], choices[: options.top]
     limits = (each.limits for each in best_few)  # which others cannot work out
     efforts = own.each(_less(task, screened, simulate), meanwhile=limits)
+    efforts = [as_carefully(screen, each, best.layout, best.step_s, simulate) for each in efforts]
     chosen = next(each for each in finalists if each.layout == best.layout)
     advising = advising_of(request, chosen, simulate.study) if options.advise else None
     to_run = own.of_first(_Best(best.layout, best.step_s, [] if advising is None else advising.jobs))

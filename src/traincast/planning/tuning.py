@@ -103,6 +103,21 @@ def reached(screen: Screen, screened: Screened, level: str, simulate: Simulate) 
     return Effort(level=level, layout=chosen.layout, step_s=chosen.step_s, peak_bytes=chosen.peak_bytes)
 
 
+def as_carefully(screen: Screen, effort: Effort, best: Layout, step_s: float, simulate: Simulate) -> Effort:
+    """Return what a lower level of effort reaches, as carefully chosen as the layout to run.
+
+    Where it seems to reach more, that layout was chosen over faster ones for what is known of it: then it is the same
+    with less effort.
+    """
+    if effort.step_s is None or effort.step_s >= step_s:
+        return effort
+    with suppress(TraincastError):
+        tried = _of_level(screen, effort.level).run_some({key_of(best): step_s}, 1, math.inf)
+        for found in simulated(tried, simulate, 1):
+            return Effort(level=effort.level, layout=found.layout, step_s=found.step_s, peak_bytes=found.peak_bytes)
+    return effort
+
+
 def _of_level(screen: Screen, level: str) -> Screen:
     return dataclasses.replace(screen, space=replace(screen.space, tuned=level))
 

@@ -147,7 +147,7 @@ class Search(Struct):
         for each in changes:
             decided = self._decided(self.start, (), each)
             known = (*found, self.start.job)
-            if decided is None or any(same_job(decided.job, job) for job in known) or self._too_large(decided.job):
+            if decided is None or any(same_job(decided.job, job) for job in known) or self._is_hopeless(decided.job):
                 continue
             if len(found) == self.left:
                 break
@@ -218,16 +218,19 @@ class Search(Struct):
         for known, outcome in self.known:
             if same_job(job, known):
                 return outcome
-        if same_job(job, before.job) or self.left <= 0 or self._too_large(job):
+        if same_job(job, before.job) or self.left <= 0 or self._is_hopeless(job):
             return None
         self.left -= 1
         self.known.append((job, self.bench.forecast(job)))
         return self.known[-1][1]
 
-    def _too_large(self, job: Job) -> bool:
-        """Say whether a job is so likely to run out of memory that it is not tried."""
+    def _is_hopeless(self, job: Job) -> bool:
+        """Say whether a job is so likely to run out of memory, or so sure not to run, that it is not tried."""
         bench = self.bench
-        risk = chance_of_oom(bench.peak_bytes(job), bench.usable_bytes, job.framework.name)
+        try:
+            risk = chance_of_oom(bench.peak_bytes(job), bench.usable_bytes, job.framework.name)
+        except TraincastError:
+            return True  # it cannot be laid out
         return risk > max(REFUSED_ABOVE, self.start.outcome.chance_of_oom)
 
     def saves(self, after: Tried, before: Tried) -> bool:
