@@ -3,10 +3,13 @@
 from msgspec import Struct
 
 from traincast.errors import InfeasibleError
-from traincast.job.decisions import Decisions
+from traincast.job.decisions import Decisions, Need
 from traincast.job.request import JobRequest
 from traincast.model.blocks.share import Sequences
 from traincast.units import counted
+
+NEEDS = (Need("local_batch", lambda _, parallel, __: parallel.pp > 1, "with pp 1"),)
+"""What its fields need to have an effect."""
 
 
 class Packing(Struct, frozen=True, kw_only=True):

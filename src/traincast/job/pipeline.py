@@ -14,7 +14,7 @@ from traincast.units import counted
 
 NEEDS = tuple(
     Need(name, lambda _, parallel, __: parallel.pp > 1, "with pp 1")
-    for name in ("overlap_p2p", "embedding_as_layer", "head_as_layer", "local_batch")
+    for name in ("overlap_p2p", "embedding_as_layer", "head_as_layer")
 )
 """What its fields need to have an effect."""
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from traincast.hardware.cluster import Cluster
 from traincast.job import communication, experts, pipeline, sharding
+from traincast.job.batch import NEEDS as BATCH_NEEDS
 from traincast.job.batch import Batch, decide_batches, decide_drained_after, note_long_sequence
 from traincast.job.decisions import Decisions, choose_framework, unused_fields
 from traincast.job.degrees import check_model, decide_degrees, decide_expert_degrees
@@ -25,7 +26,7 @@ from traincast.job.recompute import decide_recompute
 from traincast.job.request import JobRequest
 from traincast.units import check_given
 
-_NEEDS = (*communication.NEEDS, *pipeline.NEEDS, *sharding.NEEDS, *experts.NEEDS)
+_NEEDS = (*BATCH_NEEDS, *communication.NEEDS, *pipeline.NEEDS, *sharding.NEEDS, *experts.NEEDS)
 
 
 def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
@@ -116,8 +117,8 @@ def _layout(request: JobRequest, decided: Decisions) -> tuple[Parallel, pipeline
     stages = pipeline.decide_pipeline(request, decided, pp, microbatches)
     vpp = len(stages.layers_Q) // pp
     drained_after = decide_drained_after(request, decided, pp, micro_batch, microbatches)
-    degrees = {"tp": tp, "cp": cp, "dp": dp, "pp": pp, "vpp": vpp, "ep": ep, "etp": etp}
-    parallel = Parallel(**degrees, microbatches=microbatches, drained_after=drained_after)
+    parallel = Parallel(tp=tp, cp=cp, dp=dp, pp=pp, vpp=vpp, ep=ep, etp=etp, microbatches=microbatches)
+    parallel = replace(parallel, drained_after=drained_after)
     batch = Batch(
         seq_length=request.seq_length,
         micro_batch=micro_batch,

@@ -133,12 +133,7 @@ def _around(task: _Task, best: _Best, simulate: Simulator) -> list[Callable[[], 
     ]
 
 
-def _made(
-    task: _Task,
-    had: Job | None,
-    estimated: Estimated | None,
-    own: Crew,
-) -> Plan:
+def _made(task: _Task, had: Job | None, estimated: Estimated | None, own: Crew) -> Plan:
     """Return the plan; the others of a crew do their share of it."""
     request, options, screen = task.request, task.options, task.screen
     space, setting = screen.space, screen.setting
@@ -156,10 +151,8 @@ def _made(
         _ = list(limits)
     around = own.each(_around(task, to_run, simulate))
     better = [each for each in around if isinstance(each, Sensitivity)]
-    advice = None
-    if options.advise:
-        outcomes = [each for each in around if not isinstance(each, Sensitivity)]
-        advice = () if advising is None else advising.advice(to_run.changed, outcomes)
+    outcomes = [each for each in around if not isinstance(each, Sensitivity)]
+    advice = () if advising is None else advising.advice(to_run.changed, outcomes)
     before = None if had is None else forecast_step(had, simulate.setting, allow_oom=True, study=simulate.study)
     mean, largest = disagreement(finalists)
     explained = tuple(explain(screen, each, best.to_run, simulate) for each in options.explain)
@@ -189,7 +182,7 @@ def _made(
         explained=explained,
         start=start,
         sensitivities=tuple(sorted(better, key=lambda each: -each.saving_s)),
-        advice=advice,
+        advice=advice if options.advise else None,
         asked=Asked(request=request, model=request.model.name, cluster=setting.cluster.name),
         assumptions=tuple(_assumptions(request, space, task.usable_bytes, screen.limit_bytes)),
         warnings=(),
