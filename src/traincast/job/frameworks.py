@@ -198,6 +198,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     recasts_norms: bool = False
     """Whether norms read fp32, which a kernel of its own makes of their inputs in 16 bits, and are recomputed in
     the backward pass rather than keep it."""
+    grouped_experts: bool = False
+    """Whether one kernel computes the GEMMs of all local experts; else a library launches them expert by expert."""
     pads_experts: bool = False
     """Whether GEMMs of experts in 8 bits and less copy their tokens to where each expert's begin at a multiple of 16 or
     32, and back, unless the dispatcher puts them there."""

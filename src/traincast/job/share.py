@@ -51,6 +51,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         eight_bit_head=precision.fp8_lm_head,
         fused_expert_casts=kernels.te_op_fuser,
         fused_experts=kernels.te_op_fuser and precision.dtype == "mxfp8",
+        grouped_experts=framework.grouped_experts and "experts" not in kernels.unfused,
         padded_experts=framework.pads_experts and precision.dtype in EIGHT_BIT and not experts.dispatch.kind.pads,
         fused_operations=kernels.te_op_fuser,
         transposes=precision.fp8_transposes,

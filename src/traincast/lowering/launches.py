@@ -265,7 +265,7 @@ def _forward(part: Part, share: Share, job: Job) -> Number:
     kernels = added(_kernels(each, job) for each in part.kernels if each.has_forward)
     trained = _trained(part, share)
     gemms = added(
-        _of_group(gemm, gemm.groups + _casts(casts_of(gemm, share, trained=trained).forward, gemm, share))
+        _of_group(gemm, _own(gemm) + _casts(casts_of(gemm, share, trained=trained).forward, gemm, share))
         for gemm in part.gemms
     )
     return sent + eager.linear_layers(share, part.name) * gemms + kernels + _of_modules(part, job)
@@ -298,7 +298,7 @@ def _backward(part: Part, share: Share, job: Job) -> Number:
     trained = _trained(part, share)
     times = 2 if trained else 1
     gemms = added(
-        _of_group(gemm, times * gemm.groups + _casts(casts_of(gemm, share, trained=trained).backward, gemm, share))
+        _of_group(gemm, times * _own(gemm) + _casts(casts_of(gemm, share, trained=trained).backward, gemm, share))
         + (len(gradient_sums(share, gemm.elements)) if trained and not share.execution.autocast else 0)
         for gemm in part.gemms
     )
@@ -312,8 +312,14 @@ def _hooks(part: Part, share: Share) -> Number:
     return len(part.gemms) + (part.vectors > 0) if _trained(part, share) else 0
 
 
+def _own(gemm: Gemm) -> Number:
+    return 1 if gemm.in_one_kernel else gemm.groups
+
+
 def _of_group(gemm: Gemm, launches: Number) -> Number:
     """Return launches for a GEMM of several experts in those of single ones: all but the first come from one call."""
+    if gemm.in_one_kernel:
+        return launches
     return launches * (1 + _IN_GROUP * (gemm.groups - 1)) / gemm.groups
 
 

@@ -181,7 +181,9 @@ def call_of(what: Gemm | Kernel, direction: str = "forward") -> OperatorCall:
             window=what.window,
             options=what.options,
         )
-    options = () if what.sums_gradients else (("accumulate", "none"),)
-    family = "grouped_gemm" if what.groups > 1 else "gemm"
-    shape = (what.m, what.n, what.k, *((what.groups,) if what.groups > 1 else ()))
+    options: tuple[tuple[str, str], ...] = () if what.sums_gradients else (("accumulate", "none"),)
+    family, grouped = ("grouped_gemm", (what.groups,)) if what.groups > 1 else ("gemm", ())
+    if grouped and not what.in_one_kernel:
+        options += (("kernel", "each"),)
+    shape = (what.m, what.n, what.k, *grouped)
     return OperatorCall(family=family, shape=shape, dtype=what.dtype, direction=direction, options=options)

@@ -250,8 +250,11 @@ def _scaled(make: Maker, rows: int, inner: int, columns: int, batch: list[int]) 
 
 
 def _grouped_gemm(make: Maker, call: Call) -> Launch:
-    """Return the GEMMs of several experts in one launch, each with an even share of the rows."""
+    """Return the GEMMs of several experts, each with an even share of the rows: one after the other, or in a kernel."""
     rows, n, k, groups = call.shape
+    if call.options.get("kernel") == "each":
+        each = [_gemm(make, call._replace(shape=(max(1, rows // groups), n, k))) for _ in range(min(groups, rows))]
+        return lambda: [launch() for launch in each]
     grouped = getattr(make.torch.nn.functional, "grouped_mm", None) or getattr(make.torch, "_grouped_mm", None)
     if grouped is None:
         raise CannotTimeError("this PyTorch has no grouped GEMM; 2.8 has one")

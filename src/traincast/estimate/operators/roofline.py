@@ -50,6 +50,7 @@ class WorkColumns(NamedTuple):
     m_N: FloatArray
     n_N: FloatArray
     k_N: FloatArray
+    rounds_N: FloatArray
     efficiency_N: FloatArray
     kernels_N: FloatArray
     aligned_N: FloatArray
@@ -109,8 +110,8 @@ _NO_TILES = Tiling(batch=1, m=1, n=1, k=1)
 def columns_of(works: Sequence[Work]) -> WorkColumns:
     """Return the columns of works of one family, which all have a tiling or all have none."""
     tilings = [work.tiling or _NO_TILES for work in works]
-    tiles = [(each.batch, each.m, each.n, each.k) for each in tilings]
-    batch_N, m_N, n_N, k_N = np.array(tiles, np.float64).T.copy()
+    tiles = [(each.batch, each.m, each.n, each.k, each.rounds) for each in tilings]
+    batch_N, m_N, n_N, k_N, rounds_N = np.array(tiles, np.float64).T.copy()
     others = [(each.flops, each.bytes_moved, each.efficiency, each.kernels, each.aligned) for each in works]
     flops_N, bytes_N, efficiency_N, kernels_N, aligned_N = np.array(others, np.float64).T.copy()
     return WorkColumns(
@@ -120,6 +121,7 @@ def columns_of(works: Sequence[Work]) -> WorkColumns:
         m_N=m_N,
         n_N=n_N,
         k_N=k_N,
+        rounds_N=rounds_N,
         efficiency_N=efficiency_N,
         kernels_N=kernels_N,
         aligned_N=aligned_N,
@@ -179,11 +181,12 @@ def _best(
     blocks_CN = columns.batch_N * np.ceil(columns.m_N / tile_m_C1) * across_CN * split_C1
     filled_CN = blocks_CN / sms
     waves_CN = wave * np.ceil(filled_CN) + (1.0 - wave) * np.maximum(filled_CN, 1.0 if machine.sms else 0.0)
+    blocks_CN, waves_CN = blocks_CN * columns.rounds_N, waves_CN * columns.rounds_N
     tile_flops_CN = 2.0 * tile_m_C1 * width_CN * (columns.k_N / split_C1 + constants.k_fill) * edge_C1
     rate_N = machine.peak_flops_per_s / sms * constants.compute * columns.efficiency_N
     rate_N = rate_N * np.where(columns.aligned_N > 0, 1.0, constants.unaligned)
     compute_CN = waves_CN * tile_flops_CN / rate_N
-    results_N = FP32_BYTES * columns.batch_N * columns.m_N * columns.n_N
+    results_N = FP32_BYTES * columns.rounds_N * columns.batch_N * columns.m_N * columns.n_N
     partial_CN = np.where(split_C1 > 1, 2.0 * split_C1, 0.0) * results_N
     traffic_CN = memory_N + partial_CN / (machine.bandwidth_bytes_per_s * constants.memory)
     time_CN = _total(compute_CN, traffic_CN, latency_N, constants)

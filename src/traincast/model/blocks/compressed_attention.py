@@ -184,7 +184,14 @@ class CompressedAttention(Struct, frozen=True):
             counts_as="attention",
             # A parameter and no linear layer: one batched GEMM in 16 bits, whatever the precision.
             gemms=(
-                Gemm(m=tokens * groups, n=self.widths.output_rank, k=each, dtype=execution.core_dtype, groups=groups),
+                Gemm(
+                    m=tokens * groups,
+                    n=self.widths.output_rank,
+                    k=each,
+                    dtype=execution.core_dtype,
+                    groups=groups,
+                    in_one_kernel=True,
+                ),
             ),
             # The core's outputs are turned back by their positions, which the gradient of the core needs as they were.
             kernels=(moved(share, tokens, share.heads * dim),),

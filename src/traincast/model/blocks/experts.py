@@ -11,6 +11,7 @@ from math import comb
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.common import around, exchange, residual
@@ -199,6 +200,9 @@ class MoeMlp(Struct, frozen=True):
         width, groups = ceil_div(experts.ffn_hidden, share.etp), ceil_div(experts.experts, share.ep)
         kept = self.own_tokens(share) * share.etp * experts.topk * self._room(share)
         inner = activations(share, kept * width)
+        fc1 = Gemm(
+            m=busiest, n=up * width, k=hidden, dtype=dtype, groups=groups, in_one_kernel=execution.grouped_experts
+        )
         biased = model.linear_bias and not execution.fused_expert_bias
         # Of what is fused the FC1 outputs alone are written in 16 bits, for the backward pass.
         fused = execution.fused_experts
@@ -213,7 +217,7 @@ class MoeMlp(Struct, frozen=True):
                 name="mlp.experts.linear_fc1",
                 counts_as="experts",
                 place="experts",
-                gemms=(Gemm(m=busiest, n=up * width, k=hidden, dtype=dtype, groups=groups, fused_casts=casts[0]),),
+                gemms=(replace(fc1, fused_casts=casts[0]),),
                 vectors=groups * up * width if model.linear_bias else 0,
                 saved={"expert inputs": share.input_bytes * kept * hidden},
                 drops={"expert inputs": ("moe",)},
@@ -234,7 +238,7 @@ class MoeMlp(Struct, frozen=True):
                 name="mlp.experts.linear_fc2",
                 counts_as="experts",
                 place="experts",
-                gemms=(Gemm(m=busiest, n=hidden, k=width, dtype=dtype, groups=groups, fused_casts=casts[1]),),
+                gemms=(replace(fc1, n=hidden, k=width, fused_casts=casts[1]),),
                 vectors=groups * hidden if model.linear_bias else 0,
                 kernels=_weighted_biases(share, busiest, hidden, groups) if biased else (),
                 saved=outputs,

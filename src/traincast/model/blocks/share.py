@@ -45,6 +45,9 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_experts: bool = False
     """Whether the GEMMs of experts compute their activation and its gradient and cast both as they write them: a gate,
     or a squared ReLU with the router's weights (Transformer Engine, ops/fused/grouped_mlp.py, ScaledSReLU)."""
+    grouped_experts: bool = False
+    """Whether one kernel computes the GEMMs of all local experts; else each expert has some of its own, which follow
+    each other."""
     padded_experts: bool = False
     """Whether the tokens of each expert are copied to where matrix units take them, and what comes of them back."""
     fused_operations: bool = False

@@ -39,6 +39,8 @@ class Tiling(Struct, frozen=True, kw_only=True):
     m: float
     n: float
     k: float
+    rounds: float = 1.0
+    """Kernels that follow each other, each with the whole of it."""
     whole_n: bool = False
     """A block computes whole rows of the result, as attention kernels do."""
     depths: tuple[tuple[float, int], ...] = ()

@@ -8,10 +8,15 @@ outputs. The shape is always that of the forward layer; the gradients are GEMMs 
     wgrad     n x k, reduction m        dW += dY' X     (read and written in fp32)
 
 ``grouped_gemm`` has the shape (rows, n, k, groups): `rows` of all experts together go through
-`groups` weights, in one launch. Option ``accumulate``: ``fp32`` (default) adds a weight gradient to
+`groups` weights. Option ``accumulate``: ``fp32`` (default) adds a weight gradient to
 the fp32 one in memory, ``none`` writes it in the result's type. Option
-``kernel`` of ``grouped_gemm``: ``triton`` for the fused expert kernels of inference frameworks; of ``gemm``: ``scaled``
+``kernel`` of ``grouped_gemm``: one kernel for all groups (default), ``each`` for a plain GEMM of each group,
+``triton`` for the fused expert kernels of inference frameworks; of ``gemm``: ``scaled``
 for their GEMMs of 8 and 4 bits, which cast what they read as they go. Other GEMMs read what was cast before.
+
+GEMMs of groups that a library launches over several streams follow each other all the same: a kernel of theirs takes
+the whole GPU. On an H100 they take what as many plain GEMMs take alone, one after the other (studies/expert_gemms.py,
+docs/published-runs.md).
 """
 
 from msgspec.structs import replace
@@ -64,18 +69,31 @@ def gemm(call: OperatorCall, *, accumulate: str, kernel: str) -> Work:
     "grouped_gemm",
     *("rows", "n", "k", "groups"),
     directions=_WAYS,
-    options={"accumulate": _ACCUMULATE, "kernel": ("auto", "triton")},
+    options={"accumulate": _ACCUMULATE, "kernel": ("auto", "each", "triton")},
     cost_class=_cost_class,
 )
 def grouped_gemm(call: OperatorCall, *, accumulate: str, kernel: str) -> Work:
-    """Return the work of the GEMMs of several experts in one launch."""
+    """Return the work of the GEMMs of several experts, in one kernel or one after the other."""
     rows, n, k, groups = call.shape
     busy = min(groups, rows)
+    if kernel == "each":
+        return _one_by_one(_product(call, 1, rows / busy, n, k, "gemm", accumulate), busy)
     return _of_kernel(_product(call, busy, rows / busy, n, k, "grouped_gemm", accumulate), "grouped_gemm", kernel)
 
 
 def _of_kernel(work: Work, name: str, kernel: str) -> Work:
     return work if kernel == "auto" else replace(work, constants=(f"{name}_{kernel}", *work.constants))
+
+
+def _one_by_one(work: Work, count: int) -> Work:
+    tiling = None if work.tiling is None else replace(work.tiling, rounds=float(count))
+    return replace(
+        work,
+        flops=work.flops * count,
+        bytes_moved=work.bytes_moved * count,
+        kernels=work.kernels * count,
+        tiling=tiling,
+    )
 
 
 def _product(call: OperatorCall, batch: float, m: float, n: float, k: float, name: str, accumulate: str) -> Work:
