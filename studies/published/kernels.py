@@ -91,7 +91,9 @@ def _matmul(said: dict[str, str]) -> tuple[dict[str, str], float]:
 def _group_matmul(said: dict[str, str]) -> tuple[dict[str, str], float]:
     groups, rows, n, k = (int(said[name]) for name in ("ng", "M", "N", "K"))
     shape = _written(groups * rows, n, k, groups)
-    return {"family": "grouped_gemm", "shape": shape, "direction": _STAGES[said["stage"]]}, 2.0 * groups * rows * n * k
+    # Transformer Engine's: a GEMM of each expert, over four streams.
+    found = {"family": "grouped_gemm", "shape": shape, "direction": _STAGES[said["stage"]], "options": "kernel=each"}
+    return found, 2.0 * groups * rows * n * k
 
 
 def _attention(said: dict[str, str], *, backward: bool) -> tuple[dict[str, str], float]:

@@ -139,6 +139,11 @@ def test_further_experts_of_a_grouped_gemm_take_four_tenths_of_a_launch(groups, 
     assert (forward, backward) == (pytest.approx(share), pytest.approx(2 * share + 1))
 
 
+@pytest.mark.parametrize("groups", [1, 16])
+def test_experts_in_one_kernel_are_launched_as_one(groups):
+    assert counted(part(gemms=(replace(ONE, groups=groups, in_one_kernel=True),))) == (1, 3)
+
+
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize(("recipe", "kernels"), [("current", 1), ("rowwise", 2)])
 def test_casts_are_launched_with_their_gemm_for_each_expert(groups, recipe, kernels):

@@ -178,6 +178,8 @@ def test_one_expert_is_a_plain_gemm_and_several_are_grouped():
     )
     grouped = call_of(replace(ONE, groups=2), "wgrad")
     assert (grouped.family, grouped.shape, grouped.direction) == ("grouped_gemm", (64, 32, 16, 2), "wgrad")
+    assert grouped.options == (("kernel", "each"),)
+    assert call_of(replace(ONE, groups=2, in_one_kernel=True)).options == ()
     assert call_of(replace(ONE, sums_gradients=False)).options == (("accumulate", "none"),)
     kernel = call_of(replace(NORM, causal=True, window=5, options=(("reads", "2"),)), "backward")
     wanted = OperatorCall(

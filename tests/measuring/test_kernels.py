@@ -169,6 +169,17 @@ SMALL = {
 """All but those that a compiler makes, which takes half a minute."""
 
 
+@pytest.mark.parametrize("direction", ["forward", "dgrad", "wgrad"])
+def test_experts_are_timed_as_the_job_launches_them(direction):
+    torch = pytest.importorskip("torch")
+    call = OperatorCall(
+        family="grouped_gemm", shape=(64, 32, 48, 4), dtype="bf16", direction=direction, options=(("kernel", "each"),)
+    )
+    made = BUILDERS["grouped_gemm"](Maker(torch, "cpu"), Call.from_cells(operator_cells(call)))()
+    rows, columns = {"forward": (16, 32), "dgrad": (16, 48), "wgrad": (32, 48)}[direction]
+    assert [tuple(each.shape) for each in made] == [(rows, columns)] * 4
+
+
 @pytest.mark.parametrize("family", SMALL)
 def test_a_real_pytorch_runs_each_family_both_ways(family):
     torch = pytest.importorskip("torch")

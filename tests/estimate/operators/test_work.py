@@ -12,6 +12,7 @@ from traincast.estimate.operators.families import FAMILIES, operator_shape
 from traincast.estimate.operators.families.attention import keys_per_query
 from traincast.hardware.gpu import load_gpu
 
+H100 = load_gpu("h100")
 DIRECTIONS = {"gemm": "wgrad", "grouped_gemm": "wgrad"}
 size = st.integers(1, 4096)
 
@@ -68,6 +69,17 @@ def test_a_group_moves_every_weight_and_computes_every_row(groups, rows, n, k):
     grouped, plain = work_of(call("grouped_gemm", rows, n, k, groups)), work_of(call("gemm", rows, n, k))
     assert grouped.flops == pytest.approx(plain.flops)
     assert grouped.bytes_moved - plain.bytes_moved == pytest.approx(2 * n * k * (min(groups, rows) - 1))
+
+
+@pytest.mark.parametrize("direction", ["forward", "dgrad", "wgrad"])
+@given(st.integers(1, 64), st.integers(1, 4096), size, size)
+def test_experts_one_after_the_other_are_so_many_plain_gemms(direction, groups, tokens, n, k):
+    kernel = (("kernel", "each"),)
+    each = estimate_operator(call("grouped_gemm", groups * tokens, n, k, groups, direction=direction, options=kernel), H100)
+    plain = estimate_operator(call("gemm", tokens, n, k, direction=direction), H100)
+    assert each.time_s == pytest.approx(groups * plain.time_s)
+    assert (each.flops, each.bytes_moved) == pytest.approx((groups * plain.flops, groups * plain.bytes_moved))
+    assert (each.bound, each.utilisation) == (plain.bound, pytest.approx(plain.utilisation))
 
 
 @pytest.mark.parametrize(
