@@ -1,11 +1,14 @@
 r"""Time the GEMMs of experts on a GPU of one's own, as frameworks launch them, beside plain ones.
 
     python studies/expert_gemms.py OUT.csv [--minutes 5]
+    python studies/expert_gemms.py --chain
 
 Needs PyTorch alone. Each weight of an expert layer runs forward and for both gradients: as a loop of GEMMs over four
 streams, which is what Transformer Engine does (common/gemm/cublaslt_gemm.cu, multi_stream_cublas_gemm), as one
 grouped kernel of PyTorch, and as one plain GEMM of all rows through one weight. Launches are recorded into a graph, so
-that the host takes no part. Tokens come balanced, and as routing at random leaves them.
+that the host takes no part. Tokens come balanced, and as routing at random leaves them. With ``--chain`` the GEMMs of
+some layers follow each other for seconds, as in a step, and are held against the same ones alone: a GPU at its power
+limit lowers its clock.
 """
 
 import argparse
@@ -28,6 +31,16 @@ BLOCK = 128
 LARGEST_BYTES = 40e9
 MOST_ROWS = 131_072
 FEWEST, MOST, LONG_ENOUGH_S = 12, 60, 0.06
+LAYERS, WARM_S, SUSTAINED_S = 6, 1.0, 2.0
+CHAINS = (
+    ("qwen3-235b-a22b", 3072, 4096, 16, 512),
+    ("qwen3-235b-a22b", 3072, 4096, 16, 2048),
+    ("deepseek-v3", 4096, 7168, 4, 1024),
+    ("deepseek-v3", 4096, 7168, 4, 4096),
+    ("qwen3-30b-a3b", 1536, 2048, 16, 2048),
+    ("llama3-8b", 28672, 4096, 1, 8192),
+)
+"""Model, the sizes of FC1, experts of a rank, and tokens of each; the last has no experts."""
 CLOCK_EVERY, WRITTEN_EVERY_S = 16, 10
 
 
@@ -221,6 +234,48 @@ def timed(run: Callable[[], Any], flush: Any) -> dict[str, str]:  # noqa: ANN401
     return {"time_s": f"{median:.5g}", "spread": f"{(high - low) / median:.3g}", "repeats": str(len(times_s))}
 
 
+def chain(flush: Any) -> None:  # noqa: ANN401
+    """Print how much longer GEMMs take where those of some layers follow each other for seconds, than alone."""
+    for (model, n, k, groups, tokens), kernel in product(CHAINS, ("streams", "grouped", "plain")):
+        if groups == 1 and kernel != "plain":
+            continue
+        cases = [
+            Case(model, tokens * groups, *sizes, groups, "bf16", way, kernel, "balanced")
+            for sizes in ((n, k), (k, n // 2))
+            for way in WAYS
+        ]
+        runs = [[launched(case) for case in cases] for _ in range(LAYERS)]
+        alone_s = LAYERS * sum(float(timed(run, flush)["time_s"]) for run in runs[0])
+        together_s, clock = sustained([run for layer in runs for run in layer])
+        rate = LAYERS * sum(2.0 * case.rows * case.n * case.k for case in cases) / together_s / 1e12
+        print(
+            f"{model} {kernel}, {tokens} tokens: {1e3 * alone_s:.2f} ms alone, {together_s / alone_s:.2f} x that "
+            f"together, {rate:.0f} TFLOP/s at {clock} MHz and W",
+            flush=True,
+        )
+        del runs
+        torch.cuda.empty_cache()
+
+
+def sustained(runs: list[Callable[[], Any]]) -> tuple[float, str]:
+    """Return the seconds of some launches that are repeated for seconds, and clock and power meanwhile."""
+    graph = recorded(lambda: [run() for run in runs])
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin, count, seen = time.monotonic(), 0, ""
+    while (now := time.monotonic() - begin) < WARM_S + SUSTAINED_S:
+        if now > WARM_S and not count:
+            first.record()
+        if now > WARM_S + SUSTAINED_S / 2 and not seen:
+            seen = " ".join(asked("clocks.sm,power.draw"))
+        graph.replay()
+        count += now > WARM_S
+        if not count % 4:
+            torch.cuda.synchronize()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / 1e3 / count, seen
+
+
 def recorded(run: Callable[[], Any]) -> Any:  # noqa: ANN401
     """Return a graph of what is run, replayed twice."""
     side = torch.cuda.Stream()
@@ -247,10 +302,16 @@ def asked(query: str) -> list[str]:
 def main() -> int:
     """Time what the minutes allow; return the exit code."""
     parser = argparse.ArgumentParser(description="time the GEMMs of experts on this machine's GPU")
-    parser.add_argument("out", type=Path, metavar="OUT.csv")
+    parser.add_argument("out", type=Path, metavar="OUT.csv", nargs="?")
+    parser.add_argument(
+        "--chain", action="store_true", help="run layers for seconds, and print how much longer they take"
+    )
     parser.add_argument("--minutes", type=float, default=5.0)
     given = parser.parse_args()
     begin, flush = time.monotonic(), torch.empty(FLUSHED_BYTES // 4, device="cuda", dtype=torch.int32)
+    if given.chain or given.out is None:
+        chain(flush)
+        return 0
     driver, limit = asked("driver_version,power.limit")
     fixed = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "driver": driver, "power_limit_w": limit}
     rows: list[dict[str, str]] = []
