@@ -40,7 +40,7 @@ from watching.injected import (
 )
 from watching.lasting import changes
 from watching.natural import holds_change
-from watching.traded import best_of, traded
+from watching.traded import UNREST, best_of, traded
 
 FACTORS = (0.7, 0.85, 1.0, 1.2, 1.5)
 HEIGHTS = (5.0, 8.0, 12.0, 18.0, 27.0, 40.0, 60.0)
@@ -117,9 +117,10 @@ def trade(runs: Sequence[Run], spreads: dict[str, float]) -> None:
         called, found, large = row.of_half()
         none = sum(each.called and each.run.name not in real for each in row.runs)
         print(f"  {row.name:38} {called:5.1%} {none:3}  {found:.1%} {large:.1%}")
-    print("the variant chosen on one half, on the other:")
+    print("how restless windows may be, chosen on one half, on the other:")
+    rests = list(traded(runs, spreads, UNREST))
     for half in (0, 1):
-        best = best_of(rows, 1 - half)
+        best = best_of(rests, 1 - half)
         called, found, large = best.of_half(half)
         print(f"  half {half}: {best.name}: {called:5.1%}  {found:.1%} {large:.1%}")
 

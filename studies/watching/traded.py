@@ -34,6 +34,12 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "thresholds x 3": {"TIMES_SHORT": 12.6, "TIMES_LONG": 9.0, "LEAST_SHORT": 0.3, "LEAST_LONG": 0.078},
 }
 """Constants of `traincast.checking.level_shift` that differ from its own."""
+UNREST: Mapping[str, Mapping[str, Any]] = {
+    f"{short}, {long}": {"UNREST_SHORT": short, "UNREST_LONG": long}
+    for short in ((2.0, 0.12), (3.0, 0.12), (3.0, 0.2), (4.0, 0.12))
+    for long in ((1.5, 0.25), (2.0, 0.25), (2.0, 0.4))
+}
+"""How restless windows may be: what either half of the tests chooses."""
 
 
 class Judged(NamedTuple):
@@ -60,9 +66,11 @@ class Traded(NamedTuple):
         return called, shifts, large
 
 
-def traded(runs: Sequence[Run], spreads: Mapping[str, float]) -> Iterator[Traded]:
+def traded(
+    runs: Sequence[Run], spreads: Mapping[str, float], variants: Mapping[str, Mapping[str, Any]] = VARIANTS
+) -> Iterator[Traded]:
     """Yield what each variant makes of runs, and of changes put into them."""
-    for name, constants in VARIANTS.items():
+    for name, constants in variants.items():
         own = {each: getattr(level_shift, each) for each in constants}
         for each, value in constants.items():
             setattr(level_shift, each, value)

@@ -18,8 +18,8 @@ Variance, Ann. Math. Stat. 12, 1941).
 
 After a shift the run goes on at its new level: the points before it are lifted there, and go on telling its scatter.
 
-Constants were searched on runs of many tests; those that either half of the tests would choose are the same:
-`studies/watch.py`.
+Constants were searched on runs of many tests: `studies/watch.py` shows what either half of the tests would choose, and
+what it makes of the other.
 """
 
 import math
