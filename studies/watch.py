@@ -40,6 +40,7 @@ from watching.injected import (
 )
 from watching.lasting import changes
 from watching.natural import holds_change
+from watching.traded import UNREST, best_of, traded
 
 FACTORS = (0.7, 0.85, 1.0, 1.2, 1.5)
 HEIGHTS = (5.0, 8.0, 12.0, 18.0, 27.0, 40.0, 60.0)
@@ -106,23 +107,22 @@ def main() -> None:
     confidence(long_enough(read_series()))
 
 
-LEASTS = (0.026, 0.027, 0.028, 0.029)
-RANKS = (0.0, 0.65, 0.7, 0.75)
-
-
 def trade(runs: Sequence[Run], spreads: dict[str, float]) -> None:
-    """Print alarms against shifts found within thirty points, over the least shift and the rank that is asked."""
-    own = level_shift.LEAST_LONG, level_shift.RANKS_ABOVE
+    """Print runs that are called changed against changes that are found, over constants of the level shift."""
+    rows = list(traded(runs, spreads))
     real = {run.name for run in runs if changes(run)}
-    print("least shift, rank: runs with an alarm, those of them that do not change, shifts found by half of the tests:")
-    for least, rank in (*((own[0], each) for each in RANKS), *((each, own[1]) for each in LEASTS)):
-        level_shift.LEAST_LONG, level_shift.RANKS_ABOVE = least, rank
-        alarmed = [run.name for run in runs if slower_alarms(alarms(run, Detector()))]
-        outcomes = shifts(runs, spreads)
-        found = [np.mean([each.found for each in outcomes if each.run.half == half]) for half in (0, 1)]
-        none = sum(name not in real for name in alarmed)
-        print(f"  {least:.3f} {rank:.2f}: {len(alarmed):3} {none:3}  {found[0]:.1%} {found[1]:.1%}")
-    level_shift.LEAST_LONG, level_shift.RANKS_ABOVE = own
+    print("variants, changes put at every few points: runs called, those of them that do not change, shifts found,")
+    print("those 10 % larger found in ten points:")
+    for row in rows:
+        called, found, large = row.of_half()
+        none = sum(each.called and each.run.name not in real for each in row.runs)
+        print(f"  {row.name:38} {called:5.1%} {none:3}  {found:.1%} {large:.1%}")
+    print("how restless windows may be, chosen on one half, on the other:")
+    rests = list(traded(runs, spreads, UNREST))
+    for half in (0, 1):
+        best = best_of(rests, 1 - half)
+        called, found, large = best.of_half(half)
+        print(f"  half {half}: {best.name}: {called:5.1%}  {found:.1%} {large:.1%}")
 
 
 _Judged = tuple[bool, list[bool]]

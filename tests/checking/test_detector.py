@@ -84,10 +84,51 @@ def test_slow_and_fast_steps_in_turns_are_seldom_a_shift():
     assert alarmed <= 12
 
 
+@pytest.mark.parametrize(("unrest", "told"), [(0.0, True), (0.06, False)])
+def test_a_slow_phase_whose_steps_are_restless_is_no_new_level(unrest, told):
+    """Others on the same machine make steps slower and unlike each other; a slower level makes them slower alone."""
+    found = []
+    for seed in range(10):
+        draw = random.Random(seed)
+        slow = [1.15 * math.exp(draw.gauss(0, unrest)) if 100 <= at < 114 else 1.0 for at in range(200)]
+        step_s = [each * times for each, times in zip(noisy(200, 0.003, seed), slow, strict=True)]
+        found.append("level shift" in kinds(watched(step_s)))
+    assert sum(found) == 10 if told else sum(found) <= 2
+
+
+def test_a_second_shift_soon_after_the_first_is_found():
+    """The points before the first go on telling how the run scatters, so that nothing has to be learned again."""
+    levels = [1.0] * 100 + [1.2] * 14 + [1.44] * 66
+    alarms = watched([each * level for each, level in zip(noisy(180, 0.005), levels, strict=True)])
+    found = [each for each in alarms if each.kind == "level shift"]
+    assert [each.began_step for each in found] == [101, 115]
+    assert [each.size for each in found] == pytest.approx([0.2, 0.2], rel=0.05)
+    assert found[1].noticed_step <= 125
+
+
 def test_a_drift_is_found():
     found = watched([each * (1 + 0.01 * max(0, at - 300) / 100) for at, each in enumerate(noisy(800, 0.005))])
     assert kinds(found)[0] == "drift"
     assert found[0].noticed_step <= 600
+
+
+def test_a_burst_of_slow_steps_hides_no_drift():
+    draw = random.Random(1)
+    drifting = [each * (1 + 0.01 * max(0, at - 300) / 100) for at, each in enumerate(noisy(600, 0.005))]
+    found = watched(
+        [each * draw.choice((1.0, 1.2, 1.5)) if 400 <= at < 425 else each for at, each in enumerate(drifting)]
+    )
+    assert "drift" in kinds(found)
+
+
+def test_a_burst_of_slow_steps_is_no_drift():
+    for seed in range(10):
+        draw = random.Random(seed)
+        burst = [
+            each * draw.choice((1.0, 1.2, 1.5)) if 300 <= at < 325 else each
+            for at, each in enumerate(noisy(600, 0.005))
+        ]
+        assert "drift" not in kinds(watched(burst))
 
 
 @pytest.mark.parametrize("period", [10, 50, 64])

@@ -2,12 +2,14 @@
 
 import numpy as np
 
+from traincast.checking import level_shift
 from traincast.checking.detector import Detector, LoggedStep
 from watch import Cusum
 from watching.confidence import said_and_true
 from watching.injected import Run, alarms, long_enough, read_series, shift_outcomes, slower_alarms, spike_outcomes
 from watching.lasting import changes
 from watching.natural import holds_change
+from watching.traded import VARIANTS, best_of, traded
 
 
 def quiet(points=400, spread=0.003, name="family/run"):
@@ -91,3 +93,15 @@ def test_alarms_of_changes_that_were_put_into_quiet_runs_are_all_true():
     found = list(said_and_true(runs, dict.fromkeys((run.name for run in runs), 0.001)))
     assert {each.kind for each in found} == {"level shift", "drift", "periodic spikes"}
     assert all(each.true == 1 for each in found)
+
+
+def test_variants_trade_alarms_for_shifts_and_leave_the_constants_as_they_were():
+    own = level_shift.LEAST_LONG, level_shift.UNREST_SHORT
+    runs = [quiet(120), quiet(120, name="family/other")]
+    rows = list(traded(runs, dict.fromkeys((run.name for run in runs), 0.001)))
+    assert [row.name for row in rows] == list(VARIANTS)
+    assert own == (level_shift.LEAST_LONG, level_shift.UNREST_SHORT)
+    found = {row.name: row.of_half()[1] for row in rows}
+    assert found["as it is"] == 1
+    assert found["4 % at least"] < 0.5, "no shift of 3 % is found that way"
+    assert best_of(rows, runs[0].half).name == "as it is"

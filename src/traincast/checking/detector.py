@@ -6,12 +6,12 @@ from collections import deque
 from msgspec import Struct, field
 
 from traincast.checking.alarm import Alarm, FoundChange, calibrated, confidence_of, quantile
-from traincast.checking.level_shift import SKIPPED, TIMES_LONG, LevelShift, Reference
+from traincast.checking.level_shift import LEAST_SHORT, SKIPPED, TIMES_LONG, LevelShift, Reference
 from traincast.checking.periodic import PeriodicSpikes
 from traincast.checking.slow_change import SlowChange
 from traincast.units import format_share
 
-DRIFT_LEAST, DRIFT_FAST, DRIFT_ERRORS = 0.018, 0.05, 4.0
+DRIFT_LEAST, DRIFT_FAST, DRIFT_ERRORS = 0.018, 0.05, 3.5
 """Growth of a drift that is told at least, the same within eighty points, and standard errors that it must be. One of
 the healthy runs (nemotron3, GB200) slows by 10 % in a hundred points of each of its starts."""
 CREEP_LEAST, CREEP_ERRORS = 0.01, 6.0
@@ -65,8 +65,8 @@ class Detector(Struct):
     """Takes the points of one run in the order of its log."""
 
     shifts: LevelShift = field(default_factory=LevelShift)
-    drifts: SlowChange = field(default_factory=lambda: SlowChange(DRIFT_LEAST, DRIFT_ERRORS, DRIFT_FAST))
-    creeps: SlowChange = field(default_factory=lambda: SlowChange(CREEP_LEAST, CREEP_ERRORS, share=0.5))
+    drifts: SlowChange = field(default_factory=lambda: SlowChange(DRIFT_LEAST, DRIFT_ERRORS, DRIFT_FAST, LEAST_SHORT))
+    creeps: SlowChange = field(default_factory=lambda: SlowChange(CREEP_LEAST, CREEP_ERRORS))
     spikes: PeriodicSpikes = field(default_factory=PeriodicSpikes)
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=2 * SPREAD_POINTS))
     """Logarithms of the last times."""
@@ -106,7 +106,6 @@ class Detector(Struct):
             found.append(self._alarm("level shift", again, point))
         elif drift := self.drifts.feed(point.step, log_s):
             found.append(self._alarm("drift", drift, point))
-            self.shifts.restart()
         found += self._periodic(point, log_s) + self._spread(point)
         if math.isfinite(point.memory_bytes) and point.memory_bytes > 0:
             creep = self.creeps.feed(point.step, math.log(point.memory_bytes))
@@ -140,7 +139,7 @@ class Detector(Struct):
         self.begun_at, self.start_before = step, self.shifts.known() or self.start_before
         self.interruptions.clear()
         self.at_pauses = 0.0
-        self.shifts.restart(SKIPPED)
+        self.shifts.restart()
         self.drifts.restart(SKIPPED)
         self.creeps.restart(SKIPPED)
         self.recent.clear()

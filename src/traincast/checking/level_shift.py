@@ -9,18 +9,23 @@ How far two levels may lie apart without a shift, the run says itself: the scatt
 which counts noise, autocorrelation and wandering together. A young run has few of them: its estimate is drawn towards
 what its points' own scatter would make of independent ones, and the threshold is wider (as Student's is). A window that
 holds a burst of scattered slow points is none of a new level, nor is one of which a slow phase fills a part: both
-halves of a long window must lie at the new level. A slower level makes all steps slower: where slow and fast steps took
-turns before, a window of more slow ones is none, so that its points must also rank above those before (Mann and
-Whitney, On a Test of Whether One of Two Random Variables is Stochastically Larger than the Other, Ann. Math. Stat. 18,
-1947).
+halves of a long window must lie nearer to the new level. A slower level makes all steps slower: where slow and fast
+steps took turns before, a window of more slow ones is none, so that its points must also rank above those before (Mann
+and Whitney, On a Test of Whether One of Two Random Variables is Stochastically Larger than the Other, Ann. Math. Stat.
+18, 1947). Nor does a slower level make steps restless, as the work of others on the same machine does: neighbours
+differ as they did before (von Neumann, Distribution of the Ratio of the Mean Square Successive Difference to the
+Variance, Ann. Math. Stat. 12, 1941).
 
-Constants were searched on runs of many tests; those that either half of the tests would choose are the same:
-`studies/watch.py`.
+After a shift the run goes on at its new level: the points before it are lifted there, and go on telling its scatter.
+
+Constants were searched on runs of many tests: `studies/watch.py` shows what either half of the tests would choose, and
+what it makes of the other.
 """
 
 import math
 from bisect import bisect
 from collections import deque
+from itertools import pairwise
 
 from msgspec import Struct, field
 
@@ -34,19 +39,19 @@ REFERENCE = 120
 """The most of them."""
 NEAR = 40
 """Those of them that say what the level was; runs wander, so that earlier ones say no more of it."""
-SHARE, SHARE_SHORT = 0.45, 0.4
-"""The quantile that is a level; of a short window a lower one: more of its points must be slow."""
-SHORT = 10
+SHARE, SHARE_SHORT = 0.45, 0.5
+"""The quantile that is a level; of a short window it is the median."""
+SHORT = 8
 LONG = (27, 29)
 """Points of the windows: a large shift is to be told within ten points, any within thirty."""
-STAYS = 0.8
-"""Share of a shift that both halves of a long window must show."""
+STAYS = 0.5
+"""Share of a shift that both halves of a long window must show: each lies nearer to the new level than to the old."""
 LEAST_SHORT, LEAST_LONG = 0.1, 0.026
 """Shifts, as logarithms, that are told at least."""
-TIMES_SHORT, TIMES_LONG = 3.8, 3.0
+TIMES_SHORT, TIMES_LONG = 4.2, 3.0
 """Times the scatter of levels of ten points that a shift must be."""
 BLOCK = 10
-PRIOR_BLOCKS = 4.0
+PRIOR_BLOCKS = 3.0
 """Blocks that the estimate from single points counts as."""
 PRIOR_S, PRIOR_POINTS = 0.002, 0.36
 """Scatter of blocks where points do not scatter, and over the scatter of points: 1.25 over the root of ten is 0.40."""
@@ -54,7 +59,10 @@ YOUNG = 0.4
 """How much wider the threshold is without a block: by this share, less with each."""
 BURST = 1.0
 """The shift over the scatter that its points have more than those before."""
-RANKS_ABOVE = 0.7
+UNREST_SHORT, UNREST_LONG = (3.0, 0.12), (2.0, 0.25)
+"""Times the scatter between neighbours that there was before, and share of the shift: a window whose neighbours differ
+by more than both is restless. Of the few neighbours of a short one the scatter itself is known badly."""
+RANKS_ABOVE = 0.72
 """Share of pairs of a point of the window and one of those before it of which the window's must be slower."""
 BACK = 45
 """Points among which the onset is looked for."""
@@ -105,17 +113,24 @@ class LevelShift(Struct):
             level = quantile(sorted(points[-window:]), SHARE_SHORT if window == SHORT else SHARE)
             # Most points are at the level of those before; all that follows is for the few that are not.
             if level - self._quick > LEAST_LONG / 2 and (found := self._held(points, window, level)):
-                self.restart()
+                self._lift(found)
                 return found
         return None
 
-    def restart(self, skipped: int = 0) -> None:
-        """Forget all points; skip some of the next."""
+    def restart(self) -> None:
+        """Forget all points, and skip the first ones of a new start."""
         self.points.clear()
         self.steps.clear()
-        self.to_skip = skipped
-        self.learned = self.seen + (LEARNED - SKIPPED if skipped else 0)
+        self.to_skip, self.learned = SKIPPED, self.seen + LEARNED - SKIPPED
         self._quick = math.inf
+
+    def _lift(self, change: FoundChange) -> None:
+        """Go on from a new level: points before it stand for the scatter that they had, at the new level."""
+        shift = math.log1p(change.size)
+        for at, step in enumerate(self.steps):
+            if step < change.began:
+                self.points[at] += shift
+        self.learned, self._quick = self.seen, math.inf
 
     def known(self) -> Reference | None:
         """Return what the points of this start are like; None for fewer than twenty."""
@@ -131,6 +146,8 @@ class LevelShift(Struct):
         needed = max(least, times * known.of_blocks)
         burst = max(0.0, quantile(after, 0.8) - quantile(after, 0.2) - known.width)
         if shift <= needed or shift <= BURST * burst or _ranks_above(before[-NEAR:], after) < RANKS_ABOVE:
+            return None
+        if _restless(before, points[-window:], shift, UNREST_SHORT if window == SHORT else UNREST_LONG):
             return None
         if window != SHORT and min(_halves(points[-window:])) - known.level < STAYS * shift:
             return None
@@ -170,6 +187,18 @@ def _ranks_above(before: list[float], after: list[float]) -> float:
     """Return in what share of pairs of a point before and one after the one after is the larger."""
     ordered = sorted(before)
     return sum(bisect(ordered, each) for each in after) / (len(before) * len(after))
+
+
+def _restless(before: list[float], after: list[float], shift: float, most: tuple[float, float]) -> bool:
+    """Say whether neighbours differ more than points at another level would."""
+    times, share = most
+    unrest = _between_neighbours(after)
+    return unrest > share * shift and unrest > times * _between_neighbours(before)
+
+
+def _between_neighbours(points: list[float]) -> float:
+    """Return the standard deviation of points that their neighbours tell, which a level or a drift hardly moves."""
+    return _MAD / math.sqrt(2) * quantile(sorted(abs(after - before) for before, after in pairwise(points)), 0.5)
 
 
 def _onset(points: list[float], level: float, shift: float) -> int:

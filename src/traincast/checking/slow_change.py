@@ -1,10 +1,10 @@
 """Does something grow slowly: times of steps that drift, memory that creeps.
 
-Values are taken together in blocks of ten, a low quantile of each, which spikes do not move. The last blocks are cut
-into three parts: what grows steadily grows from each part to the next, and a line through the blocks rises by more than
-the least that counts and by several times its own standard error. The error counts how alike neighbouring blocks are
-(effective number of independent ones, as of an autoregressive series of first order). Windows of several lengths are
-looked at, so that a fast drift is found early and a slow one at all.
+Values are taken together in blocks of ten, the mean of the seven smallest of each, which spikes do not move. The last
+blocks are cut into three parts: what grows steadily grows from each part to the next, and a line through the blocks
+rises by more than the least that counts and by several times its own standard error. The error counts how alike
+neighbouring blocks are (effective number of independent ones, as of an autoregressive series of first order). Windows
+of several lengths are looked at, so that a fast drift is found early and a slow one at all.
 """
 
 import math
@@ -13,19 +13,24 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
-from traincast.checking.alarm import FoundChange, confidence_of, quantile
+from traincast.checking.alarm import FoundChange, confidence_of
 
 BLOCK = 10
 """Points of a block."""
+LOWEST = 7
+"""Points of a block whose mean stands for it: where steps scatter evenly (t5) it scatters by a sixth less than a low
+quantile, and where they have spikes not more."""
 PARTS = 3
+LEAPS = 5
+"""Blocks whose median one is held against, and the most that are left out in a row: what lasts is a level."""
 WINDOWS = (24, 28, 40, 60)
 """Blocks that are looked at together, the longest kept in memory."""
 FAST = 8
 """Blocks in which a fast change is looked for, as of a job that slows within each start: such a one ends before the
 others are full."""
 FAST_ERRORS = 2.0
-"""How many times more standard errors these must show: of eight blocks the error itself is known badly (four errors of
-a normal distribution are as seldom as nine of Student's with six degrees of freedom)."""
+"""How many times more standard errors these must show: of eight blocks the error itself is known badly (three and
+a half of a normal distribution are as seldom as seven of Student's with six degrees of freedom)."""
 
 
 class SlowChange(Struct):
@@ -37,13 +42,15 @@ class SlowChange(Struct):
     """Standard errors of the growth that it must be larger than."""
     fast: float = math.inf
     """Growth over `FAST` blocks below which nothing is said of these."""
-    share: float = 0.3
-    """The quantile of a block that stands for it."""
+    leap: float = math.inf
+    """How far above the last blocks one is of a phase, which is nothing slow, and left out."""
     skipped: int = 20
     """First values that are not looked at: the run warms up."""
     points: list[tuple[int, float]] = field(default_factory=list)
     blocks: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOWS[-1]))
     seen: int = 0
+    leapt: int = 0
+    """Blocks of a phase that were just left out."""
 
     def feed(self, step: int, value: float) -> FoundChange | None:
         """Take in the logarithm of a value; return what grows, once."""
@@ -53,8 +60,11 @@ class SlowChange(Struct):
         self.points.append((step, value))
         if len(self.points) < BLOCK:
             return None
-        self.blocks.append((self.points[0][0], quantile(sorted(each for _, each in self.points), self.share)))
+        block = self.points[0][0], sum(sorted(each for _, each in self.points)[:LOWEST]) / LOWEST
         self.points.clear()
+        if self._leaps(block[1]):
+            return None
+        self.blocks.append(block)
         for window in (FAST, *WINDOWS):
             least, errors = (self.fast, FAST_ERRORS * self.errors) if window == FAST else (self.least, self.errors)
             if len(self.blocks) >= window and (found := self._over(list(self.blocks)[-window:], least, errors)):
@@ -67,6 +77,13 @@ class SlowChange(Struct):
         self.points.clear()
         self.blocks.clear()
         self.seen = self.skipped - skipped
+
+    def _leaps(self, value: float) -> bool:
+        """Say whether a block is of a phase."""
+        last = sorted(each for _, each in list(self.blocks)[-LEAPS:])
+        leaps = len(last) == LEAPS and value - last[LEAPS // 2] > self.leap and self.leapt < LEAPS
+        self.leapt = self.leapt + 1 if leaps else 0
+        return leaps
 
     def _over(self, blocks: list[tuple[int, float]], least: float, errors: float) -> FoundChange | None:
         """Return the growth over blocks, where it is one."""
