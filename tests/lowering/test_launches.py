@@ -63,9 +63,9 @@ def test_the_host_waits_for_counts_of_tokens_that_are_not_fixed():
 
 def test_a_layer_that_is_interleaved_with_another_microbatch_takes_calls_for_its_nodes():
     plain, nodes = of(moe()), of(moe(moe_a2a_overlap=True))
-    for found, once, runs in ((nodes.forward, plain.forward, 0), (nodes.backward, plain.backward, 4)):
-        # Attention, dispatch, experts, combination: five calls each, none of which computes or waits for the GPU.
-        assert found.launches == pytest.approx(once.launches + runs + 4 * 5 * 0.12)
+    for found, once, runs in ((nodes.forward, plain.forward, 0), (nodes.backward, plain.backward, 5)):
+        # Attention, router, dispatch, experts, combination: nine calls each, none of which computes or waits.
+        assert found.launches == pytest.approx(once.launches + runs + 5 * 9 * 0.12)
     whole = moe(moe_a2a_overlap=True, cuda_graph_impl="full_iteration")
     assert of(whole).forward == Launches()
 

@@ -68,11 +68,12 @@ _BLOCKED_S = 6e-6
 """More for a launch whose kernel the host waits for: 9.6 us from one kernel of 2.9 us to the next, where launches that
 do not wait for each other take 3.8 us (NVIDIA, Getting Started with CUDA Graphs, developer.nvidia.com/blog)."""
 
-_NODES, _OF_NODE = 4, 5
-"""Nodes of a layer's pass whose exchanges another microbatch hides, attention, dispatch, experts and combination, and
-calls for each: two streams wait for each other, and are changed, inputs are detached, gradients kept for the other
-stream (Megatron-LM, megatron/core/models/common/model_chunk_schedule_plan.py; megatron/core/pipeline_parallel/utils.py,
-ScheduleNode). None of these computes; backward each node runs autograd once."""
+_NODES, _OF_NODE = 5, 9
+"""Nodes of a layer's pass whose exchanges another microbatch hides, attention, router, dispatch, experts and
+combination, and calls for each: it waits for an event of the other stream and records its own, opens and closes a range
+of the profiler, changes the stream and back, makes views of its own of what it reads and returns, and tells the
+allocator who uses them (Megatron-LM, megatron/core/models/gpt/fine_grained_callables.py, megatron/core/
+pipeline_parallel/utils.py, ScheduleNode: core_v0.15.0). None of these computes; backward each runs autograd once."""
 
 _IN_GROUP = 0.4
 """Time of a launch for one more expert of a grouped GEMM over that of a single one: a loop in C++ makes it, but its
