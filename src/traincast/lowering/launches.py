@@ -68,11 +68,12 @@ _BLOCKED_S = 6e-6
 """More for a launch whose kernel the host waits for: 9.6 us from one kernel of 2.9 us to the next, where launches that
 do not wait for each other take 3.8 us (NVIDIA, Getting Started with CUDA Graphs, developer.nvidia.com/blog)."""
 
-_NODES, _OF_NODE = 4, 5
-"""Nodes of a layer's pass whose exchanges another microbatch hides, attention, dispatch, experts and combination, and
-calls for each: two streams wait for each other, and are changed, inputs are detached, gradients kept for the other
-stream (Megatron-LM, megatron/core/models/common/model_chunk_schedule_plan.py; megatron/core/pipeline_parallel/utils.py,
-ScheduleNode). None of these computes; backward each node runs autograd once."""
+_NODES, _OF_NODE = 5, 9
+"""Nodes of a layer's pass whose exchanges another microbatch hides, attention, router, dispatch, experts and
+combination, and calls for each: it waits for an event of the other stream and records its own, opens and closes a range
+of the profiler, changes the stream and back, makes views of its own of what it reads and returns, and tells the
+allocator who uses them (Megatron-LM, megatron/core/models/gpt/fine_grained_callables.py, megatron/core/
+pipeline_parallel/utils.py, ScheduleNode: core_v0.15.0). None of these computes; backward each runs autograd once."""
 
 _IN_GROUP = 0.4
 """Time of a launch for one more expert of a grouped GEMM over that of a single one: a loop in C++ makes it, but its
@@ -84,6 +85,18 @@ _PLAIN = 0.7
 """Time of a plain operation of PyTorch in routing and dispatch over that of a launch, which has a module's Python with
 it. Megatron-LM's own tests on two of A100, H100 and GB200 say 0.5 to 0.7, and then forecast those on the third with
 errors of 10 to 18 % in the median (studies/judges/golden.py); published MoE runs need the upper end."""
+
+_PIECE, _OVERLAPPED, _BULK = 0.55, 0.6, 0.5
+"""Of a GEMM that overlaps a transfer over tensor parallel ranks: each further piece of it, with a message sent and one
+received and the events that order them; the events of five or six streams, once; and all of a transfer that is not cut,
+beside a GEMM that does not need it. Source: Transformer Engine, common/comm_gemm_overlap/comm_gemm_overlap.cpp @ v2.2
+(split_overlap_ag: 16 events, for each piece a GEMM and after all but the last two messages and three events;
+bulk_overlap). They are calls of C++: a GEMM takes 9 us as in a loop, a message and an event are assumed to take 4 and
+1.5."""
+
+_SPLITS = 4
+"""Pieces of a GEMM whose outputs are reduced as they come; one that gathers its input has one for each rank (the same,
+pytorch/module/base.py, get_default_config: num_splits of the methods pipeline and ring_exchange)."""
 
 _OF_LOOP = 0.12
 """Likewise in a loop over tensors that does nothing else: 8 us; the same tests say 0.11 to 0.14."""
@@ -283,18 +296,30 @@ def _of_modules(part: Part, job: Job) -> Number:
     return (linear + norms + cores) * (job.framework.module_launches - 1)
 
 
-def _sent(exchanges: tuple[Exchange, ...], share: Share, job: Job) -> Number:
+def _sent(exchanges: tuple[Exchange, ...], share: Share, job: Job, *, bulk: bool = False) -> Number:
     """Return the launches of some exchanges, in those of kernels (`Framework.host_peer_s`)."""
     framework, ranks = job.framework, share.execution.ranks_per_node
     crosses = job.parallel.pp > 1 and job.parallel.world_size > ranks
     launch = launch_s(framework)
     peer = framework.host_peer_s / launch if crosses and launch else 0.0  # a host that takes no time takes none here
-    return added((1 + share.tp * peer * (each.group == "tp")) * (each.size_bytes > 0) for each in exchanges)
+    return added(
+        (_of_tp(each, share, job, bulk=bulk) + share.tp * peer if each.group == "tp" else 1) * (each.size_bytes > 0)
+        for each in exchanges
+    )
+
+
+def _of_tp(exchange: Exchange, share: Share, job: Job, *, bulk: bool) -> Number:
+    """Return the launches of a transfer over tensor parallel ranks, with those of the pieces of a GEMM it overlaps."""
+    if not (job.communication.overlap_tp and job.framework.module_launches > 1):
+        return 1
+    pieces = share.tp if exchange.operation == "all_gather" else _SPLITS
+    return _BULK if bulk else _OVERLAPPED + _PIECE * (pieces - 1)
 
 
 def _backward(part: Part, share: Share, job: Job) -> Number:
     """Return those of a backward pass: of a GEMM the gradients of its input and of its weight."""
-    sent = _sent(part.backward, share, job)
+    # A layer that gathers its input has a transfer of the whole beside each of its gradients' GEMMs.
+    sent = _sent(part.backward, share, job, bulk=len(part.backward) > 1)
     trained = _trained(part, share)
     times = 2 if trained else 1
     gemms = added(
