@@ -74,8 +74,8 @@ def test_a_group_moves_every_weight_and_computes_every_row(groups, rows, n, k):
 @pytest.mark.parametrize("direction", ["forward", "dgrad", "wgrad"])
 @given(st.integers(1, 64), st.integers(1, 4096), size, size)
 def test_experts_one_after_the_other_are_so_many_plain_gemms(direction, groups, tokens, n, k):
-    kernel = (("kernel", "each"),)
-    each = estimate_operator(call("grouped_gemm", groups * tokens, n, k, groups, direction=direction, options=kernel), H100)
+    shape, options = (groups * tokens, n, k, groups), (("kernel", "each"),)
+    each = estimate_operator(call("grouped_gemm", *shape, direction=direction, options=options), H100)
     plain = estimate_operator(call("gemm", tokens, n, k, direction=direction), H100)
     assert each.time_s == pytest.approx(groups * plain.time_s)
     assert (each.flops, each.bytes_moved) == pytest.approx((groups * plain.flops, groups * plain.bytes_moved))
