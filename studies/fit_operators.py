@@ -9,6 +9,7 @@ replaces `src/traincast/data/operators/{constants,corrections}.csv` by a fit to 
 """
 
 import argparse
+import gzip
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -313,7 +314,7 @@ def main() -> int:
     if given.write:
         folder = Path(traincast.__file__).parent / "data" / "operators"
         (folder / "constants.csv").write_text(write_constants(rows), encoding="utf-8")
-        (folder / "corrections.csv").write_text(write_corrections(corrections), encoding="utf-8")
+        (folder / "corrections.csv.gz").write_bytes(gzip.compress(write_corrections(corrections).encode(), mtime=0))
         print(f"wrote {len(rows)} constants and {len(corrections)} corrections to {folder}")
     return 0
 

@@ -29,7 +29,7 @@ from traincast.estimate.operators.constants import (
 )
 from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.gpu import gpu_names, load_gpu
-from traincast.shipped import shipped_text
+from traincast.shipped import shipped_packed_text
 from written import write_corrections
 
 H100 = load_gpu("h100")
@@ -225,7 +225,7 @@ def test_constants_and_corrections_round_trip(tmp_path):
 
 
 def test_shipped_corrections_are_whole_percent_that_a_person_can_read():
-    text = shipped_text("operators/corrections.csv")
+    text = shipped_packed_text("operators/corrections.csv.gz")
     assert text.isascii()
     grids = read_corrections(text)
     assert write_corrections(grids) == text

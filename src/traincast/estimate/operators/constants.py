@@ -6,7 +6,7 @@ over the logarithms of a call's sizes. Each node holds the logarithm of measured
 smoothed over its neighbours; between nodes it is interpolated linearly. It stays within a factor of 2, and fades to
 nothing over one octave outside the measured range.
 
-Shipped: `data/operators/constants.csv` and `data/operators/corrections.csv`, made by `studies/fit_operators.py`.
+Shipped: `data/operators/constants.csv` and `data/operators/corrections.csv.gz`, made by `studies/fit_operators.py`.
 """
 
 import csv
@@ -25,7 +25,7 @@ from traincast.errors import FormatError, UnknownNameError
 from traincast.files import csv_rows, read_text
 from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.hardware.gpu import Gpu
-from traincast.shipped import constant, shipped_text
+from traincast.shipped import constant, shipped_packed_text, shipped_text
 from traincast.tables import from_row
 from traincast.workload.ops import FloatArray
 
@@ -212,7 +212,7 @@ def shipped_constants() -> OperatorConstants:
 
 
 def _shipped_constants() -> OperatorConstants:
-    rows, corrections = (shipped_text(f"operators/{name}.csv") for name in ("constants", "corrections"))
+    rows, corrections = shipped_text("operators/constants.csv"), shipped_packed_text("operators/corrections.csv.gz")
     return OperatorConstants(tuple(read_constants(rows)), tuple(read_corrections(corrections)))
 
 
