@@ -61,9 +61,8 @@ def width(result):
 
 @pytest.mark.parametrize("ratio", [0.9, 1.0, 1.15])
 def test_a_forecast_moves_most_of_the_way_and_no_further_and_is_surer(job, log, tmp_path, ratio):
-    """Over tp 2 the host is near, and decides more of a shorter step, so that it need not be surer."""
-    before = api.predict(job(tp=1))
-    found = api.calibrate_runs(log(ratio * before.iteration_time_s), job=job(tp=1))
+    before = api.predict(job())
+    found = api.calibrate_runs(log(ratio * before.iteration_time_s), job=job())
     (run,) = found.runs
     assert run.before_s == before.iteration_time_s
     assert run.measured_s == pytest.approx(ratio * before.iteration_time_s, rel=1e-4)
@@ -72,7 +71,7 @@ def test_a_forecast_moves_most_of_the_way_and_no_further_and_is_surer(job, log, 
     assert abs(moved) >= 0.6 * abs(math.log(ratio)) - 1e-3
     profile = tmp_path / "mine.toml"
     profile.write_text(found.profile())
-    after = api.predict(job(tp=1), profile)
+    after = api.predict(job(), profile)
     assert after.iteration_time_s == pytest.approx(run.after_s, rel=1e-9)
     assert width(after) < width(before)
     assert [note.code for note in after.assumptions].count("run-factors") == 1

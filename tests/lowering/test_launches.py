@@ -70,24 +70,6 @@ def test_a_layer_that_is_interleaved_with_another_microbatch_takes_calls_for_its
     assert of(whole).forward == Launches()
 
 
-@pytest.mark.parametrize("tp", [2, 4, 8])
-def test_a_gemm_that_overlaps_a_transfer_is_launched_in_pieces(tp):
-    """A piece for each rank where a GEMM gathers its input, four where its output is reduced; others run beside it."""
-    apart, pieces = (of(job_of("llama3-8b", gpus=tp, tp=tp, overlap_tp=each)) for each in (False, True))
-    gathers, reduces = 0.6 + 0.55 * (tp - 1), 0.6 + 0.55 * 3
-    assert pieces.forward.launches - apart.forward.launches == pytest.approx(2 * (gathers - 1) + 2 * (reduces - 1))
-    # Gradients of two linear layers gather; two others have a gather and a reduction of the whole beside them.
-    assert pieces.backward.launches - apart.backward.launches == pytest.approx(2 * (gathers - 1) + 4 * (0.5 - 1))
-
-
-def test_layers_without_transformer_engine_are_launched_whole():
-    apart, overlapped = (
-        of(job_of("llama3-8b", gpus=4, tp=4, overlap_tp=each, framework="torchtitan-2025")) for each in (False, True)
-    )
-    assert overlapped.forward == apart.forward
-    assert overlapped.backward == apart.backward
-
-
 def test_graphs_remove_the_launches_of_what_they_hold():
     def forward(**graphs):
         return of(moe(**graphs)).forward.launches

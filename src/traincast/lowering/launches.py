@@ -86,18 +86,6 @@ _PLAIN = 0.7
 it. Megatron-LM's own tests on two of A100, H100 and GB200 say 0.5 to 0.7, and then forecast those on the third with
 errors of 10 to 18 % in the median (studies/judges/golden.py); published MoE runs need the upper end."""
 
-_PIECE, _OVERLAPPED, _BULK = 0.55, 0.6, 0.5
-"""Of a GEMM that overlaps a transfer over tensor parallel ranks: each further piece of it, with a message sent and one
-received and the events that order them; the events of five or six streams, once; and all of a transfer that is not cut,
-beside a GEMM that does not need it. Source: Transformer Engine, common/comm_gemm_overlap/comm_gemm_overlap.cpp @ v2.2
-(split_overlap_ag: 16 events, for each piece a GEMM and after all but the last two messages and three events;
-bulk_overlap). They are calls of C++: a GEMM takes 9 us as in a loop, a message and an event are assumed to take 4 and
-1.5."""
-
-_SPLITS = 4
-"""Pieces of a GEMM whose outputs are reduced as they come; one that gathers its input has one for each rank (the same,
-pytorch/module/base.py, get_default_config: num_splits of the methods pipeline and ring_exchange)."""
-
 _OF_LOOP = 0.12
 """Likewise in a loop over tensors that does nothing else: 8 us; the same tests say 0.11 to 0.14."""
 
@@ -296,30 +284,18 @@ def _of_modules(part: Part, job: Job) -> Number:
     return (linear + norms + cores) * (job.framework.module_launches - 1)
 
 
-def _sent(exchanges: tuple[Exchange, ...], share: Share, job: Job, *, bulk: bool = False) -> Number:
+def _sent(exchanges: tuple[Exchange, ...], share: Share, job: Job) -> Number:
     """Return the launches of some exchanges, in those of kernels (`Framework.host_peer_s`)."""
     framework, ranks = job.framework, share.execution.ranks_per_node
     crosses = job.parallel.pp > 1 and job.parallel.world_size > ranks
     launch = launch_s(framework)
     peer = framework.host_peer_s / launch if crosses and launch else 0.0  # a host that takes no time takes none here
-    return added(
-        (_of_tp(each, share, job, bulk=bulk) + share.tp * peer if each.group == "tp" else 1) * (each.size_bytes > 0)
-        for each in exchanges
-    )
-
-
-def _of_tp(exchange: Exchange, share: Share, job: Job, *, bulk: bool) -> Number:
-    """Return the launches of a transfer over tensor parallel ranks, with those of the pieces of a GEMM it overlaps."""
-    if not (job.communication.overlap_tp and job.framework.module_launches > 1):
-        return 1
-    pieces = share.tp if exchange.operation == "all_gather" else _SPLITS
-    return _BULK if bulk else _OVERLAPPED + _PIECE * (pieces - 1)
+    return added((1 + share.tp * peer * (each.group == "tp")) * (each.size_bytes > 0) for each in exchanges)
 
 
 def _backward(part: Part, share: Share, job: Job) -> Number:
     """Return those of a backward pass: of a GEMM the gradients of its input and of its weight."""
-    # A layer that gathers its input has a transfer of the whole beside each of its gradients' GEMMs.
-    sent = _sent(part.backward, share, job, bulk=len(part.backward) > 1)
+    sent = _sent(part.backward, share, job)
     trained = _trained(part, share)
     times = 2 if trained else 1
     gemms = added(
