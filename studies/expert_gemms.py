@@ -309,7 +309,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     given = parser.parse_args()
     begin, flush = time.monotonic(), torch.empty(FLUSHED_BYTES // 4, device="cuda", dtype=torch.int32)
-    if given.chain or given.out is None:
+    if given.out is None and not given.chain:
+        parser.error("say where to write OUT.csv, or --chain")
+    if given.chain:
         chain(flush)
         return 0
     driver, limit = asked("driver_version,power.limit")

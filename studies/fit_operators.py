@@ -49,8 +49,8 @@ FILES = {
     "expert_gemms_h100.csv": OWN,
 }
 GROUPED_SHARE = 0.92
-"""Rate of large GEMMs of experts in one kernel over plain ones: PyTorch's on an H100, whose constants are .91 to .94 of
-those of plain GEMMs (docs/published-runs.md). Experts one after the other are plain GEMMs."""
+"""Rate of GEMMs of experts in one kernel over plain ones: the mean of constants that `traincast calibrate` fitted to
+PyTorch's on an H100 (docs/published-runs.md). Experts one after the other are plain GEMMs."""
 GROUPED = ("grouped_gemm", "grouped_gemm_dgrad", "grouped_gemm_wgrad")
 GAINS = {"fp8": 1.91, "fp8_block": 1.76, "mxfp8": 1.83, "nvfp4": 3.48}
 """Rates of GEMMs of cast inputs over those in bf16, on a B300, in blocks on an H200, in fp8 on both alike. Source:
