@@ -241,14 +241,14 @@ def _grouped(gemm: FamilyConstants, by_key: dict[Key, FamilyConstants]) -> Itera
     """Yield the grouped GEMMs that nobody timed in a type, as a share of the plain one.
 
     Where GEMMs of the backward pass were timed in 16 bits, they have rows of their own in other types, too: what is
-    found else is the share that 16 bits have of their peak.
+    found else is the share that 16 bits have of their peak. What their kernels reach of the memory is the same in all.
     """
     source = f"its gemm x {GROUPED_SHARE}: one kernel of PyTorch on an H100 (docs/published-runs.md)"
     for family in GROUPED:
-        timed = (gemm.gpu, family, "bf16") in by_key or family == GROUPED[0]
-        if timed and (gemm.gpu, family, gemm.dtype) not in by_key:
-            compute = gemm.compute * GROUPED_SHARE
-            yield replace(_underived(gemm), family=family, compute=compute, source=source, grid_of="")
+        timed = by_key.get((gemm.gpu, family, "bf16"))
+        if (timed or family == GROUPED[0]) and (gemm.gpu, family, gemm.dtype) not in by_key:
+            compute, memory = gemm.compute * GROUPED_SHARE, (timed or gemm).memory
+            yield replace(_underived(gemm), family=family, compute=compute, memory=memory, source=source, grid_of="")
 
 
 def _underived(row: FamilyConstants) -> FamilyConstants:

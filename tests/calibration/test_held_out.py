@@ -6,14 +6,14 @@ from measured_tables import ROWS, SHAPES, SKIPPED, write_collectives, write_gemm
 from traincast.calibration.kind import Request
 from traincast.calibration.kinds import runs
 from traincast.calibration.kinds.runs import predict_steps
-from traincast.calibration.operator_recipe import held_out_rows, without_gpu
+from traincast.calibration.operator_recipe import held_out_rows, usual, without_gpu
 from traincast.calibration.operators import operators_of
 from traincast.calibration.run_factors import forecast_runs
 from traincast.calibration.tables import read_table
 from traincast.calibration.validate import validate
 from traincast.estimate import factors
 from traincast.estimate.factors import Factor, FactorTable
-from traincast.estimate.operators import shipped_constants
+from traincast.estimate.operators import OperatorCall, shipped_constants
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import load_gpu
 
@@ -120,3 +120,19 @@ def test_a_gpu_that_is_left_out_is_learnt_from_the_others(tmp_path):
     assert 0 < by_gpu["h200"] < 0.25
     alone = left_out(parts[0], "gpu").held_out
     assert {row.reason for row in alone.skipped} == {"there is no other GPU to learn from"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "time_s", "options", "fitted"),
+    [
+        ("H100", 5e-4, (), True),
+        ("H100", 2e-3, (), False),
+        ("GB200", 2e-3, (), False),
+        ("GB200", 2e-3, (("kernel", "scaled"),), True),
+        ("A100", 2e-3, (), True),
+    ],
+)
+def test_gemms_that_the_power_limit_held_back_are_not_fitted_to(gpu, time_s, options, fitted):
+    """What a step adds to the clock of timings would count twice."""
+    call = OperatorCall(family="gemm", shape=(16384, 16384, 6144), dtype="bf16", options=options)
+    assert usual(call, load_gpu(gpu), time_s) == fitted

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 import traincast
 from fit_operators import held_out
-from measured_tables import SHAPES, write_gemms
+from measured_tables import SHAPES, in_a_loop, write_gemms
 from traincast import api
 from traincast.calibration.operator_calibration import calibrate_operators
 from traincast.calibration.operator_fit import fit_constants, free_constants, predict, samples_of
@@ -130,7 +130,7 @@ TRUE = FamilyConstants(
 
 def made_of(constants, shapes):
     calls = [OperatorCall(family="gemm", shape=shape, dtype="bf16") for shape in shapes]
-    return calls, estimate_calls(calls, H100, OperatorConstants((constants,)))
+    return calls, in_a_loop(H100, estimate_calls(calls, H100, OperatorConstants((constants,))))
 
 
 def measured_of(calls, times):

@@ -2,12 +2,21 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from traincast.estimate.clocks import gemm_slowdown, power_limited, power_notes, slowest_of
+from traincast.estimate.clocks import (
+    at_full_clock,
+    gemm_slowdown,
+    held_back,
+    loop_slowdown,
+    power_limited,
+    power_notes,
+    slowest_of,
+)
 from traincast.estimate.factors import FactorTable
 from traincast.estimate.program import OperatorSeconds
 from traincast.hardware.clusters import gpu_named
@@ -182,3 +191,16 @@ def test_the_slowest_chip_is_the_largest_of_normal_ones():
 def test_chips_at_a_clock_of_their_own_alone_differ():
     """TPUs have no limit that their voltages meet: a step scales with them without loss."""
     assert slowest_of(load_gpu("tpu-v5p"), 4096) == 1
+
+
+@pytest.mark.parametrize(("name", "most"), [("h100", 1.13), ("b200", 1.16), ("a100", 1), ("h20", 1), ("tpu-v5p", 1)])
+def test_a_loop_of_a_long_gemm_is_held_back_where_the_limit_is_near(name, most):
+    """A loop of a short one is over before the limiter lowers the clock."""
+    gpu, times_s = load_gpu(name), np.array([1e-5, 7e-4, 1.2e-3, 2e-3, 1.0])
+    found = loop_slowdown(gpu, times_s)
+    assert found[0] == found[1] == 1
+    assert found[3] == found[4] == pytest.approx(most)
+    assert (np.diff(times_s * found) > 0).all()
+    assert at_full_clock(gpu, times_s * found) == pytest.approx(times_s, rel=1e-6)
+    assert held_back(gpu, 1e-3) == (most > 1)
+    assert not held_back(gpu, 5e-4)

@@ -13,9 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traincast.calibration.kind import FloatArray, IntArray
-from traincast.calibration.operators import OperatorMeasurements, main_call
+from traincast.calibration.operators import OperatorMeasurements, is_plain_gemm, main_call
 from traincast.calibration.search import minimise
 from traincast.errors import CalibrationError
+from traincast.estimate.clocks import at_full_clock
 from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, estimate_calls, work_of
 from traincast.estimate.operators.constants import Correction
 from traincast.estimate.operators.cost import machine_for
@@ -133,11 +134,12 @@ def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: Gpu, const
             (calls if mine else others).append(call)
             (owner if mine else others_owner).append(position)
     works = list(map(work_of, calls))
+    time_s_N = measured.time_s[list(rows)]
     rest = np.bincount(np.array(others_owner, np.int64), estimate_calls(others, gpu, constants), len(rows))
     return Timings(
         columns=columns_of(works),
         machine=machine_for(gpu, calls[0].dtype, works[0]),
-        time_s_N=measured.time_s[list(rows)],
+        time_s_N=at_full_clock(gpu, time_s_N) if is_plain_gemm(calls[0]) else time_s_N,
         owner_C=np.array(owner, np.int64),
         rest_s_N=rest.astype(np.float64),
     )

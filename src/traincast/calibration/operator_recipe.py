@@ -18,7 +18,14 @@ from traincast.calibration.operator_fit import (
     predict,
     samples_of,
 )
-from traincast.calibration.operators import LONG_S, Estimated, OperatorMeasurements, estimate_measurements
+from traincast.calibration.operators import (
+    LONG_S,
+    Estimated,
+    OperatorMeasurements,
+    estimate_measurements,
+    is_plain_gemm,
+)
+from traincast.estimate.clocks import held_back
 from traincast.estimate.operators import (
     FamilyConstants,
     OperatorCall,
@@ -40,11 +47,14 @@ _FIFTHS = 5
 
 
 def usual(call: OperatorCall, gpu: Gpu, time_s: float) -> bool:
-    """Say whether a measured attention kernel is of the kind that training uses.
+    """Say whether a measured kernel is of the kind that training uses, at the clock that timings are taken to have.
 
-    Left out: windows that the kernel does not exploit, head sizes it falls back for, and a second
+    Left out: GEMMs so long that the power limit lowered the clock in their own loop, as `gemm_slowdown` does it in a
+    step; of attention windows that the kernel does not exploit, head sizes it falls back for, and a second
     series of head size 256 on Blackwell at a seventh of the rate of the first.
     """
+    if is_plain_gemm(call):
+        return not held_back(gpu, time_s)
     if call.family != "attention" or call.direction != "forward":
         return True
     if call.options:

@@ -18,6 +18,7 @@ import numpy as np
 from traincast.calibration.kind import FloatArray
 from traincast.calibration.tables import TIME_COLUMNS, Columns, MeasurementTable, Row, Skipped
 from traincast.errors import ConfigError, FormatError, TraincastError
+from traincast.estimate.clocks import loop_slowdown
 from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants, work_of
 from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.hardware.gpu import Gpu, find_gpu
@@ -198,6 +199,11 @@ def main_call(calls: Sequence[OperatorCall]) -> OperatorCall:
     return next((call for call in calls if work_of(call).tiling is not None), calls[0])
 
 
+def is_plain_gemm(call: OperatorCall) -> bool:
+    """Say whether a call is a GEMM that reads what was cast before, whose loop the power limit may hold back."""
+    return call.family == "gemm" and _SCALED[0] not in call.options
+
+
 def estimate_measurements(measured: OperatorMeasurements, constants: OperatorConstants | None = None) -> Estimated:
     """Return the estimate of each measured operator, with what its timing holds in addition to the kernel.
 
@@ -220,7 +226,9 @@ def estimate_measurements(measured: OperatorMeasurements, constants: OperatorCon
 def _estimates(rows: Sequence[Calls], gpu: Gpu, constants: OperatorConstants) -> FloatArray:
     flat = [call for calls in rows for call in calls]
     owner = np.repeat(np.arange(len(rows)), list(map(len, rows)))
-    total = np.bincount(owner, estimate_calls(flat, gpu, constants), len(rows)).astype(np.float64)
+    time_s_C = estimate_calls(flat, gpu, constants)
+    time_s_C = np.where([is_plain_gemm(call) for call in flat], time_s_C * loop_slowdown(gpu, time_s_C), time_s_C)
+    total = np.bincount(owner, time_s_C, len(rows)).astype(np.float64)
     # One timing holds one event and one launch, however many kernels it covers.
     for position, (first, *_) in enumerate(rows):
         try:

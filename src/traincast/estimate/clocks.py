@@ -21,16 +21,24 @@ may gain nothing, and never loses.
 from collections.abc import Iterator
 from statistics import NormalDist
 
+import numpy as np
 from msgspec.structs import replace
 
 from traincast.hardware.dtypes import PEAK_OF_DTYPE
 from traincast.hardware.gpu import Gpu, find_gpu, gpu_names, load_gpu
+from traincast.workload.ops import FloatArray
 
 _PICO, _TERA = 1e-12, 1e12
 _BF16 = "bf16_dense_flops_per_s"
 _SHARPNESS = 8
 """How sharply the limit sets in: what it just allows at the full clock takes 9 % longer, what it allows with a fifth to
 spare 2 %. Assumed."""
+_ALONE_S, _HELD_S = 7e-4, 2e-3
+"""Longest GEMM whose loop runs at the full clock, and from which on the limiter has lowered it as far as it does.
+Source: timings of GEMMs on five GPUs, and on two that are not held back (docs/published-runs.md)."""
+_TURNS = 6
+_FREE = 1.005
+"""Slowdown up to which the power limit holds nothing back."""
 _PEAKS = tuple(dict.fromkeys(f"{each}_dense_flops_per_s" for each in PEAK_OF_DTYPE.values()))
 
 
@@ -51,6 +59,36 @@ def slowdown_of(gpu: Gpu, energy_pj_per_flop: float | None, timed_clock: float) 
     full = limited[_BF16] if sheet is None else sheet.bf16_dense_flops_per_s
     asked: float = ((full or 0.0) / limited[_BF16]) ** _SHARPNESS
     return float(timed_clock * (1.0 + asked) ** (1 / _SHARPNESS))
+
+
+def loop_slowdown(gpu: Gpu, time_s_N: FloatArray) -> FloatArray:
+    """Return how much longer GEMMs take where a benchmark runs each again and again, by their times at the full clock.
+
+    The limiter averages over some milliseconds: a loop of a short GEMM is over before, one of a long GEMM is not.
+    """
+    held_N = np.log(np.maximum(time_s_N, _ALONE_S) / _ALONE_S) / np.log(_HELD_S / _ALONE_S)
+    found_N: FloatArray = 1.0 + (_most_in_a_loop(gpu) - 1.0) * np.minimum(held_N, 1.0)
+    return found_N
+
+
+def at_full_clock(gpu: Gpu, time_s_N: FloatArray) -> FloatArray:
+    """Return what GEMMs take at the full clock of which a benchmark timed each in a loop of its own."""
+    found_N = time_s_N
+    # A step changes the slowdown by an eighth of what it changes the time.
+    for _ in range(_TURNS):
+        found_N = time_s_N / loop_slowdown(gpu, found_N)
+    return found_N
+
+
+def held_back(gpu: Gpu, time_s: float) -> bool:
+    """Say whether a loop of a GEMM that took so long ran at a lower clock than those of shorter ones."""
+    return _most_in_a_loop(gpu) > 1.0 and time_s > _ALONE_S
+
+
+def _most_in_a_loop(gpu: Gpu) -> float:
+    """Return the slowdown of the longest GEMMs in a loop; 1 of a part whose limit is far from what they draw."""
+    limited = gemm_slowdown(gpu) > gpu.generation.timed_clock * _FREE
+    return gpu.generation.loop_slowdown if limited else 1.0
 
 
 def slowest_of(gpu: Gpu, count: int) -> float:

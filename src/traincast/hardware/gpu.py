@@ -53,6 +53,9 @@ class Generation(Struct, frozen=True, kw_only=True):
     peak is higher. None: its power limit is taken as enough for the full clock."""
     timed_clock: float = 1.0
     """Share of the full clock that the timings ran at which its kernels' constants were fitted to."""
+    loop_slowdown: float = 1.0
+    """How much longer a long GEMM takes that runs again and again alone than at the full clock, where the power limit
+    holds it back (`traincast.estimate.clocks.loop_slowdown`)."""
     chip_deviation: float = 0.0
     """Standard deviation of the speed of its chips at their power limit; 0 where all run at the same clock.
 
