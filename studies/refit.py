@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.calibration.kind import FloatArray
-from traincast.calibration.run_factors import Forecast, Sample, factors_of, sample_of, solve
+from traincast.calibration.run_factors import Forecast, Sample, Unknowns, factors_of, sample_of
 from traincast.calibration.runs import MeasuredRun, is_fitted
 from traincast.estimate.clocks import slowdown_of
-from traincast.estimate.factors import FactorTable, is_throttled, prior_deviation, prior_mean, shipped_factors
+from traincast.estimate.factors import FactorTable, is_throttled, shipped_factors
 from traincast.hardware.gpu import Gpu, load_gpu
 
 ENERGY, CLOCK = "gemm_pj_per_flop", "timed_clock"
@@ -106,19 +106,12 @@ def runs_of(
 def fitted_to(runs: Runs, seen_I: npt.NDArray[np.bool_]) -> Fitted:
     """Return what a fit to some of the runs finds."""
     sample, expected = runs.sample, np.log(list(EXPECTED.values()))
-    prior_K, mean_K = np.array(list(map(prior_deviation, sample.keys))), np.log(list(map(prior_mean, sample.keys)))
     deviation_E = np.array([ENERGY_DEVIATION if column == ENERGY else CLOCK_DEVIATION for _, column in EXPECTED])
     physics, before_I = Physics(expected), runs.log_slowdown_I(shipped_physics())
     for _ in range(_ROUNDS):
         longer_I = runs.throttled_I * (runs.log_slowdown_I(physics) - before_I)
-        found = solve(
-            np.hstack([sample.slope_IK, _slopes(runs, physics)])[seen_I],
-            (sample.residual_I - longer_I)[seen_I],
-            sample.weight_I[seen_I],
-            np.append(prior_K, deviation_E),
-            np.append(sample.current_K, physics.log_E),
-            np.append(mean_K, expected),
-        )
+        moved = sample._replace(residual_I=sample.residual_I - longer_I).without(~seen_I)
+        found = moved.solved(Unknowns(_slopes(runs, physics)[seen_I], deviation_E, physics.log_E, expected))
         step_E = found.log_factor_K[len(sample.keys) :] - physics.log_E
         physics = Physics(physics.log_E + _STEP * step_E)
         if np.abs(step_E).max() < 1e-3:

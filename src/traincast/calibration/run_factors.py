@@ -35,6 +35,10 @@ NOISE = 0.05
 """Deviation of a measured step from a perfect model: repeats with equal columns differ by 1 % in the median and
 7 to 10 % at the 90th percentile (docs/published-runs.md, noise)."""
 
+SHARED = 0.03
+"""Deviation of what all runs of one source share and their rows do not say: its machine's cooling and firmware, how it
+reads its clock. Twice that of single chips; chosen with 5 % tried, too (docs/published-runs.md)."""
+
 _CHUNK = 8
 """Runs that a worker takes at a time."""
 _FEWEST_FOR_ALL = 3
@@ -131,6 +135,23 @@ def _forecast(work: tuple[MeasuredRun, FactorTable, ConstantsFile | None]) -> Fo
     return forecast_run(run, factors, "kernel" if has_numba() else "auto", constants)
 
 
+class Unknowns(NamedTuple):
+    """What is solved for: how each forecast answers to it, and what is expected of it."""
+
+    slope_IK: FloatArray
+    prior_K: FloatArray
+    """Deviations of the logarithms before any row is seen."""
+    current_K: FloatArray
+    """Logarithms that the forecasts were made with."""
+    mean_K: FloatArray
+    """Logarithms that are expected before any row is seen."""
+
+    def and_(self, others: "Unknowns") -> "Unknowns":
+        """Return these and others after them."""
+        rest = (np.append(mine, theirs) for mine, theirs in zip(self[1:], others[1:], strict=True))
+        return Unknowns(np.hstack([self.slope_IK, others.slope_IK]), *rest)
+
+
 class Sample(NamedTuple):
     """What the fit needs of a set of runs: how each forecast answers, and how far off it is."""
 
@@ -143,11 +164,39 @@ class Sample(NamedTuple):
     """How much each run counts; runs of one configuration share one weight."""
     current_K: FloatArray
     """Logarithms of the factors that the forecasts were made with."""
+    source_I: npt.NDArray[np.str_]
+    """Source of each run."""
 
     def without(self, left_out_I: npt.NDArray[np.bool_]) -> "Sample":
         """Return the sample without some of its runs."""
         keep = ~left_out_I
-        return Sample(self.keys, self.slope_IK[keep], self.residual_I[keep], self.weight_I[keep], self.current_K)
+        return self._replace(
+            slope_IK=self.slope_IK[keep],
+            residual_I=self.residual_I[keep],
+            weight_I=self.weight_I[keep],
+            source_I=self.source_I[keep],
+        )
+
+    def solved(self, more: "Unknowns | None" = None) -> "Solution":
+        """Return the factors it asks for, and more unknowns after them, whatever each source adds to all of its runs."""
+        own = Unknowns(
+            self.slope_IK,
+            np.array(list(map(prior_deviation, self.keys))),
+            self.current_K,
+            np.log(list(map(prior_mean, self.keys))),
+        )
+        given = own if more is None else own.and_(more)
+        all_of_them = given.and_(_shared(self.source_I))
+        found = solve(
+            all_of_them.slope_IK,
+            self.residual_I,
+            self.weight_I,
+            all_of_them.prior_K,
+            all_of_them.current_K,
+            all_of_them.mean_K,
+        )
+        count = len(given.prior_K)
+        return Solution(found.log_factor_K[:count], found.deviation_K[:count])
 
 
 def sample_of(
@@ -171,14 +220,21 @@ def sample_of(
     current_K = np.array(
         [np.log(table.factors[key].factor if key in table.factors else prior_mean(key)) for key in keys]
     )
-    return Sample(keys, slope_IK, residual_I, (_weights(rows) if weight_I is None else weight_I) * known_I, current_K)
+    weight_I = (_weights(rows) if weight_I is None else weight_I) * known_I
+    return Sample(keys, slope_IK, residual_I, weight_I, current_K, np.array([row.groups.source for row in rows]))
+
+
+def _shared(source_I: npt.NDArray[np.str_]) -> Unknowns:
+    """Return what each source adds to all of its runs; one alone cannot be told from the factors, and adds nothing."""
+    names = np.unique(source_I)
+    slope_IS = (source_I[:, None] == names).astype(np.float64) if len(names) > 1 else np.zeros((len(source_I), 0))
+    none_S = np.zeros(slope_IS.shape[1])
+    return Unknowns(slope_IS, none_S + SHARED, none_S, none_S)
 
 
 def factors_of(sample: Sample) -> FactorTable:
     """Return the factors that a sample asks for."""
-    prior_K = np.array(list(map(prior_deviation, sample.keys)))
-    mean_K = np.log(list(map(prior_mean, sample.keys)))
-    found = solve(sample.slope_IK, sample.residual_I, sample.weight_I, prior_K, sample.current_K, mean_K)
+    found = sample.solved()
     rows_K = ((sample.slope_IK >= _LEAST_SLOPE) & (sample.weight_I[:, None] > 0)).sum(axis=0)
     return FactorTable.from_factors(
         Factor(
