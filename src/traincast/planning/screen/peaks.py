@@ -50,10 +50,7 @@ class StageBytes:
         def made() -> RankParameters:
             job = self.block.job
             held = (self.block.shape.chunks[each].stage.held for each in kind.held)
-            found = rank_parameters(job, held, self.block.filled.costs.parts)
-            if job.optimizer.muon is None:  # which alone asks for shapes
-                found = replace(found, total=found.total.without_shapes, ends=found.ends.without_shapes)
-            return found.changed(self._column)
+            return rank_parameters(job, held, self.block.filled.costs.parts).changed(self._column)
 
         return self.block.kept("parameters", kind.held, made)
 

@@ -96,9 +96,10 @@ def _placements(table: GroupTable, ranks_per_node: int) -> tuple[Placement, ...]
     sorted_GK = np.sort(node_GK, axis=1)
     starts_GK = np.ones(sorted_GK.shape, dtype=np.bool_)
     starts_GK[:, 1:] = sorted_GK[:, 1:] != sorted_GK[:, :-1]
-    counts_GN = np.zeros(sorted_GK.shape, dtype=np.int64)
-    np.add.at(counts_GN, (np.arange(len(node_GK))[:, None], np.cumsum(starts_GK, axis=1) - 1), 1)
-    distinct = np.unique(-np.sort(-counts_GN, axis=1), axis=0)
+    groups, size = sorted_GK.shape
+    run_GK = np.cumsum(starts_GK, axis=1) - 1 + np.arange(groups)[:, None] * size
+    counts_GN = -np.sort(-np.bincount(run_GK.ravel(), minlength=groups * size).reshape(groups, size), axis=1)
+    distinct = counts_GN[:1] if (counts_GN == counts_GN[:1]).all() else np.unique(counts_GN, axis=0)
     return tuple(Placement(tuple(int(count) for count in row if count)) for row in distinct)
 
 
