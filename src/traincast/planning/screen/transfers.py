@@ -4,7 +4,7 @@ Letters: K sizes, G groups of a kind, N nodes of a group.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -123,6 +123,10 @@ class Links(Struct):
             exchanges = kind in self.exchanging
             self._sites[kind] = self.places.site(kind, self.parallel, self.cluster, exchanges=exchanges)
         return np.array(self._sites[kind].seconds(operation, sizes)) * self.factor.get(kind, 1.0)
+
+    def told(self, kind: Group) -> Hashable:
+        """Return what tells where the groups of a kind sit from where they do in other layouts of a family."""
+        return *_span(kind, self.parallel), self.parallel.world_size
 
     def together_s(self, several: Iterable[Iterable[Exchange]]) -> list[float]:
         """Return the seconds of some exchanges, one after another, of each of several such."""
