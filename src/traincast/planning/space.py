@@ -279,12 +279,14 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
 
     def recomputes(self, job: Job, variant: Variant) -> tuple[Recompute, ...]:
         """Return what the backward pass of jobs with this pipeline may recompute with a way of execution."""
-        settings, known = _settings_of(variant), self._known(job)
-        return tuple(
-            each
-            for each in self._every_recompute(job)
-            if self.software.allows(settings, {**known, **asdict(each), "recompute_modules": each.recomputed_modules})
-        )
+        settings, known, every = _settings_of(variant), self._known(job), self._every_recompute(job)
+        allowed = self.__dict__.setdefault("_known_allowed", {})
+        key = settings, self.software.held(known), every
+        if key not in allowed:
+            facts = ((each, {**asdict(each), "recompute_modules": each.recomputed_modules}) for each in every)
+            allowed[key] = tuple(each for each, own in facts if self.software.allows(settings, {**known, **own}))
+        found: tuple[Recompute, ...] = allowed[key]
+        return found
 
     def _known(self, job: Job) -> dict[str, Any]:
         """Return the facts of a pipeline that its layouts share."""

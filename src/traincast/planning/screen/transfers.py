@@ -4,7 +4,7 @@ Letters: K sizes, G groups of a kind, N nodes of a group.
 """
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -70,21 +70,23 @@ class Places(Struct):
         return GroupSites(_placements(tables[kind], cluster.ranks_per_node), seen)
 
 
+_SPANS: Mapping[Group, Callable[[Parallel], tuple[int, ...]]] = {
+    Group.TP: lambda of: (of.tp,),
+    Group.CP: lambda of: (of.tp, of.cp),
+    Group.DP: lambda of: (of.tp, of.replicas),
+    Group.ETP: lambda of: (of.expert_tp,),
+    Group.EP: lambda of: (of.expert_tp, of.ep),
+    Group.EDP: lambda of: (of.expert_tp * of.ep, of.edp),
+    Group.SHARD: lambda of: (of.tp, of.replicas, of.sharing),
+    Group.REPLICA: lambda of: (of.tp, of.replicas, of.sharing),
+    Group.WORLD: lambda _: (),
+}
+"""The degrees that decide which ranks the groups of a kind have, in a world of one size."""
+
+
 def _span(kind: Group, parallel: Parallel) -> tuple[int, ...]:
-    """Return the degrees that decide which ranks the groups of a kind have, in a world of one size."""
-    tp, replicas = parallel.tp, parallel.replicas
-    spans: Mapping[Group, tuple[int, ...]] = {
-        Group.TP: (tp,),
-        Group.CP: (tp, parallel.cp),
-        Group.DP: (tp, replicas),
-        Group.ETP: (parallel.expert_tp,),
-        Group.EP: (parallel.expert_tp, parallel.ep),
-        Group.EDP: (parallel.expert_tp * parallel.ep, parallel.edp),
-        Group.SHARD: (tp, replicas, parallel.sharing),
-        Group.REPLICA: (tp, replicas, parallel.sharing),
-        Group.WORLD: (),
-    }
-    return spans.get(kind, (parallel.ranks_per_stage, parallel.pp, tp))
+    """Return these degrees of a layout; of other kinds all that may."""
+    return _SPANS[kind](parallel) if kind in _SPANS else (parallel.ranks_per_stage, parallel.pp, parallel.tp)
 
 
 def _placements(table: GroupTable, ranks_per_node: int) -> tuple[Placement, ...]:
