@@ -101,8 +101,8 @@ def _placements(table: GroupTable, ranks_per_node: int) -> tuple[Placement, ...]
     groups, size = sorted_GK.shape
     run_GK = np.cumsum(starts_GK, axis=1) - 1 + np.arange(groups)[:, None] * size
     counts_GN = -np.sort(-np.bincount(run_GK.ravel(), minlength=groups * size).reshape(groups, size), axis=1)
-    distinct = counts_GN[:1] if (counts_GN == counts_GN[:1]).all() else np.unique(counts_GN, axis=0)
-    return tuple(Placement(tuple(int(count) for count in row if count)) for row in distinct)
+    distinct = dict.fromkeys(map(tuple, counts_GN[: 1 if (counts_GN == counts_GN[:1]).all() else None].tolist()))
+    return tuple(Placement(tuple(count for count in row if count)) for row in distinct)
 
 
 class Links(Struct):
