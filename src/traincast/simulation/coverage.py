@@ -6,7 +6,6 @@ The same sums in the same order as in `traincast.simulation.overlap`. Letters: I
 from traincast.machine_code import part
 from traincast.workload.ops import FloatArray, IntArray
 
-
 _MOST_MOVED = 32
 """Places that spans may be moved on average to be in order; beyond it sorting is quicker."""
 
