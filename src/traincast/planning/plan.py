@@ -1,8 +1,9 @@
 """Plan a run: screen the space of layouts, simulate the best ones, and choose."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -106,15 +107,22 @@ class _Task(Struct, frozen=True):
 def _alongside(task: _Task, own: Crew, *, lists: bool) -> None:
     """Do a copy's share: what less effort reaches, while the first simulates the best, and what is around that."""
     screened, simulate = task.screen.run(crew=own, lists=lists), task.simulator()
-    own.each(_less(task, screened, simulate))
+    efforts = own.each(_less(task, screened, simulate))
     best: _Best = own.of_first()
-    own.each(_changed(best, simulate))
+    own.each([*_carefully(task, efforts, best, simulate), *_changed(best, simulate)])
     own.each(_better(task, best, simulate))
 
 
 def _less(task: _Task, screened: Screened, simulate: Simulator) -> list[Callable[[], Effort]]:
     """Return the pieces that say what other levels of effort reach."""
     return [partial(reached, task.screen, screened, each, simulate) for each in task.other_levels]
+
+
+def _carefully(
+    task: _Task, efforts: Sequence[Effort], best: "_Best", simulate: Simulator
+) -> list[Callable[[], Effort]]:
+    """Return the pieces that say what these reach where that is chosen as carefully as the layout to run."""
+    return [partial(as_carefully, task.screen, each, best.layout, best.step_s, simulate) for each in efforts]
 
 
 class _Best(Struct, frozen=True):
@@ -146,13 +154,14 @@ def _made(task: _Task, had: Job | None, estimated: Estimated | None, own: Crew) 
     best, best_few = choices[0], choices[: options.top]
     limits = (each.limits for each in best_few)  # which others cannot work out
     efforts = own.each(_less(task, screened, simulate), meanwhile=limits)
-    efforts = [as_carefully(screen, each, best.layout, best.step_s, simulate) for each in efforts]
     chosen = next(each for each in finalists if each.layout == best.layout)
     advising = advising_of(request, chosen, simulate.study) if options.advise else None
     to_run = own.of_first(_Best(best.layout, best.step_s, [] if advising is None else advising.jobs))
     if own.count > 1:
         _ = list(limits)
-    outcomes = own.each(_changed(to_run, simulate))
+    careful = _carefully(task, efforts, to_run, simulate)
+    found: list[Any] = own.each([*careful, *_changed(to_run, simulate)])
+    efforts, outcomes = found[: len(careful)], found[len(careful) :]
     # Changes are tried one after another, while others look at what is independent of them.
     advice = () if advising is None else advising.advice(to_run.changed, outcomes)
     better = own.each(_better(task, to_run, simulate))
