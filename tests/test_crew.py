@@ -54,6 +54,17 @@ def test_each_piece_is_worked_out_by_one_of_them(count):
 
 
 @pytest.mark.parametrize("count", COUNTS)
+def test_others_are_sent_what_they_need_of_it(count):
+    def both(own):
+        return own.each([busy] * 9, sent=lambda found: {number: -of for number, of in found.items()})
+
+    with crew(count, both) as own:
+        found = both(own)
+    assert {each for each in found if each > 0} == {os.getpid()}
+    assert len({abs(each) for each in found}) == count
+
+
+@pytest.mark.parametrize("count", COUNTS)
 def test_the_first_begins_with_the_first_pieces_and_the_others_with_the_last(count):
     def both(own):
         return own.each([busy] * 8)

@@ -69,11 +69,12 @@ class Crew:
         pieces: Sequence[Callable[[], T]],
         told: Callable[[T], None] | None = None,
         meanwhile: Iterable[object] = (),
+        sent: Callable[[dict[int, T]], dict[int, T]] | None = None,
     ) -> list[T]:
         """Return what all pieces found, in their order; tell the first process of each as soon as it is known there.
 
-        What a piece finds must go through a pipe (`pickle`). While it waits for others the first process goes through
-        `meanwhile`, as far as it gets.
+        What a piece finds must go through a pipe (`pickle`); `sent` returns what of it others need. While it waits for
+        others the first process goes through `meanwhile`, as far as it gets.
 
         Raises
         ------
@@ -88,7 +89,7 @@ class Crew:
         for _ in meanwhile if self._waits else ():
             if not self._waits:
                 break
-        others = self._exchanged(found)
+        others = self._exchanged(found if sent is None or self.count == 1 else sent(found))
         if told is not None and self.is_first:
             for number in sorted(others):
                 told(others[number])

@@ -6,6 +6,7 @@ So each module of such a package imports what it needs at its own top, and a use
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import Any
 
 
 def names_on_demand(
@@ -41,3 +42,18 @@ def names_on_demand(
         return sorted(vars(sys.modules[package]).get("__all__", module_of))
 
     return find, names
+
+
+def function_on_demand(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of a module that is imported when it is first called.
+
+    Examples
+    --------
+    >>> function_on_demand("traincast.units", "parse_size")("64MiB")
+    67108864
+    """
+
+    def call(*given: object, **named: object) -> object:
+        return getattr(import_module(module), name)(*given, **named)
+
+    return call

@@ -8,12 +8,16 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable
-from importlib.metadata import EntryPoints, entry_points
-from typing import Generic, TypeVar
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from traincast.errors import UnknownNameError
 from traincast.names import find_name
 from traincast.shipped import constant
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -92,6 +96,25 @@ class Registry(Generic[T]):
             self.register(point.name)(point.load())
 
 
-def _installed(*_: str) -> Callable[..., EntryPoints]:
+def _installed(*folders: str) -> Callable[..., "Iterable[EntryPoint]"]:
     """Return what chooses among all that the distributions in some folders offer: to read them takes its time."""
+    if not any(map(_may_offer, folders)) and not any(map(_finds_others, sys.meta_path)):
+        return lambda **_: ()
+    from importlib.metadata import entry_points
+
     return entry_points().select
+
+
+def _may_offer(folder: str) -> bool:
+    """Say whether a distribution in a folder may offer an entry; of an archive of some it may."""
+    path = Path(folder)
+    try:
+        infos = [each / "entry_points.txt" for each in path.iterdir() if each.name.lower().endswith("-info")]
+        return any(b"[traincast." in each.read_bytes() for each in infos if each.is_file())
+    except OSError:
+        return path.is_file()
+
+
+def _finds_others(finder: object) -> bool:
+    """Say whether something finds distributions elsewhere than in folders."""
+    return finder is not PathFinder and hasattr(finder, "find_distributions")

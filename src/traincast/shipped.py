@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import msgspec
 
@@ -19,18 +19,15 @@ SHIPPED = Path(__file__).parent / "data"
 P = ParamSpec("P")
 
 
-def constant(make: Callable[P, T], *of: P.args, **named: P.kwargs) -> T:
+def _constant(make: Callable[P, T], *of: P.args, **named: P.kwargs) -> T:
     """Return what a function makes of shipped tables and names alone, made once: neither changes while we run.
 
     This is all that the package remembers by itself; work of a job belongs to whoever prepares it.
     """
-    known: Callable[..., T] = cast(Any, _made)
-    return known(make, *of, **named)
-
-
-@cache
-def _made(make: Callable[..., object], *of: object, **named: object) -> object:
     return make(*of, **named)
+
+
+constant = _constant if TYPE_CHECKING else cache(_constant)
 
 
 def shipped_text(path: str, folder: Path = SHIPPED) -> str:

@@ -207,9 +207,14 @@ def _fields(kind: type) -> tuple[FieldInfo, ...]:
     return fields(kind)
 
 
+def _lists(kind: type) -> frozenset[str]:
+    """Return the names of the fields of a record that have several values."""
+    return frozenset(each.name for each in constant(_fields, kind) if get_origin(each.type) is tuple)
+
+
 def from_row(row: Mapping[str, str], kind: type[T]) -> T:
     """Return the record that a row of a table describes; an empty cell is unspecified, lists are separated by ``;``."""
-    lists = {each.name for each in constant(_fields, kind) if get_origin(each.type) is tuple}
+    lists = constant(_lists, kind)
     said: dict[str, Any] = {
         column: tuple(cell.split(";")) if column in lists else cell for column, cell in row.items() if cell
     }

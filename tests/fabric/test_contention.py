@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from traincast.errors import InfeasibleError, ProgramError, UnknownNameError
 from traincast.fabric import contention
-from traincast.fabric.contention import Slowdown, link_use, network_factor, pair_slowdown
+from traincast.fabric.contention import Slowdown, link_use, network_factor, pair_slowdown, worst_and_use
 from traincast.fabric.graph import build_fabric
 from traincast.fabric.patterns import PATTERNS, flow_count, flows_of
 from traincast.hardware.clusters import load_cluster
@@ -286,6 +286,38 @@ def test_two_kinds_slow_each_other_down_by_what_a_link_they_share_lacks():
     # What one kind alone asks of a link is its own slowdown, which is known already.
     one_L[9] = 3.0
     assert pair_slowdown(one_L, other_L, graph) == pair_slowdown(other_L, one_L, graph) == met
+
+
+@given(
+    order=st.permutations(range(WORLD)),
+    size=st.sampled_from([1, 2, 8, 32, 64]),
+    spread=st.booleans(),
+    node_bytes_per_s=st.sampled_from([None, 40e9, 350e9, 900e9]),
+    queue_pairs=st.sampled_from([None, 4]),
+)
+@settings(deadline=None, max_examples=50)
+def test_all_to_alls_over_one_switch_need_no_routes(order, size, spread, node_bytes_per_s, queue_pairs):
+    members_GK = np.array(order if spread else sorted(order)).reshape(-1, size)
+    spec = FabricSpec(kind="non-blocking")
+    if queue_pairs:
+        spec = FabricSpec(kind="fat-tree", nodes_per_leaf=WORLD, routing="ecmp", queue_pairs=queue_pairs)
+    inter = replace(H100.inter, node_bandwidth_bytes_per_s=node_bytes_per_s)
+    graph = build_fabric(replace(H100, fabric=spec, inter=inter), WORLD, node_limits=True)
+    assert graph.ends is not None
+    found, use_L = worst_and_use("all-to-all", members_GK, graph)
+    routed, routed_L = worst_and_use("all-to-all", members_GK, replace(graph, ends=None))
+    assert found == routed
+    assert np.array_equal(use_L, routed_L)
+
+
+def test_fabrics_of_several_switches_have_other_links_than_those_of_their_ends():
+    for graph in (
+        build("fat-tree", nodes_per_leaf=2),
+        build("rail-only"),
+        build("dual-plane", nodes_per_leaf=2, routing="ecmp"),
+        build("rail-optimised", nodes_per_leaf=8),
+    ):
+        assert graph.ends is None
 
 
 def test_flows_are_counted_before_they_are_made(monkeypatch):

@@ -228,14 +228,14 @@ def table_with(tmp_path, monkeypatch):
         assert set(cells) <= set(columns)
         with path.open("a", encoding="utf-8", newline="") as stream:
             csv.DictWriter(stream, columns, restval="").writerow(cells)
-        shipped._made.cache_clear()
+        shipped.constant.cache_clear()
 
     monkeypatch.setattr(
         gpu_module, "shipped_rows", lambda path: csv.DictReader((tmp_path / path).read_text("utf-8").splitlines())
     )
     yield add
     monkeypatch.undo()
-    shipped._made.cache_clear()
+    shipped.constant.cache_clear()
 
 
 ROW = {

@@ -72,6 +72,11 @@ def test_no_two_models_share_a_spelling():
     assert {spelling: find_model(spelling) for spelling, _ in found} == dict(found)
     prefixes = [prefix for family in families for prefix in family.get("prefixes", ())]
     assert len(prefixes) == len(set(prefixes))
+    assert model_names() == [name for family in families for name in family["models"]]
+    for family in families:
+        for prefix in family.get("prefixes", ()):
+            shared = {key: value for key, value in family.items() if key not in ("models", "prefixes")}
+            assert family_table(f"{prefix}-1b") == shared
 
 
 def test_a_family_says_what_its_sizes_share():

@@ -55,6 +55,10 @@ def test_the_kernel_finds_the_same_bits(ranks, others, scale):
     spans, disjoint = spans_of(scaled[0]), union(spans_of(scaled[1]))
     for found, known in zip(kernel.covered(spans, disjoint), covered(spans, disjoint), strict=True):
         assert found.tobytes() == known.tobytes()
+    for some in (spans, spans_of([sorted(rank, key=lambda span: span[side]) for rank in scaled[0] for side in (0, 1)])):
+        for found, known in zip(kernel.union(some), union(some), strict=True):
+            assert (found.dtype, found.tobytes()) == (known.dtype, known.tobytes())
+    assert kernel.meet(union(spans), disjoint) == meet(union(spans), disjoint)
 
 
 @given(RANKS, RANKS, st.floats(0.1, 1e3))

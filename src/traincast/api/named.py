@@ -7,9 +7,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from traincast.calibration.kind import TELLERS
 from traincast.dialects import LIKES, draft_like
-from traincast.dialects.recognise import draft_of_file
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.formats.recognise import known_as
 from traincast.hardware.cluster import Cluster
@@ -23,7 +21,6 @@ from traincast.job.request import JobRequest
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
 from traincast.names import names_with
-from traincast.report.sides import job_of_log
 
 T = TypeVar("T")
 StrPath = str | PathLike[str]
@@ -137,6 +134,10 @@ def described(path: StrPath) -> Draft:
     >>> job.model, job.fields["gpus"], job.fields["tp"]
     ('llama3-70b', 512, 8)
     """
+    # A job of keywords alone loads none of what reads files of others.
+    from traincast.dialects.recognise import draft_of_file
+    from traincast.report.sides import job_of_log
+
     found = draft_of_file(Path(path))
     if found is not None:
         return found
@@ -149,6 +150,8 @@ def described(path: StrPath) -> Draft:
     except FormatError:
         if Path(path).suffix == ".toml" or not Path(path).is_file():
             raise
+        from traincast.calibration.kind import TELLERS
+
         file = known_as(Path(path), TELLERS)
         if file is not None:
             raise FormatError(

@@ -13,7 +13,6 @@ from traincast.cli.completion import known
 from traincast.cli.options import Name, RecomputeName, in_range, schedule_option, tokens, with_options
 from traincast.cli.sections import in_section
 from traincast.dialects import LIKES, likely_framework
-from traincast.dialects.recognise import draft_of_words
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.choices import choices_of
 from traincast.job.draft import Draft
@@ -168,6 +167,8 @@ def _said(cluster: str | None, values: Mapping[str, Any]) -> Draft:
 def _found(words: Sequence[str], like: str | None, *, strict: bool) -> Draft:
     """Return what a job file or pasted flags say."""
     if like is not None:
+        from traincast.dialects.recognise import draft_of_words
+
         return draft_of_words(like, list(words), strict=strict)
     if len(words) > 1 or any(word.startswith("-") for word in words):
         like = likely_framework(words)

@@ -2,34 +2,26 @@
 
 from collections.abc import Callable, Sequence
 
-from traincast.dialects.accelerate_settings import draft_of_accelerate
-from traincast.dialects.bridge_settings import draft_of_bridge, draft_of_nemo
-from traincast.dialects.bridge_writing import bridge_text
-from traincast.dialects.deepspeed_settings import draft_of_deepspeed
 from traincast.dialects.flags import flag_table
-from traincast.dialects.maxtext_settings import draft_of_maxtext
-from traincast.dialects.megatron_flags import draft_of_megatron
-from traincast.dialects.megatron_writing import megatron_text
-from traincast.dialects.torchtitan_flags import draft_of_torchtitan
-from traincast.dialects.torchtitan_writing import torchtitan_text
 from traincast.job.draft import Draft
 from traincast.job.job import Job
+from traincast.lazy import function_on_demand
 from traincast.registry import known_name
 
 LIKES: dict[str, Callable[..., Draft]] = {
-    "megatron": draft_of_megatron,
-    "torchtitan": draft_of_torchtitan,
-    "deepspeed": draft_of_deepspeed,
-    "maxtext": draft_of_maxtext,
-    "accelerate": draft_of_accelerate,
-    "bridge": draft_of_bridge,
-    "nemo": draft_of_nemo,
+    "megatron": function_on_demand("traincast.dialects.megatron_flags", "draft_of_megatron"),
+    "torchtitan": function_on_demand("traincast.dialects.torchtitan_flags", "draft_of_torchtitan"),
+    "deepspeed": function_on_demand("traincast.dialects.deepspeed_settings", "draft_of_deepspeed"),
+    "maxtext": function_on_demand("traincast.dialects.maxtext_settings", "draft_of_maxtext"),
+    "accelerate": function_on_demand("traincast.dialects.accelerate_settings", "draft_of_accelerate"),
+    "bridge": function_on_demand("traincast.dialects.bridge_settings", "draft_of_bridge"),
+    "nemo": function_on_demand("traincast.dialects.bridge_settings", "draft_of_nemo"),
 }
-"""Name to the reader of its command line and files."""
+"""Name to the reader of its command line and files; most commands need none."""
 WRITES: dict[str, Callable[[Job], str]] = {
-    "megatron": megatron_text,
-    "bridge": bridge_text,
-    "torchtitan": torchtitan_text,
+    "megatron": function_on_demand("traincast.dialects.megatron_writing", "megatron_text"),
+    "bridge": function_on_demand("traincast.dialects.bridge_writing", "bridge_text"),
+    "torchtitan": function_on_demand("traincast.dialects.torchtitan_writing", "torchtitan_text"),
 }
 """Name to the writer of a job in its words, which its reader reads; what it cannot be told is a comment."""
 

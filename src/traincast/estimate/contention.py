@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.diagnostics import Note
+from traincast.estimate.collectives.cost import KnownCosts
 from traincast.fabric.contention import Groups, Slowdown, link_use, network_factor, pair_slowdown, worst_and_use
 from traincast.fabric.graph import FabricGraph, build_fabric, through_fabric
 from traincast.fabric.placement import Placement, gpu_of
@@ -54,6 +55,8 @@ class NetworkAnswers:
         self._fabrics: dict[tuple[Cluster, int], FabricGraph] = {}
         self._worst: dict[tuple[object, ...], tuple[Slowdown, FloatArray]] = {}
         self._use: dict[tuple[object, ...], FloatArray] = {}
+        self.costs: KnownCosts = {}
+        """What communications take on a cluster as their groups see it."""
 
     def fabric(self, cluster: Cluster, gpus: int) -> FabricGraph:
         """Return the links of a cluster of so many GPUs."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from traincast.errors import ProgramError
 from traincast.estimate.clocks import power_limited
-from traincast.estimate.collectives.cost import CollectiveCost, estimate_collective
+from traincast.estimate.collectives.cost import CollectiveCost, KnownCosts, estimate_collective
 from traincast.estimate.factors import CostFactors, is_throttled
 from traincast.estimate.measured import cost_class, measured_class
 from traincast.estimate.operators.cost import OperatorTime, estimate_operators
@@ -271,6 +271,7 @@ class Uncosted(Struct, frozen=True, dict=True):
         contended: Mapping[Group, Cluster] | None = None,
         factor: Mapping[Group, float] | None = None,
         kinds: Container[Group] | None = None,
+        known: KnownCosts | None = None,
     ) -> ProgramCosts:
         """Put a time on every operation on a cluster.
 
@@ -287,8 +288,10 @@ class Uncosted(Struct, frozen=True, dict=True):
             What the times of a kind of group are multiplied with, but for rates that override the model; else 1.
         kinds : container of Group, optional
             Kinds of groups to estimate, by default all; times of others stay NaN where the input gives none.
+        known : dict, optional
+            Costs of communications that were estimated before, to which others are added.
         """
-        links = _Links(cluster, contended or {}, busbw_bytes_per_s or {}, factor or {})
+        links = _Links(cluster, contended or {}, busbw_bytes_per_s or {}, factor or {}, {} if known is None else known)
         duration_N, ops = self.known_s_N.copy(), self.program.ops
         communications, time_s_U = _estimated(self.distinct, links, kinds)
         duration_N[self.at] = time_s_U[self.which_at] * self._repeats_at
@@ -464,6 +467,7 @@ class _Links(Struct, frozen=True):
     contended: Mapping[Group, Cluster]
     busbw: Mapping[str, float]
     factor: Mapping[Group, float]
+    known: KnownCosts
 
     def cost(
         self, group: Group, operation: Operation, size_bytes: int, placement: Placement, loads: Loads | None = None
@@ -472,12 +476,15 @@ class _Links(Struct, frozen=True):
         cluster, name = self.contended.get(group, self.cluster), group.name.lower()
         rate = self.busbw.get(f"{name}.{operation.name.lower()}", self.busbw.get(name))
         if operation is Operation.SEND_RECV:
-            ends = Placement((2,) if placement.nodes == 1 else (1, 1))
-            cost = estimate_collective(operation, size_bytes, ends, cluster, rate)
-        else:
+            placement, loads = Placement((2,) if placement.nodes == 1 else (1, 1)), None
+        if loads is not None:
             # Tokens go to the busiest expert rank or come back from it: its load is what it receives or sends.
-            moved = None if loads is None else [load * size_bytes for load in loads]
+            moved = [load * size_bytes for load in loads]
             cost = estimate_collective(operation, size_bytes, placement, cluster, rate, loads=moved)
+        else:
+            key = operation, size_bytes, placement, cluster, rate
+            cost = self.known.get(key) or estimate_collective(*key)
+            self.known[key] = cost
         factor = self.factor.get(group, 1.0) if rate is None else 1.0
         return cost if factor == 1.0 else replace(cost, time_s=cost.time_s * factor)
 

@@ -5,7 +5,6 @@ Letters: F flows, Q their parts over queue pairs, H hops, L links, G groups.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from msgspec import Struct
 from traincast.errors import InfeasibleError, ProgramError
 from traincast.fabric.flows import bottleneck, rates
 from traincast.fabric.graph import FabricGraph, FloatArray, IntArray
+from traincast.fabric.load import BY_ROUNDING, Load, exchanged
 from traincast.fabric.patterns import Flows, flow_count, flows_of, flows_of_all
 from traincast.workload.ops import distinct
 
@@ -24,8 +24,6 @@ MOST_HOPS = 2**25
 """Links on the routes of all flows that are solved together, a flow over several queue pairs counted by its parts:
 what takes about ten seconds and two gigabytes on one core."""
 
-_BY_ROUNDING = 1e-9
-"""Smaller slowdowns are none."""
 _FEW = 8
 """Up to so many times as many possible numbers as there are, counting all of them is quicker than sorting."""
 
@@ -83,7 +81,12 @@ def worst_slowdown(pattern: str, groups: Groups, graph: FabricGraph, seed: int |
 def worst_and_use(
     pattern: str, groups: Groups, graph: FabricGraph, seed: int | None = None
 ) -> tuple[Slowdown, FloatArray]:
-    """Return what `worst_slowdown` and then `link_use` find, from the same routes."""
+    """Return what `worst_slowdown` and then `link_use` find, from the same routes, or without any where none matter."""
+    if pattern == "all-to-all" and isinstance(groups, np.ndarray):
+        _check_hops(len(groups) * flow_count(pattern, groups.shape[1]), graph, [pattern])
+        load = exchanged(groups, graph)
+        if load is not None and load.alike and not load.is_slowed:
+            return Slowdown(1.0, None), load.carried_L(1.0) / graph.capacity_L
     phases = list(_phases(pattern, groups, graph, seed))
     worst = _worst(phases, len(groups), graph)
     return worst, _use(phases, graph, worst.factor)
@@ -117,19 +120,12 @@ def pair_slowdown(one_L: FloatArray, other_L: FloatArray, graph: FabricGraph) ->
     return _slowdown(float(asked_L[link]), 1.0, link, graph)
 
 
-class _Phase(Struct, frozen=True, dict=True):
+class _Phase(Struct, frozen=True):
     """Flows that run together."""
 
     routes_QH: npt.NDArray[np.int32]
     group_F: IntArray
-    alone_G: FloatArray
-    """Seconds per byte of each group alone."""
-    graph: FabricGraph
-
-    @cached_property
-    def load_L(self) -> IntArray:
-        """Flows on each link, one over several queue pairs counted by its parts."""
-        return np.bincount(self.routes_QH[self.routes_QH >= 0], minlength=len(self.graph.capacity_L))
+    load: Load
 
 
 def _phases(pattern: str | Sequence[str], groups: Groups, graph: FabricGraph, seed: int | None) -> Iterator[_Phase]:
@@ -149,7 +145,9 @@ def _phases(pattern: str | Sequence[str], groups: Groups, graph: FabricGraph, se
         at = np.flatnonzero(flows.phase_F == phase)
         of_phase, group_at = Flows(*(each[at] for each in flows)), group_F[at]
         routes_QH = graph.routes(of_phase.source_F, of_phase.target_F, at, seed)
-        yield _Phase(routes_QH, group_at, _alone(of_phase, group_at, len(groups), graph), graph)
+        flows_L = np.bincount(routes_QH[routes_QH >= 0], minlength=len(graph.capacity_L))
+        load = Load(flows_L, _alone(of_phase, group_at, len(groups), graph), graph)
+        yield _Phase(routes_QH, group_at, load)
 
 
 def _times(phases: Iterable[_Phase], groups: int, graph: FabricGraph) -> tuple[FloatArray, FloatArray, IntArray]:
@@ -159,53 +157,44 @@ def _times(phases: Iterable[_Phase], groups: int, graph: FabricGraph) -> tuple[F
     for phase in phases:
         slow_G, held_G = _together(phase, graph)
         together_G += slow_G
-        alone_G += phase.alone_G
+        alone_G += phase.load.alone_G
         link_G = np.where(slow_G > worst_G, held_G, link_G)
         worst_G = np.maximum(worst_G, slow_G)
     return together_G, alone_G, link_G
 
 
 def _worst(phases: Sequence[_Phase], groups: int, graph: FabricGraph) -> Slowdown:
-    if len(phases) == 1 and _alike(phases[0]):
+    if len(phases) == 1 and phases[0].load.alike:
         return _tightest(phases[0], graph)
     together_G, alone_G, link_G = _times(phases, groups, graph)
-    slowed_G = together_G > alone_G * (1 + _BY_ROUNDING)
+    slowed_G = together_G > alone_G * (1 + BY_ROUNDING)
     factor_G = np.divide(together_G, alone_G, out=np.ones(groups), where=slowed_G)
     worst = int(factor_G.argmax())
     return _slowdown(float(together_G[worst]), float(alone_G[worst]), int(link_G[worst]), graph)
 
 
-def _alike(phase: _Phase) -> bool:
-    """Say whether all groups that send between nodes take as long alone."""
-    alone_G = phase.alone_G[phase.alone_G > 0]
-    return len(alone_G) > 0 and bool((alone_G == alone_G[0]).all())
-
-
 def _tightest(phase: _Phase, graph: FabricGraph) -> Slowdown:
-    """Return the worst slowdown of groups that take as long alone, without the rates of all flows.
-
-    The link with the least for each of its flows is the first that max-min filling fills: no flow is slower than its.
-    """
-    rate_L = np.divide(graph.capacity_L, phase.load_L, out=np.full(len(phase.load_L), np.inf), where=phase.load_L > 0)
-    least = float(rate_L.min())
-    together, alone = 1.0 / (least * graph.queue_pairs), float(phase.alone_G.max())
-    if together <= alone * (1 + _BY_ROUNDING):
+    """Return the worst slowdown of groups that take as long alone, without the rates of all flows."""
+    if not phase.load.is_slowed:
         return Slowdown(1.0, None)
-    held_QH = (phase.routes_QH >= 0) & (rate_L <= least * (1 + _BY_ROUNDING))[phase.routes_QH]
+    rate_L = phase.load.rate_L
+    held_QH = (phase.routes_QH >= 0) & (rate_L <= float(rate_L.min()) * (1 + BY_ROUNDING))[phase.routes_QH]
     first = int(held_QH.any(axis=1).argmax())
-    return _slowdown(together, alone, int(phase.routes_QH[first, held_QH[first].argmax()]), graph)
+    link = int(phase.routes_QH[first, held_QH[first].argmax()])
+    return _slowdown(phase.load.together, float(phase.load.alone_G.max()), link, graph)
 
 
 def _use(phases: Iterable[_Phase], graph: FabricGraph, factor: float) -> FloatArray:
     use_L = np.zeros(len(graph.capacity_L))
     for phase in phases:
-        if _alike(phase):
-            carried_L = phase.load_L / (phase.alone_G.max() * factor * graph.queue_pairs)
+        if phase.load.alike:
+            carried_L = phase.load.carried_L(factor)
         else:
-            routes_QH, pace_G = phase.routes_QH, phase.alone_G * factor
+            routes_QH, pace_G = phase.routes_QH, phase.load.alone_G * factor
             rate_Q = np.repeat(1.0 / pace_G[phase.group_F], graph.queue_pairs) / graph.queue_pairs
             real_QH = routes_QH >= 0
-            carried_L = np.bincount(routes_QH[real_QH], rate_Q[np.nonzero(real_QH)[0]], minlength=len(use_L))
+            sums_L = np.bincount(routes_QH[real_QH], rate_Q[np.nonzero(real_QH)[0]], minlength=len(use_L))
+            carried_L = sums_L.astype(np.float64, copy=False)
         use_L = np.maximum(use_L, carried_L / graph.capacity_L)
     return use_L
 
@@ -237,14 +226,14 @@ def _check_hops(flows: int, graph: FabricGraph, patterns: Sequence[str]) -> None
 
 
 def _slowdown(together: float, alone: float, link: int, graph: FabricGraph) -> Slowdown:
-    if together <= alone * (1 + _BY_ROUNDING):
+    if together <= alone * (1 + BY_ROUNDING):
         return Slowdown(1.0, None)
     return Slowdown(float(together / alone), graph.network.link_name(link))
 
 
 def _together(phase: _Phase, graph: FabricGraph) -> tuple[FloatArray, IntArray]:
     """Return the seconds per byte of each group's slowest flow, and the link that holds it back."""
-    routes, groups = phase.routes_QH, len(phase.alone_G)
+    routes, groups = phase.routes_QH, len(phase.load.alone_G)
     rate = rates(routes, graph.capacity_L)
     # A flow over several queue pairs has ended when the slowest of its equal parts has.
     pace = 1.0 / (rate * graph.queue_pairs)

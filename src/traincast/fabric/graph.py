@@ -45,6 +45,9 @@ class FabricGraph(Struct, frozen=True, kw_only=True):
     seed: int = 0
     hashed: bool = True
     """Whether routes depend on what tells flows apart."""
+    ends: Callable[[IntArray], IntArray] | None = None
+    """GPUs -> the links at each, [F, H], which what it sends to other nodes crosses, and what it receives from them;
+    None: flows cross others, too, or not all of them."""
     dimensions: tuple[Dimension, ...] = ()
     """Dimensions of a network that is their product; the weakest one sets the bisection."""
 

@@ -44,6 +44,11 @@ def settings_of(
     )
 
 
+def facts_asked(framework: Framework) -> frozenset[str]:
+    """Return the facts that decide which fields recipes of a framework set: nothing else makes a difference to them."""
+    return frozenset(name for habit in _usual_of(framework).habits for name in habit.asks)
+
+
 def as_tuned(request: JobRequest, decided: Decisions) -> JobRequest:
     """Return a job with the fields of its level of effort where it leaves them open, each group with a note.
 

@@ -40,6 +40,11 @@ class Habit(Struct, frozen=True, kw_only=True, dict=True):
         """Say whether all its conditions hold."""
         return broken(self._conditions, facts) is None
 
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The facts that these are about."""
+        return tuple(each.name for each in self._conditions)
+
     @cached_property
     def _conditions(self) -> tuple[Condition, ...]:
         return read_conditions(";".join(self.when), "habits.when")

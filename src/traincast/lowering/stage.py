@@ -114,7 +114,10 @@ class StageWork(Struct, frozen=True, dict=True):
         known = self.of_rank.weights
         if self.like not in known:
             held = (*self.held.kinds(self.job), *self.held.ends(self.job).items())
-            known[self.like] = sum((self.of_rank.parts.elements(blocks) * count for blocks, count in held), Elements())
+            parts = self.of_rank.parts
+            # Muon alone asks for shapes.
+            elements = parts.numbers if self.job.optimizer.muon is None else parts.elements
+            known[self.like] = sum((elements(blocks) * count for blocks, count in held), Elements())
         return known[self.like]
 
     def tensors(self) -> Number:

@@ -11,21 +11,23 @@ model::
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.files import read_toml
 from traincast.model.model import Model
 from traincast.model.table import merged, model_from_table, with_blocks
-from traincast.shipped import constant, shipped_names, shipped_toml
+from traincast.shipped import constant, shipped_names, shipped_text
 
 
 def model_names() -> list[str]:
     """Return the names of the built-in models, family by family."""
-    return list(constant(_tables))
+    return [name for family in constant(_families) for name in family["models"]]
 
 
 def find_model(name: str) -> str | None:
@@ -34,8 +36,7 @@ def find_model(name: str) -> str | None:
     Case, and ``-``, ``_``, ``/`` and spaces between the words do not matter, nor does the organisation that
     Hugging Face puts before a name.
     """
-    names = constant(_plain_names)
-    return names.get(_plain(name)) or names.get(_plain(name.rpartition("/")[2]))
+    return constant(_named, _plain(name)) or constant(_named, _plain(name.rpartition("/")[2]))
 
 
 def builtin_table(name: str) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def builtin_table(name: str) -> dict[str, Any]:
     found = find_model(name)
     if found is None:
         raise UnknownNameError("model", name, model_names())
-    return {"name": found, **constant(_tables)[found]}
+    return {"name": found, **constant(_values, found)}
 
 
 def family_table(name: str) -> dict[str, Any] | None:
@@ -120,8 +121,26 @@ def model_over_base(table: Mapping[str, Any], shown: str) -> Model:
 
 def _families() -> tuple[Mapping[str, Any], ...]:
     """Return the families of all files."""
-    tables = [shipped_toml(f"models/{name}.toml", dict[str, Any]) for name in shipped_names("models")]
-    return tuple(family for table in tables for family in table.values())
+    return tuple(constant(_family, text) for text in constant(_texts))
+
+
+def _families_with(spelling: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the families that may have a model of some spelling: to read all of them takes its time."""
+    for text, plain in constant(_texts).items():
+        if spelling in plain:
+            yield constant(_family, text)
+
+
+def _texts() -> Mapping[str, str]:
+    """Return the text of every family in its files, with its plain spelling."""
+    files = (shipped_text(f"models/{name}.toml") for name in shipped_names("models"))
+    texts = (text for file in files for text in re.split(r"^(?=\[[^.\]\n]+\]$)", file, flags=re.MULTILINE)[1:])
+    return MappingProxyType({text: _plain(text) for text in texts})
+
+
+def _family(text: str) -> Mapping[str, Any]:
+    (family,) = msgspec.toml.decode(text, type=dict[str, dict[str, Any]]).values()
+    return family
 
 
 def _without_names(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,27 +148,19 @@ def _without_names(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in ("models", "prefixes", "aliases")}
 
 
-def _tables() -> Mapping[str, Mapping[str, Any]]:
-    """Return the values of every built-in model over those of its family."""
-    return MappingProxyType(
-        {
-            name: with_blocks(merged(_without_names(family), _without_names(values)), name)
-            for family in constant(_families)
-            for name, values in family["models"].items()
-        }
-    )
+def _values(name: str) -> Mapping[str, Any]:
+    """Return the values of a built-in model over those of its family."""
+    family = next(each for each in _families_with(_plain(name)) if name in each["models"])
+    return with_blocks(merged(_without_names(family), _without_names(family["models"][name])), name)
 
 
-def _plain_names() -> Mapping[str, str]:
-    """Return the name of a built-in model by every spelling of it and of its aliases."""
-    return MappingProxyType(
-        {
-            _plain(spelling): name
-            for family in constant(_families)
-            for name, values in family["models"].items()
-            for spelling in (name, *values.get("aliases", ()))
-        }
-    )
+def _named(plain: str) -> str | None:
+    """Return the built-in model of which a name is one of its spellings, or of its aliases'."""
+    for family in _families_with(plain):
+        for name, values in family["models"].items():
+            if plain in map(_plain, (name, *values.get("aliases", ()))):
+                return str(name)
+    return None
 
 
 def _plain(name: str) -> str:

@@ -36,56 +36,46 @@ def larger(one: Number, other: Number) -> Number:
     """Return the larger of two, element by element."""
     if isinstance(one, _PLAIN) and isinstance(other, _PLAIN):
         return max(one, other)
-    if _arrays(one, other):
-        import numpy as np
-
-        return np.maximum(one, other)
-    return max(one, other)
+    return np.maximum(one, other) if (np := _numpy(one, other)) else max(one, other)
 
 
 def smaller(one: Number, other: Number) -> Number:
     """Return the smaller of two, element by element."""
     if isinstance(one, _PLAIN) and isinstance(other, _PLAIN):
         return min(one, other)
-    if _arrays(one, other):
-        import numpy as np
-
-        return np.minimum(one, other)
-    return min(one, other)
+    return np.minimum(one, other) if (np := _numpy(one, other)) else min(one, other)
 
 
 def anywhere(value: Number) -> bool:
     """Return whether a number, or any element of an array, is larger than 0."""
     if isinstance(value, _PLAIN):
         return bool(value > 0)
-    return bool((value > 0).any()) if _arrays(value) else bool(value > 0)
+    # Twice as fast as asking whether any is.
+    return np.count_nonzero(value > 0) > 0 if (np := _numpy(value)) else bool(value > 0)
 
 
 def choose(condition: Number, one: Number, other: Number) -> Number:
     """Return `one` where the condition holds, else `other`."""
-    if _arrays(condition):
-        import numpy as np
-
-        return np.where(condition, one, other)
-    return one if condition else other
+    if condition is True or condition is False:
+        return one if condition else other
+    return np.where(condition, one, other) if (np := _numpy(condition)) else one if condition else other
 
 
 def rounded(value: Number) -> Number:
     """Return the nearest whole numbers, halves to the even one."""
-    if _arrays(value):
-        import numpy as np
-
-        return np.rint(value).astype(np.int64)
-    return round(value)
+    return np.rint(value).astype(np.int64) if (np := _numpy(value)) else round(value)
 
 
-def _arrays(*values: Number) -> bool:
-    # Without numpy there are no arrays, and shells complete a job's options without it.
+def _numpy(*values: Number) -> Any:  # noqa: ANN401
+    """Return numpy where any of some values is an array, else nothing."""
+    # Without it there are no arrays, and shells complete a job's options without it.
     numpy = sys.modules.get("numpy")
-    for value in values:
-        if not isinstance(value, _PLAIN) and numpy is not None and isinstance(value, numpy.ndarray):
-            return True
-    return False
+    if numpy is not None:
+        array = numpy.ndarray
+        for value in values:
+            if isinstance(value, array):
+                return numpy
+    return None
 
 
 _PLAIN = (int, float)

@@ -1,8 +1,8 @@
 """A model as a list of blocks: embedding, the blocks of every layer, head, and MTP layers."""
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -14,6 +14,8 @@ from traincast.model.blocks.part import BLOCKS, Block, BlockKind, Elements, Part
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 from traincast.model.numbers import Number, added
+
+T = TypeVar("T")
 
 Blocks = tuple[Block, ...]
 """Blocks in the order of the forward pass; layers with equal blocks are alike."""
@@ -186,6 +188,7 @@ class RankParts(Struct, frozen=True, eq=False):
     _parts: dict[Block, tuple[Part, ...]] = field(default_factory=dict)
     _elements: dict[Blocks, Elements] = field(default_factory=dict)
     _tensors: dict[Blocks, Number] = field(default_factory=dict)
+    _known: dict[Hashable, Any] = field(default_factory=dict)
 
     def of_blocks(self, blocks: Blocks) -> list[Part]:
         """Return the parts of some blocks."""
@@ -204,6 +207,17 @@ class RankParts(Struct, frozen=True, eq=False):
                 self.of_blocks(blocks), trains_weights=self.share.trains_weights
             )
         return self._elements[blocks]
+
+    def numbers(self, blocks: Blocks) -> Elements:
+        """Return the parameters of some blocks without the shapes of their matrices."""
+        return self.once(("numbers", blocks), lambda: self.elements(blocks).without_shapes)
+
+    def once(self, key: Hashable, made: Callable[[], T]) -> T:
+        """Return something of these parts alone: made once for a key."""
+        if key not in self._known:
+            self._known[key] = made()
+        found: T = self._known[key]
+        return found
 
     def tensors(self, blocks: Blocks) -> Number:
         """Return in how many tensors the parameters of some blocks are: a weight of each GEMM, one of all vectors."""

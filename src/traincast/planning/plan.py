@@ -1,8 +1,9 @@
 """Plan a run: screen the space of layouts, simulate the best ones, and choose."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -106,13 +107,22 @@ class _Task(Struct, frozen=True):
 def _alongside(task: _Task, own: Crew, *, lists: bool) -> None:
     """Do a copy's share: what less effort reaches, while the first simulates the best, and what is around that."""
     screened, simulate = task.screen.run(crew=own, lists=lists), task.simulator()
-    own.each(_less(task, screened, simulate))
-    own.each(_around(task, own.of_first(), simulate))
+    efforts = own.each(_less(task, screened, simulate))
+    best: _Best = own.of_first()
+    own.each([*_carefully(task, efforts, best, simulate), *_changed(best, simulate)])
+    own.each(_better(task, best, simulate))
 
 
 def _less(task: _Task, screened: Screened, simulate: Simulator) -> list[Callable[[], Effort]]:
     """Return the pieces that say what other levels of effort reach."""
     return [partial(reached, task.screen, screened, each, simulate) for each in task.other_levels]
+
+
+def _carefully(
+    task: _Task, efforts: Sequence[Effort], best: "_Best", simulate: Simulator
+) -> list[Callable[[], Effort]]:
+    """Return the pieces that say what these reach where that is chosen as carefully as the layout to run."""
+    return [partial(as_carefully, task.screen, each, best.layout, best.step_s, simulate) for each in efforts]
 
 
 class _Best(Struct, frozen=True):
@@ -124,13 +134,14 @@ class _Best(Struct, frozen=True):
     """Jobs with something else changed, to be forecast for advice."""
 
 
-def _around(task: _Task, best: _Best, simulate: Simulator) -> list[Callable[[], Sensitivity | Outcome | None]]:
-    """Return the pieces that say what better hardware and changes of the layout to run would do."""
-    setting, study = simulate.setting, simulate.study
-    return [
-        *sensitivities(task.request, best.layout, setting, best.step_s, study),
-        *(partial(outcome_of, each, setting, study) for each in best.changed),
-    ]
+def _changed(best: _Best, simulate: Simulator) -> list[Callable[[], Outcome | None]]:
+    """Return the pieces that say what changes of the layout to run would do."""
+    return [partial(outcome_of, each, simulate.setting, simulate.study) for each in best.changed]
+
+
+def _better(task: _Task, best: _Best, simulate: Simulator) -> list[Callable[[], Sensitivity]]:
+    """Return the pieces that say what better hardware would do for the layout to run."""
+    return [*sensitivities(task.request, best.layout, simulate.setting, best.step_s, simulate.study)]
 
 
 def _made(task: _Task, had: Job | None, estimated: Estimated | None, own: Crew) -> Plan:
@@ -143,16 +154,17 @@ def _made(task: _Task, had: Job | None, estimated: Estimated | None, own: Crew) 
     best, best_few = choices[0], choices[: options.top]
     limits = (each.limits for each in best_few)  # which others cannot work out
     efforts = own.each(_less(task, screened, simulate), meanwhile=limits)
-    efforts = [as_carefully(screen, each, best.layout, best.step_s, simulate) for each in efforts]
     chosen = next(each for each in finalists if each.layout == best.layout)
     advising = advising_of(request, chosen, simulate.study) if options.advise else None
     to_run = own.of_first(_Best(best.layout, best.step_s, [] if advising is None else advising.jobs))
     if own.count > 1:
         _ = list(limits)
-    around = own.each(_around(task, to_run, simulate))
-    better = [each for each in around if isinstance(each, Sensitivity)]
-    outcomes = [each for each in around if not isinstance(each, Sensitivity)]
+    careful = _carefully(task, efforts, to_run, simulate)
+    found: list[Any] = own.each([*careful, *_changed(to_run, simulate)])
+    efforts, outcomes = found[: len(careful)], found[len(careful) :]
+    # Changes are tried one after another, while others look at what is independent of them.
     advice = () if advising is None else advising.advice(to_run.changed, outcomes)
+    better = own.each(_better(task, to_run, simulate))
     before = None if had is None else forecast_step(had, simulate.setting, allow_oom=True, study=simulate.study)
     mean, largest = disagreement(finalists)
     explained = tuple(explain(screen, each, best.to_run, simulate) for each in options.explain)

@@ -84,7 +84,7 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
 
     def choices(self, known: Mapping[str, Any]) -> tuple[Settings, ...]:
         """Return every combination of settings that is tried with some degrees; `known` are facts of these."""
-        held = self._held(known)
+        held = self.held(known)
         if held not in self._choices:
             tried = (each for taken in self._tried(known) for each in self._with_best(taken, known))
             self._choices[held] = tuple(dict.fromkeys(map(self._settings, tried)))
@@ -98,7 +98,7 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
     def _allowed(self) -> dict[tuple[Settings, Held], bool]:
         return {}
 
-    def _held(self, known: Mapping[str, Any]) -> Held:
+    def held(self, known: Mapping[str, Any]) -> Held:
         """Return which conditions hold of what is known of a layout: nothing else of it matters here."""
         return tuple(self._answers(name, known[name]) if name in known else None for name in self._conditions)
 
@@ -168,7 +168,7 @@ class Software(Struct, frozen=True, kw_only=True, dict=True):
 
         What the framework does by itself stands where it is refused if there is nothing else, for it has no effect.
         """
-        key = settings, self._held(known)
+        key = settings, self.held(known)
         if key not in self._allowed:
             self._allowed[key] = self._allows(settings, known)
         return self._allowed[key]

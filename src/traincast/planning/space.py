@@ -20,7 +20,7 @@ from traincast.job.condition_facts import job_facts, layout_facts, precision_fac
 from traincast.job.degrees import check_model
 from traincast.job.fields import fields, ways
 from traincast.job.frameworks import CP_KINDS, Framework
-from traincast.job.habits import settings_of
+from traincast.job.habits import facts_asked, settings_of
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
 from traincast.job.levels import BEST, USUAL
@@ -97,7 +97,7 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
     def usual(self, degrees: Degrees | None = None, precision: str | None = None) -> Mapping[str, Any]:
         """Return what the level of effort sets of software, for some degrees, unless it is tried."""
         known = self.__dict__.setdefault("_usual", {})
-        key = degrees, precision
+        key = degrees and self._decisive(degrees), precision
         if key not in known:
             said = {} if degrees is None else asdict(degrees)
             said = {name: value for name, value in {**said, "precision": precision}.items() if name in JOB_FIELDS}
@@ -109,6 +109,16 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
             }
         found: Mapping[str, Any] = known[key]
         return found
+
+    def _decisive(self, degrees: Degrees) -> tuple[int, ...]:
+        """Return what of some degrees makes a difference to what a level of effort sets."""
+        return tuple(getattr(degrees, name) for name in self._deciding)
+
+    @cached_property
+    def _deciding(self) -> tuple[str, ...]:
+        asked, every = facts_asked(self.framework), Degrees.__struct_fields__
+        derived = layout_facts(cp=1, dp=1, ep=1, etp=1, domain=1)
+        return every if asked & derived.keys() else tuple(name for name in every if name in asked)
 
     def among(self, name: str, usual: Iterable[Any]) -> tuple[Any, ...]:
         """Return the values of an axis: those that are fixed, else the usual ones within the limits."""
@@ -269,12 +279,14 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
 
     def recomputes(self, job: Job, variant: Variant) -> tuple[Recompute, ...]:
         """Return what the backward pass of jobs with this pipeline may recompute with a way of execution."""
-        settings, known = _settings_of(variant), self._known(job)
-        return tuple(
-            each
-            for each in self._every_recompute(job)
-            if self.software.allows(settings, {**known, **asdict(each), "recompute_modules": each.recomputed_modules})
-        )
+        settings, known, every = _settings_of(variant), self._known(job), self._every_recompute(job)
+        allowed = self.__dict__.setdefault("_known_allowed", {})
+        key = settings, self.software.held(known), every
+        if key not in allowed:
+            facts = ((each, {**asdict(each), "recompute_modules": each.recomputed_modules}) for each in every)
+            allowed[key] = tuple(each for each, own in facts if self.software.allows(settings, {**known, **own}))
+        found: tuple[Recompute, ...] = allowed[key]
+        return found
 
     def _known(self, job: Job) -> dict[str, Any]:
         """Return the facts of a pipeline that its layouts share."""
@@ -410,17 +422,24 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
     def variants(self, degrees: Degrees) -> tuple[Variant, ...]:
         """Return the ways of execution of some degrees."""
         kinds = self._context_kinds(degrees)
-        return tuple(
-            dict.fromkeys(
-                Variant(precision, kind, dispatch, share, on, software)
-                for share in self.among("offload_optimizer", self._offloaded_shares())
-                for precision in self.precisions()
-                for kind in kinds
-                for axes, software in self._settings(degrees, precision)
-                for dispatch in self.dispatchers(degrees.ep, axes.get("moe_dispatcher"))
-                for on in self._ways(degrees, axes)
+        choices = tuple((each, self._choices(degrees, each)) for each in self.precisions())
+        matters = tuple(each.matters(degrees) for each in _WAYS)
+        known = self.__dict__.setdefault("_known_variants", {})
+        key = kinds, choices, matters, degrees.ep > 1, self._decisive(degrees)
+        if key not in known:
+            known[key] = tuple(
+                dict.fromkeys(
+                    Variant(precision, kind, dispatch, share, on, software)
+                    for share in self.among("offload_optimizer", self._offloaded_shares())
+                    for precision, of_software in choices
+                    for kind in kinds
+                    for axes, software in self._settings(degrees, precision, of_software)
+                    for dispatch in self.dispatchers(degrees.ep, axes.get("moe_dispatcher"))
+                    for on in self._ways(degrees, axes)
+                )
             )
-        )
+        found: tuple[Variant, ...] = known[key]
+        return found
 
     def is_usual(self, variant: Variant) -> bool:
         """Say whether tokens get to their experts as recipes have it, where there are several ranks for them."""
@@ -447,18 +466,25 @@ class Space(Struct, frozen=True, kw_only=True, dict=True):
         best = replace(variant, ways=off, moe_dispatcher=dispatcher, software=software, ideal=True)
         return tuple(dict.fromkeys((best, replace(best, ways=variant.ways))))
 
-    def _settings(self, degrees: Degrees, precision: str) -> Iterator[tuple[dict[str, Any], Settings]]:
-        """Yield the settings of software that are tried with some degrees, axes of a layout apart from the others."""
+    def _choices(self, degrees: Degrees, precision: str) -> tuple[Settings, ...]:
+        """Return the choices of software that are tried with some degrees."""
         if self.held is not None:
-            yield {}, self.held
-            return
+            return ()
         domain = self.cluster.gpus_per_node
         of = asdict(degrees)
         known = of | layout_facts(cp=degrees.cp, dp=degrees.dp, ep=degrees.ep, etp=degrees.etp, domain=domain)
         known |= precision_facts(precision)
-        known |= self._zero(degrees.replicas)
+        return self.software.choices(known | self._zero(degrees.replicas))
+
+    def _settings(
+        self, degrees: Degrees, precision: str, choices: Iterable[Settings]
+    ) -> Iterator[tuple[dict[str, Any], Settings]]:
+        """Yield the settings of software with some choices, axes of a layout apart from the others."""
+        if self.held is not None:
+            yield {}, self.held
+            return
         usual = {name: value for name, value in self.usual(degrees, precision).items() if is_of_way(name)}
-        for each in self.software.choices(known):
+        for each in choices:
             yield routed(tuple(sorted({**usual, **dict(each)}.items())))
 
     def _ways(self, degrees: Degrees, axes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, bool], ...]]:

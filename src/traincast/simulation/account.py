@@ -1,6 +1,6 @@
 """The account of a step that ran: where its time went, told of every rank, part and exchange.
 
-What nobody may ask for is worked out when it is first read (`traincast.simulation.later`).
+What nobody may ask for is worked out when it is first read (`traincast.later`).
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
 from traincast.job.changes import PEERS, WorkEdit
 from traincast.job.parallel import Parallel
+from traincast.later import later
 from traincast.simulation.causes import causes as find_causes
 from traincast.simulation.edits import edited
-from traincast.simulation.later import later
 from traincast.simulation.result import BREAKDOWN_KEYS, MOST_EXPLAINED, Result
 from traincast.simulation.result_records import (
     ClusterFacts,

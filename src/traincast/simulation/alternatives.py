@@ -13,9 +13,9 @@ from traincast.estimate.memory.fits import REFUSED_ABOVE
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.job.switches import Need
+from traincast.later import later, readable
 from traincast.simulation.confidence import sensitivities
 from traincast.simulation.job_step import JobStep
-from traincast.simulation.later import later, readable
 from traincast.simulation.result import Result
 
 MOST_TRIALS = 15

@@ -26,6 +26,7 @@ from traincast.job.facts import facts_of
 from traincast.job.job import Job
 from traincast.job.optimizer import GRADIENT_TYPE, STATE_TYPES
 from traincast.job.pipeline_layout import PipelineLayout
+from traincast.later import later
 from traincast.model.counts import flops_per_token
 from traincast.progress import advanced
 from traincast.schedules.plan import SchedulePlan
@@ -34,7 +35,6 @@ from traincast.simulation.block_times import block_times
 from traincast.simulation.confidence import interval
 from traincast.simulation.doubts import doubts_of
 from traincast.simulation.job_step import JobStep, factors_of, placed, plan_in, run_job
-from traincast.simulation.later import later
 from traincast.simulation.result import Result
 from traincast.simulation.result_records import MemoryResult, Peak
 from traincast.simulation.step import Setting

@@ -103,17 +103,24 @@ def covered(spans: Spans, disjoint: Spans) -> tuple[FloatArray, FloatArray]:
     return pairs.per_span(spans), pairs.per_disjoint(disjoint)
 
 
-Covered = Callable[[Spans, Spans], tuple[FloatArray, FloatArray]]
-"""What does as `covered`."""
+class Finder(NamedTuple):
+    """What finds out what is overlapped: functions that do as these."""
+
+    covered: Callable[[Spans, Spans], tuple[FloatArray, FloatArray]] = covered
+    union: Callable[[Spans], Spans] = union
+    meet: Callable[[Spans, Spans], bool] = meet
 
 
-def covered_by(engine: str, graph: Graph) -> Covered:
-    """Return what finds coverage for steps of an engine: in numba where that runs a program, with equal results."""
+PLAIN = Finder()
+
+
+def finder_of(engine: str, graph: Graph) -> Finder:
+    """Return what finds overlaps for steps of an engine: in numba where that runs a program, with equal results."""
     if not compiled(engine, graph):
-        return covered
+        return PLAIN
     from traincast.simulation import overlap_kernel
 
-    return overlap_kernel.covered
+    return Finder(overlap_kernel.covered, overlap_kernel.union, overlap_kernel.meet)
 
 
 def _overlapped(spans: Spans, disjoint: Spans) -> tuple[IntArray, IntArray]:
@@ -198,14 +205,14 @@ class ComputeAndTransfers(Struct, frozen=True):
         return cls(Selection.from_program(program, compute_T), Selection.from_program(program, transfer_T))
 
     def shares(
-        self, start_s_N: FloatArray, end_s_N: FloatArray, covered: Covered = covered
+        self, start_s_N: FloatArray, end_s_N: FloatArray, find: Finder = PLAIN
     ) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yield computations, then transfers, with the share of its own time that the other kind of work runs too."""
         if not len(self.transfers.at_I):
             return
         compute, transfers = (each.spans(start_s_N, end_s_N) for each in (self.compute, self.transfers))
-        yield self.compute.at_I, shares(covered(union(transfers), compute)[1], compute)
-        yield self.transfers.at_I, shares(covered(transfers, compute)[0], transfers)
+        yield self.compute.at_I, shares(find.covered(find.union(transfers), compute)[1], compute)
+        yield self.transfers.at_I, shares(find.covered(transfers, compute)[0], transfers)
 
 
 class KindsOfTransfers(Struct, frozen=True):
@@ -232,20 +239,22 @@ class KindsOfTransfers(Struct, frozen=True):
         return cls(found, frozenset(kind for kind in found if np.any(launched_T & (ops.group_T == kind))))
 
     def shares(
-        self, start_s_N: FloatArray, end_s_N: FloatArray, covered: Covered = covered
+        self, start_s_N: FloatArray, end_s_N: FloatArray, find: Finder = PLAIN
     ) -> Iterator[tuple[Group, Group, FloatArray, float]]:
         """Yield a kind, another one, and of the first's time the share that is overlapped with the second's.
 
         Of each transfer, and of the rank on which it is largest. Only pairs that overlap at all.
         """
         spans = {kind: each.spans(start_s_N, end_s_N) for kind, each in self.of_kind.items()}
-        unions = {kind: union(each) for kind, each in spans.items()} if len(spans) > 1 and self.asynchronous else {}
+        unions = (
+            {kind: find.union(each) for kind, each in spans.items()} if len(spans) > 1 and self.asynchronous else {}
+        )
         pairs = [pair for pair in combinations(unions, 2) if not self.asynchronous.isdisjoint(pair)]
-        overlapping = {pair for pair in pairs if meet(unions[pair[0]], unions[pair[1]])}
+        overlapping = {pair for pair in pairs if find.meet(unions[pair[0]], unions[pair[1]])}
         for one, two in permutations(unions, 2):
             if (one, two) not in overlapping and (two, one) not in overlapping:
                 continue
-            overlap_s_I = covered(spans[one], unions[two])[0]
+            overlap_s_I = find.covered(spans[one], unions[two])[0]
             if overlap_s_I.any():
                 yield one, two, shares(overlap_s_I, spans[one]), most_of_a_rank(overlap_s_I, spans[one])
 

@@ -24,11 +24,11 @@ from traincast.job.record import RunRecord, record_from_table, record_to_table
 from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.job.training_run import RunTerms
+from traincast.later import later
 from traincast.lowering.plans import plan_of_job
 from traincast.model.load import load_model, model_names
 from traincast.names import known_names
 from traincast.progress import part
-from traincast.simulation.later import later
 from traincast.simulation.limits import what_limits
 from traincast.simulation.other_layouts import other_layouts
 from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result

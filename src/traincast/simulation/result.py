@@ -24,7 +24,7 @@ from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import InputFile
 from traincast.job.changes import EXPOSED
 from traincast.job.facts import JobFacts
-from traincast.simulation.later import readable
+from traincast.later import readable
 from traincast.simulation.result_records import (
     RESULT_DEGREES,
     BlockResult,

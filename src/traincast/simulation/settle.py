@@ -17,7 +17,7 @@ from traincast.engine import run
 from traincast.engine.graph import Graph
 from traincast.estimate.contention import SharedNetwork
 from traincast.hardware.cluster import Cluster
-from traincast.simulation.overlap import ComputeAndTransfers, Covered, KindsOfTransfers, covered_by
+from traincast.simulation.overlap import ComputeAndTransfers, Finder, KindsOfTransfers, finder_of
 from traincast.workload.ops import BoolArray, FloatArray
 from traincast.workload.program import Timeline
 from traincast.workload.words import Group
@@ -89,9 +89,9 @@ class Loop(Struct):
         shared: tuple[SharedLinks, ...] = ()
         times = run(graph, duration_N, engine)
         alone_step_s = step_s = float(times[2].max(initial=0.0))
-        rounds, residual, covered = 0, 0.0, covered_by(engine, graph)
+        rounds, residual, find = 0, 0.0, finder_of(engine, graph)
         while rounds < MAX_ROUNDS:
-            longer_N, shared = self._lengthened(times[1], times[2], covered)
+            longer_N, shared = self._lengthened(times[1], times[2], find)
             if rounds + 1 >= _DAMPED_FROM:
                 longer_N = 0.5 * (longer_N + duration_N)
             if np.array_equal(longer_N, duration_N):
@@ -118,35 +118,35 @@ class Loop(Struct):
         _, start_N, end_N = run(graph, duration_N, engine)
         if settled.rounds:
             longer_N, _ = replace(self, alone_s_N=np.where(gone_N, 0.0, self.alone_s_N))._lengthened(
-                start_N, end_N, covered_by(engine, graph)
+                start_N, end_N, finder_of(engine, graph)
             )
             _, _, end_N = run(graph, np.where(gone_N, 0.0, longer_N), engine)
         return float(end_N.max(initial=0.0))
 
     def _lengthened(
-        self, start_N: FloatArray, end_N: FloatArray, covered: Covered
+        self, start_N: FloatArray, end_N: FloatArray, find: Finder
     ) -> tuple[FloatArray, tuple[SharedLinks, ...]]:
         """Return the durations that some times ask for, and which kinds share links in them."""
         duration_N = self.alone_s_N.copy()
-        shared = self._share_links(duration_N, start_N, end_N, covered)
+        shared = self._share_links(duration_N, start_N, end_N, find)
         if self.compute is not None:
-            for at_I, share_I in self.compute.shares(start_N, end_N, covered):
+            for at_I, share_I in self.compute.shares(start_N, end_N, find):
                 overlapped = np.flatnonzero(share_I)
                 at = at_I[overlapped]
                 duration_N[at] *= 1.0 + self.slowdown_N(at) * share_I[overlapped]
         if self.exchanges is not None:
-            for at_I, share_I in islice(self.exchanges.shares(start_N, end_N, covered), 1):
+            for at_I, share_I in islice(self.exchanges.shares(start_N, end_N, find), 1):
                 duration_N[at_I] *= 1.0 + self.held_N(at_I) * share_I
         return duration_N, shared
 
     def _share_links(
-        self, duration_N: FloatArray, start_N: FloatArray, end_N: FloatArray, covered: Covered
+        self, duration_N: FloatArray, start_N: FloatArray, end_N: FloatArray, find: Finder
     ) -> tuple[SharedLinks, ...]:
         """Lengthen transfers by what other kinds take from their links while both run."""
         if self.kinds is None:
             return ()
         found = []
-        for kind, other, share_I, largest in self.kinds.shares(start_N, end_N, covered):
+        for kind, other, share_I, largest in self.kinds.shares(start_N, end_N, find):
             both = self.network.while_both_run(kind, other)
             if both.bottleneck is not None:
                 duration_N[self.kinds.of_kind[kind].at_I] += share_I * self._extra_s(kind, other, self.kinds)

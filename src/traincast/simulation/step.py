@@ -203,7 +203,7 @@ def time_layout(layout: ProgramLayout, seed: int | None = None) -> Step:
         for group in workload.in_network:
             seen[group] = replace(seen.get(group, alone), in_network_reduction=True)
         rates = setting.busbw_bytes_per_s
-        return work.costs(alone, rates, seen, workload.transfer_factor, kinds)
+        return work.costs(alone, rates, seen, workload.transfer_factor, kinds, layout.networks.costs)
 
     def contended_s(contended: Mapping[Group, Cluster]) -> FloatArray:
         if setting.edits:

@@ -230,13 +230,13 @@ class SequenceBuilder:
         ops, found = self.workload.ops, []
         before: list[int] = []
         launch: list[int] = []
-        for row in rows.tolist():
-            waits = ops.kind_T[row] == Kind.WAIT and ops.waits_for_T[row] == Stream.EP
-            launches = ops.stream_T[row] == Stream.EP and not ops.blocking_T[row]
-            if waits:
+        waits = (ops.kind_T[rows] == Kind.WAIT) & (ops.waits_for_T[rows] == Stream.EP)
+        launches = (ops.stream_T[rows] == Stream.EP) & ~ops.blocking_T[rows]
+        for row, waits_for, launched in zip(rows.tolist(), waits.tolist(), launches.tolist(), strict=True):
+            if waits_for:
                 found.append((self._own(before), self._own(launch), self._own([row])))
                 before, launch = [], []
-            elif launches or launch:
+            elif launched or launch:
                 launch.append(row)
             else:
                 before.append(row)

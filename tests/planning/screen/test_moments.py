@@ -20,10 +20,17 @@ SLOWED = OVERLAP_SLOWDOWN["communication"]
 
 
 class Links:
-    """One byte a second."""
+    """So many seconds for a byte; where groups sit is told by that, but for those of context parallel ranks."""
 
-    def seconds(self, _kind, _operation, size_bytes):
-        return np.asarray(size_bytes, dtype=np.float64)
+    def __init__(self, slowness=1.0):
+        self.slowness, self.asked = slowness, []
+
+    def told(self, kind):
+        return None if kind is Group.CP else self.slowness
+
+    def seconds(self, kind, _operation, size_bytes):
+        self.asked.append((kind, len(size_bytes)))
+        return np.asarray(size_bytes, dtype=np.float64) * self.slowness
 
 
 def emitter(shares=1, known=None, *, host=1.0, held=0.0, overlap_tp=False, **job):
@@ -172,3 +179,15 @@ def test_two_passes_in_turns_hide_what_the_other_exchanges():
     # Both exchanges are hidden, and make the computation no longer, as nothing of it is bound by memory.
     assert seconds(emit, emit.by_turns(forward, backward)) == pytest.approx(alone_s - 2 * 2)
     assert Wait(Stream.EP) in emit.by_turns(forward, backward)
+
+
+def test_exchanges_of_shares_whose_groups_sit_alike_are_timed_together():
+    slow, fast, slow_too = Links(2.0), Links(1.0), Links(2.0)
+    rates = ShareRates(None, (slow, fast, slow_too), np.array([0, 1, 2, 1, 0]), None, {})
+    sizes = np.array([3, 5, 7, 0, 11])
+    for _ in range(2):
+        found = rates.transfer_s(Exchange(Group.TP, Operation.ALL_GATHER, sizes))
+        assert found.tolist() == [6.0, 5.0, 14.0, 0.0, 22.0]
+    assert (slow.asked, fast.asked, slow_too.asked) == ([(Group.TP, 3)], [(Group.TP, 1)], [])
+    assert rates.transfer_s(Exchange(Group.CP, Operation.ALL_GATHER, sizes)).tolist() == [6.0, 10.0, 14.0, 0.0, 22.0]
+    assert slow.asked[1:] == [(Group.CP, 4)]

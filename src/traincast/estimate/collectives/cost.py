@@ -46,6 +46,9 @@ class CollectiveCost(Struct, frozen=True):
     """What NCCL's tables prefer for that algorithm; None where the cluster has no NCCL."""
 
 
+KnownCosts = dict[tuple[Operation, int, Placement, Cluster, float | None], CollectiveCost]
+"""Costs by what `estimate_collective` is asked for, of collectives that are balanced."""
+
 NOTHING = CollectiveCost(0.0, "none")
 """The cost of a communication that sends nothing."""
 

@@ -10,7 +10,7 @@ from traincast.mechanisms.all import lasting
 from traincast.mechanisms.gradients import one_of_each
 from traincast.mechanisms.layers import most
 from traincast.mechanisms.rank import RankParameters, RankState, Where
-from traincast.model.blocks.part import Elements, Matrix
+from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, larger, smaller
 from traincast.model.structure import Blocks, RankParts
 from traincast.schedules.plan import SchedulePlan
@@ -35,30 +35,43 @@ def rank_parameters(job: Job, held: Iterable[Held], parts: RankParts) -> RankPar
         for blocks, count in virtual_stage.kinds(job):
             layers[blocks] += count
         ends.update(virtual_stage.ends(job))
-    of_layers = {blocks: parts.elements(blocks) for blocks in layers}
-    single = [parts.elements(blocks) for blocks in ends]
+    # Muon alone asks for shapes.
+    elements = parts.numbers if job.optimizer.muon is None else parts.elements
+    of_layers = {blocks: elements(blocks) for blocks in layers}
+    single = [elements(blocks) for blocks in ends]
     of_ends = sum((each * count for each, count in zip(single, ends.values(), strict=True)), Elements())
     total = sum((of_layers[blocks] * count for blocks, count in layers.items()), of_ends)
+    largest = [_two_largest(parts, blocks) for blocks in of_layers]
     return RankParameters(
         total=total,
         ends=of_ends,
         largest_layer=most(each.total for each in of_layers.values()),
         largest_trained=most(each.trained for each in of_layers.values()),
-        largest_matrix=most(_two_largest(each.shapes)[0] for each in of_layers.values()),
-        largest_pair=most(sum(_two_largest(each.shapes)) for each in of_layers.values()),
+        largest_matrix=most(first for first, _ in largest),
+        largest_pair=most(first + second for first, second in largest),
         largest_end=most(each.total for each in single),
-        one_of_each=one_of_each(total.shapes) if job.framework.gradient_placeholders else 0,
+        one_of_each=_one_of_each(parts, frozenset((*layers, *ends))) if job.framework.gradient_placeholders else 0,
     )
 
 
-def _two_largest(matrices: Iterable[Matrix]) -> tuple[Number, Number]:
+def _two_largest(parts: RankParts, blocks: Blocks) -> tuple[Number, Number]:
     """Return the elements of the two largest tensors of a layer; experts' matrices are stacked in one."""
-    first: Number = 0
-    second: Number = 0
-    for each in matrices:
-        elements = each.rows * each.columns * (each.count if each.expert else 1)
-        first, second = larger(first, elements), larger(second, smaller(first, elements))
-    return first, second
+
+    def made() -> tuple[Number, Number]:
+        first: Number = 0
+        second: Number = 0
+        for each in parts.elements(blocks).shapes:
+            elements = each.rows * each.columns * (each.count if each.expert else 1)
+            first, second = larger(first, elements), larger(second, smaller(first, elements))
+        return first, second
+
+    return parts.once(("two largest", blocks), made)
+
+
+def _one_of_each(parts: RankParts, kinds: frozenset[Blocks]) -> Number:
+    """Return the elements of the matrices of some kinds of layers where those of one shape count once."""
+    shapes = (each for blocks in kinds for each in parts.elements(blocks).shapes)
+    return parts.once(("one of each", kinds), lambda: one_of_each(shapes))
 
 
 class States(NamedTuple):

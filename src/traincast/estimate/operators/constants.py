@@ -12,7 +12,7 @@ Shipped: `data/operators/constants.csv` and `data/operators/corrections.csv.gz`,
 import csv
 import io
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
@@ -25,6 +25,7 @@ from traincast.errors import FormatError, UnknownNameError
 from traincast.files import csv_rows, read_text
 from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.hardware.gpu import Gpu
+from traincast.later import later, readable
 from traincast.shipped import constant, shipped_packed_text, shipped_text
 from traincast.tables import from_row
 from traincast.workload.ops import FloatArray
@@ -110,6 +111,9 @@ class Correction(Struct, frozen=True, kw_only=True, eq=False):
         log_N = np.clip((self.log_factor_V[nodes_NC] * weights_NC).sum(axis=1), -LIMIT, LIMIT)
         factor_N: FloatArray = np.exp(log_N * _inside(octaves_ND, self.axes))
         return factor_N
+
+
+readable(Correction, "log_factor_V")
 
 
 def corners(octaves_ND: FloatArray, axes: tuple[_Axis, ...]) -> tuple[npt.NDArray[np.int64], FloatArray]:
@@ -269,6 +273,10 @@ def write_constants(rows: Iterable[FamilyConstants]) -> str:
     return stream.getvalue()
 
 
+def _values(percents: str) -> FloatArray:
+    return np.array(percents.split(), np.float64) * STEP
+
+
 def read_corrections(text: str) -> list[Correction]:
     """Return the corrections of a CSV.
 
@@ -281,7 +289,8 @@ def read_corrections(text: str) -> list[Correction]:
             family=row["family"],
             dtype=row["dtype"],
             axes=tuple((float(a), float(b), int(n)) for a, b, n in (axis.split(":") for axis in row["axes"].split())),
-            log_factor_V=np.array(row["percent"].split(), np.float64) * STEP,
+            # Of a hundred thousand values a job needs those of its GPU.
+            log_factor_V=later(partial(_values, row["percent"])),
             rows=int(row["rows"]),
         )
         for row in csv.DictReader(io.StringIO(text))

@@ -134,6 +134,13 @@ class Clos(Struct, frozen=True, kw_only=True, dict=True):
             ]
         )
 
+    def ends(self, gpu: IntArray) -> IntArray:
+        """Return the links of GPUs and their nodes that flows from and to other nodes cross on the way to a leaf."""
+        kinds = {"nic_up": gpu, "nic_down": gpu}
+        if self.limited:
+            kinds |= dict.fromkeys(("node_up", "node_down"), self._node_W[gpu])
+        return np.stack([self.starts[kind] + each for kind, each in kinds.items()], axis=1)
+
     def _over_the_top(
         self, climbs: npt.NDArray[np.bool_], first: IntArray, last: IntArray, spine: IntArray, entropy: UintArray
     ) -> list[tuple[npt.NDArray[np.bool_], IntArray]]:
@@ -277,6 +284,7 @@ def _clos_fabric(kind: _Kind, cluster: Cluster, spec: FabricSpec, world_size: in
         queue_pairs=spec.queue_pairs,
         seed=spec.seed,
         hashed=max(clos.planes, clos.spines, clos.cores) > 1,
+        ends=clos.ends if clos.leaves == clos.planes == 1 else None,
     )
 
 

@@ -93,8 +93,6 @@ class ArrayStage(StageWork, frozen=True, dict=True):
     @cached_property
     def _weights(self) -> Elements:
         found = super().weights()
-        if self.job.optimizer.muon is None:  # which alone asks for shapes
-            found = found.without_shapes
         return found if self.rows is None else found.changed(self._column)
 
     def tensors(self) -> Number:

@@ -10,12 +10,14 @@ Letters: K shares, R recomputations, Z ways to shard, O choices of overlaps.
 import math
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from traincast.planning.layout import Estimate, Layout
+from traincast.planning.screen.members import ShareKey
 from traincast.planning.screen.passes import Passes
 from traincast.planning.screen.peaks import Peaks, StageBytes
 from traincast.planning.screen.states import StateTimes
@@ -129,24 +131,29 @@ class LayoutBlock(BlockTables, dict=True):
 
     def layout(self, part: BlockPart, place: int) -> Layout:
         """Return the layout at a place of the flat array of steps of a part."""
-        overlap, k, z, r = (int(each) for each in np.unravel_index(place, part.shape))
+        overlap, k, z, r = (each.item() for each in np.unravel_index(place, part.shape))
         number = part.rows.shares.start + k
         member, overlaps = self.members.members[number], part.overlaps[overlap]
         if member.degrees.replicas == 1:
             overlaps = overlaps._replace(overlap_grad_reduce=False)
-        of_share, of_block = self.members.shares[member.share]._asdict(), self.filled.family.variant.fields()
-        of_layout = {**asdict(member.degrees), **asdict(self.recomputes[r]), **overlaps._asdict()}
-        found = {name: value for name, value in (of_share | of_block | of_layout).items() if name in _FIELDS}
+        share = self.members.shares[member.share]
+        found = {name: getattr(share, name) for name in _OF_SHARE}
+        found |= self._shared | asdict(member.degrees) | asdict(self.recomputes[r]) | overlaps._asdict()
         return Layout(
-            gpus=self.filled.space.request.gpus,
-            vpp=self.job.parallel.vpp,
             microbatches=int(self.microbatches_K[number]),
-            schedule=self.job.pipeline.schedule,
             zero=part.zero,
             shard=part.rows.ways_Z[z],
             reshard_after_forward=part.reshard_after_forward,
             **found,
         )
 
+    @cached_property
+    def _shared(self) -> dict[str, Any]:
+        """What all its layouts have in common."""
+        of_block = self.filled.family.variant.fields()
+        found = {name: value for name, value in of_block.items() if name in Layout.__struct_fields__}
+        gpus, job = self.filled.space.request.gpus, self.job
+        return {**found, "gpus": gpus, "vpp": job.parallel.vpp, "schedule": job.pipeline.schedule}
 
-_FIELDS = frozenset(Layout.__struct_fields__)
+
+_OF_SHARE = tuple(name for name in ShareKey._fields if name in Layout.__struct_fields__)

@@ -61,7 +61,7 @@ class PassCosts(Pass):
 
     def add(self, other: Self, count: float = 1.0) -> None:
         """Add another pass so many times."""
-        if other.runs and (np.any(count) if np.ndim(count) else count):
+        if other.runs and (count.any() if isinstance(count, np.ndarray) else count):
             self.runs = True
             self.compute_s_K = self.compute_s_K + other.compute_s_K * count
             self.slowed_s_K = self.slowed_s_K + other.slowed_s_K * count

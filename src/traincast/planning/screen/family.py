@@ -58,9 +58,15 @@ class LayoutFamily(Struct):
     shares: dict[ShareKey, int] = field(default_factory=dict)
     members: dict[tuple[int, int], list[Member]] = field(default_factory=dict)
     """By pipeline stages and tensor parallel degree."""
+    _taken: list[tuple[dict[ShareKey, int], dict[tuple[int, int], list[Member]]]] = field(default_factory=list)
+    """What others have that it has, too."""
 
     def take(self, other: "LayoutFamily") -> None:
         """Take over the layouts of another one, each once."""
+        has = other.shares, other.members
+        if has in self._taken:
+            return
+        self._taken.append(has)
         keys = list(other.shares)
         for place, members in other.members.items():
             kept = dict.fromkeys(self.members.get(place, ()))
@@ -91,6 +97,8 @@ class SpaceTables(Struct):
     """What pipelines have in flight."""
     networks: NetworkAnswers = field(default_factory=NetworkAnswers)
     """What is known of the links that groups share; simulations of layouts ask the same."""
+    alike: dict[Degrees, Parallel] = field(default_factory=dict)
+    """Degrees by which ranks share state alike."""
     places: Places | None = None
     """Where groups sit."""
     links: dict[tuple[object, ...], dict[Parallel, Links]] = field(default_factory=dict)
@@ -196,7 +204,10 @@ class FamilyTables:
 
     def alike(self, degrees: Degrees) -> Parallel:
         """Return degrees by which ranks share state alike: which of them split sequences does not count."""
-        return replace(parallel_of(degrees), cp=1, dp=degrees.replicas)
+        known = self.common.alike
+        if degrees not in known:
+            known[degrees] = replace(parallel_of(degrees), cp=1, dp=degrees.replicas)
+        return known[degrees]
 
     @cached_property
     def handover_s(self) -> float:

@@ -4,7 +4,8 @@ Letters: K shares, L levels of memory, N choices of overlaps of shares, X all el
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -80,7 +81,7 @@ class Frontier:
     ) -> tuple[list["Frontier"], list[Other]]:
         """Do the same with other pieces of work next to it, and return what these find, too."""
         pieces = [partial(self.better_of, each) for each in parts]
-        both: list[Any] = crew.each([*pieces, *others], self._tell)
+        both: list[Any] = crew.each([*pieces, *others], self._tell, sent=self._sent)
         found: list[Frontier] = both[: len(pieces)]
         for each in found:
             self.evaluated += each.evaluated
@@ -89,6 +90,15 @@ class Frontier:
             self._fresh += len(each._found)
         self._tidy()
         return found, both[len(pieces) :]
+
+    def _sent(self, found: dict[int, Any]) -> dict[int, Any]:
+        """Return what a process found without layouts that are worse than others of it: in the end none is kept."""
+        parts = {number: found[number] for number in sorted(found) if isinstance(found[number], Frontier)}
+        best = set(map(id, _best([one for each in parts.values() for one in each._found], self.keep)))
+        light = {number: copy(each) for number, each in parts.items()}
+        for each in light.values():
+            each._found = [one for one in each._found if id(one) in best]
+        return {**found, **light}
 
     def _tell(self, found: object) -> None:
         if self.told is not None and isinstance(found, Frontier):
@@ -166,9 +176,7 @@ class Frontier:
         if not self._fresh:
             return
         self._fresh = 0
-        steps = np.array([each.step_s for each in self._found])
-        peaks = np.array([each.peak_bytes for each in self._found])
-        self._found = [self._found[place] for place in front(steps, peaks, self.keep)]
+        self._found = _best(self._found, self.keep)
         last_s = self.last_s
         # What is slower than a layout of a lower level is not the fastest for its memory.
         least_s = np.inf
@@ -186,6 +194,12 @@ class Frontier:
         self._tidy()
         steps, peaks = (tuple(getattr(each, name) for each in self._found) for name in ("step_s", "peak_bytes"))
         return steps, peaks, tuple(each.layout for each in self._found)
+
+
+def _best(found: Sequence[_Kept], keep: int) -> list[_Kept]:
+    """Return the fastest so many, and those that none faster beats in memory, the fastest first."""
+    steps, peaks = (np.array([getattr(each, name) for each in found]) for name in ("step_s", "peak_bytes"))
+    return [found[place] for place in front(steps, peaks, keep)]
 
 
 def front(steps: FloatArray, peaks: FloatArray, keep: int) -> IntArray:

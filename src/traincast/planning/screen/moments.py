@@ -237,7 +237,7 @@ class MomentEmitter(Emitter):
 
     def _at(self, value: Number) -> Number:
         """Return something of the table's shares on the emitter's rows."""
-        if np.ndim(value) != 1:
+        if not isinstance(value, np.ndarray) or value.ndim != 1:
             return value
         return (value if self._rows is None else value[self._rows])[:, None]
 

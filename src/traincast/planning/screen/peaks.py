@@ -20,7 +20,7 @@ from traincast.planning.screen.flights import Moments
 from traincast.planning.screen.shape import StageKind
 from traincast.planning.screen.tables import BlockTables
 from traincast.planning.screen.ways import Rows, Ways
-from traincast.workload.ops import FloatArray
+from traincast.workload.ops import FloatArray, distinct
 
 _COLUMNS = 2**12
 """Layouts whose activations are summed together: so few that their arrays stay in a core's cache, and that a library
@@ -50,10 +50,7 @@ class StageBytes:
         def made() -> RankParameters:
             job = self.block.job
             held = (self.block.shape.chunks[each].stage.held for each in kind.held)
-            found = rank_parameters(job, held, self.block.filled.costs.parts)
-            if job.optimizer.muon is None:  # which alone asks for shapes
-                found = replace(found, total=found.total.without_shapes, ends=found.ends.without_shapes)
-            return found.changed(self._column)
+            return rank_parameters(job, held, self.block.filled.costs.parts).changed(self._column)
 
         return self.block.kept("parameters", kind.held, made)
 
@@ -176,7 +173,7 @@ def _in_flight(block: BlockTables, saved_CKR: FloatArray, passing_XKR: FloatArra
     found = [np.zeros(saved_CKR.shape[1:]) for _ in block.shape.stages]
     alike: dict[tuple[Moments, ...], list[int]] = {}
     counts_K = block.in_pipeline_K
-    for count in np.unique(counts_K).tolist():
+    for count in distinct(counts_K).tolist():
         kind_Q, kind_P = block.shape.kind_Q, block.shape.kind_P
         kinds = flights.moments(schedule, parallel.pp, parallel.vpp, count, kind_Q, kind_P, pairs)
         # The same moments stand for all numbers of microbatches from a few on.

@@ -3,8 +3,7 @@
 Letters: K shares, J sets of degrees.
 """
 
-from collections.abc import Callable, Hashable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from traincast.lowering.work import Exchange
 from traincast.planning.screen.costs import Operators
 from traincast.planning.screen.transfers import Links
 from traincast.workload.ops import FloatArray, IntArray
-from traincast.workload.words import CostClass, Phase, Stream
+from traincast.workload.words import CostClass, Group, Phase, Stream
 
 
 class Each(tuple[Hashable, ...]):
@@ -27,7 +26,7 @@ class Each(tuple[Hashable, ...]):
 def repeated(value: Any, kinds: int) -> Any:  # noqa: ANN401
     """Return something of shares [K] for as many of each of several kinds, [X]; what differs among none stays."""
     if isinstance(value, np.ndarray):
-        return np.tile(value, kinds)
+        return np.concatenate((value,) * kinds) if value.ndim == 1 else np.tile(value, kinds)
     if isinstance(value, Struct):
         found = {name: repeated(getattr(value, name), kinds) for name in value.__struct_fields__}
         changed = {name: each for name, each in found.items() if each is not getattr(value, name)}
@@ -50,17 +49,24 @@ class ShareRates(Struct, dict=True):
     held_share: float = 0.0
     """By how much what multiprocessors bind is slower while a dispatcher holds some of them."""
     _known: dict[tuple[object, ...], FloatArray] = {}
+    _alike: dict[Group, Collection[tuple[Links, IntArray]]] = {}
 
     def of_kinds(self, kinds: int) -> "ShareRates":
         """Return them on the shares of several kinds of virtual stages, one kind after the other."""
         said = {name: getattr(self, name) for name in ShareRates.__struct_fields__}
-        said |= {"which_K": repeated(self.which_K, kinds), "_known": {}}
+        said |= {"which_K": repeated(self.which_K, kinds), "_known": {}, "_alike": {}}
         return RatesOfKinds(**said, one=self, kinds=kinds)
 
-    @cached_property
-    def shares_J(self) -> list[IntArray]:
-        """The shares of each set."""
-        return [np.flatnonzero(self.which_K == place) for place in range(len(self.links_J))]
+    def alike(self, group: Group) -> Collection[tuple[Links, IntArray]]:
+        """Return shares whose groups of a kind sit alike, with the communications of one of them."""
+        if group not in self._alike:
+            of_span: dict[Hashable, list[int]] = {}
+            for place, links in enumerate(self.links_J):
+                of_span.setdefault(links.told(group), []).append(place)
+            self._alike[group] = [
+                (self.links_J[sets[0]], np.flatnonzero(np.isin(self.which_K, sets))) for sets in of_span.values()
+            ]
+        return self._alike[group]
 
     def transfer_s(self, each: Exchange) -> FloatArray:
         """Return the seconds of an exchange, [K]."""
@@ -68,8 +74,8 @@ class ShareRates(Struct, dict=True):
         key = (each.group, each.operation, sizes.tobytes())
         if key not in self._known:
             size_K, time_s_K = np.broadcast_to(sizes, len(self.which_K)), np.zeros(len(self.which_K))
-            for of_set, links in zip(self.shares_J, self.links_J, strict=True):
-                at = of_set[size_K[of_set] > 0]
+            for links, shares in self.alike(each.group):
+                at = shares[size_K[shares] > 0]
                 if len(at):
                     time_s_K[at] = links.seconds(each.group, each.operation, size_K[at])
             self._known[key] = time_s_K

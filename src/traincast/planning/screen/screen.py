@@ -12,7 +12,7 @@ Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stage
 import dataclasses
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain, product
 
 from msgspec import Struct
@@ -185,16 +185,25 @@ class Screen:
             parallel = parallel_of(degrees)
             cluster = self._placed(parallel)
             overlaps = _overlaps_tp(space, degrees, parallel, cluster.ranks_per_node)
-            shares = list(product(space.sequence_parallel(degrees.tp, degrees.cp), micro_batches, overlaps))
-            for variant in space.variants(degrees) if shares else ():
+            axes = list(product(space.sequence_parallel(degrees.tp, degrees.cp), micro_batches, overlaps))
+            shares = cache(partial(self._shares, degrees, axes))
+            for variant in space.variants(degrees) if axes else ():
                 family = found.setdefault((variant, cluster.ranks_per_node), LayoutFamily(variant, cluster))
                 members = family.members.setdefault((degrees.pp, degrees.tp), [])
-                for split, micro_batch, overlap in shares:
-                    work = self._packed_work(degrees, micro_batch, splits_heads=variant.cp_kind == "all_to_all")
-                    share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch, work, overlap)
-                    number = family.shares.setdefault(share, len(family.shares))
-                    members.append(Member(number, degrees))
+                for share in shares(splits_heads=variant.cp_kind == "all_to_all"):
+                    members.append(Member(family.shares.setdefault(share, len(family.shares)), degrees))
         return list(found.values())
+
+    def _shares(
+        self, degrees: Degrees, axes: Iterable[tuple[bool, int, bool]], *, splits_heads: bool
+    ) -> list[ShareKey]:
+        """Return the shares of the work with some degrees: with each split of norms, micro batch and overlap."""
+        found = []
+        for split, micro_batch, overlap in axes:
+            work = self._packed_work(degrees, micro_batch, splits_heads=splits_heads)
+            share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch, work, overlap)
+            found.append(share)
+        return found
 
     def _packed_work(self, degrees: Degrees, micro_batch: int, *, splits_heads: bool) -> float:
         """Return the attention of packs of several lengths that a layout waits for (`Sequences.packed_work`)."""

@@ -73,7 +73,7 @@ class StateTimes:
         columns["shard"] = _column([each.parallel.sharing for each in jobs])
         parallel = ManyDegrees(pp=job.parallel.pp, **columns)
         links = tuple(filled.links(each.parallel) for each in jobs)
-        rates = replace(filled.rates, links_J=links, which_K=np.arange(len(links)), _known={})
+        rates = replace(filled.rates, links_J=links, which_K=np.arange(len(links)), _known={}, _alike={})
         share = on_rows(filled.costs.share, self._rows_U(ways))
         return MomentEmitter(replace(job.with_values(zero=ways.zero), parallel=parallel), share, rates, False)
 

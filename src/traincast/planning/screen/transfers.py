@@ -4,7 +4,7 @@ Letters: K sizes, G groups of a kind, N nodes of a group.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -70,21 +70,23 @@ class Places(Struct):
         return GroupSites(_placements(tables[kind], cluster.ranks_per_node), seen)
 
 
+_SPANS: Mapping[Group, Callable[[Parallel], tuple[int, ...]]] = {
+    Group.TP: lambda of: (of.tp,),
+    Group.CP: lambda of: (of.tp, of.cp),
+    Group.DP: lambda of: (of.tp, of.replicas),
+    Group.ETP: lambda of: (of.expert_tp,),
+    Group.EP: lambda of: (of.expert_tp, of.ep),
+    Group.EDP: lambda of: (of.expert_tp * of.ep, of.edp),
+    Group.SHARD: lambda of: (of.tp, of.replicas, of.sharing),
+    Group.REPLICA: lambda of: (of.tp, of.replicas, of.sharing),
+    Group.WORLD: lambda _: (),
+}
+"""The degrees that decide which ranks the groups of a kind have, in a world of one size."""
+
+
 def _span(kind: Group, parallel: Parallel) -> tuple[int, ...]:
-    """Return the degrees that decide which ranks the groups of a kind have, in a world of one size."""
-    tp, replicas = parallel.tp, parallel.replicas
-    spans: Mapping[Group, tuple[int, ...]] = {
-        Group.TP: (tp,),
-        Group.CP: (tp, parallel.cp),
-        Group.DP: (tp, replicas),
-        Group.ETP: (parallel.expert_tp,),
-        Group.EP: (parallel.expert_tp, parallel.ep),
-        Group.EDP: (parallel.expert_tp * parallel.ep, parallel.edp),
-        Group.SHARD: (tp, replicas, parallel.sharing),
-        Group.REPLICA: (tp, replicas, parallel.sharing),
-        Group.WORLD: (),
-    }
-    return spans.get(kind, (parallel.ranks_per_stage, parallel.pp, tp))
+    """Return these degrees of a layout; of other kinds all that may."""
+    return _SPANS[kind](parallel) if kind in _SPANS else (parallel.ranks_per_stage, parallel.pp, parallel.tp)
 
 
 def _placements(table: GroupTable, ranks_per_node: int) -> tuple[Placement, ...]:
@@ -96,10 +98,11 @@ def _placements(table: GroupTable, ranks_per_node: int) -> tuple[Placement, ...]
     sorted_GK = np.sort(node_GK, axis=1)
     starts_GK = np.ones(sorted_GK.shape, dtype=np.bool_)
     starts_GK[:, 1:] = sorted_GK[:, 1:] != sorted_GK[:, :-1]
-    counts_GN = np.zeros(sorted_GK.shape, dtype=np.int64)
-    np.add.at(counts_GN, (np.arange(len(node_GK))[:, None], np.cumsum(starts_GK, axis=1) - 1), 1)
-    distinct = np.unique(-np.sort(-counts_GN, axis=1), axis=0)
-    return tuple(Placement(tuple(int(count) for count in row if count)) for row in distinct)
+    groups, size = sorted_GK.shape
+    run_GK = np.cumsum(starts_GK, axis=1) - 1 + np.arange(groups)[:, None] * size
+    counts_GN = -np.sort(-np.bincount(run_GK.ravel(), minlength=groups * size).reshape(groups, size), axis=1)
+    distinct = dict.fromkeys(map(tuple, counts_GN[: 1 if (counts_GN == counts_GN[:1]).all() else None].tolist()))
+    return tuple(Placement(tuple(count for count in row if count)) for row in distinct)
 
 
 class Links(Struct):
@@ -122,6 +125,10 @@ class Links(Struct):
             exchanges = kind in self.exchanging
             self._sites[kind] = self.places.site(kind, self.parallel, self.cluster, exchanges=exchanges)
         return np.array(self._sites[kind].seconds(operation, sizes)) * self.factor.get(kind, 1.0)
+
+    def told(self, kind: Group) -> Hashable:
+        """Return what tells where the groups of a kind sit from where they do in other layouts of a family."""
+        return *_span(kind, self.parallel), self.parallel.world_size
 
     def together_s(self, several: Iterable[Iterable[Exchange]]) -> list[float]:
         """Return the seconds of some exchanges, one after another, of each of several such."""

@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import traincast
+from traincast.later import later, readable
 from traincast.report.json import to_json
-from traincast.simulation.later import later, readable
 from traincast.simulation.result import Result
 
 JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "tp": 2, "pp": 2, "global_batch": 16, "seq_length": "4k"}
