@@ -5,9 +5,17 @@ import pytest
 from msgspec.structs import replace
 
 from fit_runs import fit_factors
-from traincast.calibration.run_factors import factors_of, forecast_run, forecast_runs, representatives, sample_of
+from traincast.calibration.run_factors import (
+    Sample,
+    factors_of,
+    forecast_run,
+    forecast_runs,
+    representatives,
+    sample_of,
+    solve,
+)
 from traincast.calibration.runs import GROUPINGS, MeasuredRun, RunGroups
-from traincast.estimate.factors import Factor, FactorTable
+from traincast.estimate.factors import Factor, FactorTable, prior_deviation
 from traincast.hardware.clusters import load_cluster
 from traincast.job.request import JobRequest
 from traincast.model.load import load_model
@@ -97,6 +105,34 @@ def test_a_framework_that_is_left_out_falls_back_to_its_prior(measured):
     assert seen.rows == 1
     assert (out.factor, out.rows) == (pytest.approx(1.0, abs=1e-9), 0)
     assert seen.deviation < out.deviation
+
+
+def shared(source_I: list[str], residual_I: list[float]) -> Sample:
+    """Return runs of one class of work that move with its factor alike, and those of "a" with another, too."""
+    keys = (("all", "*", "gemm bf16"), ("all", "*", "memory"))
+    slope_IK = np.array([[0.8, 0.5 if source == "a" else 0.0] for source in source_I])
+    ones_I = np.ones(len(source_I))
+    return Sample(keys, slope_IK, np.array(residual_I), ones_I, np.zeros(2), np.array(source_I))
+
+
+def test_what_one_source_adds_to_all_of_its_runs_moves_factors_less():
+    """Nine runs that take 20 % longer are one machine's, or three times three machines'."""
+    late = [0.18] * 9
+    rest = [f"d{each}" for each in range(9)]
+    one = shared(["a"] * 9 + rest, late + [0.0] * 9).solved().log_factor_K
+    three = shared([f"{each}" for each in "abc" * 3] + rest, late + [0.0] * 9)
+    slope_IK = three.slope_IK.copy()
+    slope_IK[:9, 1] = 0.5
+    several = three._replace(slope_IK=slope_IK).solved().log_factor_K
+    assert 0 < one[1] < several[1]
+
+
+def test_a_source_alone_has_nothing_of_its_own():
+    """Nobody could tell it from the factors."""
+    alone = shared(["a"] * 6, [0.1] * 6)
+    prior_K = np.array([prior_deviation(key) for key in alone.keys])
+    plain = solve(alone.slope_IK, alone.residual_I, alone.weight_I, prior_K, alone.current_K, np.zeros(2))
+    assert alone.solved().log_factor_K.tolist() == plain.log_factor_K.tolist()
 
 
 def test_forecasts_do_not_hang_on_how_many_there_are(measured):

@@ -204,3 +204,8 @@ def test_a_loop_of_a_long_gemm_is_held_back_where_the_limit_is_near(name, most):
     assert at_full_clock(gpu, times_s * found) == pytest.approx(times_s, rel=1e-6)
     assert held_back(gpu, 1e-3) == (most > 1)
     assert not held_back(gpu, 5e-4)
+
+
+def test_boards_that_let_a_gpu_draw_more_slow_its_gemms_less():
+    """The same chip at 1,000 W in a DGX, at 1,100 W on an HGX board."""
+    assert 1.0 < gemm_slowdown(load_gpu("HGX-B300")) < gemm_slowdown(load_gpu("B300"))

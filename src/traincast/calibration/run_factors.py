@@ -178,7 +178,7 @@ class Sample(NamedTuple):
         )
 
     def solved(self, more: "Unknowns | None" = None) -> "Solution":
-        """Return the factors it asks for, and more unknowns after them, whatever each source adds to all of its runs."""
+        """Return the factors it asks for, and more unknowns after them, whatever a source adds to all of its runs."""
         own = Unknowns(
             self.slope_IK,
             np.array(list(map(prior_deviation, self.keys))),
