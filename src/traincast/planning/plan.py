@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct
@@ -153,14 +154,16 @@ def _made(task: _Task, had: Job | None, estimated: Estimated | None, own: Crew) 
     finalists, choices, switches = _decided(task, screened, simulate)
     best, best_few = choices[0], choices[: options.top]
     limits = (each.limits for each in best_few)  # which others cannot work out
-    efforts = own.each(_less(task, screened, simulate), meanwhile=limits)
     chosen = next(each for each in finalists if each.layout == best.layout)
     advising = advising_of(request, chosen, simulate.study) if options.advise else None
-    to_run = own.of_first(_Best(best.layout, best.step_s, [] if advising is None else advising.jobs))
+    to_run = _Best(best.layout, best.step_s, [] if advising is None else advising.jobs)
+    changed = list(map(cache, _changed(to_run, simulate)))  # what it has begun with is not done again
+    efforts = own.each(_less(task, screened, simulate), meanwhile=chain(limits, (each() for each in changed)))
+    to_run = own.of_first(to_run)
     if own.count > 1:
         _ = list(limits)
     careful = _carefully(task, efforts, to_run, simulate)
-    found: list[Any] = own.each([*careful, *_changed(to_run, simulate)])
+    found: list[Any] = own.each([*careful, *changed])
     efforts, outcomes = found[: len(careful)], found[len(careful) :]
     # Changes are tried one after another, while others look at what is independent of them.
     advice = () if advising is None else advising.advice(to_run.changed, outcomes)
