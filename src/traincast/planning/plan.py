@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from traincast.crew import Crew, LostError, crew
 from traincast.diagnostics import Note
+from traincast.engine import load as load_engine
 from traincast.errors import InfeasibleError
 from traincast.estimate.memory import chance_of_oom, usable_bytes
 from traincast.estimate.memory.fits import WARNED_ABOVE
@@ -67,8 +68,11 @@ def plan(
         If the request cannot be run at all.
     """
     task = _Task.asked(request, setting, options or PlanOptions())
+    # Once, before there are copies.
     with suppress(InfeasibleError):  # said where the space is worked out
-        _ = task.screen.families  # once, before there are copies
+        _ = task.screen.families
+    if workers > 1:
+        load_engine(task.simulator().setting.engine)
     try:
         with crew(workers, partial(_alongside, task, lists=estimated is not None)) as own:
             return _made(task, had, estimated, own)
