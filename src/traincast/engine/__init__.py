@@ -6,6 +6,7 @@ that it keeps, and `traincast.engine.kernel` in numba. Here one of them is chose
 
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
@@ -75,6 +76,12 @@ def compiled(name: str, graph: Graph) -> bool:
         least = KERNEL_FROM_CHAINS // steps[name]
         pays = len(graph) >= least and (len(graph) >= _COUNTED_TO * least or chains_of(graph) >= least)
     return name == "kernel" or (pays and has_numba())
+
+
+def load(name: str) -> None:
+    """Load the kernel where an engine is it whatever the program: copies of a process then have it, too."""
+    if name in ("fast", "kernel") and has_numba():
+        import_module("traincast.engine.kernel")
 
 
 @cache

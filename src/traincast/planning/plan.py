@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from traincast.crew import Crew, LostError, crew
 from traincast.diagnostics import Note
+from traincast.engine import load as load_engine
 from traincast.errors import InfeasibleError
 from traincast.estimate.memory import chance_of_oom, usable_bytes
 from traincast.estimate.memory.fits import WARNED_ABOVE
@@ -66,8 +68,11 @@ def plan(
         If the request cannot be run at all.
     """
     task = _Task.asked(request, setting, options or PlanOptions())
+    # Once, before there are copies.
     with suppress(InfeasibleError):  # said where the space is worked out
-        _ = task.screen.families  # once, before there are copies
+        _ = task.screen.families
+    if workers > 1:
+        load_engine(task.simulator().setting.engine)
     try:
         with crew(workers, partial(_alongside, task, lists=estimated is not None)) as own:
             return _made(task, had, estimated, own)
@@ -153,14 +158,16 @@ def _made(task: _Task, had: Job | None, estimated: Estimated | None, own: Crew) 
     finalists, choices, switches = _decided(task, screened, simulate)
     best, best_few = choices[0], choices[: options.top]
     limits = (each.limits for each in best_few)  # which others cannot work out
-    efforts = own.each(_less(task, screened, simulate), meanwhile=limits)
     chosen = next(each for each in finalists if each.layout == best.layout)
     advising = advising_of(request, chosen, simulate.study) if options.advise else None
-    to_run = own.of_first(_Best(best.layout, best.step_s, [] if advising is None else advising.jobs))
+    to_run = _Best(best.layout, best.step_s, [] if advising is None else advising.jobs)
+    changed = list(map(cache, _changed(to_run, simulate)))  # what it has begun with is not done again
+    efforts = own.each(_less(task, screened, simulate), meanwhile=chain(limits, (each() for each in changed)))
+    to_run = own.of_first(to_run)
     if own.count > 1:
         _ = list(limits)
     careful = _carefully(task, efforts, to_run, simulate)
-    found: list[Any] = own.each([*careful, *_changed(to_run, simulate)])
+    found: list[Any] = own.each([*careful, *changed])
     efforts, outcomes = found[: len(careful)], found[len(careful) :]
     # Changes are tried one after another, while others look at what is independent of them.
     advice = () if advising is None else advising.advice(to_run.changed, outcomes)

@@ -11,7 +11,7 @@ Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stage
 
 import dataclasses
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from functools import cache, cached_property, partial
 from itertools import chain, product
 
@@ -105,11 +105,13 @@ class Screen:
         for key, step_s in least_s.items():
             degrees, _, schedule, vpp = key
             pipelines.setdefault((degrees.pp, schedule, vpp), {})[key] = step_s
-        for wanted in sorted(pipelines.values(), key=lambda each: min(each.values())):
+        ordered = sorted(pipelines.values(), key=lambda each: min(each.values()))
+        # What several of them hold is worked out together if it is known of all.
+        blocks = [[block for family in families for block in _some(family, wanted)] for wanted in ordered]
+        for wanted, of_pipeline in zip(ordered, blocks, strict=True):
             if min(wanted.values()) > longest * (1 + SLACK) * frontier.last_s:
                 break
-            stages = next(iter(wanted))[0].pp
-            for block in (block for family in families for block in family.blocks(stages, wanted)):
+            for block in of_pipeline:
                 frontier.add(block)
         return self._best(frontier, begin)
 
@@ -227,6 +229,11 @@ class Screen:
         if self.setting.gpus_used_per_node is not None:
             asked = self.setting.gpus_used_per_node
         return place_job(self.setting.cluster, parallel, asked)[0]
+
+
+def _some(family: FamilyBlocks, wanted: Collection[Key]) -> Iterator[LayoutBlock]:
+    """Return the blocks of a family with some layouts of one pipeline."""
+    return family.blocks(next(iter(wanted))[0].pp, wanted)
 
 
 def _overlaps_tp(space: Space, degrees: Degrees, parallel: Parallel, ranks_per_node: int) -> tuple[bool, ...]:
