@@ -27,7 +27,10 @@ def _constant(make: Callable[P, T], *of: P.args, **named: P.kwargs) -> T:
     return make(*of, **named)
 
 
-constant = _constant if TYPE_CHECKING else cache(_constant)
+if TYPE_CHECKING:
+    constant = _constant
+else:
+    constant = cache(_constant)
 
 
 def shipped_text(path: str, folder: Path = SHIPPED) -> str:
