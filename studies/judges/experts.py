@@ -29,8 +29,6 @@ from traincast.simulation.step import Setting
 
 NEWEST = ("megatron-bridge-perf-summary", "2026", "pretrain")
 """Source, year and task of the groups that are judged: those of the newest table of one vendor."""
-EVERY = 3
-"""One group in so many is judged, in the order of their names: a plan takes seconds. `studies/experts.py` has all."""
 EFFORTS = ("out-of-the-box", "usual", "best")
 """Levels of effort of a plan."""
 LEVEL = "best"
@@ -120,7 +118,7 @@ class Reached(NamedTuple):
 
 def boards() -> list[Board]:
     """Return the boards of plans: against forecasts of recipes, and against the fastest runs."""
-    judged = groups_of(tuned_runs(), NEWEST)[::EVERY]
+    judged = groups_of(tuned_runs(), NEWEST)
     steps = [reached(group, LEVEL).step_s for group in judged]
     return boards_of(LEVEL, steps, [recipe_of(group) for group in judged], judged)
 
