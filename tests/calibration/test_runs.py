@@ -26,6 +26,7 @@ from traincast.calibration.runs import (
 from traincast.calibration.tables import MeasurementTable, Row, Skipped, read_table
 from traincast.errors import ConfigError, FormatError
 from traincast.job.frameworks import framework_names, framework_of_year, load_framework
+from traincast.job.recipes import find_recipe, recipe_run_by
 from traincast.job.resolve import resolve_job
 
 
@@ -371,3 +372,47 @@ def test_models_with_scans_have_a_board_of_their_own():
     columns = fields | {"seq_len": "8192", "precision": "fp8", "framework": "NeMo", "x_iter_time_s": "9"}
     runs = [run_of(Row("runs.csv", 2, {"id": name, "model": name, **columns})) for name in names]
     assert labels_of(runs)[BOARD] == ("hybrids", "hybrids", "hybrids", "layout not full")
+
+
+def named_recipe(name="deepseek_v3_pretrain_256gpu_gb200_fp8mx_config", framework="Megatron-Bridge 26.08", **more):
+    """Return a row of DeepSeek-V3 on GB200 that names its recipe, as a verification card does."""
+    degrees = {"tp": "1", "pp": "4", "vpp": "4", "cp": "1", "ep": "64", "dp": "64"}
+    run = {"model": "deepseek-v3", "gpu": "GB200", "num_gpus": "256", "gpus_per_node": "4", "seq_len": "4096"}
+    batch = {"global_batch": "4096", "micro_batch": "1", "precision": "mxfp8", "fp8_recipe": "mxfp8"}
+    shape = dict.fromkeys(("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "head_dim", "vocab"))
+    return row(**shape, **run, **batch, **degrees, framework=framework, recipe=name, **more)
+
+
+def test_a_row_that_names_its_recipe_has_its_settings_where_it_says_nothing():
+    run = run_of(named_recipe())
+    recipe = find_recipe("deepseek_v3_pretrain_256gpu_gb200_fp8mx@26.08")
+    said = {name: getattr(run.request, name) for name in ("cuda_graph_impl", "moe_dispatcher", "te_op_fuser")}
+    assert said == {name: recipe.fields[name] for name in said}
+    assert [note.code for note in run.notes if note.code.startswith("recipe")] == ["recipe"]
+
+
+def test_what_a_row_says_wins_over_its_recipe():
+    request = run_of(named_recipe(cuda_graph_impl="none", moe_dispatcher="alltoall")).request
+    assert (request.cuda_graph_impl, request.moe_dispatcher) == ("none", "alltoall")
+    # What is captured says nothing of a run without graphs.
+    assert request.cuda_graph_scope is None
+
+
+def test_settings_that_a_table_of_recipes_has_said_are_not_looked_up_again():
+    assert run_of(named_recipe(basis="near")).request.moe_paged_stash is None
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"),
+    [("no_such_recipe_config", "Megatron-Bridge"), ("deepseek_v3_pretrain_256gpu_gb200_fp8mx_config", "torchtitan")],
+)
+def test_a_recipe_that_is_not_known_or_of_other_software_is_said(name, framework):
+    run = run_of(named_recipe(name, framework))
+    assert run.request.moe_paged_stash is None
+    assert "recipe-unknown" in [note.code for note in run.notes]
+
+
+def test_the_release_that_a_framework_names_is_that_of_the_recipe():
+    name = "deepseek_v3_pretrain_256gpu_b200_fp8mx_config"
+    assert recipe_run_by(name, "Megatron-Bridge, container nemo:26.02").full_name.endswith("@26.02")
+    assert recipe_run_by(name, "Megatron-Bridge").full_name == find_recipe(name).full_name

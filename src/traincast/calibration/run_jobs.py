@@ -19,6 +19,7 @@ from traincast.hardware.gpu import find_gpu
 from traincast.job.frameworks import framework_names, framework_of_year
 from traincast.job.parallel import MAX_WORLD_SIZE
 from traincast.job.pipeline_layout import parse_layout
+from traincast.job.recipes import BASES, recipe_run_by
 from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.model.counts import parameters
 from traincast.model.load import builtin_table, family_table, find_model
@@ -97,8 +98,9 @@ def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
     _stages(filling, model)
     if model.experts is not None and "capacity_factor" in row.cells:
         model = replace(model, experts=replace(model.experts, capacity_factor=row.number("capacity_factor")))
-    gpus, seq_length = row.count("num_gpus"), row.count("seq_len")
-    return JobRequest(model=model, gpus=gpus, seq_length=seq_length, **filling.values), tuple(filling.notes)
+    filling.values |= {"gpus": row.count("num_gpus"), "seq_length": row.count("seq_len")}
+    _recipe(filling, model)
+    return JobRequest(model=model, **filling.values), tuple(filling.notes)
 
 
 def _job_columns() -> Mapping[str, Callable[[Row, str], Any]]:
@@ -127,6 +129,19 @@ def _text(row: Row, name: str) -> str:
 def _names(row: Row, name: str) -> tuple[str, ...]:
     """Return names that stand next to each other: ``attn+moe_router``, ``attn, moe_router``."""
     return tuple(re.findall(r"[^\s,;+]+", row.cells[name]))
+
+
+def _recipe(filling: _Filling, model: Model) -> None:
+    """Fill in what the recipe sets that a row names, where no table has said its settings already."""
+    cells = filling.row.cells
+    if "recipe" not in cells or cells.get("basis") in BASES:
+        return
+    recipe = recipe_run_by(cells["recipe"], cells.get("framework", ""))
+    if recipe is None:
+        filling.note("recipe-unknown", f"recipe {cells['recipe']} is not known: what it sets is the framework's")
+        return
+    filling.values |= recipe.beyond(filling.values, model.name)
+    filling.note("recipe", f"settings that no column says are those of recipe {recipe.full_name} of {recipe.release}")
 
 
 def _layout(filling: _Filling, model: Model, *, annotated: bool) -> None:

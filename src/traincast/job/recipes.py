@@ -29,7 +29,7 @@ from traincast.units import GIGA
 
 TABLE = "recipes/recipes.csv.gz"
 
-_BASES = {
+BASES = {
     "exact": "of this release's recipe",
     "near": "of a recipe near it: of another release, or inferred",
     "stated": "of its table and notes",
@@ -81,10 +81,10 @@ class PublishedRecipe(Struct, frozen=True, kw_only=True):
 
     def draft(self, over: Draft) -> Draft:
         """Return its job under everything that is said instead, without what then has no meaning."""
-        dropped = self._without_meaning(over)
+        dropped = self._without_meaning(over.fields, over.model)
         fields = {name: value for name, value in self.fields.items() if name not in dropped}
         brief = f"recipe {self.name} of {self.release}"
-        text = f"{brief}: its settings are those {_BASES[self.basis]} ({self.source})"
+        text = f"{brief}: its settings are those {BASES[self.basis]} ({self.source})"
         notes = [Note("recipe", text, brief=brief)]
         if dropped:
             text = f"{', '.join(sorted(dropped))} of recipe {self.name} left out: what is given says otherwise"
@@ -93,14 +93,19 @@ class PublishedRecipe(Struct, frozen=True, kw_only=True):
         own = Draft(model=self.loaded_model(), cluster=self.cluster(gpus), fields=fields, notes=tuple(notes))
         return own.under(over)
 
-    def _without_meaning(self, over: Draft) -> set[str]:
+    def beyond(self, said: Mapping[str, Any], model: str) -> dict[str, Any]:
+        """Return what it sets beyond fields that are said of a job of some model, without what then has no meaning."""
+        dropped = self._without_meaning(said, model)
+        return {name: value for name, value in self.fields.items() if name not in dropped and name not in said}
+
+    def _without_meaning(self, said: Mapping[str, Any], model: object) -> set[str]:
         """Return its fields that say something of values which are given otherwise."""
-        changed = {name for name, value in over.fields.items() if self.fields.get(name) != value}
-        if over.model is not None and over.model != self.model:
+        changed = {name for name, value in said.items() if self.fields.get(name) != value}
+        if model is not None and model != self.model:
             changed.add("model")
         gone = {each for name in changed for each in going_with(name)}
         gone |= {each for name in changed if name in FIELDS for each in said_together(name)}
-        return gone & {*self.fields} - {*over.fields}
+        return gone & {*self.fields} - {*said}
 
 
 def recipes() -> tuple[PublishedRecipe, ...]:
@@ -132,6 +137,17 @@ def find_recipe(name: str) -> PublishedRecipe:
     if wanted is None:
         raise UnknownNameError("release of this recipe", name, [each.full_name for each in known])
     return wanted
+
+
+def recipe_run_by(name: str, framework: str) -> PublishedRecipe | None:
+    """Return the recipe of a name that is of a framework as a table writes it; None where none is known.
+
+    It is of the release that is named there (``Megatron-Bridge, container nemo:26.08``), else the newest.
+    """
+    plain = find_name(name.removesuffix("_config"), recipe_names())
+    makers = ((each, *each.release.rpartition(" ")[::2]) for each in recipes() if each.name == plain)
+    own = [(each, release) for each, maker, release in makers if maker and maker in framework]
+    return next((each for each, release in own if release in framework), own[0][0] if own else None)
 
 
 def search_recipes(words: tuple[str, ...]) -> tuple[PublishedRecipe, ...]:
