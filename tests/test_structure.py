@@ -21,6 +21,7 @@ ROOMS = (
     "names",
     "errors",
     "lazy",
+    "later",
     "shipped",
     "units",
     "files",
