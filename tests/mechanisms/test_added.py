@@ -25,6 +25,7 @@ RUN = """
 import json
 import traincast
 from click.testing import CliRunner
+from msgspec.structs import replace
 from traincast.cli.main import cli
 from traincast.estimate.memory import JobMemory
 from traincast.hardware.clusters import load_cluster
@@ -51,6 +52,7 @@ def plan(fix={}, **more):
     found = traincast.plan(**JOB, fix=LAYOUT | fix, **more)
     return [
         {"on": each.layout.folded_moments, "text": each.layout.text, "usable": each.usable_bytes,
+         "rest": repr(replace(each.layout, folded_moments=False)),
          "step_s": each.step_s, "screened_s": each.screened_s,
          "peak": each.peak_bytes, "simulated": max(stage.peak for stage in each.result.memory_bytes)}
         for each in found.best
@@ -160,10 +162,10 @@ def test_a_plan_offers_both_and_its_screen_knows_what_each_takes(added):
 
 def pairs_of(choices):
     """Yield the layouts of a plan that are there without it and with it."""
-    known = {each["text"]: each for each in choices}
-    for text, each in known.items():
-        if f"{text}, moments folded" in known:
-            yield each, known[f"{text}, moments folded"]
+    known = {(each["rest"], each["on"]): each for each in choices}
+    for (rest, on), each in known.items():
+        if not on and (rest, True) in known:
+            yield each, known[rest, True]
 
 
 @pytest.mark.slow
