@@ -8,7 +8,17 @@ from xml.etree import ElementTree
 import pytest
 
 import traincast
-from planner_page import browsing, needs_browser, opener, picture, serving, sideways, state_of, wrong_for_readers
+from planner_page import (
+    browsing,
+    fragment_of,
+    needs_browser,
+    opener,
+    picture,
+    serving,
+    sideways,
+    state_of,
+    wrong_for_readers,
+)
 from traincast.job.failures import Failures
 from traincast.report.terminal.step import breakdown_lines
 from traincast.report.terminal.training_run import run_lines
@@ -276,6 +286,21 @@ def test_a_link_holds_the_whole_state(show, address):
     fragment = link.partition("#")[2]
     state = json.loads(base64.urlsafe_b64decode(fragment + "=" * (-len(fragment) % 4)))
     assert state["scenarios"][0]["job"] == {**JOB, "recompute": "full"}
+
+
+def test_a_link_is_taken_though_the_page_writes_its_address_meanwhile(show):
+    page = forecast(show(state_of("forecast", JOB)))
+    page.evaluate("() => window.traincast.app.change({ recompute: 'full' })")
+    page.wait_for_function("(before) => location.hash !== before", arg=page.evaluate("location.hash"))
+    page.evaluate(
+        """(fragment) => {
+          const own = location.hash;
+          location.hash = fragment;
+          history.replaceState(null, "", own);
+        }""",
+        fragment_of(state_of("forecast", {**JOB, "precision": "fp8"})),
+    )
+    page.wait_for_function("() => window.traincast.app.job.precision === 'fp8'")
 
 
 def test_a_long_state_is_deflated_and_read_again(show):

@@ -133,6 +133,7 @@ class Workers:
         if job in self._waiting:
             self._waiting.remove(job)
         elif job.worker is not None and job.worker.job is job:
+            job.worker.leaving = True  # its answer may be on its way: nothing is given to it after that
             _kill(job.worker.process)
 
     def _hand_out(self) -> None:

@@ -135,9 +135,11 @@ function keepInUrl(app) {
       history.replaceState(null, "", written);
     }, QUIET_BEFORE_URL_MS);
   });
-  addEventListener("hashchange", async () => {
-    if (location.hash === written) return;
-    const found = await decode(location.hash.slice(1));
+  addEventListener("hashchange", async ({ newURL }) => {
+    // Not `location`: what we write for the state before may have come there since.
+    const { hash } = new URL(newURL);
+    if (hash === written) return;
+    const found = await decode(hash.slice(1));
     if (found) app.update(found);
     else toast("This link holds no state of the planner; nothing was changed.", { wrong: true });
   });
