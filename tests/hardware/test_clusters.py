@@ -246,3 +246,15 @@ def test_loading_a_cluster_does_not_import_numpy():
     code = "import sys, traincast.hardware.clusters as c; c.load_cluster('h100'); print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_nodes_wait_the_longer_the_more_there_are():
+    h100, tpu = load_cluster("h100"), load_cluster("tpu-v5e")
+    assert [h100.waiting(ranks) for ranks in (1, 4, 8)] == [1, 1, 1]
+    assert h100.waiting(1024) - 1 == pytest.approx(7 * (h100.waiting(16) - 1))
+    assert tpu.waiting(8192) - 1 == pytest.approx(5 * 0.021)
+    assert load_cluster("ideal").waiting(1024) == 1
+
+
+def test_a_file_says_how_long_nodes_wait(write):
+    assert load_cluster(write('base = "h100"\n[inter]\nskew = 0.01\n')).waiting(32) == pytest.approx(1.02)

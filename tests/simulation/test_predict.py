@@ -131,6 +131,19 @@ def test_overlap_hides_the_gradients():
     assert step_s(on) < 0.99 * step_s(off)
 
 
+@pytest.mark.parametrize(("gpus", "doublings"), [(8, 0), (16, 1), (64, 3)])
+def test_nodes_that_wait_for_one_another_make_all_computation_longer_and_nothing_else(gpus, doublings):
+    job = job_of(BIG, gpus=gpus, zero=3, global_batch=gpus)
+    plain, waiting = (
+        run_job(job, replace(H100, inter=replace(H100.inter, skew=skew)), PLAIN).step.workload.ops
+        for skew in (1e-9, 0.05)
+    )
+    compute_T = plain.kind_T == Kind.COMPUTE
+    longer_T = waiting.duration_s_T / np.where(plain.duration_s_T, plain.duration_s_T, 1)
+    assert longer_T[compute_T] == pytest.approx(1 + 0.05 * doublings)
+    assert waiting.duration_s_T[~compute_T] == pytest.approx(plain.duration_s_T[~compute_T], nan_ok=True)
+
+
 def test_free_communication_is_never_slower():
     for layout in ({"gpus": 16, "tp": 8}, {"gpus": 16, "zero": 3}, {"gpus": 8, "pp": 8}):
         job = job_of(BIG, **layout, global_batch=16)

@@ -45,9 +45,9 @@ BY_COST = "by-cost"
 GIB = 2**30
 
 
-FLOP_COUNTS = {"causal": (1, 1.0), "full": (2, 1.0), "full+recompute": (2, 4 / 3)}
-"""How the FLOP are counted that are divided by the step, by what ``flop_count`` says: causal attention as its half (1)
-or the full square (2), and the factor for recomputed layers."""
+FLOP_COUNTS = {"weights": (0, 1.0), "causal": (1, 1.0), "full": (2, 1.0), "full+recompute": (2, 4 / 3)}
+"""How the FLOP are counted that are divided by the step, by what ``flop_count`` says: attention not at all (0), causal
+attention as its half (1) or the full square (2), and the factor for recomputed layers."""
 
 
 class RunGroups(Struct, frozen=True, kw_only=True):
@@ -278,7 +278,7 @@ def measured_step_s(row: Row, model: Model) -> float | None:
         raise row.wrong("flop_count", f"it must be one of {', '.join(FLOP_COUNTS)}")
     squares, recompute = FLOP_COUNTS[row.cells["flop_count"]]
     flops = token_flops(model, row.count("seq_len"))
-    attention = flops.attention_core * (squares if model.attention.causal else 1)
+    attention = flops.attention_core * (squares if model.attention.causal else min(squares, 1))
     per_token = 3 * ((flops.matrices - flops.head + attention) * recompute + flops.head)
     value = row.number("measured_value")
     if metric == "tflops_per_gpu":

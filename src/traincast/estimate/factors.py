@@ -36,8 +36,13 @@ Key = tuple[str, str, str]
 
 _LEVELS = ("all", "architecture", "chip", "framework")
 
+_REPLICAS = (Group.DP, Group.SHARD, Group.REPLICA)
+"""Groups that keep replicas of the same weights: what they send is sent alike, however many of them share a copy."""
+
 TRANSFER_CLASS: dict[Group, str] = {
-    group: f"transfer {group.name.lower()}" for group in Group if group is not Group.NONE
+    group: f"transfer {(Group.DP if group in _REPLICAS else group).name.lower()}"
+    for group in Group
+    if group is not Group.NONE
 }
 """Class of work of communication over each kind of group."""
 SENT_ONCE = f"{TRANSFER_CLASS[Group.EP]} once"
@@ -180,6 +185,8 @@ class CostFactors(Struct, frozen=True):
     """What operators are estimated by before they are scaled; None: the shipped ones."""
     slowdown: float = 1.0
     """How much longer the power limit makes what it throttles (`traincast.estimate.clocks.gemm_slowdown`)."""
+    waiting: float = 1.0
+    """How much longer nodes that wait for one another make all computation (`Cluster.waiting`)."""
 
     def factor(self, name: str) -> float:
         """Return the factor of a class."""

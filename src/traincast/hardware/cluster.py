@@ -4,6 +4,8 @@ The unit of every number is in its name, and a cluster file uses the same names
 (`traincast.hardware.clusters`).
 """
 
+import math
+
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
@@ -22,6 +24,11 @@ OPERATIONS = (
     *("broadcast", "reduce", "send_recv", "gather", "scatter"),
 )
 """Collectives whose times can be measured, as `traincast.workload.words.Operation` names it."""
+
+
+SKEW = 0.003
+"""By how much longer steps are with each doubling of the nodes than is simulated: what 87 systems of GPUs that ran at
+several sizes have, whichever source is left out (``studies/skew.py``; docs/published-runs.md, nodes that wait)."""
 
 
 class Link(Struct, frozen=True, kw_only=True):
@@ -52,6 +59,9 @@ class Link(Struct, frozen=True, kw_only=True):
     sockets); None: no limit."""
     crowding: float | None = None
     """The rate per rank falls as (2 / members of the node) to this power; None: it does not fall."""
+    skew: float | None = None
+    """By how much longer computations take with each doubling of the nodes, which wait for one another all along a
+    step; None: `SKEW`."""
     kind: str | None = None
     """What the level is made of, inside a node one of `INTRA_KINDS` or None: a switch that reduces nothing.
     Only ``"nvswitch"`` can reduce in the switch, over ``"pcie"`` NCCL has no LL128 protocol, and in a
@@ -168,3 +178,8 @@ class Cluster(Struct, frozen=True, kw_only=True):
     def ranks_per_node(self) -> int:
         """Ranks that a full node holds."""
         return self.gpus_used_per_node or self.gpus_per_node
+
+    def waiting(self, ranks: int) -> float:
+        """Return how much longer so many ranks compute for the skew between their nodes: 1 inside one node."""
+        skew = 0.0 if self.ideal else SKEW if self.inter.skew is None else self.inter.skew
+        return 1.0 + skew * math.log2(max(1.0, ranks / self.ranks_per_node))

@@ -85,6 +85,7 @@ def factors_of(job: Job, setting: Setting, table: FactorTable | None = None) -> 
     """Return what the estimates of a job are made with: the factors of its cluster, or others, and its constants."""
     known = table or factors_on(setting.cluster)
     found = known.for_job(setting.cluster.gpu, job.framework.name, job.framework.fitted_as)
+    found = replace(found, waiting=setting.cluster.waiting(job.parallel.world_size))
     return with_measured(found, setting.constants, setting.cluster.gpu)
 
 
@@ -141,8 +142,9 @@ def operator_seconds(job: Job, gpu: Gpu, factors: CostFactors) -> OperatorSecond
 
 
 def _compute_factor(job: Job, gpu: Gpu, factors: CostFactors) -> float:
-    """Return the factor on all computation: a step waits for the slowest of its GPUs."""
-    return job.framework.compute_factor * factors.factor("compute") * slowest_of(gpu, job.parallel.world_size)
+    """Return the factor on all computation: a step waits for the slowest of its GPUs, and of its nodes."""
+    slowest = slowest_of(gpu, job.parallel.world_size) * factors.waiting
+    return job.framework.compute_factor * factors.factor("compute") * slowest
 
 
 def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:
