@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from job_parts import TINY_EXPERTS, job_of
+from job_parts import TINY, TINY_EXPERTS, job_of
 from told import Told
 from traincast.job.share import rank_share
 from traincast.lowering.emit import RowEmitter
@@ -75,6 +75,17 @@ def test_what_shows_of_an_exchange_is_what_its_framework_says_of_its_group(field
     shares = {"unhidden_tp": 0.2, "unhidden_cp": 0.3, "unhidden_fsdp": 0.4}
     emit = Told(replace(job, framework=replace(job.framework, **shares)))
     assert {group: emit.unhidden(group) for group in shown} == shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [("ring", {2: 0.3, 4: 0.15, 8: 0.075}), ("all_gather", {2: 0.3, 8: 0.3}), ("all_to_all", {2: 0.3, 8: 0.3})],
+)
+def test_of_a_ring_the_last_of_its_steps_is_in_sight(kind, shown):
+    for cp, share in shown.items():
+        job = job_of(TINY, gpus=cp, cp=cp, cp_kind=kind, global_batch=cp)
+        emit = Told(replace(job, framework=replace(job.framework, unhidden_cp=0.3)))
+        assert emit.unhidden(Group.CP) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     unhidden_tp: float
     """Share of a tensor parallel transfer that cannot be hidden behind its GEMM (1: not overlapped)."""
     unhidden_cp: float
+    """That of what two context parallel ranks exchange; of a ring of more the less, the longer it is."""
     unhidden_fsdp: float
     p2p_handover_s: float
     """Host time per message between pipeline stages (blocking implementations that send shapes first)."""

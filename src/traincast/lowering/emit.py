@@ -17,7 +17,7 @@ from traincast.lowering.launches import Launches
 from traincast.lowering.work import Exchange, Pass, call_of
 from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
-from traincast.model.numbers import Number, anywhere, ceil_div, choose
+from traincast.model.numbers import Number, anywhere, ceil_div, choose, larger
 from traincast.workload.builder import WorkloadBuilder, collective_op, compute_op, host_op, offload_op, outside_op
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import CostClass, Group, Phase, Stream
@@ -138,7 +138,7 @@ class Emitter(ABC):
         if group is Group.TP:
             return choose(self.overlap_tp & self.can_overlap_tp(), framework.unhidden_tp, 1.0)
         if group is Group.CP:
-            return framework.unhidden_cp
+            return unhidden_context(job, self.share.cp)
         if group in (Group.EP, Group.ETP):
             # What hides them is another microbatch, or nothing: no GEMM of an expert is pipelined with what dispatchers
             # gather (Megatron-LM, megatron/core/extensions/transformer_engine.py: explicit_expert_comm).
@@ -161,6 +161,17 @@ class Emitter(ABC):
         """
         ranks = self.share.execution.ranks_per_node
         return (self.job.parallel.world_size <= ranks) | (ranks % self.share.tp == 0)
+
+
+def unhidden_context(job: Job, cp: Number) -> Number:
+    """Return the share of what so many context parallel ranks exchange that cannot be hidden.
+
+    Each step of a ring computes with keys and values while the next ones come and the gradients of the step before go:
+    only the last gradients are waited for. A framework says what that is of a ring of two. Source:
+    NVIDIA/TransformerEngine, pytorch/attention/dot_product_attention/context_parallel.py (AttnFuncWithCPAndKVP2P).
+    """
+    share = job.framework.unhidden_cp
+    return share * 2 / larger(cp, 2) if job.communication.cp_kind == "ring" else share
 
 
 def _counted(exchanges: Exchanges) -> Iterable[tuple[Exchange, Number]]:

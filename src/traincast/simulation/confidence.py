@@ -17,11 +17,12 @@ from msgspec.structs import replace
 from traincast.analysis.summary import Interval
 from traincast.diagnostics import Note
 from traincast.estimate.factors import FactorTable, host_class, transfer_classes, with_factors
+from traincast.lowering.emit import unhidden_context
 from traincast.simulation.widths import LEVEL, Basis, basis_of, bounds, deviation
 from traincast.workload.words import CostClass, Group, Kind
 
 if TYPE_CHECKING:
-    from traincast.job.frameworks import Framework
+    from traincast.job.job import Job
     from traincast.simulation.job_step import JobStep
 
 _UNHIDDEN = {Group.TP: "tp", Group.ETP: "tp", Group.CP: "cp"}
@@ -35,15 +36,15 @@ def sensitivities(done: "JobStep") -> Mapping[str, float]:
     program, step_s = done.step.program, done.step_s
     path = done.step.timed.path
     time_s_T = np.bincount(program.row_N[path.op_H], path.time_s_H, minlength=len(program.ops))
-    framework = with_factors(done.job, done.factors).framework
+    built = with_factors(done.job, done.factors)
     found: dict[str, float] = {}
     for row in np.flatnonzero(time_s_T > 0).tolist():
-        for name, share in _classes(done, framework, row).items():
+        for name, share in _classes(done, built, row).items():
             found[name] = found.get(name, 0.0) + share * float(time_s_T[row]) / step_s
     return found
 
 
-def _classes(done: "JobStep", framework: "Framework", row: int) -> dict[str, float]:
+def _classes(done: "JobStep", built: "Job", row: int) -> dict[str, float]:
     """Return which factors scale an operation; more than one may scale all of it."""
     ops = done.step.program.ops
     kind, group, cost_class = Kind(ops.kind_T[row]), Group(ops.group_T[row]), CostClass(ops.cost_class_T[row])
@@ -60,11 +61,11 @@ def _classes(done: "JobStep", framework: "Framework", row: int) -> dict[str, flo
     if kind is Kind.COLLECTIVE:
         fsdp = done.job.sharding.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD)
         exchanged = "fsdp" if fsdp else _UNHIDDEN.get(group)
-        found |= _unhidden(framework, exchanged, cost_class)
+        found |= _unhidden(built, exchanged, cost_class)
     return found
 
 
-def _unhidden(framework: "Framework", kind: str | None, cost_class: CostClass) -> dict[str, float]:
+def _unhidden(built: "Job", kind: str | None, cost_class: CostClass) -> dict[str, float]:
     """Return how the share that cannot be hidden scales a transfer, where the framework hides the rest.
 
     What blocks is that share u of an exchange, what is launched to overlap with computation the other, 1 - u, which
@@ -72,7 +73,8 @@ def _unhidden(framework: "Framework", kind: str | None, cost_class: CostClass) -
     """
     if kind is None or cost_class not in (CostClass.UNHIDDEN, CostClass.HIDDEN):
         return {}
-    share = float(getattr(framework, f"unhidden_{kind}"))
+    of_context = kind == "cp"
+    share = unhidden_context(built, built.parallel.cp) if of_context else getattr(built.framework, f"unhidden_{kind}")
     return {f"unhidden {kind}": 1.0 if cost_class is CostClass.UNHIDDEN else -share / (1 - share)}
 
 
