@@ -57,6 +57,12 @@ def test_the_step_follows_from_what_was_printed(metric, value, expected):
     assert run_of(row(measured_metric=metric, measured_value=value)).measured_s == pytest.approx(expected)
 
 
+def test_a_kernel_that_attends_to_what_comes_later_computes_the_whole_square():
+    plain, whole = (run_of(row(attention_causal=said)) for said in (None, "false"))
+    assert plain.request.model.attention.causal
+    assert not whole.request.model.attention.causal
+
+
 def test_flops_are_counted_as_their_source_counts_them():
     shape = {
         "flop_count": "full+recompute",
@@ -84,6 +90,10 @@ def test_flops_are_counted_as_their_source_counts_them():
     h, s, layers, vocab, batch = 12288, 2048, 96, 51200, 1536
     flops = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
     assert run.measured_s == pytest.approx(flops / (153e12 * 384), rel=1e-6)
+    # Without attention and what is recomputed: 6 a weight of a matrix.
+    weights = run_of(row(**shape | {"flop_count": "weights"}))
+    whole = 6 * batch * s * (12 * layers * h**2 + vocab * h)
+    assert weights.measured_s == pytest.approx(whole / (153e12 * 384), rel=1e-3)
     found = run_of(row(**shape | {"flop_count": None}))
     assert isinstance(found, Skipped)
     assert "how its source counts FLOP is not known" in found.reason

@@ -86,6 +86,8 @@ def test_experts_are_an_axis_that_shards_the_other_weights_too():
         ("quantization=int8", "fp8_recipe", "aqt_int8"),
         ("remat_policy=none", "recompute", "none"),
         ("attention=dot_product", "attention_kernel", "unfused"),
+        ("use_iota_embed=True", "one_hot_embedding", True),
+        ("use_iota_embed=false", "one_hot_embedding", False),
     ],
 )
 def test_types_and_what_is_recomputed(word, field, value):

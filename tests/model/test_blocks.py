@@ -15,6 +15,7 @@ from traincast.job.share import rank_share
 from traincast.lowering.held import held_by_stages
 from traincast.lowering.plans import plan_of_job
 from traincast.lowering.stage import stages_of
+from traincast.model.blocks.ends import Embedding
 from traincast.model.blocks.experts import MoeMlp
 from traincast.model.blocks.share import Adapters, Execution, Sequences, Share
 from traincast.model.counts import parameters
@@ -267,3 +268,24 @@ def test_biases_of_experts_are_added_by_operations_of_pytorch(dispatcher, forwar
     assert (moved["forward"] / elements, moved["backward"] / elements) == (forward_bytes, backward_bytes)
     fused = replace(share, execution=replace(share.execution, fused_expert_bias=True))
     assert not any(part.kernels for part in MoeMlp(model.experts).parts(fused) if part.name == fc2.name)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_one_hot_embedding_is_a_gemm_with_its_table_and_one_of_its_gradient(tp):
+    gathered, one_hot = (
+        Embedding().parts(rank_share(job_of(gpus=tp, tp=tp, one_hot_embedding=on)))[0] for on in (False, True)
+    )
+    lookup, *sums = gathered.kernels
+    tokens, hidden, _ = lookup.shape
+    rows = one_hot.vectors // hidden
+    assert (lookup.family, rows) == ("embedding", 32768 // tp)
+    forward, backward, *same_sums = one_hot.kernels
+    assert same_sums == sums
+    assert (forward.family, forward.shape, forward.has_backward) == ("gemm", (tokens, hidden, rows), False)
+    assert (backward.family, backward.shape, backward.has_forward) == ("gemm", (rows, hidden, tokens), False)
+    assert one_hot.vectors == gathered.vectors
+
+
+def test_a_frozen_one_hot_embedding_has_no_gradient():
+    job = job_of(gpus=1, one_hot_embedding=True, task="lora", lora_rank=8)
+    assert [each.has_forward for each in Embedding().parts(rank_share(job))[0].kernels] == [True]

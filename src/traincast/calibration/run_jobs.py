@@ -383,9 +383,12 @@ def _as_trained(table: dict[str, Any], builtin: Mapping[str, Any] | None, row: M
       tokens: the memory that SimuMax prints for DeepSeek-V3 with 4 layers (104 GiB with EP 8, 114 GiB with EP 4
       and PP 2) fits no other number.
     * It trains as many MTP layers as a column says.
+    * Its kernels attend to what comes later, too, where a column says so.
     """
     seq_length, mtp_layers = _whole(row, "seq_len"), _whole(row, "mtp_layers")
     result = dict(table)
+    if row.get("attention_causal") == "false":
+        result["attention"] = {**result.get("attention", {}), "causal": False}
     if result.get("learned_positions") and seq_length:
         result["learned_positions"] = seq_length
     cut = builtin is not None and result["layers"] < builtin["layers"]

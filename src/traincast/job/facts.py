@@ -80,6 +80,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     step_checks: tuple[str, ...] = ()
     launch_blocking: bool = False
     dropout: bool = False
+    one_hot_embedding: bool = False
     loss_kernel: str | None = None
     """None in results that did not tell it yet."""
     loss_tiles: int = 1

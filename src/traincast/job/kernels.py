@@ -51,6 +51,8 @@ class Kernels(Struct, frozen=True, kw_only=True, rename={"attention": "attention
     """Whether the GEMMs of experts, their activation and their casts are few fused kernels (Transformer Engine)."""
     dropout: bool = False
     """Whether layers have dropout."""
+    one_hot_embedding: bool = False
+    """Whether GEMMs of one-hot rows look tokens up, and add up the gradients of what they found."""
     loss_kernel: str = "unfused"
     """What computes the loss from the logits, of `traincast.job.frameworks.LOSS_KERNELS`."""
     loss_tiles: int = 1
@@ -105,6 +107,7 @@ def decide_kernels(request: JobRequest, framework: Framework, *, attention: str,
         launch_blocking=bool(request.launch_blocking),
         te_op_fuser=framework.te_op_fuser if request.te_op_fuser is None else request.te_op_fuser,
         dropout=framework.memory.dropout if request.dropout is None else request.dropout,
+        one_hot_embedding=bool(request.one_hot_embedding),
         loss_kernel=request.loss_kernel or ("fused" if framework.memory.fused_loss else "unfused"),
         loss_tiles=request.loss_tiles or 1,
     )

@@ -106,6 +106,8 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     """Whether the host waits for every kernel that it launches (CUDA_LAUNCH_BLOCKING=1)."""
     dropout: bool | None = None
     """Whether layers have dropout, whose masks wait for the backward pass."""
+    one_hot_embedding: bool | None = None
+    """Whether tokens are looked up by a GEMM of one-hot rows with the embedding's table, whose gradient is one, too."""
     loss_kernel: str | None = None
     loss_tiles: int | None = None
     """What computes the loss from the logits: one of `traincast.job.frameworks.LOSS_KERNELS`."""

@@ -73,6 +73,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         fuses_pointwise=framework.fuses_pointwise,
         recasts_norms=framework.recasts_norms,
         sequence_first=framework.sequence_first,
+        one_hot_embedding=kernels.one_hot_embedding,
     )
 
 

@@ -52,23 +52,36 @@ class EmbeddingCopy(Struct, frozen=True):
 def _lookup(share: Share) -> Part:
     """Return the lookup of the tokens' vectors, with what ranks exchange that have some rows of the table each."""
     split, whole = share.splits_sequence, share.copies_sequence
-    shape = (share.tokens, share.model.hidden, share.vocabulary)
+    kernels = _one_hot(share) if share.execution.one_hot_embedding else _gathered(share)
     sums = gradient_sums(share, share.table_rows * share.model.hidden) if share.trains_weights else ()
     return Part(
         name="embedding.word_embeddings",
         counts_as="embedding",
         kernels=(
-            Kernel(
-                family="embedding",
-                shape=shape,
-                dtype=share.execution.core_dtype,
-                has_backward=share.trains_weights,
-            ),
+            *kernels,
             *(replace(each, has_forward=False, backward_alike=True) for each in sums),
         ),
         forward=(*exchange(share, "reduce_scatter", split), *exchange(share, "all_reduce", whole)),
         backward=exchange(share, "all_gather", split) if share.trains_weights else (),
     )
+
+
+def _gathered(share: Share) -> tuple[Kernel, ...]:
+    """Return the gather of rows of the table, and the scatter of their gradients."""
+    shape = (share.tokens, share.model.hidden, share.vocabulary)
+    dtype = share.execution.core_dtype
+    return (Kernel(family="embedding", shape=shape, dtype=dtype, has_backward=share.trains_weights),)
+
+
+def _one_hot(share: Share) -> tuple[Kernel, ...]:
+    """Return the GEMM of one-hot rows with a rank's part of the table, and that of its gradient.
+
+    Source: AI-Hypercomputer/maxtext, layers/embeddings.py (use_iota_embed: one_hot @ embedding).
+    """
+    tokens, hidden, rows, dtype = share.tokens, share.model.hidden, share.table_rows, share.execution.core_dtype
+    forward = Kernel(family="gemm", shape=(tokens, hidden, rows), dtype=dtype, has_backward=False)
+    backward = Kernel(family="gemm", shape=(rows, hidden, tokens), dtype=dtype, has_forward=False, backward_alike=True)
+    return (forward, backward) if share.trains_weights else (forward,)
 
 
 class LmHead(Struct, frozen=True):

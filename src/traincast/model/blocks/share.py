@@ -88,6 +88,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     """Whether norms read fp32 that is cast for them, and are recomputed in the backward pass."""
     sequence_first: bool = False
     """Whether hidden states have the sequences of a microbatch within each token, which scans read one by one."""
+    one_hot_embedding: bool = False
+    """Whether GEMMs of one-hot rows look tokens up, and add up the gradients of what they found."""
     dropout: bool = False
     """Whether dropout masks are kept."""
     activation_copy: bool = False
