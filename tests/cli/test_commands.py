@@ -156,6 +156,7 @@ COMMANDS = {
             "--loss-kernel",
             "--loss-tiles",
             "--dropout",
+            "--one-hot-embedding",
         ),
         *("--pipeline-layout", "--pipeline-model-parallel-layout", "--mtp-layers", "--mtp-num-layers"),
         *("--embedding-as-layer", "--account-for-embedding-in-pipeline-split"),

@@ -253,7 +253,6 @@ def test_nodes_wait_the_longer_the_more_there_are():
     assert [h100.waiting(ranks) for ranks in (1, 4, 8)] == [1, 1, 1]
     assert h100.waiting(1024) - 1 == pytest.approx(7 * (h100.waiting(16) - 1))
     assert tpu.waiting(8192) - 1 == pytest.approx(5 * 0.021)
-    assert load_cluster("ideal").waiting(1024) == 1
 
 
 def test_a_file_says_how_long_nodes_wait(write):

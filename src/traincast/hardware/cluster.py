@@ -181,5 +181,5 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
     def waiting(self, ranks: int) -> float:
         """Return how much longer so many ranks compute for the skew between their nodes: 1 inside one node."""
-        skew = 0.0 if self.ideal else SKEW if self.inter.skew is None else self.inter.skew
+        skew = SKEW if self.inter.skew is None else self.inter.skew
         return 1.0 + skew * math.log2(max(1.0, ranks / self.ranks_per_node))

@@ -85,7 +85,7 @@ def factors_of(job: Job, setting: Setting, table: FactorTable | None = None) -> 
     """Return what the estimates of a job are made with: the factors of its cluster, or others, and its constants."""
     known = table or factors_on(setting.cluster)
     found = known.for_job(setting.cluster.gpu, job.framework.name, job.framework.fitted_as)
-    found = replace(found, waiting=setting.cluster.waiting(job.parallel.world_size))
+    found = replace(found, waiting=placed(job, setting)[0].waiting(job.parallel.world_size))
     return with_measured(found, setting.constants, setting.cluster.gpu)
 
 
