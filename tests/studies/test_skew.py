@@ -12,7 +12,7 @@ from traincast.calibration.runs import run_of
 
 
 def system(model, gpus, step_s):
-    """Return runs of a system that takes so long on one node of eight, on one node and on so many GPUs."""
+    """Return runs of a system that takes as long on one node of eight as on so many GPUs."""
     found = []
     for number, measured_s in ((8, step_s), (gpus, step_s)):
         measured = {"measured_metric": "iter_time_s", "measured_value": str(measured_s)}
