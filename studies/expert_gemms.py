@@ -214,14 +214,14 @@ def _grouped(case: Case, counts: list[int], n: int, k: int) -> Callable[[], Any]
     return lambda: torch._grouped_mm(a, b.transpose(-2, -1), offs=ends)
 
 
-def timed(run: Callable[[], Any], flush: Any) -> dict[str, str]:  # noqa: ANN401
+def timed(run: Callable[[], Any], flush: Any, fewest: int = FEWEST) -> dict[str, str]:  # noqa: ANN401
     """Return the median time of a recorded graph in s, the spread of its middle half, and how often it ran."""
     graph = recorded(run)
     times_s: list[float] = []
     begin = time.monotonic()
-    while len(times_s) < FEWEST or (time.monotonic() - begin < LONG_ENOUGH_S and len(times_s) < MOST):
+    while len(times_s) < fewest or (time.monotonic() - begin < LONG_ENOUGH_S and len(times_s) < MOST):
         marks = []
-        for _ in range(6):
+        for _ in range(min(6, fewest)):
             flush.zero_()
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             first.record()
@@ -277,15 +277,20 @@ def sustained(runs: list[Callable[[], Any]]) -> tuple[float, str]:
 
 
 def recorded(run: Callable[[], Any]) -> Any:  # noqa: ANN401
-    """Return a graph of what is run, replayed twice."""
-    side = torch.cuda.Stream()
+    """Return a graph of what is run, replayed twice; recorded on the current stream, if that is not the default one.
+
+    A backward pass runs on the stream of its forward pass.
+    """
+    side = torch.cuda.current_stream()
+    if side == torch.cuda.default_stream():
+        side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         run()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side):
         run()
     for _ in range(2):
         graph.replay()
