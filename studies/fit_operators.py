@@ -40,6 +40,7 @@ AICONFIGURATOR = "ai-dynamo/aiconfigurator (Apache-2.0)"
 NEUSIGHT = "sitar-lab/NeuSight (MIT, Copyright (c) 2025 Georgia Institute of Technology and Microsoft Corporation)"
 SIMUMAX = "MooreThreads/SimuMax (Apache-2.0)"
 OWN = "timings on one H100 (studies/data/expert_gemms_h100.csv.gz)"
+OWN_ATTENTION = "timings on one H100 (studies/data/attention_kernels_h100.csv.gz)"
 FILES = {
     "gemm_latency_measured.csv": AICONFIGURATOR,
     "attention_fwd_latency_measured.csv": AICONFIGURATOR,
@@ -47,6 +48,7 @@ FILES = {
     "op_latency_measured.csv": NEUSIGHT,
     "training_kernel_efficiency_measured.csv": SIMUMAX,
     "expert_gemms_h100.csv": OWN,
+    "attention_kernels_h100.csv": OWN_ATTENTION,
 }
 GROUPED_SHARE = 0.92
 """Rate of GEMMs of experts in one kernel over plain ones: the mean of constants that `traincast calibrate` fitted to
@@ -69,12 +71,9 @@ ESTIMATES = (
     ("H100-SXM-80GB", "attention_backward_triton", 0.17, "as on A100: half of FlashAttention-2's (2307.08691, 4.1)"),
     ("H100-SXM-80GB", "attention_fa1", 0.20, "a third of FlashAttention-3 (arXiv 2407.08608, figure 5)"),
     ("H100-SXM-80GB", "attention_backward_fa1", 0.15, "a third of FlashAttention-3 (arXiv 2407.08608, figure 6)"),
-    ("H100-SXM-80GB", "attention_fa2", 0.38, "FlashAttention-2: 35 % of peak (arXiv 2407.08608, abstract)"),
-    ("H100-SXM-80GB", "attention_backward_fa2", 0.33, "FlashAttention-3's is 1.5-1.75 times as fast (2407.08608, 4.1)"),
     ("H100-SXM-80GB", "attention_backward", 0.55, "FlashAttention-3: 450-580 of 989 TFLOP/s (2407.08608, figure 6)"),
     ("H200-SXM-141GB", "attention_triton", 0.27, "as on H100, the same chip; its own table is of FlashAttention-3"),
     ("H200-SXM-141GB", "attention_fa1", 0.20, "as on H100, the same chip; its own table is of FlashAttention-3"),
-    ("H200-SXM-141GB", "attention_fa2", 0.38, "as on H100, the same chip; its own table is of FlashAttention-3"),
 )  # fmt: skip
 """What no table here measures: kernel generations, from the papers that brought them."""
 SCAN = FamilyConstants(gpu=ANY, family="state_space", dtype=ANY, compute=1.0, memory=0.85, unhidden=1.0, rows=8,
@@ -212,6 +211,10 @@ def derived(rows: list[FamilyConstants]) -> Iterator[FamilyConstants]:
         # The share is of the whole kernel at long sequences; what the softmax costs is in it.
         yield replace(forward, family=family, compute=compute, edge=1.0, k_fill=64.0, wave=0.5, unhidden=0.1,
                       rows=0, median_error=None, p90_error=None, source=source, confidence="medium")  # fmt: skip
+    for row in rows:
+        if row.source.endswith(OWN_ATTENTION):
+            source = "as on H100, the same chip; its own table is of FlashAttention-3"
+            yield replace(_underived(row), gpu="H200-SXM-141GB", source=source, grid_of=row.gpu)
     yield FamilyConstants(
         gpu=ANY,
         family="norm",
@@ -270,10 +273,12 @@ def eight_bit_attention(rows: list[FamilyConstants]) -> Iterator[FamilyConstants
     yield of_ultra
     for gpu, dtype, forward, backward, source in EIGHT_BIT_ATTENTION:
         chip = gpu if gpu == ultra else "H100-SXM-80GB" if gpu.startswith("H") else "B200-SXM-180GB"
-        of_bf16 = ((gpu, "attention", forward), (chip, "attention_backward", backward))
-        for row, gain in ((by_key[name, family, "bf16"], gain) for name, family, gain in of_bf16):
-            yield replace(row, gpu=gpu, family=f"{row.family}_cudnn", dtype=dtype, compute=row.compute * gain / 2,
-                          rows=0, median_error=None, p90_error=None, source=source, confidence="medium")  # fmt: skip
+        for name, family, gain in ((gpu, "attention", forward), (chip, "attention_backward", backward)):
+            own = f"{family}_cudnn"
+            row = by_key.get((name, own, "bf16")) or by_key[name, family, "bf16"]
+            grid_of = row.grid_of or (name if row.family == own else "")
+            yield replace(_underived(row), gpu=gpu, family=own, dtype=dtype, compute=row.compute * gain / 2,
+                          source=source, grid_of=grid_of)  # fmt: skip
 
 
 def main() -> int:

@@ -36,7 +36,13 @@ from traincast.estimate.operators import (
 from traincast.estimate.operators.constants import ANY, LIMIT, Correction, corners
 from traincast.hardware.gpu import Gpu
 
-NODES = {"bmm": (6, 7, 7, 7, 1), "gemm fp32": (9, 10, 10, 2), "gemm": (7, 8, 8, 1), "attention": (6, 8, 4)}
+NODES = {
+    "bmm": (6, 7, 7, 7, 1),
+    "gemm fp32": (9, 10, 10, 2),
+    "gemm": (7, 8, 8, 1),
+    "attention": (6, 8, 4),
+    **dict.fromkeys(("attention_backward_cudnn", "attention_backward_fa2"), (4, 4, 4)),
+}
 """Nodes of the correction per size; others by their number of sizes."""
 NODES_BY_SIZES = {1: (24,), 2: (12, 10)}
 ROWS_FOR_CORRECTION = 100

@@ -85,7 +85,7 @@ class MemoryPolicy(Struct, frozen=True, kw_only=True):
     main_gradient_bytes: int = 0
     """Bytes per parameter of these; sharded with the optimizer, and freed before the next forward pass."""
     dropout: bool = False
-    """Whether layers keep dropout masks."""
+    """Whether layers have dropout, where a job does not say."""
     logit_bytes: int = 6
     """Bytes per logit while the loss is computed."""
     fused_logit_bytes: int = 4
@@ -313,14 +313,13 @@ class Framework(Struct, frozen=True, kw_only=True):
         self,
         zero: int,
         *,
-        dropout: bool | None = None,
         loss_kernel: str = "",
         loss_tiles: int = 1,
         fused_sums: bool = True,
     ) -> MemoryPolicy:
         """Return what it keeps in memory with a stage of ZeRO; 3 is FSDP, which reduces into shards.
 
-        A job may say of dropout and of the loss what is not as usual, and that GEMMs do not add up gradients.
+        A job may say of the loss what is not as usual, and that GEMMs do not add up gradients.
         """
         fused = loss_kernel == "fused" if loss_kernel else self.memory.fused_loss
         logit_bytes = COMPILED_LOGIT_BYTES if loss_kernel == "compiled" else self.memory.logit_bytes
@@ -331,7 +330,6 @@ class Framework(Struct, frozen=True, kw_only=True):
             gradient_bytes=kept_bytes,
             passing_gradient_bytes=passing if kept_bytes > passing else 0,
             main_gradient_bytes=4 if narrow else 0,
-            dropout=self.memory.dropout if dropout is None else dropout,
             fused_loss=fused,
             logit_bytes=self.memory.fused_logit_bytes if fused else logit_bytes,
             loss_tiles=loss_tiles,

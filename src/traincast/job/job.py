@@ -83,7 +83,6 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
         kernels = self.kernels
         return self.framework.memory_policy(
             self.sharding.zero,
-            dropout=kernels.dropout,
             loss_kernel=kernels.loss_kernel,
             loss_tiles=kernels.loss_tiles,
             fused_sums="gradient_sums" not in kernels.unfused,

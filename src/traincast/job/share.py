@@ -58,6 +58,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         gathered_weight_bytes=job.sharding.gathered_weight_bytes,
         attention_kernel=kernels.attention,
         score_passes=_score_passes(job),
+        dropout=kernels.dropout,
         cp_kind=job.communication.cp_kind,
         adapters=job.finetuning.adapters,
         dispatch=replace(
@@ -113,7 +114,6 @@ def kept_share(share: Share, policy: MemoryPolicy) -> Share:
         share,
         execution=replace(
             share.execution,
-            dropout=policy.dropout,
             activation_copy=policy.activation_copy,
             core_output_copy=policy.core_output_copy,
             expert_output_copy=policy.expert_output_copy,

@@ -147,6 +147,19 @@ def test_a_head_size_that_cannot_be_loaded_whole_is_slow():
     assert bad.efficiency < good.efficiency == 1
 
 
+@pytest.mark.parametrize("kernel", ["cudnn", "fa1", "fa2", "triton"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_random_numbers_of_dropout_take_time(kernel, direction):
+    """The products stay as they are: each score waits for its random number."""
+    options = (("kernel", kernel),)
+    shape = (1, 512, 512, 4, 4, 64, 64)
+    without = work_of(call("attention", *shape, direction=direction, options=options))
+    dropped = work_of(call("attention", *shape, direction=direction, options=(*options, ("dropout", "yes"))))
+    assert dropped.flops == without.flops
+    assert dropped.bytes_moved == without.bytes_moved
+    assert 0.4 * without.efficiency < dropped.efficiency < 0.9 * without.efficiency
+
+
 def test_unfused_attention_is_products_and_passes_over_scores():
     work = work_of(call("unfused_attention", 2, 64, 64, 4, 4, 32, 32))
     products = [part for part in work.parts if part.family == "gemm"]

@@ -273,8 +273,14 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
         count=count,
         causal=causal,
         window=window,
-        options=(("passes", str(execution.score_passes)),) if unfused else (("kernel", execution.attention_kernel),),
+        options=(("passes", str(execution.score_passes)),) if unfused else _fused_options(share),
     )
+
+
+def _fused_options(share: Share) -> tuple[tuple[str, str], ...]:
+    """Return what a fused kernel is told: its generation, and of dropout where layers have it."""
+    kernel = (("kernel", share.execution.attention_kernel),)
+    return (*kernel, ("dropout", "yes")) if share.execution.dropout else kernel
 
 
 def sparse_kernel(share: Share, met: Number, query: int, value: int) -> Kernel:
@@ -287,9 +293,7 @@ def sparse_kernel(share: Share, met: Number, query: int, value: int) -> Kernel:
         shape=(share.sequences.count, queries, larger(1, rounded(met)), heads, 1, query, value),
         dtype=share.execution.core_dtype,
         # Whatever computes dense attention, sparse attention has fused kernels of its own.
-        options=(("kernel", share.execution.attention_kernel),)
-        if share.execution.attention_kernel != "unfused"
-        else (),
+        options=_fused_options(share) if share.execution.attention_kernel != "unfused" else (),
     )
 
 

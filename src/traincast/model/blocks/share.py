@@ -91,7 +91,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     one_hot_embedding: bool = False
     """Whether GEMMs of one-hot rows look tokens up, and add up the gradients of what they found."""
     dropout: bool = False
-    """Whether dropout masks are kept."""
+    """Whether layers draw random numbers for dropout, and keep its masks."""
     activation_copy: bool = False
     """Whether a gate's output is kept in addition to its product with the other half."""
     core_output_copy: bool = False

@@ -9,6 +9,7 @@ no later key. `window`: keys seen at most.
 kernel (default: the best measured on the GPU). Forward makes 2 GEMMs per score (Q K', P V),
 backward 5 (Q K' again, dO V', P' dO, dS K, dS' Q), as in FlashAttention-2 (arXiv 2307.08691,
 section 2); scores that a mask hides are neither counted nor, but for the diagonal's blocks, computed.
+With the option ``dropout=yes`` a random number is drawn for each score, forward and again backward.
 
 ``unfused_attention`` writes the scores to memory and computes masked ones too. Option
 ``passes``: how often the scores cross memory in its softmax part (default 4: softmax reads and
@@ -46,6 +47,16 @@ _WIDTH_OF_128 = {"forward": 256.0, "backward": 640.0}
 _BACKWARD_WIDTH = 380.0
 """Likewise of cuDNN's backward pass in 16 bits: heads of 64 take 1.4 times what those of 128 do for as much work
 (a profiled step of Llama 3.2 1B on H100, PyTorch 2.11: studies/data, own_machine_transformers-llama3.2-1b-4096x2)."""
+
+_DROPOUT_SHARE = {
+    ("cudnn", "forward"): 0.44,
+    ("cudnn", "backward"): 0.81,
+    ("fa2", "forward"): 0.81,
+    ("fa2", "backward"): 0.86,
+}
+"""Rate with dropout of .1 over that without, by kernel and direction: medians of heads of 64 and 128 and sequences of
+2,048 and 4,096 tokens on an H100 (PyTorch 2.11: studies/data, attention_kernels_h100.csv.gz). Other kernels have those
+of FlashAttention 2, whose random numbers (Philox) they draw."""
 
 _SIZES = (
     Size("batch", 1),
@@ -102,12 +113,12 @@ def _diagonal(kernel: str, keys: float, computed: float) -> float:
     "attention",
     *_SIZES,
     directions=BOTH_WAYS,
-    options={"kernel": KERNELS},
+    options={"kernel": KERNELS, "dropout": ("no", "yes")},
     masked=True,
     cost_class=lambda call: f"attention {dict(call.options).get('kernel', 'fa2')}",
     check=_check_kernel,
 )
-def attention(call: OperatorCall, *, kernel: str) -> Work:
+def attention(call: OperatorCall, *, kernel: str, dropout: str) -> Work:
     """Return the work of a fused attention kernel."""
     batch, queries, keys, heads, kv_heads, qk_dim, v_dim = _checked(call)
     backward = call.direction == "backward"
@@ -122,6 +133,8 @@ def attention(call: OperatorCall, *, kernel: str) -> Work:
         efficiency *= _in_eight_bits(width, call.direction)
     elif kernel == "cudnn" and backward:
         efficiency *= min(1.0, _of_128(width, _BACKWARD_WIDTH, _WIDTH_OF_128["backward"]))
+    if dropout == "yes":
+        efficiency *= _DROPOUT_SHARE.get((kernel, call.direction)) or _DROPOUT_SHARE["fa2", call.direction]
     base = "attention_backward" if backward else "attention"
     q_o, k_v = heads * queries * (qk_dim + v_dim), kv_heads * keys * (qk_dim + v_dim)
     elements = 2 * (q_o + k_v) + heads * queries * v_dim if backward else q_o + k_v
