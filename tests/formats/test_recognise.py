@@ -89,6 +89,19 @@ def test_inspect_says_what_it_is_and_what_takes_it_in_one_line(tmp_path, capsys,
         assert found.taken_by in str(caught.value)
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "packed"])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
+def test_a_trace_that_ends_in_the_middle_is_refused(tmp_path, pack, share):
+    events = [{"ph": "X", "name": "gemm", "ts": each, "dur": 5, "args": {"stream": 7}} for each in range(3000)]
+    whole = json.dumps({"schemaVersion": 1, "traceEvents": events}).encode()
+    path = tmp_path / "rank0.json"
+    path.write_bytes(pack(whole[: int(share * len(whole))]))
+    with pytest.raises(FormatError, match="ends in the middle of a trace"):
+        recognise(path, TELLERS)
+    path.write_bytes(pack(whole + b"\n\n"))
+    assert recognise(path, TELLERS) == recognise(path, ())
+
+
 @pytest.mark.parametrize("content", [LOG, COLLECTIVES, '{"otherData": {}, "traceEvents": []}'])
 def test_packed_logs_tables_and_timelines_are_known_too(tmp_path, content):
     plain, packed = tmp_path / "plain", tmp_path / "packed.gz"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from traincast.errors import FormatError
-from traincast.files import parse_json, parse_toml, read_head, read_text, unpacked_head
+from traincast.files import chunks_of, parse_json, parse_toml, read_head, read_text, unpacked_head
 from traincast.formats.busbw import looks_like_busbw, read_busbw
 from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import identify, identify_run
@@ -113,7 +113,8 @@ def recognise(path: Path, further: Sequence[Teller] = ()) -> Known | None:
     Raises
     ------
     FormatError
-        If a file that a teller knows, or a file named ``.toml``, cannot be read as such; with the line.
+        If a file that a teller knows, or a file named ``.toml``, cannot be read as such, with the line; or a trace ends in
+        its middle.
     """
     try:
         data = unpacked_head(read_head(path, _MOST_BYTES), _MOST_BYTES)
@@ -123,11 +124,21 @@ def recognise(path: Path, further: Sequence[Teller] = ()) -> Known | None:
     if path.suffix == ".toml":
         return _job_of_another(path) or _toml(path)
     if '"traceEvents"' in head and head.lstrip().startswith("{"):
+        _check_end(path)
         return _TRACE
     if head.lstrip().startswith("{") and (document := _document(path)) is not None:
         return document
     told = next((known for fits, known in _TOLD if fits(head)), None) or _job_of_another(path)
     return told or next((known for tell in further if (known := tell(path, head)) is not None), None)
+
+
+def _check_end(path: Path) -> None:
+    """Refuse a trace that ends in the middle: what writes one may be stopped, or its disk full."""
+    end = b""
+    for chunk in chunks_of(path, _MOST_BYTES):
+        end = chunk.rstrip()[-1:] or end
+    if end not in (b"}", b"]"):
+        raise FormatError("ends in the middle of a trace: write or copy it again", str(path))
 
 
 def _job_of_another(path: Path) -> Known | None:
