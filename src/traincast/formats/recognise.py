@@ -113,8 +113,8 @@ def recognise(path: Path, further: Sequence[Teller] = ()) -> Known | None:
     Raises
     ------
     FormatError
-        If a file that a teller knows, or a file named ``.toml``, cannot be read as such, with the line; or a trace ends in
-        its middle.
+        If a file that a teller knows, or a file named ``.toml``, cannot be read as such, with the line; or if a trace
+        ends in its middle.
     """
     try:
         data = unpacked_head(read_head(path, _MOST_BYTES), _MOST_BYTES)
