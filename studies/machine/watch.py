@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 GIB = 2**30
 _EVERY_S = 0.2
-_KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
+KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 _ATTENTION = {"cudnn": "cudnn.*(sdpa|attention|flash)", "fa3": "flash.*(sm90|hopper)", "fa2": "flash_(fwd|bwd)"}
 
 
@@ -140,7 +140,7 @@ def _pack(plain: Path, packed: Path) -> None:
 
 def kernels_of(events: list[dict[str, Any]]) -> Kernels:
     """Return the kernels among the events of a trace."""
-    own = sorted((each["ts"], each["dur"], each["name"]) for each in events if each.get("cat") in _KERNELS)
+    own = sorted((each["ts"], each["dur"], each["name"]) for each in events if each.get("cat") in KERNELS)
     names: dict[str, float] = defaultdict(float)
     busy_us, until = 0.0, float("-inf")
     for start, taken, name in own:
