@@ -1,10 +1,9 @@
-"""How a plan is made, and what of a layout does not change which rank holds what: recomputation, kernels, exchanges."""
+"""How a plan is made, as a user says it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec import field
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
@@ -13,9 +12,9 @@ from traincast.job.failures import Failures
 from traincast.job.fields import FIELDS, axes, limited
 from traincast.job.request import JOB_FIELDS
 from traincast.job.training_run import RunTerms, run_terms
-from traincast.model.recompute import DEFAULT_MODULES, spelled_modules
+from traincast.model.recompute import spelled_modules
 from traincast.names import known_names
-from traincast.planning.layout import Settings, in_order
+from traincast.planning.layout import in_order
 from traincast.registry import known_name
 from traincast.schedules.schedule import SCHEDULES
 from traincast.tables import decoded
@@ -183,54 +182,3 @@ def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401
         return spelled_modules(found) if name == "recompute_modules" else found
     except ConfigError as error:
         raise ConfigError(str(error), f"{where}.{name}") from None
-
-
-class Recompute(Struct, frozen=True):
-    """What the backward pass recomputes, as a job says it."""
-
-    recompute: str = "none"
-    """One of `traincast.model.recompute.RECOMPUTE`."""
-    recompute_layers: int | None = None
-    """Layers of each virtual stage, with ``full``; of each group with ``uniform``. None: all."""
-    recompute_method: str | None = None
-    """``uniform``: in groups."""
-    recompute_modules: tuple[str, ...] | None = None
-    """With ``selective``; None: the attention core."""
-    offload_activations: int = 0
-    """Layers of each virtual stage whose activations wait for the backward pass in the memory of the host."""
-
-    @property
-    def whole_layers(self) -> bool:
-        """Whether whole layers are recomputed."""
-        return self.recompute == "full"
-
-    @property
-    def group(self) -> int:
-        """Layers that are recomputed together."""
-        return self.recompute_layers or 1 if self.recompute_method else 1
-
-    @property
-    def recomputed_modules(self) -> tuple[str, ...]:
-        """Modules that every layer recomputes by themselves."""
-        return (self.recompute_modules or DEFAULT_MODULES) if self.recompute == "selective" else ()
-
-
-class Variant(Struct, frozen=True):
-    """How a layout is executed: the same code for all its degrees."""
-
-    precision: str
-    cp_kind: str
-    moe_dispatcher: str | None
-    """None where the model has no experts."""
-    offload_optimizer: float
-    """Share of the optimizer's states that the host keeps and updates."""
-    ways: tuple[tuple[str, bool], ...]
-    """Every switch of `traincast.job.fields.ways`, by name."""
-    software: Settings = ()
-    """What of the framework's software is set otherwise than it sets it by itself, axes of a layout aside."""
-    ideal: bool = False
-    """Whether tokens get to their experts in no time: no way of execution, but one that bounds all others."""
-
-    def fields(self) -> dict[str, Any]:
-        """Return it as fields of a job."""
-        return {**asdict(self), **dict(self.ways), **dict(self.software)}

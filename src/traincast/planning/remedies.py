@@ -20,6 +20,7 @@ from traincast.hardware.host import host_of
 from traincast.job.flags import flag_of
 from traincast.job.request import JobRequest
 from traincast.job.resolve import resolve_job
+from traincast.planning.degrees import degrees_of, micro_batches_of
 from traincast.planning.layout import Layout
 from traincast.planning.options import AXES
 from traincast.planning.remedy import Remedy
@@ -93,7 +94,7 @@ def nothing_divides(screen: Screen, error: InfeasibleError, *, looks: bool = Tru
 
 def _has_degrees(screen: Screen, request: JobRequest) -> bool:
     space = replace(screen.space, request=request)
-    return any(space.micro_batches(each.dp) for each in space.degrees())
+    return any(micro_batches_of(space, each.dp) for each in degrees_of(space))
 
 
 def flags_of(found: Iterable[Remedy]) -> dict[str, str]:

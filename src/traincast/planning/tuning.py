@@ -18,13 +18,14 @@ from traincast.errors import TraincastError
 from traincast.job.condition_facts import job_facts
 from traincast.job.fields import FIELDS
 from traincast.job.switches import Switch, allowed
+from traincast.planning.degrees import Degrees, micro_batches_of
 from traincast.planning.doubt import FORGIVEN, cautious_s
 from traincast.planning.finalists import Finalist, Simulate, simulated
 from traincast.planning.layout import Layout
 from traincast.planning.screen.blocks import Key
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.software import by_framework
-from traincast.planning.space import Degrees, Space
+from traincast.planning.space import Space
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import Result
 
@@ -79,7 +80,7 @@ def _with_effort(screen: Screen, screened: Screened, level: str) -> Screened | N
         least_s[key] = min(screened.step_s[place], least_s.get(key, math.inf))
     # How large a microbatch may be depends on what software keeps in memory.
     for degrees, _, schedule, vpp in tuple(least_s):
-        for size in screen.space.micro_batches(degrees.dp):
+        for size in micro_batches_of(screen.space, degrees.dp):
             least_s.setdefault((degrees, size, schedule, vpp), math.inf)
     for search in (partial(of_level.run_some, least_s, longest=FORGIVEN), of_level.run):
         with suppress(TraincastError):

@@ -8,7 +8,7 @@ from traincast.hardware.clusters import load_cluster
 from traincast.job.frameworks import load_framework
 from traincast.job.request import JobRequest
 from traincast.model.load import load_model
-from traincast.planning.options import Recompute
+from traincast.planning.recomputation import Recompute
 from traincast.planning.screen.chunks import ChunkTable, TimedChunk
 from traincast.planning.screen.moments import MomentEmitter
 from traincast.planning.screen.screen import Screen

@@ -17,7 +17,7 @@ from traincast.lowering.stage import StageParts
 from traincast.lowering.work import Exchange, Pass, Work
 from traincast.model.numbers import Number
 from traincast.model.structure import Blocks
-from traincast.planning.options import Recompute
+from traincast.planning.recomputation import Recompute
 from traincast.planning.screen.array_stage import ArrayStage, Chunk
 from traincast.planning.screen.rates import Each, repeated
 from traincast.workload.words import Phase

@@ -19,7 +19,7 @@ from traincast.lowering.work import Exchange, Work
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number
 from traincast.model.structure import Blocks
-from traincast.planning.options import Recompute
+from traincast.planning.recomputation import Recompute
 from traincast.planning.screen.costs import CostTable, PassCosts
 from traincast.planning.screen.moments import MomentEmitter
 from traincast.workload.ops import IntArray

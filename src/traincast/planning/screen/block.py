@@ -24,6 +24,7 @@ from traincast.planning.screen.states import StateTimes
 from traincast.planning.screen.steps import CELLS, Overlaps, Steps
 from traincast.planning.screen.tables import BlockTables
 from traincast.planning.screen.ways import Rows, Ways
+from traincast.planning.sharding import reshards_of
 from traincast.workload.ops import FloatArray
 
 
@@ -106,7 +107,7 @@ class LayoutBlock(BlockTables, dict=True):
         most = max(1, CELLS // len(self.recomputes))
         for zero in sorted({zero for found in self.members.shardings.values() for zero, _ in found}):
             ways = self.members.ways(zero, most)
-            for reshard in self.filled.space.reshards(zero, self.job.parallel.pp):
+            for reshard in reshards_of(self.filled.space, zero, self.job.parallel.pp):
                 yield ways, reshard
 
     def _overlaps_of(self, ways: Ways, rows: Rows) -> tuple[Overlaps, ...]:
@@ -114,11 +115,11 @@ class LayoutBlock(BlockTables, dict=True):
 
     def _overlaps(self, zero: int, *, replicated: bool) -> tuple[Overlaps, ...]:
         """Return what may be overlapped; without replicas nothing is reduced."""
-        space = self.filled.space
+        switches = self.filled.space.execution.switches
         reduced: tuple[bool, ...] = (self.job.framework.overlap_grad_reduce,)
         if zero < 2:
-            reduced = space.switches("overlap_grad_reduce", able=replicated)
-        gathered = space.switches("overlap_param_gather", able=zero in (1, 2))
+            reduced = switches("overlap_grad_reduce", able=replicated)
+        gathered = switches("overlap_param_gather", able=zero in (1, 2))
         return tuple(Overlaps(one, other) for one in reduced for other in gathered)
 
     def estimates(self, part: BlockPart, limit_bytes: float) -> Iterator[Estimate]:

@@ -4,12 +4,14 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 
 from traincast.job.parallel import MAX_SLOTS
-from traincast.planning.options import Recompute
+from traincast.planning.degrees import Degrees
+from traincast.planning.pipelines import takes_microbatches
+from traincast.planning.recomputation import Recompute
 from traincast.planning.screen.block import LayoutBlock
 from traincast.planning.screen.family import FamilyTables, LayoutFamily
 from traincast.planning.screen.members import Members
 from traincast.planning.screen.shape import Shape
-from traincast.planning.space import Degrees
+from traincast.planning.sharding import shardings_of
 
 Key = tuple[Degrees, int, str, int]
 """A layout as far as it decides its blocks: degrees, sequences of a microbatch, schedule and virtual stages."""
@@ -51,9 +53,9 @@ class FamilyBlocks:
     def _able(self, shape: Shape, wanted: Collection[Key] | None) -> Members:
         """Return the members that a pipeline can have, of those that are wanted."""
         vpp, schedule, pp = shape.job.parallel.vpp, shape.job.pipeline.schedule, shape.job.parallel.pp
-        every, runs = self._of(pp), self.tables.space.runs
+        every = self._of(pp)
         counts = {count for count in set(every.microbatches_K.tolist()) if pp * vpp * count <= MAX_SLOTS}
-        able = every.with_counts(frozenset(count for count in counts if runs(schedule, pp, vpp, count)))
+        able = every.with_counts(frozenset(count for count in counts if takes_microbatches(schedule, pp, vpp, count)))
         if wanted is None:
             return able
         shares = able.shares
@@ -66,11 +68,11 @@ class FamilyBlocks:
         if pp not in self._members:
             space, found = self.tables.space, self.family.members.items()
             every = sorted((m for (count, _), of in found if count == pp for m in of), key=lambda m: m.degrees.replicas)
-            shardings = {each: space.shardings(each) for each in {m.degrees.replicas for m in every}}
+            shardings = {each: shardings_of(space, each) for each in {m.degrees.replicas for m in every}}
             sharded = tuple(each for each in every if shardings[each.degrees.replicas])
             self._members[pp] = Members(sharded, list(self.family.shares), space.request.global_batch, shardings)
         return self._members[pp]
 
     def _recomputes(self, shape: Shape) -> tuple[Recompute, ...]:
         space, variant = self.tables.space, self.family.variant
-        return (Recompute(),) if variant.ideal else space.recomputes(shape.job, variant)
+        return (Recompute(),) if variant.ideal else space.recomputation.choices(shape.job, variant)

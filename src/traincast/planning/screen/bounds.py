@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from traincast.crew import Crew
-from traincast.planning.options import Variant
+from traincast.planning.execution import Variant
 from traincast.planning.screen.block import LayoutBlock
 from traincast.planning.screen.blocks import FamilyBlocks, Key
 from traincast.planning.screen.family import LayoutFamily

@@ -19,7 +19,7 @@ from traincast.lowering.step import OfStage, backward_pass, forward_pass
 from traincast.mechanisms.activations import LayerModel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number
-from traincast.planning.options import Recompute
+from traincast.planning.recomputation import Recompute
 from traincast.planning.screen.alike import StageOfKinds, alike
 from traincast.planning.screen.array_stage import ArrayParts, ArrayStage, Chunk, Stateless, recomputing
 from traincast.planning.screen.costs import CostTable

@@ -31,7 +31,9 @@ from traincast.lowering.stage import stages_of
 from traincast.model.blocks.part import Elements
 from traincast.model.blocks.share import Share
 from traincast.model.dispatch import DISPATCHERS, Dispatch
-from traincast.planning.options import Variant
+from traincast.planning.degrees import Degrees
+from traincast.planning.execution import Variant
+from traincast.planning.pipelines import pipelines_of
 from traincast.planning.screen.array_stage import Chunk
 from traincast.planning.screen.chunks import ChunkTable, TimedChunk
 from traincast.planning.screen.costs import CostTable, Operators
@@ -42,7 +44,7 @@ from traincast.planning.screen.rates import ShareRates
 from traincast.planning.screen.shape import Shape, few_microbatches, shape_of
 from traincast.planning.screen.state_times import Sharding, StateSeconds, StateTable
 from traincast.planning.screen.transfers import Links, Places
-from traincast.planning.space import Degrees, Space
+from traincast.planning.space import Space
 from traincast.schedules.schedule import usual_schedule
 from traincast.simulation.job_step import OF_PROCESSOR, factors_of, operator_seconds
 from traincast.simulation.step import Setting
@@ -236,7 +238,7 @@ class FamilyTables:
         if members is None:
             return  # nothing of this family has so many stages
         degrees = members[0].degrees
-        for schedule, vpp, _ in self.space.pipelines(pp):
+        for schedule, vpp in pipelines_of(self.space, pp):
             if wanted is not None and (schedule, vpp) not in wanted:
                 continue
             try:
@@ -244,7 +246,7 @@ class FamilyTables:
                 parallel, pairs = job.parallel, job.experts.pairs_passes
                 if any(job.decided(name) != on for name, on in self.family.variant.ways):
                     continue  # it has no effect on this pipeline: not with this schedule, say
-                if not self.space.allows(job, self.family.variant):
+                if not self.space.recomputation.allows(job, self.family.variant):
                     continue  # the framework refuses it with this schedule
                 plan = self.common.flights.plan(job.pipeline.schedule, pp, parallel.vpp, parallel.microbatches, pairs)
                 stages = stages_of(job, self.family.cluster.ranks_per_node, self.costs.parts, plan)

@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct
 
 from traincast.crew import Crew
+from traincast.planning.execution import Variant
 from traincast.planning.layout import Estimate, Layout
-from traincast.planning.options import Variant
 from traincast.planning.screen.block import BlockPart, LayoutBlock
 from traincast.workload.ops import FloatArray, IntArray
 

@@ -11,9 +11,9 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traincast.planning.degrees import Degrees
 from traincast.planning.screen.state_times import Sharding
 from traincast.planning.screen.ways import Ways
-from traincast.planning.space import Degrees
 from traincast.workload.ops import IntArray
 
 T = TypeVar("T")

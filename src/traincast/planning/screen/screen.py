@@ -25,15 +25,17 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.levels import BEST
 from traincast.job.packing import packing_of
 from traincast.job.parallel import Parallel
+from traincast.planning.degrees import Degrees, degrees_of, micro_batches_of, sequence_parallel_of
+from traincast.planning.execution import Variant
 from traincast.planning.layout import Layout
-from traincast.planning.options import Variant
 from traincast.planning.screen.block import LayoutBlock
 from traincast.planning.screen.blocks import FamilyBlocks, Key
 from traincast.planning.screen.bounds import SLACK, blocks_of, work_out
 from traincast.planning.screen.family import FamilyTables, LayoutFamily, SpaceTables, parallel_of
 from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.members import Member, ShareKey
-from traincast.planning.space import Degrees, Space
+from traincast.planning.sharding import shardings_of
+from traincast.planning.space import Space
 from traincast.simulation.step import Setting
 
 
@@ -83,7 +85,7 @@ class Screen:
         begin = time.perf_counter()
         frontier, crew = Frontier(self.limit_bytes, keep, told, lists=lists), crew or Crew()
         if self.space.tuned == BEST:
-            work_out(self.families, frontier, self._ideal, self.space.is_usual, crew)
+            work_out(self.families, frontier, self._ideal, self.space.execution.is_usual, crew)
         else:
             frontier.work_out(blocks_of(self.families), crew)
         return self._best(frontier, begin)
@@ -163,7 +165,7 @@ class Screen:
         """Return all layouts with the software that no choice beats."""
         found: dict[tuple[Variant, int | None], LayoutFamily] = {}
         for family in families:
-            for variant in self.space.ideal(family.variant):
+            for variant in self.space.execution.ideal(family.variant):
                 key = variant, family.cluster.ranks_per_node
                 found.setdefault(key, LayoutFamily(variant, family.cluster)).take(family)
         return list(map(self._of, found.values()))
@@ -178,18 +180,18 @@ class Screen:
     def _families(self, wanted: Container[tuple[Degrees, int]] | None = None) -> list[LayoutFamily]:
         """Return the layouts by way of execution and ranks on a node, perhaps of some degrees and microbatches only."""
         space, found = self.space, dict[tuple[Variant, int | None], LayoutFamily]()
-        for degrees in space.degrees():
+        for degrees in degrees_of(space):
             micro_batches = [
-                each for each in space.micro_batches(degrees.dp) if wanted is None or (degrees, each) in wanted
+                each for each in micro_batches_of(space, degrees.dp) if wanted is None or (degrees, each) in wanted
             ]
             if not micro_batches:
                 continue
             parallel = parallel_of(degrees)
             cluster = self._placed(parallel)
             overlaps = _overlaps_tp(space, degrees, parallel, cluster.ranks_per_node)
-            axes = list(product(space.sequence_parallel(degrees.tp, degrees.cp), micro_batches, overlaps))
+            axes = list(product(sequence_parallel_of(space, degrees.tp, degrees.cp), micro_batches, overlaps))
             shares = cache(partial(self._shares, degrees, axes))
-            for variant in space.variants(degrees) if axes else ():
+            for variant in space.execution.variants(degrees) if axes else ():
                 family = found.setdefault((variant, cluster.ranks_per_node), LayoutFamily(variant, cluster))
                 members = family.members.setdefault((degrees.pp, degrees.tp), [])
                 for share in shares(splits_heads=variant.cp_kind == "all_to_all"):
@@ -214,7 +216,7 @@ class Screen:
             return 0.0
         count = space.request.global_batch // (degrees.dp * micro_batch)
         # One way to shard is as good as another here, unless some share parameters and others do not.
-        zero = min((zero for zero, _ in space.shardings(degrees.replicas)), default=0)
+        zero = min((zero for zero, _ in shardings_of(space, degrees.replicas)), default=0)
         return packing_of(
             space.request,
             space.framework,
@@ -238,6 +240,6 @@ def _some(family: FamilyBlocks, wanted: Collection[Key]) -> Iterator[LayoutBlock
 
 def _overlaps_tp(space: Space, degrees: Degrees, parallel: Parallel, ranks_per_node: int) -> tuple[bool, ...]:
     """Return whether tensor parallel exchanges may be overlapped; over nodes nothing of them is, whatever is asked."""
-    found = space.switches("overlap_tp", able=parallel.tp > 1, degrees=degrees)
+    found = space.execution.switches("overlap_tp", able=parallel.tp > 1, degrees=degrees)
     inside = parallel.world_size <= ranks_per_node or ranks_per_node % parallel.tp == 0
     return found if inside else found[-1:]

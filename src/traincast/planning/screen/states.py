@@ -15,6 +15,7 @@ from traincast.job.parallel import Parallel
 from traincast.lowering.step import OfStage
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number
+from traincast.planning.degrees import Degrees
 from traincast.planning.screen.array_stage import Chunk
 from traincast.planning.screen.chunks import on_rows
 from traincast.planning.screen.moments import MomentEmitter
@@ -22,7 +23,6 @@ from traincast.planning.screen.shape import StageKind
 from traincast.planning.screen.state_times import Sharding, StateArrays, StateSeconds, sharded
 from traincast.planning.screen.tables import BlockTables
 from traincast.planning.screen.ways import Ways
-from traincast.planning.space import Degrees
 from traincast.workload.ops import IntArray
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from traincast.job.job import Job
 from traincast.lowering.held import table_stages
 from traincast.mechanisms.offload import GRADIENT_BYTES
-from traincast.planning.options import Recompute
+from traincast.planning.recomputation import Recompute
 from traincast.planning.screen.array_stage import Chunk
 from traincast.planning.screen.chunks import ChunkSizes, TimedChunk
 from traincast.planning.screen.family import FamilyTables

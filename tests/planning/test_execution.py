@@ -1,4 +1,4 @@
-"""The axes of a plan: what is found for some degrees stands for others that decide it alike."""
+"""The ways to execute layouts: what is found for some degrees stands for others that decide it alike."""
 
 import pytest
 from msgspec.structs import replace
@@ -8,6 +8,8 @@ from traincast.job.frameworks import load_framework
 from traincast.job.levels import LEVELS
 from traincast.job.request import JobRequest
 from traincast.model.load import load_model
+from traincast.planning.degrees import degrees_of
+from traincast.planning.execution import precisions_of
 from traincast.planning.space import Space
 
 
@@ -25,12 +27,12 @@ def test_degrees_that_decide_alike_have_the_settings_and_ways_that_each_would_ha
     for level in LEVELS:
         space = Space(request=request, framework=load_framework(framework), cluster=load_cluster(cluster), tuned=level)
         assert not vars(replace(space))
-        every = list(space.degrees())
+        execution, every = space.execution, list(degrees_of(space))
         assert len(every) > 10
         for degrees in every:
-            space.variants(degrees)
+            execution.variants(degrees)
         for degrees in every[::7]:
-            alone = replace(space)
-            for precision in (None, *space.precisions()):
-                assert space.usual(degrees, precision) == alone.usual(degrees, precision)
-            assert space.variants(degrees) == alone.variants(degrees)
+            alone = replace(space).execution
+            for precision in (None, *precisions_of(space)):
+                assert execution.usual.settings(degrees, precision) == alone.usual.settings(degrees, precision)
+            assert execution.variants(degrees) == alone.variants(degrees)
