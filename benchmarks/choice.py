@@ -22,9 +22,10 @@ from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.planning.layout import Layout
 from traincast.planning.options import PlanOptions
-from traincast.planning.plan import framework_of, plan, safe_bytes
+from traincast.planning.plan import plan
 from traincast.planning.screen.screen import Screen
 from traincast.planning.space import Space
+from traincast.planning.task import framework_of, safe_bytes
 from traincast.simulation.forecast import forecast
 from traincast.simulation.step import Setting
 

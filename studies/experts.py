@@ -25,8 +25,8 @@ from traincast.job.job import DECIDED, Job
 from traincast.job.request import JOB_FIELDS, JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.planning.layout import said
-from traincast.planning.plan import safe_bytes
 from traincast.planning.published import kind_of, published_counts, texts_of
+from traincast.planning.task import safe_bytes
 from traincast.simulation.forecast import forecast_step
 
 LEAST = 0.002

@@ -7,16 +7,10 @@ from itertools import chain
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traincast.crew import Crew, LostError, crew
-from traincast.diagnostics import Note
 from traincast.engine import load as load_engine
 from traincast.errors import InfeasibleError
-from traincast.estimate.memory import chance_of_oom, usable_bytes
-from traincast.estimate.memory.fits import WARNED_ABOVE
-from traincast.job.feasible import check_choices
-from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.job import Job
 from traincast.job.levels import BEST, LEVELS
 from traincast.job.request import JobRequest
@@ -34,16 +28,13 @@ from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import Sensitivity, sensitivities
 from traincast.planning.simulator import Simulator
-from traincast.planning.space import Space
+from traincast.planning.task import Task
 from traincast.planning.tuning import Effort, Switched, as_carefully, reached, settled, tuned_further
 from traincast.progress import part
-from traincast.schedules.schedule import SCHEDULES
 from traincast.simulation.advised import outcome_of
 from traincast.simulation.alternatives import Outcome
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.step import Setting
-from traincast.simulation.study import Study
-from traincast.units import format_share, format_size
 
 
 def plan(
@@ -67,7 +58,7 @@ def plan(
     TraincastError
         If the request cannot be run at all.
     """
-    task = _Task.asked(request, setting, options or PlanOptions())
+    task = Task.asked(request, setting, options or PlanOptions())
     # Once, before there are copies.
     with suppress(InfeasibleError):  # said where the space is worked out
         _ = task.screen.families
@@ -80,36 +71,7 @@ def plan(
         return _made(task, had, estimated, Crew())
 
 
-class _Task(Struct, frozen=True):
-    """What is planned."""
-
-    request: JobRequest
-    options: PlanOptions
-    level: str
-    """Of effort."""
-    usable_bytes: float
-    screen: Screen
-
-    @classmethod
-    def asked(cls, request: JobRequest, setting: Setting, options: PlanOptions) -> "_Task":
-        """Return what is to be planned for a request, with what it costs to see the space of its layouts."""
-        checked = _checked(request)
-        level, request = checked.tuned or options.tuned, replace(checked, tuned=None)
-        usable = usable_bytes(setting.cluster.gpu.memory_bytes)
-        space = _space(request, setting, options, level)
-        return cls(request, options, level, usable, Screen(space, setting, _limit_bytes(usable, space, options)))
-
-    @property
-    def other_levels(self) -> list[str]:
-        """Levels of effort in addition to the one that is planned."""
-        return [each for each in LEVELS if each != self.level]
-
-    def simulator(self) -> Simulator:
-        """Return what simulates layouts of it."""
-        return Simulator(self.request, self.screen.setting, Study(self.screen.common.networks))
-
-
-def _alongside(task: _Task, own: Crew, *, lists: bool) -> None:
+def _alongside(task: Task, own: Crew, *, lists: bool) -> None:
     """Do a copy's share: what less effort reaches, while the first simulates the best, and what is around that."""
     screened, simulate = task.screen.run(crew=own, lists=lists), task.simulator()
     efforts = own.each(_less(task, screened, simulate))
@@ -118,14 +80,12 @@ def _alongside(task: _Task, own: Crew, *, lists: bool) -> None:
     own.each(_better(task, best, simulate))
 
 
-def _less(task: _Task, screened: Screened, simulate: Simulator) -> list[Callable[[], Effort]]:
+def _less(task: Task, screened: Screened, simulate: Simulator) -> list[Callable[[], Effort]]:
     """Return the pieces that say what other levels of effort reach."""
     return [partial(reached, task.screen, screened, each, simulate) for each in task.other_levels]
 
 
-def _carefully(
-    task: _Task, efforts: Sequence[Effort], best: "_Best", simulate: Simulator
-) -> list[Callable[[], Effort]]:
+def _carefully(task: Task, efforts: Sequence[Effort], best: "_Best", simulate: Simulator) -> list[Callable[[], Effort]]:
     """Return the pieces that say what these reach where that is chosen as carefully as the layout to run."""
     return [partial(as_carefully, task.screen, each, best.layout, best.step_s, simulate) for each in efforts]
 
@@ -144,12 +104,12 @@ def _changed(best: _Best, simulate: Simulator) -> list[Callable[[], Outcome | No
     return [partial(outcome_of, each, simulate.setting, simulate.study) for each in best.changed]
 
 
-def _better(task: _Task, best: _Best, simulate: Simulator) -> list[Callable[[], Sensitivity]]:
+def _better(task: Task, best: _Best, simulate: Simulator) -> list[Callable[[], Sensitivity]]:
     """Return the pieces that say what better hardware would do for the layout to run."""
     return [*sensitivities(task.request, best.layout, simulate.setting, best.step_s, simulate.study)]
 
 
-def _made(task: _Task, had: Job | None, estimated: Estimated | None, own: Crew) -> Plan:
+def _made(task: Task, had: Job | None, estimated: Estimated | None, own: Crew) -> Plan:
     """Return the plan; the others of a crew do their share of it."""
     request, options, screen = task.request, task.options, task.screen
     space, setting = screen.space, screen.setting
@@ -203,13 +163,13 @@ def _made(task: _Task, had: Job | None, estimated: Estimated | None, own: Crew) 
         sensitivities=tuple(sorted(better, key=lambda each: -each.saving_s)),
         advice=advice if options.advise else None,
         asked=Asked(request=request, model=request.model.name, cluster=setting.cluster.name),
-        assumptions=tuple(_assumptions(request, space, task.usable_bytes, screen.limit_bytes)),
+        assumptions=tuple(task.assumptions()),
         warnings=(),
     )
 
 
 def _decided(
-    task: _Task, screened: Screened, simulate: Simulator
+    task: Task, screened: Screened, simulate: Simulator
 ) -> tuple[tuple[Finalist, ...], tuple[Choice, ...], tuple[Switched, ...]]:
     """Return the layouts that were simulated, as choices with the one to run first, and what it switches on."""
     space, limit = task.screen.space, task.screen.limit_bytes
@@ -234,7 +194,7 @@ def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen:
     TraincastError
         As `plan`.
     """
-    task = _Task.asked(request, setting, options)
+    task = Task.asked(request, setting, options)
     return explain(task.screen, options.explain[0], chosen, task.simulator())
 
 
@@ -267,59 +227,4 @@ def _finalists(screened: Screened, simulate: Simulate, count: int) -> tuple[Fina
     if not found:
         text = "none of the best layouts of the screen can be run; give space=full, or fix less"
         raise InfeasibleError(text).typed(space="--space")
-    return found
-
-
-def _checked(request: JobRequest) -> JobRequest:
-    """Return a request with every choice in its one spelling; refuse names that no job may have, as a forecast does."""
-    found = check_choices(request)
-    named = framework_of(found).pipeline_schedules
-    for schedule in named if found.schedule is None else (found.schedule,):
-        SCHEDULES.get(schedule)
-    return found
-
-
-def _space(request: JobRequest, setting: Setting, options: PlanOptions, level: str) -> Space:
-    return Space(
-        request=request,
-        framework=framework_of(request),
-        cluster=setting.cluster,
-        full=options.full,
-        allow_offload=options.allow_offload,
-        fixed=options.fixed,
-        most=options.most,
-        tuned=level,
-    )
-
-
-def framework_of(request: JobRequest) -> Framework:
-    """Return the framework of a request, as its job would have it."""
-    named = framework_of_year(request.year) if request.framework is None else request.framework
-    return named if isinstance(named, Framework) else load_framework(named)
-
-
-def safe_bytes(usable: float, framework: str) -> float:
-    """Return the memory that a layout may need for running out of it to be very unlikely."""
-    low, high = 0.0, usable
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if chance_of_oom(middle, usable, framework) <= WARNED_ABOVE else (low, middle)
-    return low
-
-
-def _limit_bytes(usable: float, space: Space, options: PlanOptions) -> float:
-    safe = safe_bytes(usable, space.framework.name)
-    return safe if options.headroom is None else usable * (1 - options.headroom)
-
-
-def _assumptions(request: JobRequest, space: Space, usable: float, limit: float) -> list[Note]:
-    found = [
-        Note(
-            "memory-headroom",
-            f"layouts may need {format_size(limit)} of the {format_size(usable)} usable "
-            f"({format_share(1 - limit / usable)} free)",
-        )
-    ]
-    if request.framework is None:
-        found.append(Note("assumed-framework", f"framework is not given: {space.framework.name}"))
     return found
