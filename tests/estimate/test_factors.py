@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from job_parts import job_of
+from job_parts import TINY_EXPERTS, job_of
 from traincast.estimate.factors import (
     CostFactors,
     Factor,
@@ -73,10 +73,21 @@ def test_kernels_that_send_tokens_once_have_a_framework_of_their_own():
     both = FactorTable.from_factors([*table.factors.values(), own]).for_job(A100, "eager")
     assert both.factor("transfer ep once") == pytest.approx(1.2 * 0.9)
     assert both.factor("transfer ep") == found.factor("transfer ep")
-    kinds = {each: transfer_classes(each)[Group.EP] for each in ("alltoall", "allgather", "deepep", "hybridep")}
-    assert kinds == {"alltoall": "transfer ep", "allgather": "transfer ep"} | dict.fromkeys(
-        ("deepep", "hybridep"), "transfer ep once"
-    )
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "within", "across"),
+    [
+        ("alltoall", "transfer ep inside", "transfer ep"),
+        ("allgather", "transfer ep inside", "transfer ep"),
+        ("deepep", "transfer ep once", "transfer ep once"),
+        ("hybridep", "transfer ep once", "transfer ep once"),
+    ],
+)
+def test_what_nccl_sends_within_a_node_is_other_work_than_across_nodes(dispatcher, within, across):
+    job = job_of(TINY_EXPERTS, gpus=16, ep=8, global_batch=16, moe_dispatcher=dispatcher)
+    assert [transfer_classes(job, ranks)[Group.EP] for ranks in (16, 8, 4)] == [within, within, across]
+    assert transfer_classes(job, 4)[Group.TP] == transfer_classes(job, 8)[Group.TP] == "transfer tp"
 
 
 def test_gemms_of_experts_have_what_an_architecture_adds_to_plain_ones():

@@ -47,6 +47,8 @@ TRANSFER_CLASS: dict[Group, str] = {
 """Class of work of communication over each kind of group."""
 SENT_ONCE = f"{TRANSFER_CLASS[Group.EP]} once"
 """That of tokens that kernels of a dispatcher send once, not NCCL a copy for each expert."""
+WITHIN_NODES = f"{TRANSFER_CLASS[Group.EP]} inside"
+"""That of tokens whose experts are all in the node, or in the NVLink domain, where NCCL sends a copy for each."""
 
 
 class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,10 +117,15 @@ def whole_deviation(cost_class: str) -> float:
     return math.hypot(*((_class_of(alike).deviation if alike else {}) | own.deviation).values())
 
 
-def transfer_classes(dispatcher: str) -> Mapping[Group, str]:
-    """Return the class of work of communication over each kind of group, with a dispatcher of tokens."""
-    once = DISPATCHERS[dispatcher].sends == "once"
-    return {**TRANSFER_CLASS, Group.EP: SENT_ONCE} if once else TRANSFER_CLASS
+def transfer_classes(job: Job, ranks_per_node: int) -> Mapping[Group, str]:
+    """Return the class of work of a job's communication over each kind of group.
+
+    `ranks_per_node` reach each other without the network.
+    """
+    if DISPATCHERS[job.experts.dispatcher].sends == "once":
+        return {**TRANSFER_CLASS, Group.EP: SENT_ONCE}
+    inside = job.parallel.expert_tp * job.parallel.ep <= ranks_per_node
+    return {**TRANSFER_CLASS, Group.EP: WITHIN_NODES} if inside else TRANSFER_CLASS
 
 
 def host_class(cost_class: CostClass) -> str:

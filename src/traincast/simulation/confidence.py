@@ -57,7 +57,7 @@ def _classes(done: "JobStep", built: "Job", row: int) -> dict[str, float]:
         return {host_class(cost_class): 1.0}
     if group is Group.NONE:
         return {}
-    found = {transfer_classes(done.job.experts.dispatcher)[group]: 1.0}
+    found = {transfer_classes(done.job, done.ranks_per_node)[group]: 1.0}
     if kind is Kind.COLLECTIVE:
         fsdp = done.job.sharding.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD)
         exchanged = "fsdp" if fsdp else _UNHIDDEN.get(group)
@@ -85,7 +85,7 @@ def basis_of_step(done: "JobStep", notes: Iterable[Note] = ()) -> Basis:
 
 def spread_of_job(done: "JobStep", table: FactorTable) -> Callable[[str], float]:
     """Return the uncertainty of the time of a kind of work: of a kind of group (``tp``), ``compute`` or ``host``."""
-    classes = {group.name.lower(): name for group, name in transfer_classes(done.job.experts.dispatcher).items()}
+    classes = {group.name.lower(): name for group, name in transfer_classes(done.job, done.ranks_per_node).items()}
     classes |= {"compute": "compute", "host": host_class(CostClass.HOST_LAYERS)}
     bases: list[Basis] = []
 

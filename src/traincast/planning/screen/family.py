@@ -160,7 +160,7 @@ class FamilyTables:
         exchanging = set() if self.job.experts.dispatcher == "allgather" else {Group.EP}
         if self.family.variant.cp_kind == "all_to_all":
             exchanging.add(Group.CP)
-        classes = transfer_classes(self.job.experts.dispatcher)
+        classes = transfer_classes(self.job, self.family.cluster.ranks_per_node)
         factor = {group: self.factors.factor(name) for group, name in classes.items()}
         if self.family.variant.ideal:
             factor[Group.EP] = 0.0
