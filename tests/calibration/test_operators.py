@@ -86,6 +86,18 @@ def test_a_row_that_cannot_be_used_says_why(tmp_path, row, reason):
     assert measured.skipped[0].reason.startswith(reason)
 
 
+def test_backward_of_a_gemm_is_both_gradients(tmp_path):
+    rows = ("gemm,8x16x32,backward", "grouped_gemm,64x16x32x4,backward", "gemm,8x16x32,wgrad", "norm,64x64,backward")
+    lines = "".join(f"H100-SXM-80GB,{row},bf16,1\n" for row in rows)
+    measured = operators_of(table(tmp_path, f"gpu,family,shape,direction,dtype,ms\n{lines}"))
+    assert [[call.direction for call in calls] for calls in measured.calls] == [
+        ["dgrad", "wgrad"],
+        ["dgrad", "wgrad"],
+        ["wgrad"],
+        ["backward"],
+    ]
+
+
 # --- validate
 
 

@@ -3,8 +3,8 @@
 Four kinds of table are known by their columns; each row becomes the calls that one timing covers:
 
 * ``gpu family shape dtype``: any family, the shape as ``8192x1024``, with ``direction``, ``causal``, ``window`` and
-  ``options`` next to it (``kind=gelu inputs=1``); ``operator`` is what its source calls it, and a table with a column
-  ``timing`` was timed by events;
+  ``options`` next to it (``kind=gelu inputs=1``); ``backward`` of GEMMs is both gradients one after the other;
+  ``operator`` is what its source calls it, and a table with a column ``timing`` was timed by events;
 * ``m n k``: one GEMM;
 * ``batch seq heads kv_heads head_dim window``: forward of causal attention;
 * ``tokens hidden moe_ffn topk experts tp ep``: the experts' gated MLP on one rank.
@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from traincast.calibration.kind import FloatArray
 from traincast.calibration.tables import TIME_COLUMNS, Columns, MeasurementTable, Row, Skipped
@@ -34,6 +35,7 @@ Estimated = tuple[FloatArray, dict[int, str]]
 """Seconds, NaN where there is no estimate, and of each such row why."""
 
 _TRITON, _FALLBACK, _SCALED = (("kernel", "triton"),), (("kernel", "fallback"),), (("kernel", "scaled"),)
+_GRADIENTS, _WITH_GRADIENTS = ("dgrad", "wgrad"), ("gemm", "grouped_gemm")
 _INFERENCE = ("sglang", "trtllm", "vllm")
 """First words of the column ``source`` of kernels of inference frameworks; those of few bits scale what they read."""
 _FALLS_BACK = {("blackwell", 192), ("hopper", 512)}
@@ -128,16 +130,18 @@ def _named(row: Row) -> _Read:
     options = [part.partition("=") for part in row.cells.get("options", "").split()]
     if not all(equals and value for _, equals, value in options):
         raise row.wrong("options", "write them like kind=gelu inputs=1")
+    way = row.cells.get("direction", "forward")
     call = OperatorCall(
         family=family,
         shape=tuple(map(int, text.split("x"))),
         dtype=_dtype(row),
-        direction=row.cells.get("direction", "forward"),
+        direction=way,
         causal=row.cells.get("causal", "false").lower() in ("1", "true", "yes"),
         window=_window(row),
         options=tuple((name, value) for name, _, value in options),
     )
-    return row.cells.get("operator", family), (call,)
+    ways = _GRADIENTS if way == "backward" and family in _WITH_GRADIENTS else (way,)
+    return row.cells.get("operator", family), tuple(replace(call, direction=each) for each in ways)
 
 
 def _gemm(row: Row) -> _Read:
