@@ -24,6 +24,8 @@ from traincast.calibration.operator_calibration import constants_from_few
 from traincast.calibration.operator_fit import Key, Timings, predict, samples_of
 from traincast.calibration.operator_recipe import defaults, fitted, is_held_out, usual
 from traincast.calibration.operators import LONG_S, operators_of
+from traincast.calibration.tables import Row
+from traincast.estimate.clocks import gemm_slowdown
 from traincast.estimate.operators.constants import (
     ANY,
     Correction,
@@ -37,6 +39,7 @@ from traincast.hardware.gpu import load_gpu
 from written import write_corrections
 
 AICONFIGURATOR = "ai-dynamo/aiconfigurator (Apache-2.0)"
+AMD = "AMD's own timings (studies/data/amd_kernels.csv.gz)"
 NEUSIGHT = "sitar-lab/NeuSight (MIT, Copyright (c) 2025 Georgia Institute of Technology and Microsoft Corporation)"
 SIMUMAX = "MooreThreads/SimuMax (Apache-2.0)"
 OWN = "timings on one H100 (studies/data/expert_gemms_h100.csv.gz)"
@@ -45,6 +48,7 @@ FILES = {
     "gemm_latency_measured.csv": AICONFIGURATOR,
     "attention_fwd_latency_measured.csv": AICONFIGURATOR,
     "moe_fwd_latency_measured.csv": AICONFIGURATOR,
+    "amd_kernels.csv": AMD,
     "op_latency_measured.csv": NEUSIGHT,
     "training_kernel_efficiency_measured.csv": SIMUMAX,
     "expert_gemms_h100.csv": OWN,
@@ -57,6 +61,23 @@ GROUPED = ("grouped_gemm", "grouped_gemm_dgrad", "grouped_gemm_wgrad")
 GAINS = {"fp8": 1.91, "fp8_block": 1.76, "mxfp8": 1.83, "nvfp4": 3.48}
 """Rates of GEMMs of cast inputs over those in bf16, on a B300, in blocks on an H200, in fp8 on both alike. Source:
 Transformer Engine, docs/examples/gemm_profiling (docs/published-runs.md)."""
+AMD_LIBRARIES = {
+    ("MI300X", "gemm", "bf16"): ("hipBLASLt",),
+    ("MI300X", "gemm", "fp8"): ("hipBLASLt",),
+    ("MI300X", "grouped_gemm", "bf16"): ("CK",),
+    ("MI300X", "grouped_gemm", "fp8"): ("CK",),
+    ("MI300X", "attention", "bf16"): ("AITER asm v3", "AITER asm v3 a32"),
+    ("MI355X", "gemm", "bf16"): ("hipBLASLt",),
+    ("MI355X", "gemm", "fp8"): ("AITER CK",),
+    ("MI355X", "gemm", "mxfp8"): ("HipKittens",),
+    ("MI355X", "gemm", "mxfp4"): ("AITER asm",),
+    ("MI355X", "grouped_gemm", "bf16"): ("hipBLASLt", "grouped_gemm (hipBLASLt)", "Triton"),
+    ("MI355X", "attention", "bf16"): ("AITER asm v3", "AITER asm v3 a16"),
+}
+"""Whose kernels training on AMD's GPUs ran until the middle of 2026. Attention's backward pass sums dQ in fp32 (a32) on
+MI300X and MI325X and in bf16 (a16) on MI355X and MI350X, as ROCm/MAD sets it (NVTE_CK_IS_V3_ATOMIC_FP32)."""
+AMD_GRADIENTS = ("MI355X", 0.88, "x .88: 1,350 over 1,535 TFLOP/s, means of hipBLASLt's 84 shapes (Primus-Turbo)")
+"""Rate of bf16 gradients over the forward pass's where means alone are printed (mi300x-vs-mi355x-baseline.md)."""
 FUSED_NORM_SHARE = 0.75
 """Share of the memory rate that the fused norms of training stacks sustain."""
 SHIPPED_FROM_TRAINING = ("attention_backward", "grouped_gemm")
@@ -114,7 +135,10 @@ def held_out(sample: Timings) -> np.ndarray:
 def samples(folder: Path) -> Iterator[tuple[Key, Timings, str]]:
     """Yield every sample of every table with its source."""
     for name, source in FILES.items():
-        measured = operators_of(read_published(table_path(name, folder)))
+        table = read_published(table_path(name, folder))
+        if source == AMD:
+            table = replace(table, rows=tuple(filter(_ran_in_training, table.rows)))
+        measured = operators_of(table)
         kept = [
             row
             for row, (gpu, calls) in enumerate(zip(measured.gpu, measured.calls, strict=True))
@@ -123,8 +147,48 @@ def samples(folder: Path) -> Iterator[tuple[Key, Timings, str]]:
         print(f"{name}: {len(kept)} rows, {len(measured.skipped)} skipped, {len(measured) - len(kept)} not fitted to")
         for key, sample in sorted(samples_of(measured.select(kept), shipped_constants()).items()):
             family = key[1].removesuffix("_dgrad").removesuffix("_wgrad")
-            if source not in (SIMUMAX, OWN) or family in SHIPPED_FROM_TRAINING:
+            if source == AMD:
+                yield key, *_at_full_clock(key[0], sample)
+            elif source not in (SIMUMAX, OWN) or family in SHIPPED_FROM_TRAINING:
                 yield key, sample, source
+
+
+def _ran_in_training(row: Row) -> bool:
+    """Say whether a row of AMD's is of a kernel that training ran, and long enough for the power limit to hold it."""
+    key = (row.cells["gpu"], row.cells["family"], row.cells["dtype"])
+    return row.cells["library"] in AMD_LIBRARIES.get(key, ()) and row.time_s() >= LONG_S
+
+
+def _at_full_clock(gpu: str, sample: Timings) -> tuple[Timings, str]:
+    """Return a sample of AMD's, whose loops run for 10 ms and more, at the full clock, and its source.
+
+    A step on the same GPU then takes what was timed; on its kin it takes what their own power limit allows.
+    """
+    slowdown = gemm_slowdown(load_gpu(gpu))
+    source = f"{AMD}, at the power limit: times over {slowdown:.3f}"
+    return replace(sample, time_s_N=sample.time_s_N / slowdown), source
+
+
+def of_amd(rows: list[FamilyConstants]) -> Iterator[FamilyConstants]:
+    """Yield constants of AMD's GPUs that follow from the fitted ones.
+
+    Both gradients of a GEMM were timed together and share their constants. Types without such timings take the forward
+    pass's, lest those of bf16 come before them.
+    """
+    by_key = {(row.gpu, row.family, row.dtype): row for row in rows}
+    gpu, share, why = AMD_GRADIENTS
+    for row in rows:
+        if row.family.endswith("_dgrad") and (row.gpu, row.family.replace("dgrad", "wgrad"), row.dtype) not in by_key:
+            yield replace(row, family=row.family.replace("dgrad", "wgrad"))
+        if row.family == "gemm":
+            slower = row.gpu == gpu and row.dtype == "bf16"
+            for family in ("gemm_dgrad", "gemm_wgrad"):
+                if slower or row.dtype != "bf16":
+                    compute = row.compute * (share if slower else 1.0)
+                    source = f"its gemm {row.dtype}{' ' + why if slower else ''}"
+                    yield replace(_underived(row), family=family, compute=compute, source=source)
+            if (row.gpu, "grouped_gemm", row.dtype) not in by_key:
+                yield from _grouped(row, by_key)
 
 
 def report(key: Key, sample: Timings, source: str) -> None:
@@ -296,6 +360,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     rows: list[FamilyConstants] = []
+    amd: list[FamilyConstants] = []
     corrections: list[Correction] = []
     every = list(samples(given.data))
     if given.unseen:
@@ -311,11 +376,15 @@ def main() -> int:
         if given.held_out:
             report(key, sample, source)
         constants, correction = fitted(key, sample, source, events=NEUSIGHT in source)
+        print(constants)
+        if AMD in source:
+            # Few rows of each: the constants alone; the medians of all GPUs stay those of NVIDIA's, which have grids.
+            amd.append(constants)
+            continue
         rows.append(constants)
         corrections += [] if correction is None else [replace(correction, dtype=constants.dtype)]
-        print(constants)
     rows += list(derived(rows))
-    rows += [*defaults(rows), *eight_bit_attention(rows), SCAN]
+    rows += [*defaults(rows), *eight_bit_attention(rows), SCAN, *amd, *of_amd(amd)]
     if given.write:
         folder = Path(traincast.__file__).parent / "data" / "operators"
         (folder / "constants.csv").write_text(write_constants(rows), encoding="utf-8")

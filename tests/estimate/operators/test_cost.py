@@ -192,8 +192,10 @@ def test_the_same_chip_lends_its_constants():
     assert estimate_operator(call, load_gpu("h800")).time_s == estimate_operator(call, H100).time_s
     assert estimate_operator(call, load_gpu("h800")).confidence == "medium"
     assert estimate_operator(call, H100).confidence == "high"
-    assert estimate_operator(call, load_gpu("mi355x")).confidence == "low"
-    assert "all GPUs" in estimate_operator(call, load_gpu("mi355x")).source
+    assert estimate_operator(call, load_gpu("mi350x")).confidence == "medium"
+    assert "of MI355X" in estimate_operator(call, load_gpu("mi350x")).source
+    assert estimate_operator(call, load_gpu("mi250x")).confidence == "low"
+    assert "all GPUs" in estimate_operator(call, load_gpu("mi250x")).source
 
 
 def row(gpu, family, dtype, compute):
