@@ -28,14 +28,12 @@ random numbers and zeros take 1.03 and 0.56 pJ a FLOP on one H100 (studies/data,
 EXPECTED = {
     ("hopper", ENERGY): 0.76,
     ("blackwell", ENERGY): 0.48,
-    ("cdna4", ENERGY): 0.65,
     ("blackwell", CLOCK): 1.0,
 }
 """Energies in pJ and clocks that are expected where no training run was seen, by generation.
 
-The geometric mean of random numbers and zeros on an H100; the same share of the limit at the peak for a B200; and that
-of an MI300X for an MI355X (data/gpus/generations.csv). Energies of other generations were measured without training
-runs and stay."""
+The geometric mean of random numbers and zeros on an H100, and the same share of the limit at the peak for a B200.
+Energies of other generations were measured without training runs and stay (data/gpus/generations.csv)."""
 _ROUNDS = 12
 _STEP = 0.7
 """Share of a step towards the solution that is taken: the clock bends where the limit sets in."""
@@ -62,7 +60,7 @@ class Physics(NamedTuple):
 
 def shipped_physics() -> Physics:
     """Return the values that come with traincast."""
-    generations = {gpu.architecture: gpu.generation for gpu in map(load_gpu, ("H100", "B200", "MI355X"))}
+    generations = {gpu.architecture: gpu.generation for gpu in map(load_gpu, ("H100", "B200"))}
     return Physics(np.log([getattr(generations[name], column) for name, column in EXPECTED]))
 
 
