@@ -118,7 +118,7 @@ def test_calibrate_writes_a_profile_that_operator_takes(call, timings, tmp_path,
     base = json.loads(call(*GEMM, "--gpu", "mi300x", "--json")[1])
     mine = json.loads(call(*GEMM, "--gpu", "mi300x", "--constants", profile, "--json")[1])
     assert mine["time_s"] / base["time_s"] == pytest.approx(1.5, rel=0.1)
-    assert (base["confidence"], mine["confidence"]) == ("medium", "medium")
+    assert (base["confidence"], mine["confidence"]) == ("high", "medium")
     document = json.loads(call("calibrate", timings, "--gpu", "mi300x", "--json")[1])
     assert document["schema"] == "traincast.operator_calibration/1"
     Draft202012Validator(schema("operator_calibration")).validate(document)

@@ -54,7 +54,7 @@ class Variant(Struct, frozen=True):
         return (*self.ways, *self.software, ("moe_dispatcher", self.moe_dispatcher))
 
 
-class Execution:
+class ExecutionAxes:
     """The ways to execute the layouts of a plan."""
 
     def __init__(self, axes: Axes) -> None:

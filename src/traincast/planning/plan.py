@@ -28,7 +28,7 @@ from traincast.planning.screen.frontier import Frontier
 from traincast.planning.screen.screen import Screen, Screened
 from traincast.planning.sensitivity import Sensitivity, sensitivities
 from traincast.planning.simulator import Simulator
-from traincast.planning.task import Task
+from traincast.planning.task import PlanTask
 from traincast.planning.tuning import Effort, Switched, as_carefully, reached, settled, tuned_further
 from traincast.progress import part
 from traincast.simulation.advised import outcome_of
@@ -58,7 +58,7 @@ def plan(
     TraincastError
         If the request cannot be run at all.
     """
-    task = Task.asked(request, setting, options or PlanOptions())
+    task = PlanTask.asked(request, setting, options or PlanOptions())
     # Once, before there are copies.
     with suppress(InfeasibleError):  # said where the space is worked out
         _ = task.screen.families
@@ -71,7 +71,7 @@ def plan(
         return _made(task, had, estimated, Crew())
 
 
-def _alongside(task: Task, own: Crew, *, lists: bool) -> None:
+def _alongside(task: PlanTask, own: Crew, *, lists: bool) -> None:
     """Do a copy's share: what less effort reaches, while the first simulates the best, and what is around that."""
     screened, simulate = task.screen.run(crew=own, lists=lists), task.simulator()
     efforts = own.each(_less(task, screened, simulate))
@@ -80,12 +80,14 @@ def _alongside(task: Task, own: Crew, *, lists: bool) -> None:
     own.each(_better(task, best, simulate))
 
 
-def _less(task: Task, screened: Screened, simulate: Simulator) -> list[Callable[[], Effort]]:
+def _less(task: PlanTask, screened: Screened, simulate: Simulator) -> list[Callable[[], Effort]]:
     """Return the pieces that say what other levels of effort reach."""
     return [partial(reached, task.screen, screened, each, simulate) for each in task.other_levels]
 
 
-def _carefully(task: Task, efforts: Sequence[Effort], best: "_Best", simulate: Simulator) -> list[Callable[[], Effort]]:
+def _carefully(
+    task: PlanTask, efforts: Sequence[Effort], best: "_Best", simulate: Simulator
+) -> list[Callable[[], Effort]]:
     """Return the pieces that say what these reach where that is chosen as carefully as the layout to run."""
     return [partial(as_carefully, task.screen, each, best.layout, best.step_s, simulate) for each in efforts]
 
@@ -104,12 +106,12 @@ def _changed(best: _Best, simulate: Simulator) -> list[Callable[[], Outcome | No
     return [partial(outcome_of, each, simulate.setting, simulate.study) for each in best.changed]
 
 
-def _better(task: Task, best: _Best, simulate: Simulator) -> list[Callable[[], Sensitivity]]:
+def _better(task: PlanTask, best: _Best, simulate: Simulator) -> list[Callable[[], Sensitivity]]:
     """Return the pieces that say what better hardware would do for the layout to run."""
     return [*sensitivities(task.request, best.layout, simulate.setting, best.step_s, simulate.study)]
 
 
-def _made(task: Task, had: Job | None, estimated: Estimated | None, own: Crew) -> Plan:
+def _made(task: PlanTask, had: Job | None, estimated: Estimated | None, own: Crew) -> Plan:
     """Return the plan; the others of a crew do their share of it."""
     request, options, screen = task.request, task.options, task.screen
     space, setting = screen.space, screen.setting
@@ -169,7 +171,7 @@ def _made(task: Task, had: Job | None, estimated: Estimated | None, own: Crew) -
 
 
 def _decided(
-    task: Task, screened: Screened, simulate: Simulator
+    task: PlanTask, screened: Screened, simulate: Simulator
 ) -> tuple[tuple[Finalist, ...], tuple[Choice, ...], tuple[Switched, ...]]:
     """Return the layouts that were simulated, as choices with the one to run first, and what it switches on."""
     space, limit = task.screen.space, task.screen.limit_bytes
@@ -194,7 +196,7 @@ def why_not(request: JobRequest, setting: Setting, options: PlanOptions, chosen:
     TraincastError
         As `plan`.
     """
-    task = Task.asked(request, setting, options)
+    task = PlanTask.asked(request, setting, options)
     return explain(task.screen, options.explain[0], chosen, task.simulator())
 
 

@@ -52,7 +52,7 @@ _DECIDED_LATER = {*Recompute.__struct_fields__, *(each.name for each in fields(g
 """Facts that each layout of a pipeline decides."""
 
 
-class Recomputation:
+class RecomputationAxes:
     """What the layouts of a pipeline may recompute, as far as the framework lets a way of execution run with it."""
 
     def __init__(self, axes: Axes) -> None:

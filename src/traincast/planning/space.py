@@ -7,19 +7,19 @@ What each axis may be is said in the module of its kind: `traincast.planning.deg
 from functools import cached_property
 
 from traincast.planning.axes import Axes
-from traincast.planning.execution import Execution
-from traincast.planning.recomputation import Recomputation
+from traincast.planning.execution import ExecutionAxes
+from traincast.planning.recomputation import RecomputationAxes
 
 
 class Space(Axes, frozen=True, kw_only=True, dict=True):
     """All layouts of what a job leaves open, on one number of GPUs of one cluster."""
 
     @cached_property
-    def execution(self) -> Execution:
+    def execution(self) -> ExecutionAxes:
         """The ways to execute its layouts."""
-        return Execution(self)
+        return ExecutionAxes(self)
 
     @cached_property
-    def recomputation(self) -> Recomputation:
+    def recomputation(self) -> RecomputationAxes:
         """What the backward passes of its layouts may recompute."""
-        return Recomputation(self)
+        return RecomputationAxes(self)

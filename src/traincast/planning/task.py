@@ -20,7 +20,7 @@ from traincast.simulation.study import Study
 from traincast.units import format_share, format_size
 
 
-class Task(Struct, frozen=True):
+class PlanTask(Struct, frozen=True):
     """What is planned."""
 
     request: JobRequest
@@ -32,7 +32,7 @@ class Task(Struct, frozen=True):
     screen: Screen
 
     @classmethod
-    def asked(cls, request: JobRequest, setting: Setting, options: PlanOptions) -> "Task":
+    def asked(cls, request: JobRequest, setting: Setting, options: PlanOptions) -> "PlanTask":
         """Return what is to be planned for a request, with what it costs to see the space of its layouts."""
         checked = _checked(request)
         level, request = checked.tuned or options.tuned, replace(checked, tuned=None)
