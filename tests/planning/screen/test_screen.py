@@ -19,6 +19,8 @@ from traincast.lowering.plans import plan_of_job
 from traincast.lowering.work import work_of
 from traincast.model.load import load_model
 from traincast.model.structure import RankParts, layer_kinds
+from traincast.planning.options import PlanOptions
+from traincast.planning.plan import plan
 from traincast.planning.screen.passes import Passes
 from traincast.planning.screen.screen import Screen
 from traincast.planning.space import Space
@@ -410,3 +412,12 @@ def test_a_stage_ends_before_the_first_by_the_passes_and_messages_between(stage)
     assert of.before(line, SimpleNamespace(stage=stage)) == pytest.approx(stage * (2.0 + 0.25 + 0.05))
     of.schedule = SCHEDULES.get("dualpipe")
     assert of.before(line, SimpleNamespace(stage=stage)) == 0
+
+
+@pytest.mark.slow
+def test_a_layout_with_too_many_microbatches_does_not_end_the_search():
+    """Of DeepSeek-V3 on 2,048 GPUs a single copy would have more slots than can be scheduled; several do not."""
+    request = JobRequest(model=load_model("deepseek-v3"), gpus=2048, global_batch=16384, seq_length=4096)
+    request = replace(request, framework="megatron-bridge-2026", precision="mxfp8")
+    found = plan(request, Setting(cluster=load_cluster("gb200")), PlanOptions(top=1))
+    assert found.best is not None

@@ -22,7 +22,7 @@ from traincast.hardware.host import Host, host_of
 from traincast.job.experts import busiest_by_routing, spreads_tokens, tokens_exchanged
 from traincast.job.fields import axes
 from traincast.job.job import Job
-from traincast.job.parallel import Parallel
+from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.request import JOB_FIELDS
 from traincast.job.resolve import resolve_job
 from traincast.job.share import blocks_of_layer, rank_share
@@ -257,7 +257,10 @@ class FamilyTables:
                 continue
 
     def _job(self, degrees: Degrees, schedule: str, vpp: int) -> Job:
-        """Return a job of the family with one sequence in a microbatch and nothing recomputed."""
+        """Return a job of the family with one sequence in a microbatch and nothing recomputed.
+
+        Of more microbatches than can be scheduled it has as many as can be: others of its pipeline have fewer.
+        """
         request, said = self.space.request, dict.fromkeys((*axes(), "recompute_method", "deduplicated_dispatch"))
         said |= {**self.family.variant.fields(), **asdict(degrees), "micro_batch": 1, "recompute": "none"}
         said |= {"vpp": vpp, "schedule": schedule if degrees.pp > 1 else None}
@@ -269,6 +272,8 @@ class FamilyTables:
             said["zero"] = 3
         else:
             said["offload_parameters"] = None
+        if degrees.pp * vpp * (request.global_batch // degrees.dp) > MAX_SLOTS:
+            said["global_batch"] = degrees.dp * degrees.pp * max(1, MAX_SLOTS // (degrees.pp**2 * vpp))
         request = replace(request, **{name: value for name, value in said.items() if name in JOB_FIELDS})
         return resolve_job(request, self.setting.cluster)
 
