@@ -110,7 +110,7 @@ def decide_pipeline(request: JobRequest, decided: Decisions, pp: int, microbatch
     if pp == 1 and fixed_virtual_stages(schedule) is not None and not SCHEDULES.get(schedule).orders_one_stage:
         schedule = usual_schedule()
     if given is None:
-        given, rule = split_layers(_split(request, decided.framework, pp, vpp))
+        given, rule = split_layers(split_of(request, decided.framework, pp, vpp))
         if len(set(given)) > 1 and request.first_stage_layers is None and request.last_stage_layers is None:
             decided.note("uneven-layers", rule)
     # What is on the last virtual stage is where it always is: equal jobs are equal.
@@ -118,7 +118,8 @@ def decide_pipeline(request: JobRequest, decided: Decisions, pp: int, microbatch
     return Pipeline(schedule=schedule, layers_Q=given, mtp_stage=mtp_stage, overlap_p2p=bool(request.overlap_p2p))
 
 
-def _split(request: JobRequest, framework: Framework, pp: int, vpp: int) -> Split:
+def split_of(request: JobRequest, framework: Framework, pp: int, vpp: int) -> Split:
+    """Return how a request and its framework split layers among virtual stages."""
     return Split(
         layers=request.model.layers,
         pp=pp,
@@ -155,7 +156,7 @@ def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches:
         return 1
     most = (request.model.layers + 2) // (pp * framework.layers_per_chunk)
     for vpp in range(most, 1, -1):
-        found = even_split(_split(request, framework, pp, vpp))
+        found = even_split(split_of(request, framework, pp, vpp))
         if found is not None:
             decided.note(
                 "assumed-vpp",

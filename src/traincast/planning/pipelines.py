@@ -1,8 +1,11 @@
 """The pipelines of a plan: schedules, virtual stages, and how layers are split over them."""
 
+from msgspec.structs import replace
+
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.job.layers import Split, split_layers
+from traincast.job.layers import split_layers
 from traincast.job.levels import BEST
+from traincast.job.pipeline import split_of
 from traincast.planning.axes import Axes
 from traincast.schedules.schedule import SCHEDULES, fixed_virtual_stages, planned, usual_schedule
 
@@ -37,23 +40,11 @@ def _even(axes: Axes, layers: tuple[int, ...]) -> bool:
 
 def _split(axes: Axes, pp: int, vpp: int) -> tuple[int, ...] | None:
     """Return the layers of each virtual stage; None where they cannot be split so."""
-    request, framework = axes.request, axes.framework
-    given = (request.first_stage_layers, request.last_stage_layers) if pp > 1 else (None, None)
-    split = Split(
-        layers=request.model.layers,
-        pp=pp,
-        vpp=vpp,
-        uneven=framework.uneven_split,
-        counts_embedding=framework.counts_embedding
-        and request.embedding_as_layer is None
-        and request.head_as_layer is None,
-        first=given[0],
-        last=given[1],
-        embedding=bool(request.embedding_as_layer),
-        head=bool(request.head_as_layer),
-    )
+    request = axes.request
+    if pp == 1:
+        request = replace(request, first_stage_layers=None, last_stage_layers=None)
     try:
-        return split_layers(split)[0]
+        return split_layers(split_of(request, axes.framework, pp, vpp))[0]
     except (InfeasibleError, ConfigError):
         return None
 
