@@ -25,8 +25,9 @@ from datafiles import DATA
 from fit_widths import as_csv, quantile
 from forecasts import PUBLISHED, shipped_forecasts, timed_rows
 from published.pairs import Changed, changed_pairs, told_changes
-from refit import Fitted, Runs, fitted_to, runs_of
+from refit import Fitted, Runs, fitted_to, runs_of, simulated
 from traincast.calibration.kind import BoolArray, FloatArray
+from traincast.calibration.run_factors import Forecast
 from traincast.calibration.runs import MeasuredRun, is_fitted, job_of_run
 from traincast.shipped import SHIPPED
 from traincast.simulation.differences import (
@@ -86,10 +87,11 @@ def told_pairs(data: Path = DATA, by: str = "source") -> list[Told]:
     groups = [", ".join(run.groups.named(each) for each in by.split("+")) for run in runs.rows]
     fitted_I = np.array([run.id in fitted for run in runs.rows], np.bool_)
     asked = [place for place, run in enumerate(runs.rows) if run.id in sides]
-    found: dict[str, tuple[float, Doubts]] = {}
-    for fit, places in _fits(runs, fitted_I, groups, asked):
-        for place in places:
-            found[runs.rows[place].id] = _forecast(runs, place, fit)
+    fits = {place: fit for fit, places in _fits(runs, fitted_I, groups, asked) for place in places}
+    found = {
+        runs.rows[place].id: _doubted(runs.rows[place], forecast, fits[place])
+        for place, forecast in simulated(runs, fits).items()
+    }
     return [
         told_of(pair, found[pair.before.run.id], found[pair.after.run.id])
         for pair in pairs
@@ -139,10 +141,9 @@ def _fits(
         yield fitted_to(runs, fitted & (names != name) if name else fitted), mine
 
 
-def _forecast(runs: Runs, place: int, fit: Fitted) -> tuple[float, Doubts]:
-    run, job = runs.rows[place], job_of_run(runs.rows[place])
-    basis = runs.forecasts[place].basis or basis_of(job, run.cluster.gpu, {})
-    step_s = (run.measured_s or 0.0) * float(np.exp(fit.log_ratio_I[place]))
+def _doubted(run: MeasuredRun, forecast: Forecast, fit: Fitted) -> tuple[float, Doubts]:
+    job, step_s = job_of_run(run), forecast.step_s or 0.0
+    basis = forecast.basis or basis_of(job, run.cluster.gpu, {})
     return step_s, doubts(basis, fit.table, job, run.cluster, step_s)
 
 

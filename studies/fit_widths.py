@@ -23,7 +23,7 @@ import numpy as np
 
 from datafiles import DATA
 from forecasts import shipped_forecasts, timed_rows
-from refit import Runs, runs_of, without_each
+from refit import Runs, runs_of, simulated, without_each
 from traincast.calibration.kind import BoolArray, FloatArray
 from traincast.calibration.runs import MeasuredRun
 from traincast.shipped import SHIPPED
@@ -89,14 +89,14 @@ def left_out(runs: Runs, by: str, names: Sequence[str] = ()) -> LeftOut:
     names = names or [", ".join(run.groups.named(each) for each in by.split("+")) for run in runs.rows]
     count = len(names)
     log_ratio_J, known_J, terms_JT = np.zeros(count), np.zeros(count), np.zeros((count, len(names_of_terms())))
-    for mine_J, fitted in without_each(runs, names):
-        log_ratio_J[mine_J] = fitted.log_ratio_I[mine_J]
-        for place in np.flatnonzero(mine_J).tolist():
-            basis = runs.forecasts[place].basis
-            if basis is not None:
-                found = terms(basis, fitted.table)
-                known_J[place] = known_variance(basis, fitted.table)
-                terms_JT[place] = [found[name] for name in names_of_terms()]
+    fits = {place: fit for mine_J, fit in without_each(runs, names) for place in np.flatnonzero(mine_J).tolist()}
+    for place, forecast in simulated(runs, fits).items():
+        log_ratio_J[place] = np.log((forecast.step_s or 0.0) / (runs.rows[place].measured_s or 0.0))
+        if forecast.basis is not None:
+            table = fits[place].table
+            found = terms(forecast.basis, table)
+            known_J[place] = known_variance(forecast.basis, table)
+            terms_JT[place] = [found[name] for name in names_of_terms()]
     return LeftOut(by, runs.rows, log_ratio_J, known_J, terms_JT)
 
 

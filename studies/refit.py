@@ -3,19 +3,21 @@
 A run's forecast answers to the logarithm of each factor by its sensitivity, and to the energy of a FLOP of its
 generation through the clock that the power limit leaves (`traincast.estimate.clocks`): GEMMs take as much longer as the
 clock is lower. Both are fitted together, and again without each group: nothing that was fitted to training runs has
-seen the group that it forecasts.
+seen the group that it forecasts. Forecasts by such a fit are simulated again: what hides behind what changes with the
+factors.
 
 Letters: I runs, K factors, E energies and clocks of generations.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from traincast.calibration.kind import FloatArray
-from traincast.calibration.run_factors import Forecast, Sample, Unknowns, factors_of, sample_of
+from traincast.calibration.run_factors import Forecast, Sample, Unknowns, factors_of, forecast_runs, sample_of
 from traincast.calibration.runs import MeasuredRun, is_fitted
 from traincast.estimate.clocks import slowdown_of
 from traincast.estimate.factors import FactorTable, is_throttled, shipped_factors
@@ -65,12 +67,10 @@ def shipped_physics() -> Physics:
 
 
 class Fitted(NamedTuple):
-    """What a fit found without some runs, and what it forecasts of all."""
+    """What a fit found without some runs."""
 
     table: FactorTable
     physics: Physics
-    log_ratio_I: FloatArray
-    """Logarithm of forecast over measured, linear in what was found."""
 
 
 class Runs(NamedTuple):
@@ -115,10 +115,7 @@ def fitted_to(runs: Runs, seen_I: npt.NDArray[np.bool_]) -> Fitted:
         if np.abs(step_E).max() < 1e-3:
             break
     residual_I = sample.residual_I - runs.throttled_I * (runs.log_slowdown_I(physics) - before_I)
-    table = factors_of(sample._replace(residual_I=residual_I).without(~seen_I))
-    found_K = np.array([np.log(table.factors[key].factor) if key in table.factors else 0.0 for key in sample.keys])
-    log_ratio_I = sample.slope_IK @ (found_K - sample.current_K) - residual_I
-    return Fitted(table, physics, log_ratio_I)
+    return Fitted(factors_of(sample._replace(residual_I=residual_I).without(~seen_I)), physics)
 
 
 def _slopes(runs: Runs, physics: Physics) -> FloatArray:
@@ -137,3 +134,18 @@ def without_each(runs: Runs, group_of: Sequence[str]) -> Iterator[tuple[npt.NDAr
     for name in sorted(set(group_of)):
         mine_I = names == name
         yield mine_I, fitted_to(runs, fitted_I & ~mine_I)
+
+
+def simulated(runs: Runs, fits: Mapping[int, Fitted]) -> dict[int, Forecast]:
+    """Return the forecasts of some runs by their places, each simulated by the factors of a fit of its own.
+
+    What its energies and clocks change lengthens the share of the step that the power limit throttles.
+    """
+    rows = [runs.rows[place] for place in fits]
+    made = forecast_runs(rows, [fit.table for fit in fits.values()])
+    now_I, found = runs.log_slowdown_I(shipped_physics()), {}
+    for (place, fit), forecast in zip(fits.items(), made, strict=True):
+        gpu = runs.gpus[place]
+        longer = runs.throttled_I[place] * (np.log(fit.physics.slowdown(gpu)) - now_I[place])
+        found[place] = replace(forecast, step_s=(forecast.step_s or 0.0) * float(np.exp(longer)))
+    return found
