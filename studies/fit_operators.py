@@ -39,7 +39,7 @@ from traincast.hardware.gpu import load_gpu
 from written import write_corrections
 
 AICONFIGURATOR = "ai-dynamo/aiconfigurator (Apache-2.0)"
-AMD = "AMD's own timings (studies/data/amd_kernels.csv.gz)"
+AMD = "timings on AMD's GPUs (studies/data/amd_kernels.csv.gz)"
 NEUSIGHT = "sitar-lab/NeuSight (MIT, Copyright (c) 2025 Georgia Institute of Technology and Microsoft Corporation)"
 SIMUMAX = "MooreThreads/SimuMax (Apache-2.0)"
 OWN = "timings on one H100 (studies/data/expert_gemms_h100.csv.gz)"
@@ -72,10 +72,16 @@ AMD_LIBRARIES = {
     ("MI355X", "gemm", "mxfp8"): ("HipKittens",),
     ("MI355X", "gemm", "mxfp4"): ("AITER asm",),
     ("MI355X", "grouped_gemm", "bf16"): ("hipBLASLt", "grouped_gemm (hipBLASLt)", "Triton"),
-    ("MI355X", "attention", "bf16"): ("AITER asm v3", "AITER asm v3 a16"),
+    ("MI355X", "attention", "bf16"): (
+        *("AITER asm v3", "AITER asm v3 a16"),
+        *("flash-attention CK", "Triton", "PyTorch SDPA"),
+    ),
 }
 """Whose kernels training on AMD's GPUs ran until the middle of 2026. Attention's backward pass sums dQ in fp32 (a32) on
-MI300X and MI325X and in bf16 (a16) on MI355X and MI350X, as ROCm/MAD sets it (NVTE_CK_IS_V3_ATOMIC_FP32)."""
+MI300X and MI325X and in bf16 (a16) on MI355X and MI350X, as ROCm/MAD sets it (NVTE_CK_IS_V3_ATOMIC_FP32).
+FlashAttention 2 has composable kernels on ROCm (its README), and PyTorch's own attention AOTriton's."""
+AMD_ATTENTION = ("MI300X-192GB", ("fa2", "triton"), 0.70, "x .70, as of AITER's kernels: .37 and .53 of the peak")
+"""Share of the peak that the others' attention is taken to reach on a GPU over that on an MI355X."""
 AMD_GRADIENTS = ("MI355X", 0.88, "x .88: 1,350 over 1,535 TFLOP/s, means of hipBLASLt's 84 shapes (Primus-Turbo)")
 """Rate of bf16 gradients over the forward pass's where means alone are printed (mi300x-vs-mi355x-baseline.md)."""
 FUSED_NORM_SHARE = 0.75
@@ -176,8 +182,12 @@ def of_amd(rows: list[FamilyConstants]) -> Iterator[FamilyConstants]:
     pass's, lest those of bf16 come before them.
     """
     by_key = {(row.gpu, row.family, row.dtype): row for row in rows}
+    other, kernels, less, like = AMD_ATTENTION
     gpu, share, why = AMD_GRADIENTS
     for row in rows:
+        if row.gpu == gpu and row.family.startswith("attention") and row.family.endswith(kernels):
+            source = f"that of {gpu} {like}"
+            yield replace(_underived(row), gpu=other, compute=row.compute * less, source=source)
         if row.family.endswith("_dgrad") and (row.gpu, row.family.replace("dgrad", "wgrad"), row.dtype) not in by_key:
             yield replace(row, family=row.family.replace("dgrad", "wgrad"))
         if row.family == "gemm":

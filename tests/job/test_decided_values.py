@@ -421,6 +421,22 @@ def test_attention_runs_in_a_kernel_that_the_gpu_has():
     assert resolve_job(JobRequest(model=TINY, gpus=1, seq_length=8, global_batch=1, attention_kernel="fa3")).kernels
 
 
+@pytest.mark.parametrize(
+    ("framework", "gpu", "kernel"),
+    [
+        ("torchtitan-2025", "H100", "fa2"),
+        ("torchtitan-2025", "MI300X", "triton"),
+        ("transformers-2024", "MI355X", "triton"),
+        ("nanotron-2024", "MI355X", "fa2"),
+        ("primus-2025", "MI355X", "ck"),
+        ("megatron-core-2026", "MI300X", "ck"),
+    ],
+)
+def test_pytorch_has_another_attention_on_amd(framework, gpu, kernel):
+    job = job_of(cluster=cluster_for(gpu), framework=framework)
+    assert job.kernels.attention == kernel
+
+
 def test_fields_of_once_are_read_as_those_of_today():
     once = {"value": True, "source": "x"}
     assert under_new_fields({"deduplicated_dispatch": once, "unhidden_ep": 0.5}) == {"moe_dispatcher": "deepep"}

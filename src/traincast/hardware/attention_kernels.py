@@ -1,7 +1,8 @@
 """Which GPU runs which attention kernel, and which one a framework takes instead.
 
 What each generation runs is a column of `data/gpus/generations.csv`. A vendor that is not NVIDIA has its own kernels
-under their own names: composable kernels are AMD's (ROCm/composable_kernel, ROCm/aiter), splash attention is that of
+under their own names: ``ck`` are AMD's that Transformer Engine takes (ROCm/composable_kernel, and ROCm/aiter's, which
+have gone before them since 2025), ``fa2`` on AMD the composable kernels of FlashAttention, splash attention is that of
 TPU (jax, jax/experimental/pallas/ops/tpu/splash_attention; tokamax); for others stands the generation that their fused
 kernel is like: NKI (Trainium), FusedSDPA (Gaudi) and CANN (Ascend).
 

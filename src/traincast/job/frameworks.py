@@ -25,6 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traincast.errors import UnknownNameError
+from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.job.fields import FIELDS
 from traincast.job.levels import Habit, read_habits, read_plain
 from traincast.model.dispatch import dispatcher_of
@@ -140,6 +141,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     description: str
     year: int
     attention_kernel: str
+    """What attention runs as, where the GPU runs that."""
     fused_elementwise: bool
     """Whether bias, activation, dropout and norm neighbours are fused into few kernels."""
     sequence_parallel: bool
@@ -169,6 +171,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Host time per message between pipeline stages (blocking implementations that send shapes first)."""
     compute_factor: float
     """Time of all computation over that of the operator models; 1 where nothing is known."""
+    attention_kernel_amd: str = ""
+    """What attention runs as on AMD's GPUs; empty: as on others."""
     module_launches: float = 1.0
     """Time of a module with a GEMM or attention in it over that of a plain kernel, as the host launches them: a linear
     layer of Transformer Engine keeps its own books in Python."""
@@ -349,6 +353,7 @@ _GONE = ("deduplicated_dispatch", "unhidden_ep", "fused_expert_bias")
 """Fields that a framework had once."""
 
 _CHOICES = {
+    "attention_kernel_amd": ATTENTION_KERNELS,
     "uneven_split": UNEVEN_SPLITS,
     "cuda_graph_scope": GRAPH_SCOPES,
     "moe_cuda_graph_scope": GRAPH_SCOPES,

@@ -67,6 +67,8 @@ def decide_attention_kernel(request: JobRequest, decided: Decisions) -> str:
             check_kernel(request.attention_kernel, gpu)
         return request.attention_kernel
     wanted = decided.framework.attention_kernel
+    if gpu is not None and gpu.vendor == "AMD":
+        wanted = decided.framework.attention_kernel_amd or wanted
     kernel, why = (wanted, None) if gpu is None else kernel_instead(wanted, gpu)
     why = why or f"as {decided.framework.name} does"
     decided.note("assumed-attention-kernel", f"attention_kernel is not given: {kernel}, {why}")

@@ -159,6 +159,25 @@ def test_narrower_types_are_faster_and_older_kernels_slower():
     assert kernels[0] < kernels[1]
 
 
+@pytest.mark.parametrize("gpu", ["MI300X", "MI325X", "MI355X"])
+def test_attention_on_amd_is_as_its_kernels_were_timed(gpu):
+    """HazyResearch/HipKittens, analysis/attn: backward 1,034 (AITER), 475 (FlashAttention), 224 TFLOP/s (AOTriton)."""
+
+    def times(direction):
+        call = OperatorCall(family="attention", shape=(16, 8192, 8192, 16, 16, 128, 128), dtype="bf16", causal=True)
+        return {
+            kernel: estimate_operator(
+                replace(call, options=(("kernel", kernel),), direction=direction), load_gpu(gpu)
+            ).time_s
+            for kernel in ("ck", "fa2", "triton")
+        }
+
+    forward, backward = times("forward"), times("backward")
+    assert 1.2 < forward["fa2"] / forward["ck"] < 2.0
+    assert 1.6 < backward["fa2"] / backward["ck"] < 3.2
+    assert 3.0 < backward["triton"] / backward["ck"] < 6.5
+
+
 @pytest.mark.parametrize("gpu", ["h100", "b200", "gb300", "l40s"])
 @pytest.mark.parametrize("family", ["gemm", "grouped_gemm"])
 @pytest.mark.parametrize("direction", ["forward", "dgrad", "wgrad"])
