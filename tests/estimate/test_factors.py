@@ -63,6 +63,13 @@ def test_a_class_has_the_product_of_what_is_known_of_gpu_and_framework(gpu, fram
     assert {name: found.factor(name) for name in expected} == pytest.approx(expected)
 
 
+def test_what_is_known_of_tokens_within_a_node_holds_for_those_sent_once_within_it():
+    table = FactorTable.from_factors([*TABLE.factors.values(), factor("all", "*", "transfer ep inside", 0.9)])
+    found = table.for_job(A100, "eager")
+    assert found.factor("transfer ep inside") == found.factor("transfer ep once inside") == pytest.approx(0.9)
+    assert found.factor("transfer ep once") == TABLE.for_job(A100, "eager").factor("transfer ep once")
+
+
 def test_kernels_that_send_tokens_once_have_a_framework_of_their_own():
     """What is known of transfers over ep everywhere holds for them, too, what a framework makes of NCCL's does not."""
     table = FactorTable.from_factors([*TABLE.factors.values(), factor("all", "*", "transfer ep", 1.2)])
@@ -80,11 +87,11 @@ def test_kernels_that_send_tokens_once_have_a_framework_of_their_own():
     [
         ("alltoall", "transfer ep inside", "transfer ep"),
         ("allgather", "transfer ep inside", "transfer ep"),
-        ("deepep", "transfer ep once", "transfer ep once"),
-        ("hybridep", "transfer ep once", "transfer ep once"),
+        ("deepep", "transfer ep once inside", "transfer ep once"),
+        ("hybridep", "transfer ep once inside", "transfer ep once"),
     ],
 )
-def test_what_nccl_sends_within_a_node_is_other_work_than_across_nodes(dispatcher, within, across):
+def test_what_is_sent_within_a_node_is_other_work_than_across_nodes(dispatcher, within, across):
     job = job_of(TINY_EXPERTS, gpus=16, ep=8, global_batch=16, moe_dispatcher=dispatcher)
     assert [transfer_classes(job, ranks)[Group.EP] for ranks in (16, 8, 4)] == [within, within, across]
     assert transfer_classes(job, 4)[Group.TP] == transfer_classes(job, 8)[Group.TP] == "transfer tp"

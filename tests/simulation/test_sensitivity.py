@@ -84,7 +84,9 @@ def test_classes_that_cover_a_step_scale_all_of_it():
     assert parts == pytest.approx(found["compute"])
 
 
-@pytest.mark.parametrize(("dispatcher", "name"), [("alltoall", "transfer ep inside"), ("deepep", "transfer ep once")])
+@pytest.mark.parametrize(
+    ("dispatcher", "name"), [("alltoall", "transfer ep inside"), ("deepep", "transfer ep once inside")]
+)
 def test_factors_scale_their_class_and_no_other(dispatcher, name):
     job = job_of(TINY_EXPERTS, gpus=8, ep=4, tp=2, etp=1, pp=1, moe_dispatcher=dispatcher)
     plain = run_job(job, H100, PLAIN, CostFactors())

@@ -49,6 +49,10 @@ SENT_ONCE = f"{TRANSFER_CLASS[Group.EP]} once"
 """That of tokens that kernels of a dispatcher send once, not NCCL a copy for each expert."""
 WITHIN_NODES = f"{TRANSFER_CLASS[Group.EP]} inside"
 """That of tokens whose experts are all in the node, or in the NVLink domain, where NCCL sends a copy for each."""
+SENT_ONCE_WITHIN = f"{SENT_ONCE} inside"
+"""That of tokens that such kernels send once, within the node or the NVLink domain."""
+EXPERT_CLASSES = (TRANSFER_CLASS[Group.EP], SENT_ONCE, WITHIN_NODES, SENT_ONCE_WITHIN)
+"""Classes of work of tokens on their way to experts and back."""
 
 
 class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,9 +126,9 @@ def transfer_classes(job: Job, ranks_per_node: int) -> Mapping[Group, str]:
 
     `ranks_per_node` reach each other without the network.
     """
-    if DISPATCHERS[job.experts.dispatcher].sends == "once":
-        return {**TRANSFER_CLASS, Group.EP: SENT_ONCE}
     inside = job.parallel.expert_tp * job.parallel.ep <= ranks_per_node
+    if DISPATCHERS[job.experts.dispatcher].sends == "once":
+        return {**TRANSFER_CLASS, Group.EP: SENT_ONCE_WITHIN if inside else SENT_ONCE}
     return {**TRANSFER_CLASS, Group.EP: WITHIN_NODES} if inside else TRANSFER_CLASS
 
 

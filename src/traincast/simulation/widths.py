@@ -16,9 +16,8 @@ from msgspec import Struct
 
 from traincast.diagnostics import Note
 from traincast.estimate.factors import (
-    SENT_ONCE,
+    EXPERT_CLASSES,
     TRANSFER_CLASS,
-    WITHIN_NODES,
     Factor,
     FactorTable,
     Key,
@@ -60,7 +59,7 @@ _CLASSES = {
     "launches": ("host", "fixed", "handover"),
 }
 """Terms of classes of work, by the first word of the classes: all of a term is off at once."""
-_TRANSFERS = frozenset((*TRANSFER_CLASS.values(), SENT_ONCE, WITHIN_NODES))
+_TRANSFERS = frozenset((*TRANSFER_CLASS.values(), *EXPERT_CLASSES))
 _HIDDEN: Mapping[str, frozenset[str]] = {
     f"unhidden {kind}": frozenset(TRANSFER_CLASS[group] for group in groups)
     for kind, groups in {

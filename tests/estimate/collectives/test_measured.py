@@ -50,7 +50,7 @@ def test_large_gradients_over_one_nic_per_node():
 
 @pytest.mark.parametrize(
     ("ep", "out_bytes_per_s", "back_bytes_per_s", "within"),
-    [(8, 153e9, 158e9, 0.05), (32, 44e9, 47e9, 0.25), (64, 46e9, 45e9, 0.10)],
+    [(8, 153e9, 158e9, 0.06), (32, 44e9, 47e9, 0.25), (64, 46e9, 45e9, 0.10)],
 )
 def test_exchanges_of_deepep(ep, out_bytes_per_s, back_bytes_per_s, within):
     """deepseek-ai/DeepEP, README: H800, 4,096 tokens of 7,168, top-8 experts in 4 of 8 groups, FP8 out and bf16 back.
