@@ -121,13 +121,13 @@ def whole_deviation(cost_class: str) -> float:
     return math.hypot(*((_class_of(alike).deviation if alike else {}) | own.deviation).values())
 
 
-def transfer_classes(job: Job, ranks_per_node: int) -> Mapping[Group, str]:
-    """Return the class of work of a job's communication over each kind of group.
+def transfer_classes(dispatcher: str, expert_ranks: int, ranks_per_node: int) -> Mapping[Group, str]:
+    """Return the class of work of communication over each kind of group, by what sends tokens to experts.
 
-    `ranks_per_node` reach each other without the network.
+    All experts of a layer are on `expert_ranks`; `ranks_per_node` reach each other without the network.
     """
-    inside = job.parallel.expert_tp * job.parallel.ep <= ranks_per_node
-    if DISPATCHERS[job.experts.dispatcher].sends == "once":
+    inside = expert_ranks <= ranks_per_node
+    if DISPATCHERS[dispatcher].sends == "once":
         return {**TRANSFER_CLASS, Group.EP: SENT_ONCE_WITHIN if inside else SENT_ONCE}
     return {**TRANSFER_CLASS, Group.EP: WITHIN_NODES} if inside else TRANSFER_CLASS
 

@@ -89,6 +89,11 @@ class Parallel(Struct, frozen=True, kw_only=True):
         return self.tp if self.etp is None else self.etp
 
     @property
+    def expert_ranks(self) -> int:
+        """Ranks that have all experts of a layer together: etp x ep."""
+        return self.expert_tp * self.ep
+
+    @property
     def replicas(self) -> int:
         """Ranks with equal dense parameters, which reduce gradients with each other: dp x cp."""
         return self.dp * self.cp

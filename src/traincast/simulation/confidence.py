@@ -57,7 +57,7 @@ def _classes(done: "JobStep", built: "Job", row: int) -> dict[str, float]:
         return {host_class(cost_class): 1.0}
     if group is Group.NONE:
         return {}
-    found = {transfer_classes(done.job, done.ranks_per_node)[group]: 1.0}
+    found = {_transfer_classes(done)[group]: 1.0}
     if kind is Kind.COLLECTIVE:
         fsdp = done.job.sharding.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD)
         exchanged = "fsdp" if fsdp else _UNHIDDEN.get(group)
@@ -78,6 +78,11 @@ def _unhidden(built: "Job", kind: str | None, cost_class: CostClass) -> dict[str
     return {f"unhidden {kind}": 1.0 if cost_class is CostClass.UNHIDDEN else -share / (1 - share)}
 
 
+def _transfer_classes(done: "JobStep") -> Mapping[Group, str]:
+    job = done.job
+    return transfer_classes(job.experts.dispatcher, job.parallel.expert_ranks, done.ranks_per_node)
+
+
 def basis_of_step(done: "JobStep", notes: Iterable[Note] = ()) -> Basis:
     """Return what the interval of a forecast rests on; `notes` say what else than by the job was assumed."""
     return basis_of(done.job, done.gpu, sensitivities(done), notes)
@@ -85,7 +90,7 @@ def basis_of_step(done: "JobStep", notes: Iterable[Note] = ()) -> Basis:
 
 def spread_of_job(done: "JobStep", table: FactorTable) -> Callable[[str], float]:
     """Return the uncertainty of the time of a kind of work: of a kind of group (``tp``), ``compute`` or ``host``."""
-    classes = {group.name.lower(): name for group, name in transfer_classes(done.job, done.ranks_per_node).items()}
+    classes = {group.name.lower(): name for group, name in _transfer_classes(done).items()}
     classes |= {"compute": "compute", "host": host_class(CostClass.HOST_LAYERS)}
     bases: list[Basis] = []
 

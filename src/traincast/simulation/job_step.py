@@ -128,7 +128,7 @@ def estimated_work(
     for row in np.flatnonzero(compute.ops.kind_T == Kind.GAP).tolist():
         host_T[row] = _host_factor(compute.ops, row, factors, gpu.host_slowdown)
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * host_T)
-    classes = transfer_classes(job, ranks_per_node)
+    classes = transfer_classes(job.experts.dispatcher, job.parallel.expert_ranks, ranks_per_node)
     transfer = {group: factors.factor(name) for group, name in classes.items()}
     return replace(workload, ops=ops, transfer_factor=transfer), compute
 

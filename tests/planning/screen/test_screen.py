@@ -230,7 +230,7 @@ SPACES = {
     },
     "latent attention and MTP": {"model": "deepseek-v3", "gpus": 256, "batch": 512, "pp": (8, 16), "tp": (1, 2)},
 }
-KINDS = ("sharded", "schedules", "experts", "offloaded and sharded")
+KINDS = ("sharded", "schedules", "experts", "offloaded and sharded", "latent attention and MTP")
 """Spaces that differ most: the others are slow where every layout of theirs is asked for again."""
 
 

@@ -150,28 +150,32 @@ class FamilyTables:
     def links(self, parallel: Parallel) -> Links:
         """Return the communications of a layout."""
         if parallel not in self._links:
-            exchanging, factor = self._transfers
-            self._links[parallel] = Links(self.places, parallel, self.family.cluster, exchanging, factor)
+            factor = self._transfer_factor(parallel.expert_ranks)
+            self._links[parallel] = Links(self.places, parallel, self.family.cluster, self._exchanging, factor)
         return self._links[parallel]
 
     @cached_property
-    def _transfers(self) -> tuple[frozenset[Group], Mapping[Group, float]]:
-        """The kinds of groups that do all-to-alls, and what runs taught of the times of each kind."""
+    def _exchanging(self) -> frozenset[Group]:
+        """The kinds of groups that do all-to-alls."""
         exchanging = set() if self.job.experts.dispatcher == "allgather" else {Group.EP}
         if self.family.variant.cp_kind == "all_to_all":
             exchanging.add(Group.CP)
-        classes = transfer_classes(self.job, self.family.cluster.ranks_per_node)
+        return frozenset(exchanging)
+
+    def _transfer_factor(self, expert_ranks: int) -> Mapping[Group, float]:
+        """Return what runs taught of the times of each kind of communication, by how many ranks have all experts."""
+        classes = transfer_classes(self.job.experts.dispatcher, expert_ranks, self.family.cluster.ranks_per_node)
         factor = {group: self.factors.factor(name) for group, name in classes.items()}
-        if self.family.variant.ideal:
-            factor[Group.EP] = 0.0
-        return frozenset(exchanging), factor
+        return factor | {Group.EP: 0.0} if self.family.variant.ideal else factor
 
     @cached_property
     def _links(self) -> dict[Parallel, Links]:
         """The communications of layouts that were asked for before, perhaps for other families."""
-        exchanging, factor = self._transfers
-        key = self.family.cluster.ranks_per_node, exchanging, tuple(factor.items())
-        return self.common.links.setdefault(key, {})
+        ranks_per_node = self.family.cluster.ranks_per_node
+        # Of some layouts the experts are in a node, of others across nodes.
+        inside, across = (self._transfer_factor(ranks) for ranks in (ranks_per_node, ranks_per_node + 1))
+        factors = (*inside.values(), *across.values())
+        return self.common.links.setdefault((ranks_per_node, self._exchanging, factors), {})
 
     def host_s(self, cost_class: CostClass, time_s: float) -> float:
         """Return the seconds of what the host does once in a while."""
