@@ -73,8 +73,11 @@ AMD_LIBRARIES = {
     ("MI355X", "gemm", "mxfp4"): ("AITER asm",),
     ("MI355X", "grouped_gemm", "bf16"): ("hipBLASLt", "grouped_gemm (hipBLASLt)", "Triton"),
     ("MI355X", "attention", "bf16"): (
-        *("AITER asm v3", "AITER asm v3 a16"),
-        *("flash-attention CK", "Triton", "PyTorch SDPA"),
+        "AITER asm v3",
+        "AITER asm v3 a16",
+        "flash-attention CK",
+        "Triton",
+        "PyTorch SDPA",
     ),
 }
 """Whose kernels training on AMD's GPUs ran until the middle of 2026. Attention's backward pass sums dQ in fp32 (a32) on

@@ -145,7 +145,9 @@ def simulated(runs: Runs, fits: Mapping[int, Fitted]) -> dict[int, Forecast]:
     made = forecast_runs(rows, [fit.table for fit in fits.values()])
     now_I, found = runs.log_slowdown_I(shipped_physics()), {}
     for (place, fit), forecast in zip(fits.items(), made, strict=True):
+        if forecast.step_s is None:
+            raise ValueError(f"{runs.rows[place].id} cannot be forecast: {forecast.reason}")
         gpu = runs.gpus[place]
         longer = runs.throttled_I[place] * (np.log(fit.physics.slowdown(gpu)) - now_I[place])
-        found[place] = replace(forecast, step_s=(forecast.step_s or 0.0) * float(np.exp(longer)))
+        found[place] = replace(forecast, step_s=forecast.step_s * float(np.exp(longer)))
     return found
