@@ -44,6 +44,15 @@ def test_a_file_and_its_launcher_are_a_job(job):
 
 
 @pytest.mark.parametrize(
+    ("said", "kernel"),
+    [("sdpa", None), ("flash_attention_2", "fa2"), ("flash_attention_3", "fa3"), ("eager", "unfused")],
+)
+def test_pytorchs_own_attention_is_left_to_the_gpu(draft, said, kernel):
+    """It has other kernels on AMD: what the framework takes on each is for the job to say."""
+    assert draft(STAGE_3, "--attn_implementation", said).fields.get("attention_kernel") == kernel
+
+
+@pytest.mark.parametrize(
     ("table", "expected"),
     [
         ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}, (64, 2)),
