@@ -61,6 +61,20 @@ def test_the_host_waits_for_counts_of_tokens_that_are_not_fixed():
     assert of(job_of("llama3-8b", gpus=1)).forward.waits == 0
 
 
+def test_a_dispatcher_with_fixed_numbers_of_tokens_prepares_little_but_drops():
+    job = moe()
+    dropping = replace(job.model, experts=replace(job.model.experts, capacity_factor=1.0))
+    # Two kernels instead of fifteen, and five that drop, each a plain operation.
+    fewer = of(job).forward.launches - of(replace(job, model=dropping)).forward.launches
+    assert fewer == pytest.approx((15 - 2 - 5) * 0.7)
+
+
+def test_hybridep_makes_its_maps_itself():
+    plain, fused = (of(moe(moe_dispatcher=name)).forward.launches for name in ("deepep", "hybridep"))
+    # Eleven plain operations less, and an exchange of the routing map more.
+    assert plain - fused == pytest.approx((15 - 4) * 0.7 - 1)
+
+
 def test_a_layer_that_is_interleaved_with_another_microbatch_takes_calls_for_its_nodes():
     plain, nodes = of(moe()), of(moe(moe_a2a_overlap=True))
     for found, once, runs in ((nodes.forward, plain.forward, 0), (nodes.backward, plain.backward, 5)):

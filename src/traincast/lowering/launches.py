@@ -21,6 +21,7 @@ from traincast.model.blocks.common import gradient_sums
 from traincast.model.blocks.experts import IN_LOOP
 from traincast.model.blocks.part import ATTENTION_FAMILIES, Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
+from traincast.model.dispatch import DISPATCHERS
 from traincast.model.numbers import Number, Summed, added
 from traincast.model.structure import Blocks, RankParts
 
@@ -53,13 +54,13 @@ _PERMUTE, _PERMUTE_FUSED = 6, 3
 """Kernels of a permutation: sort or mask, index, gather, weights (moe_utils.py, permute and unpermute); fused:
 transformer_engine/pytorch/permutation.py."""
 
-_PREPARE = 15
-"""Kernels of a dispatcher before it sends: counts of tokens by expert, their sums over ranks, copies to the host
-(megatron/core/transformer/moe/token_dispatcher.py, preprocess)."""
+_PREPARE_FIXED = 2
+"""Kernels of a dispatcher before it sends where every expert has as many tokens as its capacity says: two tensors
+filled with it (Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py, preprocess)."""
 
-_PREPARE_GATHERED = 5
-"""Where all tokens are gathered: the local experts' part of the map and of the probabilities, and its sums (the same
-file, MoEAllGatherTokenDispatcher)."""
+_DROP = 5
+"""Kernels that drop what is beyond a capacity: the top tokens of each expert, their map, and its product with the
+probabilities (moe_utils.py, apply_router_token_dropping)."""
 
 _AFTER_WAIT = 2
 """Launches that nothing hides where the host has waited for the GPU: the copy that it reads, and the next kernel."""
@@ -223,8 +224,7 @@ def layer_launches(blocks: Blocks, of_rank: RankParts, job: Job) -> LayerLaunche
         follows = follows and not inside
         if part.name == _DISPATCHER and not inside:
             # Counts of tokens, which the host waits for before it sends them.
-            prepared = _PREPARE_GATHERED if job.experts.dispatcher == "allgather" else _PREPARE
-            own += Launches(0 if "moe_preprocess" in held else prepared * _PLAIN, waits=float(waits))
+            own += Launches(0 if "moe_preprocess" in held else _prepare(job) * _PLAIN, waits=float(waits))
             if job.experts.a2a_overlap:
                 own, back = own + _INTERLEAVED[0], back + _INTERLEAVED[1]
         graph = inside
@@ -258,7 +258,17 @@ def _scopes(parts: tuple[Part, ...]) -> list[tuple[Part, str]]:
 
 def _waits(job: Job) -> bool:
     """Say whether the host waits for how many tokens come to its experts, for that is not fixed."""
-    return not job.experts.paged_stash and job.model.experts is not None and job.model.experts.capacity_factor is None
+    return not job.experts.paged_stash and job.model.experts is not None and _capacity(job) is None
+
+
+def _prepare(job: Job) -> int:
+    """Return the kernels of a dispatcher before it sends."""
+    kernels = DISPATCHERS[job.experts.dispatcher].prepares
+    return kernels if _capacity(job) is None else min(kernels, _PREPARE_FIXED)
+
+
+def _capacity(job: Job) -> float | None:
+    return None if job.model.experts is None else job.model.experts.capacity_factor
 
 
 def _forward(part: Part, share: Share, job: Job) -> Number:
@@ -341,7 +351,8 @@ def _trained(part: Part, share: Share) -> bool:
 def _kernels(kernel: Kernel, job: Job) -> Number:
     """Return the kernels of a part's work besides its GEMMs and their casts."""
     if kernel.family == "route":
-        return _ROUTE_FUSED * _PLAIN if job.experts.fused_router else _ROUTE * _PLAIN
+        dropped = 0 if _capacity(job) is None else _DROP
+        return ((_ROUTE_FUSED if job.experts.fused_router else _ROUTE) + dropped) * _PLAIN
     if kernel.family == "permute":
         return kernel.count * (_PERMUTE_FUSED if job.experts.fused_permute else _PERMUTE) * _PLAIN
     if kernel.family == "rotary" and kernel.count > 1:

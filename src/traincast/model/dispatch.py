@@ -26,6 +26,8 @@ class Dispatcher(Struct, frozen=True):
     its experts, and there to each of their ranks."""
     sms: int
     """Streaming multiprocessors that its kernels hold while they run."""
+    prepares: int
+    """Kernels that it launches to know which tokens go where, besides those that permute and send them."""
     dense_routing: bool = False
     """Whether every rank gathers which experts all tokens go to, a byte for each token and expert, and tokens go out
     with fp32 weights of all experts in reach of NVLink, not of their own alone."""
@@ -37,15 +39,19 @@ class Dispatcher(Struct, frozen=True):
 
 DISPATCHERS: dict[str, Dispatcher] = {
     # NCCL runs a block for each channel: 16 for collectives and 16 for messages on 8 H800 (NVIDIA/nccl issue 892).
-    "allgather": Dispatcher("all", sms=16),
-    "alltoall": Dispatcher("copies", sms=16, sorts_chunks=True),
-    # DeepSeek-V3 gives 20 to it (arXiv 2412.19437, section 3.2.2), as does moe_deepep_num_sms.
-    "deepep": Dispatcher("once", sms=20),
+    # What is prepared: the local experts' part of the map and of the probabilities, and its sums; for all-to-all counts
+    # of tokens by expert, their sums over ranks, copies to the host (token_dispatcher.py, preprocess).
+    "allgather": Dispatcher("all", sms=16, prepares=5),
+    "alltoall": Dispatcher("copies", sms=16, prepares=15, sorts_chunks=True),
+    # DeepSeek-V3 gives 20 to it (arXiv 2412.19437, section 3.2.2), as does moe_deepep_num_sms. It prepares the top k
+    # and a layout, then a map of what came in one kernel of Triton or in some 20 of PyTorch, as --enable-experimental
+    # says (_DeepepManager): in between is assumed.
+    "deepep": Dispatcher("once", sms=20, prepares=15),
     # moe_hybridep_num_sms.
     # Its maps and weights: deepseek-ai/DeepEP, hybrid-ep branch, csrc/hybrid_ep/executor/executor.cu (dispatched_probs)
     # and extension/allgather.cu. That it pads: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py
-    # (_HybridEPManager, pad_multiple).
-    "hybridep": Dispatcher("once", sms=24, dense_routing=True, pads=True),
+    # (_HybridEPManager, pad_multiple). It makes its maps itself: two kernels, one before it permutes, and a sum.
+    "hybridep": Dispatcher("once", sms=24, prepares=4, dense_routing=True, pads=True),
 }
 """Kinds by name."""
 
