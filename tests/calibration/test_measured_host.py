@@ -4,10 +4,12 @@ import pytest
 
 import traincast
 from traincast.estimate.factors import CostFactors
-from traincast.estimate.measured import LAUNCH_S, with_measured
+from traincast.estimate.measured import LAUNCH_S, processor_factor, with_measured
 from traincast.estimate.operators.constants import ANY, HOST_LAUNCH, FamilyConstants, write_constants
 from traincast.hardware.gpu import load_gpu
+from traincast.job.frameworks import load_framework
 from traincast.job.options import ConstantsFile
+from traincast.workload.words import CostClass
 
 JOB = {
     "model": "llama3.2-1b",
@@ -21,8 +23,8 @@ H100 = "H100-SXM-80GB"
 SIZES = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 
 
-def constants(launch_s, path=None):
-    row = FamilyConstants(gpu=H100, family=HOST_LAUNCH, dtype=ANY, floor_s=launch_s)
+def constants(launch_s, path=None, gpu=H100):
+    row = FamilyConstants(gpu=gpu, family=HOST_LAUNCH, dtype=ANY, floor_s=launch_s)
     text = write_constants([row])
     if path is not None:
         path.write_text(text)
@@ -30,13 +32,42 @@ def constants(launch_s, path=None):
 
 
 def test_launches_take_as_long_as_measured_on_that_gpu_alone():
-    gpu, factors = load_gpu(H100), CostFactors({"host layers": 1.5})
-    found = with_measured(factors, constants(2 * LAUNCH_S), gpu)
+    gpu, factors, framework = load_gpu(H100), CostFactors({"host layers": 1.5}), load_framework("megatron-core-2025")
+    found = with_measured(factors, constants(2 * LAUNCH_S), gpu, framework)
     assert found.factor("host layers") == pytest.approx(1.5 * 2 / gpu.host_slowdown)
     assert found.factor("gemm bf16") == factors.factor("gemm bf16")
-    other = with_measured(factors, constants(2 * LAUNCH_S), load_gpu("A100-SXM-80GB"))
+    other = with_measured(factors, constants(2 * LAUNCH_S), load_gpu("A100-SXM-80GB"), framework)
     assert other.factor("host layers") == 1.5
-    assert with_measured(factors, None, gpu).factor("host layers") == 1.5
+    assert with_measured(factors, None, gpu, framework).factor("host layers") == 1.5
+
+
+@pytest.mark.parametrize(
+    ("gpu", "framework", "factor"),
+    [
+        ("GB200", "megatron-core-2025", 1.3 * 1.41),
+        ("GB200", "megatron-bridge-2025", 1.3),
+        ("GB300", "megatron-core-2026", 1.3),
+        ("GH200", "transformers-2024", 1.3),
+        (H100, "megatron-core-2025", 1.0),
+        ("A100-SXM-80GB", "megatron-core-2025", 1.4),
+    ],
+)
+def test_builds_of_mid_2025_launch_more_slowly_on_grace(gpu, framework, factor):
+    """Of what modules launch; what a step does once has the speed of the processor alone."""
+    found = load_gpu(gpu)
+    assert processor_factor(load_framework(framework), found, CostClass.HOST_LAYERS) == pytest.approx(factor)
+    assert processor_factor(load_framework(framework), found, CostClass.FIXED) == found.host_slowdown
+    assert processor_factor(load_framework(framework), found, CostClass.HANDOVER) == 1
+
+
+def test_a_measured_host_takes_what_was_measured_whatever_was_built():
+    gpu, file = load_gpu("GB200"), constants(3 * LAUNCH_S, gpu="GB200-186GB")
+    for name in ("megatron-core-2025", "megatron-bridge-2025"):
+        framework = load_framework(name)
+        found = with_measured(CostFactors({"host layers": 1.5, "fixed": 2.0}), file, gpu, framework)
+        layers, fixed = (processor_factor(framework, gpu, each) for each in (CostClass.HOST_LAYERS, CostClass.FIXED))
+        assert found.factor("host layers") * layers == pytest.approx(1.5 * 3)
+        assert found.factor("fixed") * fixed == pytest.approx(2.0 * 3)
 
 
 def test_the_median_of_gemms_is_taken_from_a_file_of_operators(tmp_path):

@@ -181,6 +181,7 @@ def test_a_file_with_nothing_but_a_gpu_is_a_cluster_and_a_gpu(tmp_path):
     ("line", "field"),
     [
         ('link_kind = "nvswich"', "gpu.link_kind"),
+        ('host_cpu = "epyc"', "gpu.host_cpu"),
         ("kin = 3", "gpu.kin"),
         ('kin = ["H100-SXM-80GB", 3]', "gpu.kin"),
         ("sms = 1.5", "gpu.sms"),

@@ -8,6 +8,7 @@ from traincast.hardware.cluster import INTRA_KINDS
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.hardware.dtypes import PEAK_OF_DTYPE
 from traincast.hardware.gpu import (
+    HOST_CPUS,
     Generation,
     Gpu,
     filled,
@@ -64,6 +65,7 @@ def test_a_datasheet_is_plausible(name):
     assert gpu.architecture in generations()
     assert all(other in gpu_names() and other != name for other in (*gpu.kin, *filter(None, [gpu.chip])))
     assert gpu.link_kind in ("", *INTRA_KINDS)
+    assert gpu.host_cpu in ("", *HOST_CPUS)
 
 
 def test_an_unknown_gpu_lists_the_known_ones():

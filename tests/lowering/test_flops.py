@@ -145,6 +145,9 @@ def test_capacity_drops_tokens_and_imbalance_adds_work():
     # More room than tokens takes no more of them.
     roomy = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, capacity_factor=2.0))
     assert total_flops(job_of(roomy), "forward", families=routed) == pytest.approx(balanced)
+    # All experts have as many rows then, which one kernel for all of them can tell.
+    called = calls_of(job_of(roomy, framework="torchtitan-2025"), "forward")
+    assert {dict(each.options).get("sizes") for each in called if each.family in routed} == {"equal"}
     spread = {"gpus": 2, "ep": 2}
     even, uneven = (job_of(TINY_EXPERTS, **spread, expert_imbalance=factor) for factor in (1.0, 1.5))
     more = total_flops(uneven, "forward", families=routed) / total_flops(even, "forward", families=routed)

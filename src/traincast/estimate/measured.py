@@ -11,7 +11,8 @@ from traincast.estimate.factors import CostFactors, host_class
 from traincast.estimate.operators.constants import OperatorConstants, constants_of_text, shipped_constants
 from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.gpu import Gpu
+from traincast.hardware.gpu import GRACE, Gpu
+from traincast.job.frameworks import Framework
 from traincast.job.job import Job
 from traincast.job.options import ConstantsFile
 from traincast.workload.ops import OperatorCall
@@ -20,9 +21,9 @@ from traincast.workload.words import CostClass, Phase
 FAR = 2.0
 """A size so many times below or above those that were measured is another operator."""
 LAUNCH_S = 13.5e-6
-"""What an x86 server takes to launch a linear layer of PyTorch, which `Gpu.host_slowdown` is relative to
+"""What an x86 server takes to launch a linear layer of PyTorch, which slowdowns of hosts are relative to
 (NVIDIA/TransformerEngine#2053)."""
-OF_HOST = (host_class(CostClass.HOST_LAYERS), host_class(CostClass.FIXED))
+OF_PROCESSOR = (CostClass.HOST_LAYERS, CostClass.FIXED)
 """Classes of work that the speed of the host decides."""
 _SHOWN = 3
 
@@ -70,7 +71,7 @@ def measured_constants(file: ConstantsFile | None) -> OperatorConstants | None:
     return None if file is None else shipped_constants().with_rows(tuple(constants_of_text(file.text, file.name)))
 
 
-def with_measured(factors: CostFactors, file: ConstantsFile | None, gpu: Gpu) -> CostFactors:
+def with_measured(factors: CostFactors, file: ConstantsFile | None, gpu: Gpu, framework: Framework) -> CostFactors:
     """Return factors with what was measured of a GPU and its host: constants of operators, and the time of a launch.
 
     Raises
@@ -82,9 +83,20 @@ def with_measured(factors: CostFactors, file: ConstantsFile | None, gpu: Gpu) ->
     launch_s = None if constants is None else constants.host_launch_s(gpu)
     of_class = factors.of_class
     if launch_s is not None:
-        slower = launch_s / LAUNCH_S / gpu.host_slowdown
-        of_class = {**of_class, **{name: factors.factor(name) * slower for name in OF_HOST}}
+        slower = launch_s / LAUNCH_S
+        of_class = {**of_class} | {
+            host_class(each): factors.factor(host_class(each)) * slower / processor_factor(framework, gpu, each)
+            for each in OF_PROCESSOR
+        }
     return replace(factors, of_class=of_class, constants=constants)
+
+
+def processor_factor(framework: Framework, gpu: Gpu, cost_class: CostClass) -> float:
+    """Return the factor that the processor of a GPU's host has on some work of a framework."""
+    if cost_class not in OF_PROCESSOR:
+        return 1.0
+    launches = cost_class is CostClass.HOST_LAYERS and gpu.host_cpu == GRACE
+    return gpu.host_slowdown * (framework.grace_slowdown if launches else 1.0)
 
 
 def constants_notes(file: ConstantsFile | None, gpu: Gpu) -> tuple[Note, ...]:

@@ -35,7 +35,7 @@ from traincast.hardware.cluster import (
 )
 from traincast.hardware.fabric import fabric_of, fabric_values
 from traincast.hardware.from_datasheet import cluster_from_datasheet, with_domain, with_nic
-from traincast.hardware.gpu import Gpu, filled, find_datasheet, gpu_names, load_gpu, said_of
+from traincast.hardware.gpu import HOST_CPUS, Gpu, filled, find_datasheet, gpu_names, load_gpu, said_of
 from traincast.hardware.overrides import described, followed
 from traincast.shipped import constant
 from traincast.tables import Shelf, Value, as_table, built, read_table
@@ -44,7 +44,7 @@ T = TypeVar("T", MeasuredTable, RunFactor)
 
 _SHELF = Shelf("cluster", "clusters")
 _SECTIONS: dict[str, tuple[type[Gpu] | type[Link], dict[str, tuple[str, ...]]]] = {
-    "gpu": (Gpu, {"link_kind": INTRA_KINDS}),
+    "gpu": (Gpu, {"link_kind": INTRA_KINDS, "host_cpu": HOST_CPUS}),
     "intra": (Link, {"kind": INTRA_KINDS}),
     "inter": (Link, {"kind": INTER_KINDS}),
 }

@@ -19,6 +19,10 @@ from traincast.tables import from_row
 
 _VENDOR_WORDS = re.compile(r"nvidia|tesla|amd|instinct|google|aws|intel|huawei|[^a-z0-9]")
 
+GRACE = "grace"
+HOST_CPUS = (GRACE,)
+"""Processors of hosts that are no x86 servers."""
+
 
 class Generation(Struct, frozen=True, kw_only=True):
     """What all GPUs of one generation share, a row of `data/gpus/generations.csv`."""
@@ -48,6 +52,14 @@ class Generation(Struct, frozen=True, kw_only=True):
     matrix_width: int | None = None
     """Rows and columns of a matrix unit that holds a block of one matrix while the other passes (systolic array), to
     which heads and widths are filled up; None: it takes small blocks."""
+    group_rows: int | None = None
+    """Rows of a tile of the kernels that compute the GEMMs of all experts of a chip in one go. Experts' tokens follow
+    each other without gaps, and a tile with those of two is computed for both. None: its kernels' timings say what
+    tiles cost, or each expert begins with a tile.
+
+    Source: JAX, jax/experimental/pallas/ops/tpu/megablox/gmm.py (make_group_metadata); MaxText, configs/base.yml
+    (tile_batch_seq).
+    """
     gemm_pj_per_flop: float | None = None
     """Energy of a FLOP of long bf16 GEMMs in pJ, all that a GPU draws counted; in 8 and 4 bits as much less as their
     peak is higher. None: its power limit is taken as enough for the full clock."""
@@ -114,11 +126,12 @@ class Gpu(Struct, frozen=True, kw_only=True):
     """Peak rate of that memory."""
     nic_bytes_per_s: float | None = None
     """Usual share of a network card."""
+    host_cpu: str = ""
+    """Processor of its host where it is no x86 server, one of `HOST_CPUS`; empty: it is one."""
     host_slowdown: float = 1.0
     """Time of what its host launches over that of an x86 server: the speed of one core. Of Grace at most 1.5, as
-    Qwen3-30B runs 11.8 ms a layer on GB300 (Megatron-Bridge 25.11) whose launches take 8 ms on x86; 2.5 for PyTorch of
-    mid 2025, whose linear layer takes 37 and 33 us on the hosts of GB200 and GH200, 13.5 us on that of a DGX H100
-    (NVIDIA/TransformerEngine#2053)."""
+    Qwen3-30B runs 11.8 ms a layer on GB300 (Megatron-Bridge 25.11) whose launches take 8 ms on x86; builds before
+    autumn 2025 took longer there (`Framework.grace_slowdown`)."""
     tdp_w: float | None = None
     """Power limit."""
     copy_bytes_per_s: float | None = None

@@ -176,6 +176,9 @@ class Framework(Struct, frozen=True, kw_only=True):
     module_launches: float = 1.0
     """Time of a module with a GEMM or attention in it over that of a plain kernel, as the host launches them: a linear
     layer of Transformer Engine keeps its own books in Python."""
+    grace_slowdown: float = 1.0
+    """How much longer a launch of its modules takes on Grace than `Gpu.host_slowdown` says, with its builds of Python
+    and PyTorch."""
     steady_gpus: int = 0
     """GPUs of a job whose step has `step_fixed_s`; ranks wait for the slowest of them, so that on fewer it is shorter
     with the logarithm of their number (`traincast.lowering.launches.step_fixed_s`). 0: it is the same for all jobs."""

@@ -185,5 +185,7 @@ def call_of(what: Gemm | Kernel, direction: str = "forward") -> OperatorCall:
     family, grouped = ("grouped_gemm", (what.groups,)) if what.groups > 1 else ("gemm", ())
     if grouped and not what.in_one_kernel:
         options += (("kernel", "each"),)
+    elif grouped and what.equal_groups:
+        options += (("sizes", "equal"),)
     shape = (what.m, what.n, what.k, *grouped)
     return OperatorCall(family=family, shape=shape, dtype=what.dtype, direction=direction, options=options)

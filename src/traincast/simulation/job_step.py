@@ -7,13 +7,14 @@ from msgspec.structs import replace
 from traincast.diagnostics import Note
 from traincast.estimate.clocks import power_notes, slowest_of
 from traincast.estimate.factors import CostFactors, FactorTable, factors_on, host_class, transfer_classes, with_factors
-from traincast.estimate.measured import constants_notes, in_pass, unmeasured, with_measured
+from traincast.estimate.measured import constants_notes, in_pass, processor_factor, unmeasured, with_measured
 from traincast.estimate.offload import offload_notes, ranks_of_host, with_offload
 from traincast.estimate.program import ComputeCost, OperatorSeconds, distinct_calls, estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.host import host_of
+from traincast.job.frameworks import Framework
 from traincast.job.job import Job
 from traincast.lowering.build import build_workload
 from traincast.schedules.plan import SchedulePlan
@@ -22,9 +23,6 @@ from traincast.simulation.study import Study
 from traincast.workload.ops import OpTable
 from traincast.workload.words import CostClass, Group, Kind, Operation, Phase
 from traincast.workload.workload import Workload
-
-OF_PROCESSOR = (CostClass.HOST_LAYERS, CostClass.FIXED)
-"""What the processor of the host decides: its launches, and what it does once in a step."""
 
 _REDUCED_BY_SWITCHES = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
 """What switches can reduce or multicast (`traincast.estimate.collectives.algorithms.in_switch`)."""
@@ -91,7 +89,7 @@ def factors_of(job: Job, setting: Setting, table: FactorTable | None = None) -> 
     known = table or factors_on(setting.cluster)
     found = known.for_job(setting.cluster.gpu, job.framework.name, job.framework.fitted_as)
     found = replace(found, waiting=placed(job, setting)[0].waiting(job.parallel.world_size))
-    return with_measured(found, setting.constants, setting.cluster.gpu)
+    return with_measured(found, setting.constants, setting.cluster.gpu, job.framework)
 
 
 def placed(job: Job, setting: Setting) -> tuple[Cluster, tuple[Note, ...]]:
@@ -126,19 +124,19 @@ def estimated_work(
         compute = with_offload(compute, host_of(gpu, ranks_of_host(job, ranks_per_node)))
     host_T = np.ones(len(compute.ops))
     for row in np.flatnonzero(compute.ops.kind_T == Kind.GAP).tolist():
-        host_T[row] = _host_factor(compute.ops, row, factors, gpu.host_slowdown)
+        host_T[row] = _host_factor(compute.ops, row, factors, job.framework, gpu)
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * host_T)
     classes = transfer_classes(job.experts.dispatcher, job.parallel.expert_ranks, ranks_per_node)
     transfer = {group: factors.factor(name) for group, name in classes.items()}
     return replace(workload, ops=ops, transfer_factor=transfer), compute
 
 
-def _host_factor(ops: OpTable, row: int, factors: CostFactors, slowdown: float) -> float:
+def _host_factor(ops: OpTable, row: int, factors: CostFactors, framework: Framework, gpu: Gpu) -> float:
     """Return the factor on the host's work: of its processor, of its class, and of that in a pass."""
     cost_class = CostClass(int(ops.cost_class_T[row]))
     name = host_class(cost_class)
-    processor = slowdown if cost_class in OF_PROCESSOR else 1.0
-    return processor * factors.factor(name) * factors.factor(in_pass(name, Phase(int(ops.phase_T[row]))))
+    of_class = factors.factor(name) * factors.factor(in_pass(name, Phase(int(ops.phase_T[row]))))
+    return processor_factor(framework, gpu, cost_class) * of_class
 
 
 def operator_seconds(job: Job, gpu: Gpu, factors: CostFactors) -> OperatorSeconds:

@@ -34,6 +34,35 @@ def test_widths_are_filled_up():
     assert gemm_s(V5P, 65536, 2944, 4096) < gemm_s(V5P, 65536, 3072, 4096)
 
 
+def experts_s(gpu, rows, groups, direction="forward", sizes="routed"):
+    shape, options = (rows, 4096, 4096, groups), (("sizes", sizes),)
+    call = OperatorCall(family="grouped_gemm", shape=shape, dtype="bf16", direction=direction, options=options)
+    return estimate_operator(call, gpu).time_s
+
+
+@pytest.mark.parametrize("direction", ["forward", "dgrad", "wgrad"])
+def test_tiles_of_two_experts_are_computed_for_both(direction):
+    # Tiles of 512 rows: M / 512 + G - 1 of them for G experts with M rows that follow each other without gaps.
+    rows, groups = 65536, 64
+    tiles = rows / 512
+    expected = (tiles + groups - 1) / tiles
+    without = experts_s(V5P, rows, groups, direction, "equal")
+    assert experts_s(V5P, rows, groups, direction) == pytest.approx(without * expected, rel=0.03)
+
+
+def test_tiles_of_two_experts_are_few_where_experts_have_many_rows():
+    many = experts_s(V5P, 1 << 20, 8) / experts_s(V5P, 1 << 20, 8, sizes="equal")
+    few = experts_s(V5P, 1 << 14, 8) / experts_s(V5P, 1 << 14, 8, sizes="equal")
+    assert 1.0 < many < 1.01
+    assert few > 1.2
+
+
+@pytest.mark.parametrize("direction", ["forward", "dgrad", "wgrad"])
+def test_gpus_begin_each_expert_with_a_tile(direction):
+    h100 = load_gpu("H100-SXM-80GB")
+    assert experts_s(h100, 65536, 64, direction) == experts_s(h100, 65536, 64, direction, "equal")
+
+
 def test_generations_say_the_width():
     assert {name: each.matrix_width for name, each in generations().items() if each.matrix_width} == {
         "tpu": 128,

@@ -253,6 +253,7 @@ def machine_for(gpu: Gpu, dtype: str, work: Work) -> Machine:
         gpu.memory_bytes_per_s,
         gpu.sms,
         gpu.generation.matrix_width,
+        gpu.generation.group_rows,
         gpu.peak_flops_per_s(bound) if bound is not None and gpu.has_peak(bound) else None,
     )
 

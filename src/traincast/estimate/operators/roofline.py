@@ -57,6 +57,8 @@ class WorkColumns(NamedTuple):
     coordinates_ND: FloatArray
     depths_N22: FloatArray
     """Of attention sizes of heads, each with how often it counts in n."""
+    ragged_N2: FloatArray
+    """1 for the side, m or k, whose size differs from one of the batch to the next."""
     whole_n: bool
     """A block computes whole rows of the result (attention)."""
     tiled: bool
@@ -78,6 +80,8 @@ class Machine(NamedTuple):
     sms: int | None
     matrix_width: int | None = None
     """Rows and columns of its matrix unit, to which both sides of a matrix that it holds are filled up."""
+    group_rows: int | None = None
+    """Rows of a tile of grouped GEMMs, which computes a tile again for every group that has rows in it."""
     units_flops_per_s: float | None = None
     """Peak of the units that do the work, where its rate is a multiple of what others do."""
 
@@ -127,6 +131,7 @@ def columns_of(works: Sequence[Work]) -> WorkColumns:
         aligned_N=aligned_N,
         coordinates_ND=np.array([work.coordinates for work in works], np.float64),
         depths_N22=np.array([each.depths or _NO_DEPTHS for each in tilings], np.float64),
+        ragged_N2=np.array([[each.ragged == side for side in "mk"] for each in tilings], np.float64),
         whole_n=any(each.whole_n for each in tilings),
         tiled=works[0].tiling is not None,
     )
@@ -168,7 +173,7 @@ def _best(
     columns: WorkColumns, machine: Machine, constants: FamilyConstants, memory_N: FloatArray, latency_N: FloatArray
 ) -> Parts:
     """Return the parts with the tile and split of least time for each call."""
-    columns = _filled_up(columns, machine.matrix_width)
+    columns = _filled_up(_ragged(columns, machine.group_rows), machine.matrix_width)
     tile_m_C1, tile_n_C1, split_C1, position_C = constant(_choices, whole_n=columns.whole_n)
     sms, wave = machine.sms or 1, constants.wave if machine.sms else 0.0
     if columns.whole_n:
@@ -215,6 +220,15 @@ def _filled_up(columns: WorkColumns, width: int | None) -> WorkColumns:
     if columns.whole_n:
         return columns._replace(n_N=(filled(columns.depths_N22[..., 0]) * columns.depths_N22[..., 1]).sum(axis=1))
     return columns._replace(n_N=filled(columns.n_N), k_N=filled(columns.k_N))
+
+
+def _ragged(columns: WorkColumns, group_rows: int | None) -> WorkColumns:
+    """Return the work of groups with the tiles that two of them have rows in, which are computed for both."""
+    if group_rows is None:
+        return columns
+    again_N = group_rows * (1.0 - 1.0 / columns.batch_N)
+    ragged_m_N, ragged_k_N = columns.ragged_N2.T
+    return columns._replace(m_N=columns.m_N + again_N * ragged_m_N, k_N=columns.k_N + again_N * ragged_k_N)
 
 
 def _choices(*, whole_n: bool) -> tuple[FloatArray, FloatArray, FloatArray, IntArray]:

@@ -11,7 +11,6 @@ from math import comb
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.common import around, exchange, residual
@@ -195,14 +194,11 @@ class MoeMlp(Struct, frozen=True):
     def _routed(self, share: Share) -> tuple[Part, ...]:
         """Return the experts of a rank, with the tokens of the busiest one; kept are those that it has room for."""
         experts, model, execution = self.experts, share.model, share.execution
-        up, hidden, dtype = up_matrices(share), self.token_width(share), execution.precision
+        up, hidden = up_matrices(share), self.token_width(share)
         busiest = rounded(self.copies(share) * share.etp * self.spread(share))
         width, groups = ceil_div(experts.ffn_hidden, share.etp), ceil_div(experts.experts, share.ep)
         kept = self.own_tokens(share) * share.etp * experts.topk * self._room(share)
         inner = activations(share, kept * width)
-        fc1 = Gemm(
-            m=busiest, n=up * width, k=hidden, dtype=dtype, groups=groups, in_one_kernel=execution.grouped_experts
-        )
         biased = model.linear_bias and not execution.fused_expert_bias
         # Of what is fused the FC1 outputs alone are written in 16 bits, for the backward pass.
         fused = execution.fused_experts
@@ -217,7 +213,7 @@ class MoeMlp(Struct, frozen=True):
                 name="mlp.experts.linear_fc1",
                 counts_as="experts",
                 place="experts",
-                gemms=(replace(fc1, fused_casts=casts[0]),),
+                gemms=(self._gemm(share, busiest, up * width, hidden, casts[0]),),
                 vectors=groups * up * width if model.linear_bias else 0,
                 saved={"expert inputs": share.input_bytes * kept * hidden},
                 drops={"expert inputs": ("moe",)},
@@ -238,7 +234,7 @@ class MoeMlp(Struct, frozen=True):
                 name="mlp.experts.linear_fc2",
                 counts_as="experts",
                 place="experts",
-                gemms=(replace(fc1, n=hidden, k=width, fused_casts=casts[1]),),
+                gemms=(self._gemm(share, busiest, hidden, width, casts[1]),),
                 vectors=groups * hidden if model.linear_bias else 0,
                 kernels=_weighted_biases(share, busiest, hidden, groups) if biased else (),
                 saved=outputs,
@@ -246,6 +242,19 @@ class MoeMlp(Struct, frozen=True):
                 modules=("moe", "expert_fc2"),
                 expert=True,
             ),
+        )
+
+    def _gemm(self, share: Share, tokens: Number, n: Number, k: Number, fused_casts: tuple[str, ...]) -> Gemm:
+        """Return the GEMMs of so many tokens with a weight of each of a rank's experts."""
+        return Gemm(
+            m=tokens,
+            n=n,
+            k=k,
+            dtype=share.execution.precision,
+            groups=ceil_div(self.experts.experts, share.ep),
+            in_one_kernel=share.execution.grouped_experts,
+            equal_groups=self.experts.capacity_factor is not None,
+            fused_casts=fused_casts,
         )
 
     def _room(self, share: Share) -> Number:

@@ -44,6 +44,8 @@ class Gemm(Struct, frozen=True, kw_only=True):
     """Weights of that shape, each for a part of the tokens: experts."""
     in_one_kernel: bool = False
     """Whether one kernel computes the GEMMs of all groups; else each has its own, and they follow each other."""
+    equal_groups: bool = False
+    """Whether all groups have the same number of tokens, filled up to it, whatever the router says."""
     split: str = ""
     """What tensor parallel ranks have a part of, and gather the tokens of all for: ``outputs``, whose inputs are split
     along the sequence before they are gathered, or ``inputs``, with the gradients of its outputs; empty: neither."""

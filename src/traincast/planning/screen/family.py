@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.contention import NetworkAnswers
 from traincast.estimate.factors import host_class, transfer_classes, with_factors
-from traincast.estimate.measured import in_pass
+from traincast.estimate.measured import in_pass, processor_factor
 from traincast.estimate.offload import rate_of
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.host import Host, host_of
@@ -46,7 +46,7 @@ from traincast.planning.screen.state_times import Sharding, StateSeconds, StateT
 from traincast.planning.screen.transfers import Links, Places
 from traincast.planning.space import Space
 from traincast.schedules.schedule import usual_schedule
-from traincast.simulation.job_step import OF_PROCESSOR, factors_of, operator_seconds
+from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import CostClass, Group, Operation, Phase
@@ -184,7 +184,7 @@ class FamilyTables:
     def host_factor(self, cost_class: CostClass, phase: Phase) -> float:
         """Return the factor on what the host does in a pass, with that of its processor on its launches."""
         name = host_class(cost_class)
-        slowdown = self.setting.cluster.gpu.host_slowdown if cost_class in OF_PROCESSOR else 1.0
+        slowdown = processor_factor(self.job.framework, self.setting.cluster.gpu, cost_class)
         return slowdown * self.factors.factor(name) * self.factors.factor(in_pass(name, phase))
 
     def links_of(self, degrees: Degrees) -> Links:

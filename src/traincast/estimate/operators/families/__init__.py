@@ -45,6 +45,8 @@ class Tiling(Struct, frozen=True, kw_only=True):
     """A block computes whole rows of the result, as attention kernels do."""
     depths: tuple[tuple[float, int], ...] = ()
     """Of attention the sizes of heads that make up `n`, each with the GEMMs of a score that it is a side of."""
+    ragged: str = ""
+    """Side, ``m`` or ``k``, whose size differs from one of the batch to the next, all of which lie in one matrix."""
 
 
 class Work(Struct, frozen=True, kw_only=True):

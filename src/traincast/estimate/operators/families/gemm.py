@@ -13,6 +13,8 @@ the fp32 one in memory, ``none`` writes it in the result's type. Option
 ``kernel`` of ``grouped_gemm``: one kernel for all groups (default), ``each`` for a plain GEMM of each group,
 ``triton`` for the fused expert kernels of inference frameworks; of ``gemm``: ``scaled``
 for their GEMMs of 8 and 4 bits, which cast what they read as they go. Other GEMMs read what was cast before.
+Option ``sizes`` of ``grouped_gemm``: groups have as many rows as the router sends them (``routed``, default), or all
+the same number (``equal``), as experts with a capacity that is filled up.
 
 GEMMs of groups that a library launches over several streams follow each other all the same: a kernel of theirs takes
 the whole GPU. On an H100 they take what as many plain GEMMs take alone, one after the other (studies/expert_gemms.py,
@@ -69,16 +71,19 @@ def gemm(call: OperatorCall, *, accumulate: str, kernel: str) -> Work:
     "grouped_gemm",
     *("rows", "n", "k", "groups"),
     directions=_WAYS,
-    options={"accumulate": _ACCUMULATE, "kernel": ("auto", "each", "triton")},
+    options={"accumulate": _ACCUMULATE, "kernel": ("auto", "each", "triton"), "sizes": ("routed", "equal")},
     cost_class=_cost_class,
 )
-def grouped_gemm(call: OperatorCall, *, accumulate: str, kernel: str) -> Work:
+def grouped_gemm(call: OperatorCall, *, accumulate: str, kernel: str, sizes: str) -> Work:
     """Return the work of the GEMMs of several experts, in one kernel or one after the other."""
     rows, n, k, groups = call.shape
     busy = min(groups, rows)
     if kernel == "each":
         return _one_by_one(_product(call, 1, rows / busy, n, k, "gemm", accumulate), busy)
-    return _of_kernel(_product(call, busy, rows / busy, n, k, "grouped_gemm", accumulate), "grouped_gemm", kernel)
+    work = _product(call, busy, rows / busy, n, k, "grouped_gemm", accumulate)
+    if sizes == "routed" and work.tiling is not None:
+        work = replace(work, tiling=replace(work.tiling, ragged="k" if call.direction == "wgrad" else "m"))
+    return _of_kernel(work, "grouped_gemm", kernel)
 
 
 def _of_kernel(work: Work, name: str, kernel: str) -> Work:
