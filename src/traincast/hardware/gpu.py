@@ -21,7 +21,7 @@ _VENDOR_WORDS = re.compile(r"nvidia|tesla|amd|instinct|google|aws|intel|huawei|[
 
 GRACE = "grace"
 HOST_CPUS = (GRACE,)
-"""Processors of hosts that are no x86 servers."""
+"""Processors of hosts besides those of x86 servers."""
 
 
 class Generation(Struct, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     nic_bytes_per_s: float | None = None
     """Usual share of a network card."""
     host_cpu: str = ""
-    """Processor of its host where it is no x86 server, one of `HOST_CPUS`; empty: it is one."""
+    """Processor of its host, one of `HOST_CPUS`; empty: that of an x86 server."""
     host_slowdown: float = 1.0
     """Time of what its host launches over that of an x86 server: the speed of one core. Of Grace at most 1.5, as
     Qwen3-30B runs 11.8 ms a layer on GB300 (Megatron-Bridge 25.11) whose launches take 8 ms on x86; builds before
