@@ -50,6 +50,18 @@ def test_tiles_of_two_experts_are_computed_for_both(direction):
     assert experts_s(V5P, rows, groups, direction) == pytest.approx(without * expected, rel=0.03)
 
 
+def test_an_estimate_says_how_many_rows_are_computed_twice():
+    def terms(gpu, **options):
+        call = OperatorCall(
+            family="grouped_gemm", shape=(65536, 4096, 4096, 64), dtype="bf16", options=tuple(options.items())
+        )
+        return dict(estimate_operator(call, gpu).terms)
+
+    assert terms(V5P)["rows computed twice"] == 512 * 63
+    assert "rows computed twice" not in terms(V5P, sizes="equal")
+    assert "rows computed twice" not in terms(load_gpu("H100-SXM-80GB"))
+
+
 def test_tiles_of_two_experts_are_few_where_experts_have_many_rows():
     many = experts_s(V5P, 1 << 20, 8) / experts_s(V5P, 1 << 20, 8, sizes="equal")
     few = experts_s(V5P, 1 << 14, 8) / experts_s(V5P, 1 << 14, 8, sizes="equal")

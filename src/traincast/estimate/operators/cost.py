@@ -307,7 +307,9 @@ def _explained(timed: _Timed, work: Work, place: int) -> OperatorTime:
 def _tile_terms(columns: WorkColumns, machine: Machine, parts: Parts, place: int) -> list[tuple[str, float]]:
     tile_m, tile_n = tile_of(columns, int(parts.tile_N[place]))
     blocks, waves = float(parts.blocks_N[place]), float(parts.waves_N[place])
+    again = (machine.group_rows or 0) * float(columns.batch_N[place] - 1) * columns.ragged_N2[place].any()
     return [
+        *([("rows computed twice", again)] if again else []),
         ("tile rows", tile_m),
         ("tile columns", tile_n or float(columns.n_N[place])),
         ("parts of the reduction", float(parts.split_N[place])),
