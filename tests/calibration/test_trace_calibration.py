@@ -34,11 +34,12 @@ DENSE = ROOT / "examples" / "megatron_pp4_tp2"
 DENSE_JOB = ROOT / "examples" / "megatron_pp4_tp2_job.toml"
 EXPERTS = ROOT.parent / "shared" / "samples"
 FRAMEWORK = "megatron-core-2024"
-FAMILIES = ("norm", "rotary", "elementwise", "activation", "embedding", "cross_entropy")
+FAMILIES = ("norm", "rotary", "elementwise", "activation", "embedding")
 SLOW = {
     **{f"{name} {way}": 1.3 for name in ("gemm bf16", "attention fa2") for way in ("forward", "backward")},
     **{f"memory {family} {way}": 1.3 for family in FAMILIES for way in ("forward", "backward")},
-    "memory optimizer step": 1.7,
+    **{f"pointwise {way}": 1.3 for way in ("forward", "backward")},
+    "sums step": 1.7,
 }
 
 
@@ -87,7 +88,7 @@ def test_a_trace_teaches_what_made_it_and_another_layout_is_forecast_by_it(tmp_p
         assert each.before_s < each.measured_s / 1.2
         assert each.after_s == pytest.approx(each.measured_s, rel=0.02)
     fitted = {each.cost_class: each.factor for each in found.cluster.run_factors}
-    assert fitted["memory optimizer step"] == pytest.approx(1.7, rel=0.02)
+    assert fitted["sums step"] == pytest.approx(1.7, rel=0.02)
     assert fitted["gemm bf16 forward"] == pytest.approx(1.3, rel=0.05)
     assert fitted["gemm bf16 backward"] == pytest.approx(1.3, rel=0.05)
     other = job_of(gpus=16, pp=4, tp=2, global_batch=32, micro_batch=1)
@@ -105,7 +106,7 @@ def test_the_profile_is_a_cluster_file_that_says_what_it_speaks_for(tmp_path):
     assert again.run_factors == found.cluster.run_factors
     by_class = {each.cost_class: each for each in again.run_factors}
     assert "attention 1x4096x4096x32x8x128x128" in by_class["attention fa2 forward"].operators
-    assert any(name.startswith("optimizer ") for name in by_class["memory optimizer step"].operators)
+    assert any(name.startswith("optimizer ") for name in by_class["sums step"].operators)
     near = api.predict(job_of(), again)
     assert not [note for note in near.warnings if note.code.endswith("-unmeasured")]
     assert any("gemm bf16 forward x 1.3" in note.text for note in near.assumptions if note.code == "run-factors")

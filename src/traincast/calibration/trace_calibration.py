@@ -251,5 +251,5 @@ def _doubts(passes: Sequence[FittedRun], job: Job) -> Iterator[Note]:
         text = f"the measured passes are still {format_share(error, 0)} off in the median with factors"
         yield Note("calibration-doubtful", f"{text}: the job is hardly the one that was traced")
     if job.precision.dtype == "fp16":
-        text = "an update in fp16 is skipped where gradients overflow; memory optimizer step may be of a skipped one"
+        text = "an update in fp16 is skipped where gradients overflow; the factor sums step may be of a skipped one"
         yield Note("update-skipped", text)

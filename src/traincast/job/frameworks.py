@@ -59,6 +59,10 @@ LOSS_KERNELS = ("unfused", "compiled", "fused")
 """What computes the loss from the logits: operators of PyTorch, its compiler's kernels, or one kernel with the gradient
 (Megatron-LM, --cross-entropy-fusion-impl native and te)."""
 
+LOSS_CODES = ("megatron", "torch", "xla")
+"""Whose loss it is: Megatron's over a vocabulary split over ranks, PyTorch's cross-entropy, or a part of a program that
+XLA compiles."""
+
 COMPILED_LOGIT_BYTES = 10
 """Bytes per logit while compiled kernels compute the loss: 16-bit logits, their fp32 copy, and a buffer as large that
 the compiler makes of its sums (Megatron-LM of August 2026, megatron/core/fusions/fused_cross_entropy.py, which says why
@@ -184,6 +188,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     with the logarithm of their number (`traincast.lowering.launches.step_fixed_s`). 0: it is the same for all jobs."""
     eager_layers: bool = False
     """Whether norms, positions, activation functions, sums and the loss are operations of PyTorch, each a kernel."""
+    loss_code: str = "megatron"
+    """Whose loss it computes, one of `LOSS_CODES`."""
     autocast: bool = False
     """Whether weights are fp32 where they are not sharded, and PyTorch's autocast casts what GEMMs read."""
     host_peer_s: float = 0.0
@@ -361,6 +367,7 @@ _CHOICES = {
     "cuda_graph_scope": GRAPH_SCOPES,
     "moe_cuda_graph_scope": GRAPH_SCOPES,
     "gradient_sum": GRADIENT_SUMS,
+    "loss_code": LOSS_CODES,
     "offloads": OFFLOADED,
     "fp8_recipe": tuple(RECIPES),
 }

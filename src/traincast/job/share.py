@@ -67,6 +67,8 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
         ranks_per_node=ranks_per_node,
         fused_elementwise=framework.fused_elementwise,
         eager_layers=framework.eager_layers and precision.dtype not in ("fp32", "tf32"),
+        loss_kernel="eager" if kernels.loss_kernel == "unfused" else kernels.loss_kernel,
+        loss_code=framework.loss_code,
         autocast=job.autocasts,
         fused_expert_bias=kernels.te_op_fuser,
         gradient_sum=_gradient_sum(job),

@@ -128,12 +128,20 @@ class LmHead(Struct, frozen=True):
             Part(
                 name="loss",
                 counts_as="head",
-                kernels=eager.loss(share)
-                if share.execution.eager_layers
-                else (Kernel(family="cross_entropy", shape=(share.tokens, share.table_rows), dtype=dtype),),
+                kernels=_loss(share),
                 forward=(loss,),
             ),
         )
+
+
+def _loss(share: Share) -> tuple[Kernel, ...]:
+    """Return what computes the loss from the logits."""
+    execution = share.execution
+    if execution.eager_layers and execution.loss_kernel == "eager":
+        return eager.loss(share)
+    options = (("kernel", execution.loss_kernel), ("code", execution.loss_code))
+    shape = (share.tokens, share.table_rows)
+    return (Kernel(family="cross_entropy", shape=shape, dtype=execution.core_dtype, options=options),)
 
 
 class OtherParameters(Struct, frozen=True):

@@ -73,6 +73,10 @@ class Execution(Struct, frozen=True, kw_only=True):
     eager_layers: bool = False
     """Whether norms, positions, activation functions, sums and the loss are operations of PyTorch, kernel by kernel
     (`traincast.model.blocks.eager`)."""
+    loss_kernel: str = "eager"
+    """What computes the loss from the logits: ``eager`` operations, ``compiled`` ones, or ``fused`` kernels."""
+    loss_code: str = "megatron"
+    """Whose loss it is where it is not fused: ``megatron``, ``torch`` or ``xla``."""
     autocast: bool = False
     """Whether weights are fp32, and PyTorch's autocast casts what GEMMs read."""
     fused_expert_bias: bool = False

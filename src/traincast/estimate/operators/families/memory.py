@@ -17,7 +17,8 @@ family                  shape                                 bytes per element 
 ``norm``, ``softmax``   (rows, width)                         b 2; backward b 3: gradient and a saved tensor in
 ``optimizer``           (parameters)                          30: Adam on 16-bit weights, or ``bytes_per_parameter``
 ``embedding``           (tokens, hidden, vocabulary)          b 2: looks rows up; backward adds to fp32 gradients
-``cross_entropy``       (tokens, vocabulary)                  loss over logits; option ``kernel``: fused or eager
+``cross_entropy``       (tokens, vocabulary)                  loss over logits; option ``kernel``: fused, compiled or
+                                                              eager, and whose ``code``: megatron, torch or xla
 ``route``               (tokens, hidden, experts, topk)       softmax and top-k of the router, counts, indices
 ``permute``             (tokens, hidden, topk)                copies each token topk times, in experts' order, or back;
                                                               option ``kernel``: fused, single or weighted
@@ -45,9 +46,28 @@ _GATED = ("swiglu", "geglu")
 _MOMENTS = {"adam": 2, "sgd": 1}
 INDEX_BYTES = 8.0
 """PyTorch indexes with 64-bit integers."""
-EAGER_PASSES = {"forward": 9.0, "backward": 4.0}
-"""fp32 passes over the logits of a loss made of single kernels: cast (1.5), maximum (1), subtract (2), exponential
-(2), sum (1), gather (~0), log-softmax (1.5); backward copies, subtracts the target, scales and casts."""
+LOSS_PASSES = {
+    "megatron eager": ((1, 9), (1, 3)),
+    "megatron compiled": ((3, 0), (2, 0)),
+    "torch eager": ((1, 3), (1, 5)),
+    "torch compiled": ((2, 0), (2, 0)),
+    "fused": ((3, 0), (2, 0)),
+    "xla": ((1, 0), (2, 0)),
+}
+"""How often a loss moves its logits in their own type and in fp32, forward and backward, by whose it is and what
+computes it.
+
+Megatron's operations cast (one and one), take the maximum (1), subtract it (2), exponentiate (2), add up (1) and divide
+(2); backward they scale (2) and cast. PyTorch's own cross-entropy casts and makes a log-softmax; backward it fills a
+tensor with zeros, reads that and the log-softmax, writes their gradient and casts it. Compiled, it reads the logits for
+the maximum, for the sum and for the gradient. Kernels of Transformer Engine read them for their sum, read them again to
+write the gradient over them, and scale that. XLA reads them once each way. Megatron's compiled kernels pass over them
+(1, 5) and (1, 4) times by their code, and runs with them say less (docs/published-runs.md): here as the fused ones.
+
+Sources: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py and megatron/core/fusions/fused_cross_entropy.py;
+what PyTorch 2.13 compiles of the latter and of torch.nn.functional.cross_entropy (TORCH_LOGS=output_code); Transformer
+Engine, transformer_engine/common/triton/cross_entropy.py; pytorch/pytorch, tools/autograd/derivatives.yaml."""
+_LOSS_KERNELS = {"eager": 7, "compiled": 2, "fused": 2}
 ROUTE_PASSES, ROUTE_KERNELS = 8.0, 10
 """Softmax, top-k, scatter of the mask, counts and their sums, each a small kernel over tokens x experts."""
 
@@ -75,6 +95,18 @@ def _single(call: OperatorCall) -> str:
 def _of_permutation(call: OperatorCall) -> str:
     """Return the class of work of a permutation: PyTorch's own kernels are counted one by one."""
     return "permute" if dict(call.options).get("kernel", "fused") == "fused" else "pointwise"
+
+
+def _loss_name(kernel: str, code: str) -> str:
+    """Return the name of a loss in `LOSS_PASSES`."""
+    return "xla" if code == "xla" else kernel if kernel == "fused" else f"{code} {kernel}"
+
+
+def _of_loss(call: OperatorCall) -> str:
+    """Return the class of work of a loss: PyTorch's kernels are counted one by one."""
+    options = dict(call.options)
+    name = _loss_name(str(options.get("kernel", "fused")), str(options.get("code", "megatron")))
+    return "memory" if name in ("fused", "xla", "megatron compiled") else "pointwise"
 
 
 @family("elementwise", "rows", "width", options={"inputs": 2.0, "outputs": 1.0, "kind": ""}, cost_class=_single)
@@ -173,7 +205,7 @@ def softmax(call: OperatorCall) -> Work:
     "optimizer",
     "parameters",
     options={"kind": tuple(_MOMENTS), "bytes_per_parameter": None, "kernels": 1.0},
-    cost_class=lambda call: "pointwise" if call.dtype == "fp32" else "memory",
+    cost_class=lambda call: "pointwise" if call.dtype == "fp32" else "sums",
 )
 def optimizer(call: OperatorCall, *, kind: str, bytes_per_parameter: float | None, kernels: float) -> Work:
     """Return the work of a step of the optimizer over a rank's parameters, one launch per bucket of tensors."""
@@ -198,17 +230,23 @@ def embedding(call: OperatorCall) -> Work:
     return _on_tokens("embedding", tokens * hidden, moved * tokens * hidden + INDEX_BYTES * tokens)
 
 
-@family("cross_entropy", "tokens", "vocabulary", directions=BOTH_WAYS, options={"kernel": ("fused", "eager")})
-def cross_entropy(call: OperatorCall, *, kernel: str) -> Work:
+@family(
+    "cross_entropy",
+    "tokens",
+    "vocabulary",
+    directions=BOTH_WAYS,
+    options={"kernel": ("fused", "compiled", "eager"), "code": ("megatron", "torch", "xla")},
+    cost_class=_of_loss,
+)
+def cross_entropy(call: OperatorCall, *, kernel: str, code: str) -> Work:
     """Return the work of the loss over logits."""
     tokens, vocabulary = call.shape
+    own, full = LOSS_PASSES[_loss_name(kernel, code)][BOTH_WAYS.index(call.direction)]
+    each = result_bytes(call.dtype)
+    casts = full > 0 and each == FP32_BYTES  # of logits in fp32, which are none
+    moved = (own - casts) * each + (full - casts) * FP32_BYTES
     elements = tokens * vocabulary
-    if kernel == "eager":
-        passes = EAGER_PASSES[call.direction] * FP32_BYTES
-        return _on_tokens("cross_entropy", elements, passes * elements, flops=5.0, kernels=7)
-    # Fused: the forward pass reads the logits once, the backward pass reads and overwrites them.
-    passes = (1.0 if call.direction == "forward" else 2.0) * result_bytes(call.dtype)
-    return _on_tokens("cross_entropy", elements, passes * elements, flops=5.0)
+    return _on_tokens("cross_entropy", elements, moved * elements, flops=5.0, kernels=_LOSS_KERNELS[kernel])
 
 
 @family("route", "tokens", "hidden", "experts", "topk", directions=BOTH_WAYS)
