@@ -61,6 +61,12 @@ def test_inner_groups_go_first_where_not_all_can_stay_together():
     assert gpus_used_per_node(8, Parallel(tp=6, dp=4, ep=4, etp=1)) == 6
 
 
+def test_ranks_between_the_members_of_an_expert_group_count():
+    layout = Parallel(cp=2, dp=8, ep=4)
+    assert gpus_used_per_node(12, layout) == 12
+    assert gpus_used_per_node(12, replace(layout, folded_experts=False)) == 8
+
+
 @given(
     size=st.sampled_from([2, 4, 8, 72]),
     tp=st.integers(1, 12),

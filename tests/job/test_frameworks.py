@@ -46,6 +46,18 @@ def test_generations_differ_as_their_software_did():
     assert load_framework("torchtitan-2025").unhidden_fsdp < load_framework("llm-foundry-2023").unhidden_fsdp
 
 
+def test_experts_divide_the_replicas_in_what_is_built_on_megatron_core_until_0_9():
+    """Whatever programs of another kin take of their base: how they group ranks is their own."""
+    found = {name for name in framework_names() if not load_framework(name).folded_experts}
+    assert found == {
+        "megatron-2021",
+        "megatron-2022",
+        "megatron-core-2024",
+        "megatron-deepspeed-2022",
+        "mindspeed-2024",
+    }
+
+
 def test_the_year_chooses_the_generation():
     assert framework_of_year(None) == DEFAULT_FRAMEWORK
     assert framework_of_year(2019) == framework_of_year(2021) == "megatron-2021"

@@ -39,6 +39,16 @@ EP = {"model": TINY_EXPERTS, "gpus": 8, "ep": 8}
         ("assumed-micro-batch", [{}], [{"micro_batch": 1}]),
         ("assumed-ep", [{"model": TINY_EXPERTS}], [{}, EP]),
         ("assumed-etp", [{**EP, "tp": 2, "ep": 4}], [EP, {**EP, "tp": 2, "ep": 4, "etp": 2}]),
+        (
+            "folded-experts",
+            [{**EP, "cp": 2, "framework": "megatron-core-2024"}],
+            [
+                {**EP, "cp": 2},
+                {**EP, "gpus": 16, "cp": 2, "framework": "megatron-core-2024"},
+                {**EP, "cp": 2, "ep": 1, "framework": "megatron-core-2024"},
+                {"gpus": 8, "cp": 8, "framework": "megatron-core-2024"},
+            ],
+        ),
         ("assumed-framework", [{"framework": None}], [{}]),
         ("year-unused", [{"year": 2022}], [{}, {"framework": None, "year": 2022}]),
         ("assumed-precision", [{}], [{"precision": "bf16"}]),

@@ -203,6 +203,18 @@ def test_an_assumption_says_what_the_slowest_adds():
     assert "tokens in the mean, 100 to 1000, are packed first fit into 1024" in notes["packed-lengths"]
 
 
+def test_as_many_replicas_wait_as_an_expert_group_has():
+    """Folded, four expert ranks are the ranks of two replicas with cp 2; else each is of another replica."""
+    layout = {"model": TINY_EXPERTS, "gpus": 16, "cp": 2, "ep": 4, "packed_lengths": MIXED, "zero": 0}
+
+    def waiting(framework):
+        notes = {each.code: each.text for each in job_of(**layout, framework=framework).assumptions}
+        return notes["packs-differ"]
+
+    assert "2 replicas wait" in waiting("megatron-core-2025")
+    assert "4 replicas wait" in waiting("megatron-core-2024")
+
+
 def test_arrays_of_shares_have_the_kernels_of_each():
     share, batches = rank_share(job_of(packed_lengths=MIXED, gpus=8, cp=2)), [1, 2, 5]
 

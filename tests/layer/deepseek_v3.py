@@ -57,6 +57,7 @@ def experts(*, own, count, routed, tokens, ffn=2048, shared=2048):
         pointwise("tokens into the order of experts, and back", "permute", own, 7168, 8, count=2),
         grouped("gate and up of experts", routed, 2 * ffn, 7168, count),
         pointwise("SwiGLU of experts", "swiglu", routed, ffn),
+        Kernel("gradients of the router's weights", "elementwise", (routed, ffn), 0, 1),
         grouped("down of experts", routed, 7168, ffn, count),
         gemm("gate and up of the shared expert", tokens, 2 * shared, 7168),
         pointwise("SwiGLU of the shared expert", "swiglu", tokens, shared),

@@ -32,6 +32,7 @@ def kernels(core, *, tokens=4096, rows=4096, own=4096, heads=32, kv_heads=8, exp
         pointwise("tokens into the order of experts, and back", "permute", own, 4096, 2, count=2),
         gemm("gate and up of its expert", *up) if experts == 1 else grouped("gate and up", *up, experts),
         pointwise("SwiGLU", "swiglu", routed, ffn),
+        Kernel("gradients of the router's weights", "elementwise", (routed, ffn), 0, 1),
         gemm("down of its expert", *down) if experts == 1 else grouped("down", *down, experts),
         pointwise("residual sums", "elementwise", rows, 4096, count=2),
     )

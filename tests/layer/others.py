@@ -41,6 +41,7 @@ QWEN = Case(
         pointwise("tokens into the order of experts, and back", "permute", 4096, 2048, 8, count=2),
         grouped("gate and up", 32768, 2 * 768, 2048, 16),
         pointwise("SwiGLU", "swiglu", 32768, 768),
+        Kernel("gradients of the router's weights", "elementwise", (32768, 768), 0, 1),
         grouped("down", 32768, 2048, 768, 16),
         pointwise("residual sums", "elementwise", 4096, 2048, count=2),
     ),
@@ -82,11 +83,13 @@ def gpt_oss(name, kind, **fields):
             pointwise("rotary embedding", "rotary", 4096, 64 + 8, 64, count=5),
             Kernel("attention core", kind, (1, 4096, 4096, 64, 8, 64, 64)),
             gemm("attention output", 4096, 2880, 64 * 64),
+            Kernel("its bias, added apart, and the bias's gradient", "elementwise", (4096, 2880), 1, 1),
             gemm("router", 4096, 32, 2880),
             pointwise("softmax and the 4 of 32", "route", 4096, 2880, 32, 4),
             pointwise("tokens into the order of experts, and back", "permute", 4096, 2880, 4, count=2),
             grouped("gate and up", 16384, 2 * 2880, 2880, 8),
             pointwise("SwiGLU", "swiglu", 16384, 2880),
+            Kernel("gradients of the router's weights", "elementwise", (16384, 2880), 0, 1),
             # Each half is clamped and both are joined; a clamp reads its input again backward.
             Kernel("clamps", "elementwise", (16384, 2880), 2, 2),
             pointwise("both halves, joined", "elementwise", 16384, 2 * 2880),
@@ -311,7 +314,12 @@ MIXTRAL_2024 = Case(
     "in Megatron Core of 2024, which keeps the experts' outputs",
     "mixtral-8x7b",
     mixtral_8x7b.CORE | {"framework": "megatron-core-2024", "gpus": 8, "ep": 8},
-    mixtral_8x7b.kernels(mixtral_8x7b.ALL_HEADS, experts=1),
+    # Their outputs are multiplied by the router's weights where they are put back.
+    tuple(
+        row
+        for row in mixtral_8x7b.kernels(mixtral_8x7b.ALL_HEADS, experts=1)
+        if row.what != "gradients of the router's weights"
+    ),
     # By all-to-all a copy goes to each of its two experts, one on a rank: nothing is left to sort. Weights stay.
     (
         *mixtral_8x7b.dispatch(4096, 8),

@@ -61,6 +61,34 @@ def test_the_host_waits_for_counts_of_tokens_that_are_not_fixed():
     assert of(job_of("llama3-8b", gpus=1)).forward.waits == 0
 
 
+def test_what_arrives_is_put_in_order_by_one_copy_where_experts_have_a_capacity_and_not_at_all_for_one():
+    job = moe(moe_dispatcher="alltoall")
+    dropping = replace(job.model, experts=replace(job.model.experts, capacity_factor=1.0))
+    plain, fixed = (of(each).backward.launches for each in (job, replace(job, model=dropping)))
+    # There and back: six kernels, or tokens and the weights of the router, whose backward pass drops what is too much.
+    assert plain - fixed == pytest.approx((2 * (6 - 2) - 1) * 0.7)
+    for ep, count in ((8, 0), (4, 2)):
+        _, of_arrived = kernels_of(job_of("mixtral-8x7b", gpus=ep, ep=ep, moe_dispatcher="alltoall"), "permute")
+        assert of_arrived.count == count
+
+
+def test_the_host_waits_for_the_offset_of_an_activation_that_it_copies():
+    job = job_of("gpt-oss-20b", gpus=8, ep=8)
+    assert of(job).forward.waits == 2
+    assert of(replace(job, kernels=replace(job.kernels, te_op_fuser=True))).forward.waits == 1
+    # It is copied again where the activation is recomputed, while counts of tokens are known.
+    assert of(job).modules["moe_act"].waits == 1
+    # With a capacity counts of tokens are fixed, and the offset is copied all the same.
+    capacity = replace(job.model.experts, capacity_factor=1.0)
+    assert of(replace(job, model=replace(job.model, experts=capacity))).forward.waits == 1
+
+
+def test_what_sums_up_gradients_of_the_routers_weights_is_launched_with_the_activation():
+    job = moe()
+    before = replace(job, framework=replace(job.framework, sends_router_weights=False))
+    assert of(job).backward.launches - of(before).backward.launches == pytest.approx(1 + 0.12 - 1)
+
+
 def test_a_dispatcher_with_fixed_numbers_of_tokens_prepares_little_but_drops():
     job = moe()
     dropping = replace(job.model, experts=replace(job.model.experts, capacity_factor=1.0))

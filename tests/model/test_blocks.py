@@ -8,7 +8,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from job_parts import job_of
+from job_parts import TINY_EXPERTS, job_of
 from model_counts import layer_parameters
 from traincast.estimate.memory.states import rank_parameters
 from traincast.job.share import rank_share
@@ -22,7 +22,15 @@ from traincast.model.counts import parameters
 from traincast.model.dispatch import Dispatch
 from traincast.model.load import load_model, model_names
 from traincast.model.numbers import Number
-from traincast.model.structure import FIRST_BLOCKS, RankParts, last_blocks, layer_kinds, mtp_layer, parts_of
+from traincast.model.structure import (
+    FIRST_BLOCKS,
+    RankParts,
+    last_blocks,
+    layer_blocks,
+    layer_kinds,
+    mtp_layer,
+    parts_of,
+)
 
 KINDS = (
     "llama3-70b",
@@ -268,6 +276,68 @@ def test_biases_of_experts_are_added_by_operations_of_pytorch(dispatcher, forwar
     assert (moved["forward"] / elements, moved["backward"] / elements) == (forward_bytes, backward_bytes)
     fused = replace(share, execution=replace(share.execution, fused_expert_bias=True))
     assert not any(part.kernels for part in MoeMlp(model.experts).parts(fused) if part.name == fc2.name)
+
+
+@pytest.mark.parametrize(("name", "tensors"), [("qwen3-30b-a3b", 3), ("nemotron-3-super", 2)])
+def test_gradients_of_the_routers_weights_read_what_the_activation_reads_backward(name, tensors):
+    """Two inputs of a gate, or one, and the gradient of its output; none where what comes back is multiplied."""
+    model = load_model(name)
+    share = Share(model=model, sequences=Sequences(length=4096))
+    weighted = replace(share, execution=Execution(dispatch=Dispatch(router_weights=True)))
+    (alone,), (act, sums) = (
+        part.kernels
+        for each in (share, weighted)
+        for part in MoeMlp(model.experts).parts(each)
+        if part.name == "mlp.experts.activation_func"
+    )
+    assert alone == act
+    assert (sums.shape, sums.has_forward, sums.has_backward) == (act.shape, False, True)
+    assert {name: float(value) for name, value in sums.options[:2]} == {"inputs": tensors, "outputs": 0}
+    frozen = replace(weighted, execution=replace(weighted.execution, adapters=Adapters(rank=8)))
+    # The same kernel, which the autograd function runs whatever is trained.
+    assert all(
+        part.kernels == (act, sums)
+        for part in MoeMlp(model.experts).parts(frozen)
+        if part.name == "mlp.experts.activation_func"
+    )
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "qwen3-30b-a3b", "gpt3-175b"])
+def test_a_bias_is_added_apart_from_the_residual_sum_where_experts_have_biases(name, fused):
+    """Of attention's output: a tensor read and one written, and its gradient read; experts add their own.
+
+    Where nothing is fused, the sum has a kernel for it in any model.
+    """
+    model = load_model(name)
+    share = Share(model=model, sequences=Sequences(length=4096), execution=Execution(fused_elementwise=fused))
+    sums = {part.name: part.kernels for part in parts_of(layer_blocks(model, 0), share) if part.name.endswith("_bda")}
+    assert len(sums["mlp_bda"]) == 1
+    whole, *added = sums["self_attn_bda"]
+    assert whole.count == (1 if fused else 2)
+    moved = [(each.has_forward, each.has_backward, dict(each.options)) for each in added]
+    expected = [
+        (True, False, {"inputs": "1", "outputs": "1"}),
+        (False, True, {"inputs": "1", "outputs": "0"}),
+    ]
+    assert moved == (expected if name == "gpt-oss-20b" and fused else [])
+
+
+def test_a_token_is_sent_to_nodes_by_where_the_members_of_a_group_are():
+    """To each of 8 expert ranks on one node; where replicas of two ranks are shared out, once to each of two nodes."""
+    model = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, experts=8, topk=8))
+
+    def sent(folded, cp=2, ep=8):
+        execution = Execution(dispatch=Dispatch(dispatcher="deepep"), folded_experts=folded, ranks_per_node=8)
+        share = Share(model=model, sequences=Sequences(length=4096), cp=cp, ep=ep, execution=execution)
+        (dispatch,) = (part for part in MoeMlp(model.experts).parts(share) if part.name == "mlp.token_dispatcher")
+        return sum(each.size_bytes for each in dispatch.forward if each.group == "ep")
+
+    assert sent(folded=True) == pytest.approx(4 * sent(folded=False))
+    both = np.array([2, 1])
+    assert sent(folded=False, cp=both, ep=8 * both // both) == pytest.approx(
+        [sent(folded=False), sent(folded=False, cp=1)]
+    )
 
 
 @pytest.mark.parametrize("tp", [1, 2])

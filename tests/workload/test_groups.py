@@ -95,6 +95,25 @@ def test_experts_of_one_rank(kind, expected):
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
+        # What RankGenerator of core_v0.9.0 prints for ep and dp-cp of independent_ep=True.
+        (Group.EP, [[0, 4], [1, 5], [2, 6], [3, 7], [8, 12], [9, 13], [10, 14], [11, 15]]),
+        (Group.EDP, [[0, 2, 8, 10], [1, 3, 9, 11], [4, 6, 12, 14], [5, 7, 13, 15]]),
+        (Group.ETP, [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]]),
+    ],
+)
+def test_experts_that_divide_the_replicas(kind, expected):
+    assert sorted(members(kind, tp=2, cp=2, dp=4, ep=2, folded_experts=False)) == expected
+
+
+@pytest.mark.parametrize("degrees", [{"cp": 2, "dp": 3, "ep": 2}, {"tp": 2, "cp": 2, "dp": 2, "ep": 2, "etp": 1}])
+def test_experts_that_cannot_divide_the_replicas_divide_the_stage(degrees):
+    for kind in (Group.EP, Group.EDP, Group.ETP):
+        assert members(kind, **degrees, folded_experts=False) == members(kind, **degrees)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
         # Of the four ranks with equal parameters two neighbours share a copy, and two copies are kept equal.
         (Group.SHARD, [[0, 2], [4, 6], [1, 3], [5, 7]]),
         (Group.REPLICA, [[0, 4], [2, 6], [1, 5], [3, 7]]),
@@ -130,7 +149,8 @@ def layouts(draw):
     rest = stage // (etp or tp)
     ep = draw(st.sampled_from([n for n in range(1, rest + 1) if rest % n == 0]))
     shard = draw(st.sampled_from([None, *(n for n in range(1, dp * cp + 1) if dp * cp % n == 0)]))
-    return Parallel(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, shard=shard)
+    folded = draw(st.booleans())
+    return Parallel(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, shard=shard, folded_experts=folded)
 
 
 def _sizes(parallel):

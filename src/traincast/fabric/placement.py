@@ -134,7 +134,7 @@ def gpus_used_per_node(gpus_per_node: int, parallel: Parallel) -> int:
 def _spans(parallel: Parallel) -> tuple[tuple[str, int], ...]:
     """Return the consecutive ranks that a group of each innermost kind lies in, the innermost first."""
     dense = (("tp", parallel.tp), ("cp", parallel.tp * parallel.cp))
-    return (*dense, ("etp", parallel.expert_tp), ("ep", parallel.expert_tp * parallel.ep))
+    return (*dense, ("etp", parallel.expert_tp), ("ep", parallel.expert_ranks))
 
 
 def _together(span: int, used: int, gpus_per_node: int) -> bool:

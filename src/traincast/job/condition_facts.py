@@ -75,9 +75,12 @@ def precision_facts(precision: str) -> dict[str, Any]:
     }
 
 
-def layout_facts(*, cp: int, dp: int, ep: int, etp: int, domain: int) -> dict[str, Any]:
-    """Return what conditions may ask about the degrees of a layout in addition to what they are."""
-    return {"replicas": cp * dp, "ep_crosses_domains": ep * etp > domain}
+def layout_facts(*, cp: int, dp: int, ep: int, stride: int, domain: int) -> dict[str, Any]:
+    """Return what conditions may ask about the degrees of a layout in addition to what they are.
+
+    Members of an `ep` group are `stride` ranks apart; `domain` GPUs reach each other without the network.
+    """
+    return {"replicas": cp * dp, "ep_crosses_domains": ep * stride > domain}
 
 
 def job_facts(job: Job, cluster: Cluster | None) -> dict[str, Any]:
@@ -87,8 +90,8 @@ def job_facts(job: Job, cluster: Cluster | None) -> dict[str, Any]:
     found = {name: job.decided(name) for name in DECIDED}
     found |= model_facts(job.model) | precision_facts(job.precision.dtype) | {"replicas": parallel.replicas}
     if cluster is not None:
-        cp, dp, ep, etp = parallel.cp, parallel.dp, parallel.ep, parallel.expert_tp
-        found |= machine_facts(cluster) | layout_facts(cp=cp, dp=dp, ep=ep, etp=etp, domain=cluster.gpus_per_node)
+        cp, dp, ep, stride = parallel.cp, parallel.dp, parallel.ep, parallel.expert_stride
+        found |= machine_facts(cluster) | layout_facts(cp=cp, dp=dp, ep=ep, stride=stride, domain=cluster.gpus_per_node)
     found |= {
         "gpus": parallel.world_size,
         "framework": job.framework.name,

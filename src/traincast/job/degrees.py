@@ -3,6 +3,7 @@
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.job.decisions import Decisions
 from traincast.job.experts import check_imbalance
+from traincast.job.parallel import divides_replicas
 from traincast.job.request import JobRequest
 from traincast.model.model import Model
 from traincast.units import counted
@@ -54,6 +55,21 @@ def decide_expert_degrees(request: JobRequest, decided: Decisions, tp: int, repl
         why = "as tp" if etp == tp else "experts are not split"
         decided.note("assumed-etp", f"etp is not given: {etp} ({why}), as {decided.framework.name} does")
     return ep, etp
+
+
+def decide_folding(request: JobRequest, decided: Decisions, *, tp: int, dp: int, ep: int, etp: int) -> bool:
+    """Return whether groups of experts divide all ranks of a stage, as they must where they cannot divide replicas."""
+    name = decided.framework.name
+    if request.model.experts is None or decided.framework.folded_experts:
+        return True
+    if ep == 1 or divides_replicas(tp=tp, etp=etp, dp=dp, ep=ep):
+        return False
+    decided.note(
+        "folded-experts",
+        f"experts of ep {ep} and etp {etp} cannot divide the replicas of tp {tp} and dp {dp}, as those of {name} must: "
+        "they divide all ranks of a stage here, as since Megatron Core 0.10",
+    )
+    return True
 
 
 def check_model(model: Model, *, tp: int, ep: int, etp: int) -> None:

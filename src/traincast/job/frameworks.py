@@ -246,6 +246,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Whether embedding and head count as a layer each where that makes the layers divide."""
     expert_tp: bool = True
     """Whether tensor parallelism also splits the experts where the job does not say (etp = tp, else 1)."""
+    folded_experts: bool = True
+    """Whether groups of experts divide all ranks of a stage, or its replicas (`traincast.job.parallel.Parallel`)."""
     fused_router: bool = False
     """Whether routing is a few fused kernels where the job does not say."""
     fused_permute: bool = False
@@ -436,8 +438,9 @@ def _read(given: str | Path) -> dict[str, Value]:
     table, base = _SHELF.read(given)
     own = _values(table, str(given))
     below = {} if base is None else _read(base)
-    # How a program comes and what its recipes set are its own, whatever a file of another kin builds on.
-    kept = (*_LEVELS, "usual_as") if "kin" in own else ()
+    # How a program comes, what its recipes set and how it groups ranks are its own, whatever a file of another kin
+    # builds on.
+    kept = (*_LEVELS, "usual_as", "folded_experts") if "kin" in own else ()
     return {name: value for name, value in below.items() if name not in kept} | own
 
 

@@ -124,14 +124,15 @@ def facts_of_request(request: JobRequest, cluster: Cluster | None) -> dict[str, 
     degrees = {name: said[name] or 1 for name in DEGREES}
     machine = _NO_MACHINE if cluster is None else machine_facts(cluster)
     dp = max(1, request.gpus // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
-    etp = request.etp or 1
+    # No framework is decided yet: as most of them fold groups of experts.
+    stride = request.etp or 1
     return {
         **said,
         **degrees,
         **model_facts(request.model),
         **machine,
         **precision_facts(request.precision or "bf16"),
-        **layout_facts(cp=degrees["cp"], dp=dp, ep=degrees["ep"], etp=etp, domain=machine["domain"]),
+        **layout_facts(cp=degrees["cp"], dp=dp, ep=degrees["ep"], stride=stride, domain=machine["domain"]),
     }
 
 

@@ -95,7 +95,7 @@ def packing_of(
 def _replicas_that_meet(parallel: Parallel, zero: int, framework: Framework) -> int:
     """Return how many replicas wait for each other in every microbatch; those of a pipeline may gather once a step."""
     once = parallel.pp > 1 and framework.pipelined_fsdp
-    of_experts = parallel.ep * parallel.expert_tp // (parallel.tp * parallel.cp) if parallel.ep > 1 else 1
+    of_experts = parallel.expert_ranks // (parallel.tp * parallel.cp) if parallel.ep > 1 else 1
     of_parameters = parallel.sharing // parallel.cp if zero == 3 and not once else 1
     return min(parallel.dp, max(1, of_experts, of_parameters))
 

@@ -20,8 +20,9 @@ class Parallel(Struct, frozen=True, kw_only=True):
 
     Ranks follow Megatron's order ``tp-cp-ep-dp-pp`` with TP fastest:
     ``rank = pp*(DP*CP*TP) + dp*(CP*TP) + cp*TP + tp``. Expert ranks divide the same
-    ranks of a stage in the order ``etp-ep-edp``.
-    Source: Megatron-LM, megatron/core/parallel_state.py (RankGenerator).
+    ranks of a stage in the order ``etp-ep-edp``; before Megatron Core 0.10 the replicas alone are shared out among
+    experts: ``tp-cp-ep-edp``. Source: Megatron-LM, megatron/core/parallel_state.py (RankGenerator; folded since
+    commit 7f22e210cd of November 2024).
     """
 
     tp: int = 1
@@ -42,6 +43,8 @@ class Parallel(Struct, frozen=True, kw_only=True):
     """Microbatches per step and data parallel replica."""
     shard: int | None = None
     """How many of the dp x cp ranks with equal dense parameters share one copy of sharded state; None: all."""
+    folded_experts: bool = True
+    """Whether expert groups divide all ranks of a stage; else, where etp is tp and ep divides dp, its replicas."""
     drained_after: int | None = None
     """Microbatches after which the pipeline runs empty and is filled again; None: after all of a step."""
 
@@ -89,9 +92,15 @@ class Parallel(Struct, frozen=True, kw_only=True):
         return self.tp if self.etp is None else self.etp
 
     @property
+    def expert_stride(self) -> int:
+        """Ranks from one member of an `ep` group to the next."""
+        tp, cp, dp, ep, etp = self.tp, self.cp, self.dp, self.ep, self.expert_tp
+        return expert_stride(tp=tp, cp=cp, dp=dp, ep=ep, etp=etp, folded=self.folded_experts)
+
+    @property
     def expert_ranks(self) -> int:
-        """Ranks that have all experts of a layer together: etp x ep."""
-        return self.expert_tp * self.ep
+        """Consecutive ranks that have all experts of a layer: etp x ep, and of each expert cp where not folded."""
+        return self.expert_stride * self.ep
 
     @property
     def replicas(self) -> int:
@@ -119,5 +128,16 @@ class Parallel(Struct, frozen=True, kw_only=True):
         return self.ranks_per_stage * self.pp
 
 
-DEGREES = tuple(name for name in Parallel.__struct_fields__ if name not in ("microbatches", "shard", "drained_after"))
+def divides_replicas(*, tp: int, etp: int, dp: int, ep: int) -> bool:
+    """Return whether replicas of a layer can be shared out among its experts, as groups are that are not folded."""
+    return etp == tp and dp % ep == 0
+
+
+def expert_stride(*, tp: int, cp: int, dp: int, ep: int, etp: int, folded: bool) -> int:
+    """Return the ranks from one member of an `ep` group to the next: `etp`, or those of a replica if not folded."""
+    return tp * cp if not folded and divides_replicas(tp=tp, etp=etp, dp=dp, ep=ep) else etp
+
+
+_NO_DEGREES = ("microbatches", "shard", "folded_experts", "drained_after")
+DEGREES = tuple(name for name in Parallel.__struct_fields__ if name not in _NO_DEGREES)
 """Degrees of parallelism as people name them, those that share a node first."""

@@ -11,7 +11,7 @@ from traincast.job import communication, experts, pipeline, sharding
 from traincast.job.batch import NEEDS as BATCH_NEEDS
 from traincast.job.batch import Batch, decide_batches, decide_drained_after, note_long_sequence
 from traincast.job.decisions import Decisions, choose_framework, unused_fields
-from traincast.job.degrees import check_model, decide_degrees, decide_expert_degrees
+from traincast.job.degrees import check_model, decide_degrees, decide_expert_degrees, decide_folding
 from traincast.job.feasible import check_choices
 from traincast.job.finetuning import decide_finetuning
 from traincast.job.habits import as_tuned
@@ -117,8 +117,9 @@ def _layout(request: JobRequest, decided: Decisions) -> tuple[Parallel, pipeline
     stages = pipeline.decide_pipeline(request, decided, pp, microbatches)
     vpp = len(stages.layers_Q) // pp
     drained_after = decide_drained_after(request, decided, pp, micro_batch, microbatches)
+    folded = decide_folding(request, decided, tp=tp, dp=dp, ep=ep, etp=etp)
     parallel = Parallel(tp=tp, cp=cp, dp=dp, pp=pp, vpp=vpp, ep=ep, etp=etp, microbatches=microbatches)
-    parallel = replace(parallel, drained_after=drained_after)
+    parallel = replace(parallel, folded_experts=folded, drained_after=drained_after)
     batch = Batch(
         seq_length=request.seq_length,
         micro_batch=micro_batch,

@@ -65,6 +65,7 @@ def _execution(job: Job, ranks_per_node: int) -> Execution:
             experts.dispatch, router_weights=framework.sends_router_weights, permutation=_permutation(job)
         ),
         ranks_per_node=ranks_per_node,
+        folded_experts=job.parallel.folded_experts,
         fused_elementwise=framework.fused_elementwise,
         eager_layers=framework.eager_layers and precision.dtype not in ("fp32", "tf32"),
         loss_kernel="eager" if kernels.loss_kernel == "unfused" else kernels.loss_kernel,

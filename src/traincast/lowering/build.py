@@ -79,7 +79,7 @@ def _routing_notes(job: Job, share: Share) -> tuple[Note, ...]:
     if experts is None or experts.group_topk == experts.groups:
         return ()
     limited, free = (
-        nodes_of_token(experts, share.ep, share.etp, share.execution.ranks_per_node, limited=each)
+        nodes_of_token(experts, share.ep, share.expert_stride, share.execution.ranks_per_node, limited=each)
         for each in (True, False)
     )
     if limited is None or free is None:

@@ -18,7 +18,7 @@ from traincast.job.job import Job
 from traincast.lowering.casts import Kernels, casts_of, launches_of
 from traincast.model.blocks import eager
 from traincast.model.blocks.common import gradient_sums
-from traincast.model.blocks.experts import IN_LOOP
+from traincast.model.blocks.experts import IN_LOOP, IN_SAME_CALL, clamps_inputs
 from traincast.model.blocks.part import ATTENTION_FAMILIES, Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.dispatch import DISPATCHERS
@@ -54,13 +54,17 @@ _PERMUTE, _PERMUTE_FUSED = 6, 3
 """Kernels of a permutation: sort or mask, index, gather, weights (moe_utils.py, permute and unpermute); fused:
 transformer_engine/pytorch/permutation.py."""
 
+_ORDER_FIXED = 1
+"""Likewise of what comes to a rank's experts where each has as many tokens as its capacity says: a transposed copy, and
+one of the router's weights where they come with it (token_dispatcher.py, drop_and_pad)."""
+
 _PREPARE_FIXED = 2
 """Kernels of a dispatcher before it sends where every expert has as many tokens as its capacity says: two tensors
 filled with it (Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py, preprocess)."""
 
-_DROP = 5
+_DROP, _DROP_BACKWARD = 5, 1
 """Kernels that drop what is beyond a capacity: the top tokens of each expert, their map, and its product with the
-probabilities (moe_utils.py, apply_router_token_dropping)."""
+probabilities, which alone has a gradient (moe_utils.py, apply_router_token_dropping)."""
 
 _AFTER_WAIT = 2
 """Launches that nothing hides where the host has waited for the GPU: the copy that it reads, and the next kernel."""
@@ -88,7 +92,8 @@ it. Megatron-LM's own tests on two of A100, H100 and GB200 say 0.5 to 0.7, and t
 errors of 10 to 18 % in the median (studies/judges/golden.py); published MoE runs need the upper end."""
 
 _OF_LOOP = 0.12
-"""Likewise in a loop over tensors that does nothing else: 8 us; the same tests say 0.11 to 0.14."""
+"""Likewise in a loop over tensors that does nothing else: 8 us; the same tests say 0.11 to 0.14. Code that PyTorch
+compiled does no more, either."""
 
 _MESSAGE = 10
 """Launches of a message between pipeline stages: its buffer, the shapes and the list of sends and receives, the call
@@ -128,6 +133,7 @@ _WITH_EXPERTS = {
 """Parts of a block with experts by the scope that holds them, as their names begin, in the order in which they run."""
 
 _DISPATCHER = "mlp.token_dispatcher"
+_ACTIVATION = "mlp.experts.activation_func"
 
 
 class Launches(Summed, frozen=True):
@@ -227,6 +233,8 @@ def layer_launches(blocks: Blocks, of_rank: RankParts, job: Job) -> LayerLaunche
             own += Launches(0 if "moe_preprocess" in held else _prepare(job) * _PLAIN, waits=float(waits))
             if job.experts.a2a_overlap:
                 own, back = own + _INTERLEAVED[0], back + _INTERLEAVED[1]
+        if part.name == _ACTIVATION and not inside:
+            own += Launches(waits=float(_copies_offset(job)))
         graph = inside
         forward, backward = forward + own, backward + back
         for name in () if inside else part.modules:
@@ -259,6 +267,15 @@ def _scopes(parts: tuple[Part, ...]) -> list[tuple[Part, str]]:
 def _waits(job: Job) -> bool:
     """Say whether the host waits for how many tokens come to its experts, for that is not fixed."""
     return not job.experts.paged_stash and job.model.experts is not None and _capacity(job) is None
+
+
+def _copies_offset(job: Job) -> bool:
+    """Say whether the host waits for a number that it copies to the GPU: what gpt-oss's activation adds to a half.
+
+    Source: Megatron-LM, megatron/core/fusions/fused_bias_geglu.py (weighted_bias_quick_geglu_impl: torch.tensor on the
+    device, a copy from memory that is not pinned).
+    """
+    return clamps_inputs(job.model) and not job.kernels.te_op_fuser
 
 
 def _prepare(job: Job) -> int:
@@ -313,7 +330,7 @@ def _backward(part: Part, share: Share, job: Job) -> Number:
         + (len(gradient_sums(share, gemm.elements)) if trained and not share.execution.autocast else 0)
         for gemm in part.gemms
     )
-    kernels = added(_kernels(each, job) for each in part.kernels if each.has_backward)
+    kernels = added(_kernels(each, job, backward=True) for each in part.kernels if each.has_backward)
     hooks, modules = _hooks(part, share), _of_modules(part, job)
     return sent + eager.linear_layers(share, part.name) * gemms + kernels + hooks + modules
 
@@ -348,15 +365,18 @@ def _trained(part: Part, share: Share) -> bool:
     return share.trains_weights or part.adapter
 
 
-def _kernels(kernel: Kernel, job: Job) -> Number:
+def _kernels(kernel: Kernel, job: Job, *, backward: bool = False) -> Number:
     """Return the kernels of a part's work besides its GEMMs and their casts."""
     if kernel.family == "route":
-        dropped = 0 if _capacity(job) is None else _DROP
+        dropped = 0 if _capacity(job) is None else _DROP_BACKWARD if backward else _DROP
         return ((_ROUTE_FUSED if job.experts.fused_router else _ROUTE) + dropped) * _PLAIN
     if kernel.family == "permute":
-        return kernel.count * (_PERMUTE_FUSED if job.experts.fused_permute else _PERMUTE) * _PLAIN
+        each = _PERMUTE_FUSED if job.experts.fused_permute else _PERMUTE
+        if not kernel.options and _capacity(job) is not None:
+            each = _ORDER_FIXED * (2 if job.framework.sends_router_weights else 1)
+        return kernel.count * each * _PLAIN
     if kernel.family == "rotary" and kernel.count > 1:
         return 2 * kernel.count * _PLAIN
-    if IN_LOOP in kernel.options:
+    if IN_LOOP in kernel.options or IN_SAME_CALL in kernel.options:
         return kernel.count * _OF_LOOP
     return kernel.count * _KERNELS.get(kernel.family, 1)

@@ -45,7 +45,7 @@ def degrees_of(axes: Axes) -> Iterator[Degrees]:
                 dp = gpus // (tp * cp * pp)
                 if axes.request.global_batch % dp:
                     continue
-                for ep, etp in _experts(axes, tp, cp * dp):
+                for ep, etp in _experts(axes, tp, cp, dp):
                     if _divides_model(axes, tp, ep, etp):
                         yield Degrees(tp, pp, cp, dp, ep, etp)
 
@@ -65,21 +65,22 @@ def _context(axes: Axes, tp: int) -> list[int]:
     return [cp for cp in found if cp == 1 or (tokens // cp >= LEAST_CONTEXT and cp & (cp - 1) == 0)]
 
 
-def _experts(axes: Axes, tp: int, replicas: int) -> Iterator[tuple[int, int]]:
-    """Yield the degrees of experts, and of their tensor parallelism."""
+def _experts(axes: Axes, tp: int, cp: int, dp: int) -> Iterator[tuple[int, int]]:
+    """Yield the degrees of experts, and of their tensor parallelism: those that divide the replicas if not folded."""
     experts = axes.request.model.experts
     if experts is None:
         yield 1, tp
         return
     usual = [tp if axes.framework.expert_tp else 1]
     for etp in axes.among("etp", sorted({*usual, 1, *(divisors(tp) if axes.full else ())})):
-        most = tp * replicas // etp
+        stride = etp if axes.framework.folded_experts or etp != tp else tp * cp
+        most = tp * cp * dp // stride
         choices = [ep for ep in divisors(experts.experts) if most % ep == 0]
         if not axes.full:
             domain = axes.cluster.gpus_per_node
-            choices = [ep for ep in choices if ep * etp <= domain or _crosses_domains(axes, ep)]
+            choices = [ep for ep in choices if ep * stride <= domain or _crosses_domains(axes, ep)]
         for ep in axes.among("ep", choices):
-            if tp * replicas % (etp * ep) == 0:
+            if tp * cp * dp % (stride * ep) == 0:
                 yield ep, etp
 
 

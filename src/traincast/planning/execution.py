@@ -11,6 +11,7 @@ from traincast.errors import InfeasibleError
 from traincast.job.condition_facts import layout_facts, precision_facts
 from traincast.job.fields import ways
 from traincast.job.frameworks import CP_KINDS
+from traincast.job.parallel import expert_stride
 from traincast.job.precision import check_gpu, precision_on
 from traincast.planning.axes import Axes
 from traincast.planning.degrees import Degrees, dispatchers_of
@@ -87,7 +88,9 @@ class ExecutionAxes:
             return ()
         domain = self.axes.cluster.gpus_per_node
         of = asdict(degrees)
-        known = of | layout_facts(cp=degrees.cp, dp=degrees.dp, ep=degrees.ep, etp=degrees.etp, domain=domain)
+        tp, cp, dp, ep, folded = degrees.tp, degrees.cp, degrees.dp, degrees.ep, self.axes.framework.folded_experts
+        stride = expert_stride(tp=tp, cp=cp, dp=dp, ep=ep, etp=degrees.etp, folded=folded)
+        known = of | layout_facts(cp=cp, dp=dp, ep=ep, stride=stride, domain=domain)
         known |= precision_facts(precision)
         return self.axes.software.choices(known | only_zero_of(self.axes, degrees.replicas))
 

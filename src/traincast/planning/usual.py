@@ -44,7 +44,7 @@ class UsualSettings:
     @cached_property
     def _deciding(self) -> tuple[str, ...]:
         asked, every = facts_asked(self.axes.framework), Degrees.__struct_fields__
-        derived = layout_facts(cp=1, dp=1, ep=1, etp=1, domain=1)
+        derived = layout_facts(cp=1, dp=1, ep=1, stride=1, domain=1)
         return every if asked & derived.keys() else tuple(name for name in every if name in asked)
 
     def of_recipes(self, precision: str) -> Mapping[str, Any]:

@@ -74,7 +74,7 @@ def describe(loads: ExpertLoads) -> str:
 def expert_rank_W(parallel: Parallel) -> IntArray:
     """Return the place of each rank in its `ep` group, [W] (see `traincast.workload.groups`)."""
     place_W = np.arange(parallel.world_size, dtype=np.int64) % parallel.ranks_per_stage
-    return place_W // parallel.expert_tp % parallel.ep
+    return place_W // parallel.expert_stride % parallel.ep
 
 
 def load_of_rank(parallel: Parallel, loads: ExpertLoads) -> FloatArray:

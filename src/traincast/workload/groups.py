@@ -46,14 +46,17 @@ def rank_groups(
     """Build the groups of the given kinds for a layout.
 
     Data parallel groups span context parallel ranks too: gradients are reduced over both. Source: Megatron-LM,
-    megatron/core/parallel_state.py: order ``tp-cp-ep-dp-pp`` for dense and ``etp-ep-edp-pp`` for expert groups; the
+    megatron/core/parallel_state.py: order ``tp-cp-ep-dp-pp`` for dense and ``etp-ep-edp-pp`` for expert groups, which
+    may leave ranks with the same experts between the members of an ``ep`` group (`Parallel.expert_stride`); the
     embedding group is the first and last stage, or the `table_stages`. Copies of the same layers are on stages
     as far from either end.
     """
     world = parallel.world_size
     tp, cp, dp, pp = parallel.tp, parallel.cp, parallel.dp, parallel.pp
     dense = np.arange(world, dtype=np.int32).reshape(pp, dp, cp, tp)
-    expert = dense.reshape(pp, parallel.edp, parallel.ep, parallel.expert_tp)
+    etp, between = parallel.expert_tp, parallel.expert_stride // parallel.expert_tp
+    expert = dense.reshape(pp, -1, parallel.ep, between, etp).transpose(0, 1, 3, 2, 4)
+    expert = expert.reshape(pp, parallel.edp, parallel.ep, etp)
     stages = dense.reshape(pp, -1)
     replicas = dense.transpose(0, 3, 1, 2).reshape(-1, dp * cp)
     shards = replicas.reshape(len(replicas), -1, parallel.sharing)
@@ -63,7 +66,7 @@ def rank_groups(
         Group.CP: dense.transpose(0, 1, 3, 2).reshape(-1, cp),
         Group.DP: replicas,
         Group.PP: stages.T,
-        Group.ETP: expert.reshape(-1, parallel.expert_tp),
+        Group.ETP: expert.reshape(-1, etp),
         Group.EP: expert.transpose(0, 1, 3, 2).reshape(-1, parallel.ep),
         Group.EDP: expert.transpose(0, 2, 3, 1).reshape(-1, parallel.edp),
         Group.EMB: stages[list(table_stages or (0, -1))].T if pp > 1 else stages.T,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError, InfeasibleError
@@ -155,7 +156,7 @@ def _layout(
             raise InfeasibleError(f"{notes.path}: {counted(world, 'rank')} do not divide into {shown}; change a degree")
         degrees, inner = {}, 1
     try:
-        parallel = Parallel(dp=world // inner, **degrees)
+        parallel = replace(Parallel(), dp=world // inner, **degrees)
     except InfeasibleError:
         if asked:
             raise

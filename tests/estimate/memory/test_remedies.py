@@ -263,6 +263,14 @@ def test_experts_that_are_not_split_may_have_a_width_that_more_tensor_parallelis
     assert "tp 4" not in remedies_of(narrow, gpus=8, tp=2, etp=2)
 
 
+def test_experts_that_divide_the_replicas_get_no_more_ranks_than_there_are_replicas():
+    experts = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, experts=8))
+    for framework, proposed in (("megatron-core-2024", False), ("megatron-core-2025", True)):
+        layout = {"gpus": 8, "cp": 2, "framework": framework}
+        assert "ep 4" in remedies_of(experts, ep=2, **layout)
+        assert ("ep 8" in remedies_of(experts, ep=4, **layout)) is proposed
+
+
 def test_tensor_parallel_ranks_have_whole_shares_of_a_sequence():
     """1,020 tokens over 2 context parallel ranks are 510, of which two tensor parallel ranks have 255, and four not."""
     for length, proposed in ((1020, False), (1024, True)):

@@ -183,6 +183,16 @@ SPACES = {
         "zero": (0, 1, 3),
     },
     "experts": {"model": "mixtral-8x7b", "gpus": 32, "batch": 64, "tp": (1, 4), "pp": (1, 4)},
+    "experts that divide the replicas": {
+        "model": "mixtral-8x7b",
+        "gpus": 32,
+        "batch": 64,
+        "framework": "megatron-core-2024",
+        "tp": 2,
+        "cp": 2,
+        "pp": (1, 2),
+        "schedule": "1f1b",
+    },
     "paired passes": {
         "model": "mixtral-8x7b",
         "gpus": 32,
@@ -357,6 +367,7 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
         of_kinds("gathered once", 0.04),
         of_kinds("eight bits", 0.03),
         of_kinds("experts", 0.04),
+        of_kinds("experts that divide the replicas", 0.04),
         of_kinds("paired passes", 0.12),
         of_kinds("schedules", 0.2),
         of_kinds("parts of messages", 0.03),
@@ -373,6 +384,17 @@ def test_the_closed_form_is_near_the_simulation(name, off):
         simulated = forecast(job_of(screen, layout), SETTING, allow_oom=True).iteration_time_s
         far.append((abs(step / simulated - 1), layout.text, step, simulated))
     assert max(far)[0] < off, sorted(far)[-4:]
+
+
+def test_a_layout_takes_as_long_beside_others_where_experts_divide_the_replicas():
+    """Which replicas split sequences moves the members of their groups, which exchange the state of experts."""
+    said = {"framework": "megatron-core-2024", "tp": 1, "pp": 1, "ep": 8, "zero": 1, "micro_batch": 1}
+    beside, alone = (
+        {layout: step for layout, step, _ in rows(screen_of("mixtral-8x7b", 64, 64, cp=cp, **said)) if layout.cp == 2}
+        for cp in ((1, 2), 2)
+    )
+    assert alone
+    assert beside == pytest.approx(alone, rel=1e-9)
 
 
 def test_reductions_in_every_microbatch_slow_the_passes_that_hide_them():

@@ -12,6 +12,7 @@ from traincast.estimate.memory.stage import stage_memory
 from traincast.job.degrees import check_model
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
+from traincast.job.parallel import divides_replicas
 from traincast.mechanisms import all as mechanisms
 from traincast.schedules.schedule import planned, usual_schedule
 
@@ -114,10 +115,11 @@ def _more_stages(job: Job) -> Job | None:
 def _more_experts(job: Job) -> Job | None:
     """Return the job with its experts on twice the ranks."""
     parallel = job.parallel
-    if job.model.experts is None:
+    tp, dp, ep, etp = parallel.tp, parallel.dp, 2 * parallel.ep, parallel.expert_tp
+    if job.model.experts is None or not (parallel.folded_experts or divides_replicas(tp=tp, etp=etp, dp=dp, ep=ep)):
         return None
-    check_model(job.model, tp=parallel.tp, ep=2 * parallel.ep, etp=parallel.expert_tp)
-    return job.with_values(ep=2 * parallel.ep)
+    check_model(job.model, tp=tp, ep=ep, etp=etp)
+    return job.with_values(ep=ep)
 
 
 def _more_context(job: Job) -> Job | None:

@@ -70,7 +70,7 @@ class AttentionBlock(Struct, frozen=True):
             core_attention(share, self.window, dim, dim, kv_width),
             *output_gate(share, gates),
             proj,
-            residual(share, "self_attn_bda"),
+            residual(share, "self_attn_bda", adds_bias=True),
             *adapters(share, (qkv, proj), "attention outputs"),
         )
 

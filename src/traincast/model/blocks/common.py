@@ -76,10 +76,12 @@ def _norm_casts(share: Share) -> tuple[Kernel, ...]:
     return forward, replace(backward, backward_alike=True)
 
 
-def residual(share: Share, name: str) -> Part:
+def residual(share: Share, name: str, *, adds_bias: bool = False) -> Part:
     """Return the sum of a block's output and its input, with dropout and bias as kernels of their own if not fused.
 
-    Of several residual streams it is the hyper-connection around the block.
+    Of several residual streams it is the hyper-connection around the block. Where experts have biases, no bias of a
+    block's output is fused (Megatron-LM, megatron/core/transformer/moe/experts.py, TEGroupedMLP); `adds_bias` says
+    whether the block leaves its own to this sum.
     """
     execution = share.execution
     if share.model.residual_streams > 1:
@@ -92,8 +94,17 @@ def residual(share: Share, name: str) -> Part:
         backward_alike=True,
     )
     masks = {"dropout masks": MASK_BYTES * share.norm_tokens * share.model.hidden} if execution.dropout else {}
-    kernels = eager.residual(share) if execution.eager_layers else (kernel,)
+    apart = adds_bias and share.model.experts is not None and share.model.linear_bias and execution.fused_elementwise
+    added = _added_bias(kernel) if apart else ()
+    kernels = eager.residual(share) if execution.eager_layers else (kernel, *added)
     return Part(name=name, counts_as="norms", kernels=kernels, saved=masks)
+
+
+def _added_bias(kernel: Kernel) -> tuple[Kernel, ...]:
+    """Return what adds a bias to a block's output, and sums up its gradient, by the kernel of the residual sum."""
+    forward = replace(kernel, options=(("inputs", "1"), ("outputs", "1")), has_backward=False)
+    backward = replace(kernel, options=(("inputs", "1"), ("outputs", "0")), has_forward=False)
+    return forward, backward
 
 
 def hyper_connection(share: Share, name: str, weights: int, *, counts_as: str = "hyper_connections") -> Part:

@@ -21,8 +21,8 @@ from traincast.model.model import Experts, Model
 from traincast.model.numbers import Number, ceil_div, choose, rounded, smaller
 from traincast.model.routing import consecutive_places
 
-IN_LOOP = ("kind", "expert_loop")
-"""Option of kernels that a loop over the experts launches."""
+IN_LOOP, IN_SAME_CALL = ("kind", "expert_loop"), ("kind", "same_call")
+"""Options of kernels that a loop over the experts launches, and that a compiled function launches after its first."""
 
 _COUNT_BYTES = 8
 _SCORE_BYTES = 4
@@ -125,7 +125,7 @@ class MoeMlp(Struct, frozen=True):
         sent = width * execution.dispatch.sent_bytes(execution.element_bytes)
         if dispatcher.dense_routing:
             # With their gradients on the way back of the backward pass, which has as many bytes.
-            places = smaller(share.ep, ceil_div(execution.ranks_per_node, share.etp))
+            places = smaller(share.ep, ceil_div(execution.ranks_per_node, share.expert_stride))
             sent = sent + _SCORE_BYTES * places * ceil_div(experts.experts, share.ep)
         weights = self._over_ep(share, "out", _SCORE_BYTES) if execution.dispatch.router_weights else ()
         there_and_back = (
@@ -147,7 +147,7 @@ class MoeMlp(Struct, frozen=True):
             # What arrives for several experts of a rank is put into their order, and back.
             several = (share.ep > 1) & (ceil_div(experts.experts, share.ep) > 1)
             arrived = rounded(copies * self.spread(share)) * several
-            kernels.append(Kernel(family="permute", shape=(arrived, width, 1), dtype=dtype, count=2))
+            kernels.append(Kernel(family="permute", shape=(arrived, width, 1), dtype=dtype, count=2 * several))
         if execution.padded_experts and experts.capacity_factor is None:
             # There and back, with their gradients.
             busiest = rounded(copies * share.etp * self.spread(share)), width
@@ -202,8 +202,7 @@ class MoeMlp(Struct, frozen=True):
         biased = model.linear_bias and not execution.fused_expert_bias
         # Of what is fused the FC1 outputs alone are written in 16 bits, for the backward pass.
         fused = execution.fused_experts
-        clamps = _clamps(share, busiest, width) if biased and model.gated else ()
-        kernels = () if fused else (activation(share, busiest, width), *clamps)
+        kernels = () if fused else _activation(share, busiest, width)
         casts: tuple[tuple[str, ...], ...] = (("gradients",), ("inputs",)) if fused else ((), ())
         # A kernel of a gated activation multiplies by the router's weights, too; else that keeps what it multiplies.
         weighted = 0 if model.gated or execution.expert_output_copy else execution.element_bytes * kept * width
@@ -304,6 +303,33 @@ class MoeMlp(Struct, frozen=True):
         )
 
 
+def clamps_inputs(model: Model) -> bool:
+    """Return whether the activation of experts is limited and offset, as gpt-oss's is: a gated one with biases."""
+    return model.linear_bias and model.gated
+
+
+def _activation(share: Share, tokens: Number, width: Number) -> tuple[Kernel, ...]:
+    """Return the activation of experts, what limits its inputs and gradients of the router's weights, as kernels."""
+    clamped = clamps_inputs(share.model) and not share.execution.fused_expert_bias
+    clamps = _clamps(share, tokens, width) if clamped else ()
+    return (activation(share, tokens, width), *clamps, *_weight_gradients(share, tokens, width))
+
+
+def _weight_gradients(share: Share, tokens: Number, width: Number) -> tuple[Kernel, ...]:
+    """Return what sums up the gradients of the router's weights, where experts multiply their activations by them.
+
+    Compiled, it reads the activation's inputs and the gradient of its output again: a sum over the width of an expert
+    has other sizes than the gradient of the inputs, with which it is not fused. Sources: Megatron-LM, megatron/core/
+    fusions/fused_bias_swiglu.py (weighted_swiglu_back) and fused_bias_geglu.py; PyTorch, torch/_inductor/lowering.py
+    (cat) and scheduler.py.
+    """
+    if not share.execution.dispatch.router_weights:
+        return ()
+    read = up_matrices(share) + 1
+    dtype = share.execution.core_dtype
+    return (_operation((tokens, width), dtype, read, backward=True, outputs=0, launched=IN_SAME_CALL),)
+
+
 def _clamps(share: Share, tokens: Number, width: Number) -> tuple[Kernel, ...]:
     """Return what limits both halves of a gated activation's input, as gpt-oss does: operations of PyTorch in 16 bits.
 
@@ -331,11 +357,11 @@ def _weighted_biases(share: Share, tokens: Number, hidden: Number, experts: Numb
     dtype, whole, each = "fp32" if wide else core, (tokens, hidden), (ceil_div(tokens, experts), hidden)
     casts = (_operation(whole, dtype, 0.5, backward=False), _operation(whole, dtype, 0.5, backward=True, count=2))
     return (
-        _operation(each, dtype, 0, backward=False, count=experts, loops=True),
-        _operation(each, dtype, 1.5 if wide else 2, backward=False, count=experts, loops=True),
+        _operation(each, dtype, 0, backward=False, count=experts, launched=IN_LOOP),
+        _operation(each, dtype, 1.5 if wide else 2, backward=False, count=experts, launched=IN_LOOP),
         _operation(whole, dtype, 1, backward=False),
-        _operation(each, dtype, 1, backward=True, count=2 * experts, loops=True),
-        _operation(each, dtype, 1, backward=True, outputs=0, count=2 * experts, loops=True),
+        _operation(each, dtype, 1, backward=True, count=2 * experts, launched=IN_LOOP),
+        _operation(each, dtype, 1, backward=True, outputs=0, count=2 * experts, launched=IN_LOOP),
         _operation(whole, core, 1, backward=True),
         *(casts if wide else ()),
     )
@@ -349,7 +375,7 @@ def _operation(
     backward: bool,
     outputs: int = 1,
     count: Number = 1,
-    loops: bool = False,
+    launched: tuple[str, str] | None = None,
 ) -> Kernel:
     """Return an operation of PyTorch in one of the passes, by how many tensors of a shape it reads and writes."""
     return Kernel(
@@ -357,7 +383,7 @@ def _operation(
         shape=shape,
         dtype=dtype,
         count=count,
-        options=(("inputs", str(inputs)), ("outputs", str(outputs)), *((IN_LOOP,) if loops else ())),
+        options=(("inputs", str(inputs)), ("outputs", str(outputs)), *((launched,) if launched else ())),
         has_forward=not backward,
         has_backward=backward,
         backward_alike=backward,
@@ -372,15 +398,16 @@ def _experts(model: Model, _layer: int) -> MoeMlp:
 
 
 def nodes_of_token(
-    experts: Experts, ep: int, etp: int, ranks_per_node: int, *, limited: bool = True, consecutive: bool = False
+    experts: Experts, ep: int, stride: int, ranks_per_node: int, *, limited: bool = True, consecutive: bool = False
 ) -> float | None:
     """Return the expected nodes that a token's experts are on; None where one node holds all experts.
 
-    `ep` ranks share the experts out, `etp` split each of them; `ranks_per_node` reach each other without the network.
+    `ep` ranks share the experts out, each `stride` ranks from the next; `ranks_per_node` reach each other without the
+    network.
     Without `limited` it is as if no groups limited the routing; `consecutive` experts are of no groups.
     """
     each = experts.experts // ep
-    node_E = tuple(at // each * etp // ranks_per_node for at in range(experts.experts))
+    node_E = tuple(at // each * stride // ranks_per_node for at in range(experts.experts))
     if len(set(node_E)) == 1:
         return None
     if consecutive:
@@ -429,13 +456,13 @@ def _choices(held: Sequence[int], chosen: int) -> Counter[int]:
 
 def _places_reached(share: Share, experts: Experts) -> Number:
     """Return how often a token is sent: once to each node of its experts, or to each rank where a node holds all."""
-    ep_L, etp_L = np.broadcast_arrays(share.ep, share.etp)
-    # Layouts are many, pairs of both degrees few.
-    pairs, pair_L = np.unique(np.stack([ep_L.ravel(), etp_L.ravel()]), axis=1, return_inverse=True)
+    ep_L, stride_L = np.broadcast_arrays(share.ep, share.expert_stride)
+    # Layouts are many, pairs of both few.
+    pairs, pair_L = np.unique(np.stack([ep_L.ravel(), stride_L.ravel()]), axis=1, return_inverse=True)
     ranks, order = share.execution.ranks_per_node, share.execution.dispatch.consecutive
     places = [
-        nodes_of_token(experts, int(ep), int(etp), ranks, consecutive=order)
+        nodes_of_token(experts, int(ep), int(stride), ranks, consecutive=order)
         or ranks_of_token(experts, int(ep), consecutive=order)
-        for ep, etp in pairs.T
+        for ep, stride in pairs.T
     ]
     return np.array(places, dtype=np.float64)[pair_L].reshape(ep_L.shape) if ep_L.ndim else places[0]

@@ -61,7 +61,7 @@ class Mlp(Struct, frozen=True):
                 modules=("mlp",),
             ),
             leave,
-            residual(share, "mlp_bda"),
+            residual(share, "mlp_bda", adds_bias=True),
             *adapters(share, (enter, leave), "MLP activations"),
         )
 

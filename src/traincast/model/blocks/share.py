@@ -66,6 +66,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     """How tokens get to their experts."""
     ranks_per_node: int = 8
     """Ranks that reach each other without the network."""
+    folded_experts: bool = True
+    """Whether groups of experts divide all ranks of a stage, or its replicas (`traincast.job.parallel.Parallel`)."""
     fused_elementwise: bool = True
     """Whether bias and dropout are fused with their neighbours, and a gate with its activation function."""
     score_passes: int = 4
@@ -171,6 +173,12 @@ class Share(Struct, frozen=True, kw_only=True):
     vocab: Number = 0
     """Entries of the vocabulary with their padding; 0: those of the model."""
     execution: Execution = field(default_factory=Execution)
+
+    @property
+    def expert_stride(self) -> Number:
+        """Ranks from one member of an `ep` group to the next."""
+        folded = self.execution.folded_experts
+        return self.etp if folded else choose(self.etp == self.tp, self.tp * self.cp, self.etp)
 
     @property
     def sequence(self) -> Number:

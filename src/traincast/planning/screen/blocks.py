@@ -70,7 +70,8 @@ class FamilyBlocks:
             every = sorted((m for (count, _), of in found if count == pp for m in of), key=lambda m: m.degrees.replicas)
             shardings = {each: shardings_of(space, each) for each in {m.degrees.replicas for m in every}}
             sharded = tuple(each for each in every if shardings[each.degrees.replicas])
-            self._members[pp] = Members(sharded, list(self.family.shares), space.request.global_batch, shardings)
+            shares, batch = list(self.family.shares), space.request.global_batch
+            self._members[pp] = Members(sharded, shares, batch, shardings, space.framework.folded_experts)
         return self._members[pp]
 
     def _recomputes(self, shape: Shape) -> tuple[Recompute, ...]:

@@ -21,6 +21,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.host import Host, host_of
 from traincast.job.experts import busiest_by_routing, spreads_tokens, tokens_exchanged
 from traincast.job.fields import axes
+from traincast.job.frameworks import Framework
 from traincast.job.job import Job
 from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.request import JOB_FIELDS
@@ -78,10 +79,10 @@ class LayoutFamily(Struct):
             self.members[place] = list(kept)
 
 
-def parallel_of(degrees: Degrees) -> Parallel:
-    """Return degrees as a layout of one microbatch."""
-    each = degrees
-    return Parallel(tp=each.tp, cp=each.cp, dp=each.dp, pp=each.pp, ep=each.ep, etp=each.etp)
+def parallel_of(degrees: Degrees, framework: Framework) -> Parallel:
+    """Return degrees as a layout of one microbatch, as a framework groups its ranks."""
+    values = {name: getattr(degrees, name) for name in Degrees.__struct_fields__}
+    return Parallel(**values, folded_experts=framework.folded_experts)
 
 
 class SpaceTables(Struct):
@@ -89,7 +90,7 @@ class SpaceTables(Struct):
 
     states: dict[tuple[object, ...], StateTable] = field(default_factory=dict)
     """What exchanging the state takes, by ranks on a node and types of the state: else ways of execution are alike."""
-    weights: dict[int, dict[tuple[int, int, int, int], Elements]] = field(default_factory=dict)
+    weights: dict[int, dict[tuple[int, int, int, int, int], Elements]] = field(default_factory=dict)
     """Parameters of kinds of virtual stages, by their number and the degrees that split them."""
     numbers: dict[Hashable, int] = field(default_factory=dict)
     """Kinds of virtual stages and what else pipelines consist of, told by numbers."""
@@ -189,7 +190,7 @@ class FamilyTables:
 
     def links_of(self, degrees: Degrees) -> Links:
         """Return the communications of a layout with some degrees."""
-        return self.links(parallel_of(degrees))
+        return self.links(parallel_of(degrees, self.job.framework))
 
     def number_of(self, part: Hashable) -> int:
         """Return the number of a kind of virtual stage, or of something else that pipelines consist of."""
@@ -212,7 +213,9 @@ class FamilyTables:
         """Return degrees by which ranks share state alike: which of them split sequences does not count."""
         known = self.common.alike
         if degrees not in known:
-            known[degrees] = replace(parallel_of(degrees), cp=1, dp=degrees.replicas)
+            parallel = parallel_of(degrees, self.job.framework)
+            # Where groups of experts are not folded, it does count.
+            known[degrees] = replace(parallel, cp=1, dp=degrees.replicas) if parallel.folded_experts else parallel
         return known[degrees]
 
     @cached_property
@@ -299,7 +302,11 @@ class FamilyTables:
             vocab=vocab,
             sequences=replace(share.sequences, count=columns["micro_batch"], packed_work=columns["packed_work"]),
             execution=replace(
-                share.execution, gathered_weight_bytes=gathered_bytes, dispatch=dispatch, padded_experts=padded
+                share.execution,
+                gathered_weight_bytes=gathered_bytes,
+                dispatch=dispatch,
+                padded_experts=padded,
+                folded_experts=self.job.framework.folded_experts,
             ),
             **{name: of for name, of in columns.items() if name in Share.__struct_fields__},
         )
@@ -321,6 +328,6 @@ class FamilyTables:
         degrees = {shares[found.share][:4]: found.degrees for found in chain(*self.family.members.values())}
         sets = {each: number for number, each in enumerate(degrees)}
         which_K = [sets[key[:4]] for key in shares]
-        links = tuple(self.links(parallel_of(each)) for each in degrees.values())
+        links = tuple(self.links(parallel_of(each, self.job.framework)) for each in degrees.values())
         copies = {stream: rate_of(self.host, stream) for stream in STREAMS}
         return ShareRates(self.operators, links, np.array(which_K), self.host_factor, copies, self._held_share)

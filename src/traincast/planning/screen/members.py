@@ -48,6 +48,8 @@ class Members(Struct, dict=True):
     global_batch: int
     shardings: Mapping[int, Sequence[Sharding]]
     """Ways to shard the state, by replicas of the parameters."""
+    folded_experts: bool
+    """Whether which replicas split sequences makes no difference to groups of experts."""
     _known: dict[object, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -67,7 +69,7 @@ class Members(Struct, dict=True):
         def chosen() -> Members:
             able = np.isin(self.microbatches_K, sorted(counts)).tolist()
             members = tuple(each for each, runs in zip(self.members, able, strict=True) if runs)
-            return Members(members, self.shares, self.global_batch, self.shardings)
+            return replace(self, members=members, _known={})
 
         return self.once(("with counts", counts), chosen)
 
@@ -76,7 +78,7 @@ class Members(Struct, dict=True):
         if all(wanted_K):
             return self
         members = tuple(each for each, wanted in zip(self.members, wanted_K, strict=True) if wanted)
-        return self.once(("only", wanted_K), lambda: Members(members, self.shares, self.global_batch, self.shardings))
+        return self.once(("only", wanted_K), lambda: replace(self, members=members, _known={}))
 
     @cached_property
     def share_K(self) -> IntArray:
@@ -125,18 +127,19 @@ class Members(Struct, dict=True):
         return found if found.zero == zero else replace(found, zero=zero)
 
     @cached_property
-    def _alike(self) -> tuple[dict[tuple[int, int, int, int], int], IntArray]:
+    def _alike(self) -> tuple[dict[tuple[int, int, int, int, int], int], IntArray]:
         """The first share of all that share parameters alike, and which of these each share is."""
-        keys = [(each.tp, each.replicas, each.ep, each.etp) for each in self.degrees]
-        first: dict[tuple[int, int, int, int], int] = {}
+        folded = self.folded_experts
+        keys = [(each.tp, each.replicas, each.ep, each.etp, 1 if folded else each.cp) for each in self.degrees]
+        first: dict[tuple[int, int, int, int, int], int] = {}
         for place, key in enumerate(keys):
             first.setdefault(key, place)
         number = {key: each for each, key in enumerate(first)}
         return first, np.array([number[key] for key in keys])
 
     @property
-    def alike(self) -> tuple[tuple[int, int, int, int], ...]:
-        """Degrees that share parameters alike: cp counts as dp, [A]."""
+    def alike(self) -> tuple[tuple[int, int, int, int, int], ...]:
+        """Degrees that share parameters alike, [A]: cp counts as dp where groups of experts are folded."""
         return tuple(self._alike[0])
 
     @property

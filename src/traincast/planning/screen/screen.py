@@ -186,7 +186,7 @@ class Screen:
             ]
             if not micro_batches:
                 continue
-            parallel = parallel_of(degrees)
+            parallel = parallel_of(degrees, space.framework)
             cluster = self._placed(parallel)
             overlaps = _overlaps_tp(space, degrees, parallel, cluster.ranks_per_node)
             axes = list(product(sequence_parallel_of(space, degrees.tp, degrees.cp), micro_batches, overlaps))
@@ -220,7 +220,7 @@ class Screen:
         return packing_of(
             space.request,
             space.framework,
-            replace(parallel_of(degrees), microbatches=count),
+            replace(parallel_of(degrees, space.framework), microbatches=count),
             micro_batch,
             zero=zero,
             splits_heads=splits_heads,
