@@ -66,14 +66,15 @@ def _context(axes: Axes, tp: int) -> list[int]:
 
 
 def _experts(axes: Axes, tp: int, cp: int, dp: int) -> Iterator[tuple[int, int]]:
-    """Yield the degrees of experts, and of their tensor parallelism: those that divide the replicas if not folded."""
+    """Yield the degrees of experts, and of their tensor parallelism: tp, with ep dividing dp, if not folded."""
     experts = axes.request.model.experts
     if experts is None:
         yield 1, tp
         return
-    usual = [tp if axes.framework.expert_tp else 1]
-    for etp in axes.among("etp", sorted({*usual, 1, *(divisors(tp) if axes.full else ())})):
-        stride = etp if axes.framework.folded_experts or etp != tp else tp * cp
+    folded, usual = axes.framework.folded_experts, tp if axes.framework.expert_tp else 1
+    tried = {usual, 1, *(divisors(tp) if axes.full else ())} if folded else {tp}
+    for etp in axes.among("etp", sorted(tried)):
+        stride = etp if folded or etp != tp else tp * cp
         most = tp * cp * dp // stride
         choices = [ep for ep in divisors(experts.experts) if most % ep == 0]
         if not axes.full:
