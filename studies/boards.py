@@ -27,7 +27,7 @@ from judges.board import Board
 LIMITS = Path(__file__).with_name("boards.toml")
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
 JUDGES = (
-    *("runs", "differences", "experts", "memory", "golden", "blanked"),
+    *("runs", "unseen", "differences", "experts", "memory", "golden", "blanked"),
     *("chips", "scaling", "changes", "checks", "own_machine", "watch"),
 )
 """In the order of the table."""

@@ -73,7 +73,7 @@ def test_a_baseline_of_another_job_is_taken_times_the_ratio_of_forecasts(base):
 
 
 def test_a_difference_is_surer_than_a_forecast(base):
-    again = base.again({"overlap_grad_reduce": False, "overlap_param_gather": False}, base.setting)
+    again = base.again({"overlap_grad_reduce": False}, base.setting)
     alone, of_both = by_forecast(again), between(base, ratio_of(base, again))
     assert of_both.high_s / of_both.low_s < alone.high_s / alone.low_s
     verdict = judge(Mean(again.step_s), of_both)

@@ -35,6 +35,12 @@ def test_each_figure_that_gets_worse_is_noticed(figures, noticed):
     assert bool(list(boards.worse([Board("runs", "MoE", 9, figures, {})], limit))) == noticed
 
 
+@pytest.mark.parametrize("by", ["source", "chip", "framework"])
+def test_intervals_of_nine_in_ten_hold_87_to_93_percent_of_runs(by):
+    """Wider ones say less than is known: `inside` alone would have them as wide as can be."""
+    assert 87 <= boards.limits()[f"steps, {by} left out", "all"].figures["inside"] <= 93
+
+
 def test_a_board_that_is_not_shown_any_more_is_noticed(tmp_path):
     known = [Board("runs", "MoE", 7, {"median": 5.0}, {}), Board("peaks", "all", 9, {"gap": 4.0, "p90": 9.5}, {})]
     path = tmp_path / "boards.toml"

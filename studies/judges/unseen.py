@@ -1,0 +1,70 @@
+"""Steps of tables that no factor and no width was fitted to, by what is shipped.
+
+Shown, and not counted among all: what says how slow something went, not how fast a machine is. Nanotron's sweep on more
+than two nodes, where its cluster had a defect, and items of verification cards that are no tuned runs.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from forecasts import MLPERF, shipped_forecasts, timed_rows
+from judges.board import Board, board_of
+from judges.differences import SWEPT, swept_runs
+from traincast.calibration.runs import MeasuredRun
+
+_SUBJECT = "steps, in no fit"
+_CARDS, _TUNED = "mbridge_cards.csv", "performance item"
+_INSIDE, _INSIDE_OF_TABLES = 87, 85
+
+
+def unseen_runs() -> Mapping[str, Sequence[MeasuredRun]]:
+    """Return the runs of each table by its name on the boards."""
+    return {
+        "MLPerf v6.0": timed_rows(MLPERF),
+        "Megatron-Bridge's cards": [run for run in timed_rows(_CARDS) if _is_tuned(run)],
+        "nanotron": swept_runs(),
+        "TPU": timed_rows("tpu_runs.csv"),
+        "AMD": timed_rows("amd_other.csv"),
+    }
+
+
+def slow_runs() -> Mapping[str, Sequence[MeasuredRun]]:
+    """Return the runs that are shown alone."""
+    swept = {run.id for run in swept_runs()}
+    return {
+        "Megatron-Bridge's cards, not tuned": [run for run in timed_rows(_CARDS) if not _is_tuned(run)],
+        "nanotron, where its cluster had a defect": [run for run in timed_rows(SWEPT) if run.id not in swept],
+    }
+
+
+def _is_tuned(run: MeasuredRun) -> bool:
+    return _TUNED in run.cells["notes"]
+
+
+def boards() -> list[Board]:
+    """Return the boards of all these runs and of each table, and the share inside with each table counted once."""
+    tables = [_judged(runs) for runs in unseen_runs().values()]
+    share = float(np.mean([np.mean([inside for _, _, inside in table]) for table in tables]))
+    return [
+        _board("all", [each for table in tables for each in table])._replace(asked={"inside": _INSIDE}),
+        *map(_board, unseen_runs(), tables),
+        Board(
+            _SUBJECT, "each table once", len(tables), {"inside": round(100 * share, 2)}, {"inside": _INSIDE_OF_TABLES}
+        ),
+        *(_board(name, _judged(runs)) for name, runs in slow_runs().items()),
+    ]
+
+
+def _judged(runs: Sequence[MeasuredRun]) -> list[tuple[float, float, bool]]:
+    """Return what was forecast and measured of runs, and whether what was measured lies inside the interval."""
+    pairs = zip(runs, shipped_forecasts(runs), strict=True)
+    return [
+        (each.step_s, run.measured_s, each.holds(run.measured_s))
+        for run, each in pairs
+        if each.step_s is not None and run.measured_s is not None
+    ]
+
+
+def _board(name: str, judged: Sequence[tuple[float, float, bool]]) -> Board:
+    return board_of(_SUBJECT, name, *zip(*judged, strict=True))
