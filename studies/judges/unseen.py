@@ -1,7 +1,8 @@
 """Steps of tables that no factor and no width was fitted to, by what is shipped.
 
 Shown, and not counted among all: what says how slow something went, not how fast a machine is. Nanotron's sweep on more
-than two nodes, where its cluster had a defect, and items of verification cards that are no tuned runs.
+than two nodes, where its cluster had a defect, items of verification cards that are no tuned runs, and a run on
+AMD that a fault of its software made slow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,8 @@ from judges.differences import SWEPT, swept_runs
 from traincast.calibration.runs import MeasuredRun
 
 _SUBJECT = "steps, in no fit"
-_CARDS, _TUNED = "mbridge_cards.csv", "performance item"
+_CARDS, _AMD = "mbridge_cards.csv", "amd_other.csv"
+_TUNED, _FAULTY = "performance item", "known slow"
 _INSIDE, _INSIDE_OF_TABLES = 87, 85
 
 
@@ -22,10 +24,10 @@ def unseen_runs() -> Mapping[str, Sequence[MeasuredRun]]:
     """Return the runs of each table by its name on the boards."""
     return {
         "MLPerf v6.0": timed_rows(MLPERF),
-        "Megatron-Bridge's cards": [run for run in timed_rows(_CARDS) if _is_tuned(run)],
+        "Megatron-Bridge's cards": [run for run in timed_rows(_CARDS) if _says(run, _TUNED)],
         "nanotron": swept_runs(),
         "TPU": timed_rows("tpu_runs.csv"),
-        "AMD": timed_rows("amd_other.csv"),
+        "AMD": [run for run in timed_rows(_AMD) if not _says(run, _FAULTY)],
     }
 
 
@@ -33,13 +35,14 @@ def slow_runs() -> Mapping[str, Sequence[MeasuredRun]]:
     """Return the runs that are shown alone."""
     swept = {run.id for run in swept_runs()}
     return {
-        "Megatron-Bridge's cards, not tuned": [run for run in timed_rows(_CARDS) if not _is_tuned(run)],
+        "Megatron-Bridge's cards, not tuned": [run for run in timed_rows(_CARDS) if not _says(run, _TUNED)],
         "nanotron, where its cluster had a defect": [run for run in timed_rows(SWEPT) if run.id not in swept],
+        "AMD, known slow": [run for run in timed_rows(_AMD) if _says(run, _FAULTY)],
     }
 
 
-def _is_tuned(run: MeasuredRun) -> bool:
-    return _TUNED in run.cells["notes"]
+def _says(run: MeasuredRun, words: str) -> bool:
+    return words in run.cells["notes"]
 
 
 def boards() -> list[Board]:
