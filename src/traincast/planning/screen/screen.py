@@ -171,11 +171,14 @@ class Screen:
         return list(map(self._of, found.values()))
 
     def _empty(self) -> str:
-        request = self.space.request
-        return (
+        request, framework = self.space.request, self.space.framework
+        text = (
             f"no layout of {request.model.name} divides {request.gpus} GPUs and a global batch of "
             f"{request.global_batch}; fix less, or change the GPUs or the batch"
         )
+        if request.model.experts is None or framework.folded_experts:
+            return text
+        return f"{text} (with {framework.name} ep divides dp, and etp is tp)"
 
     def _families(self, wanted: Container[tuple[Degrees, int]] | None = None) -> list[LayoutFamily]:
         """Return the layouts by way of execution and ranks on a node, perhaps of some degrees and microbatches only."""
