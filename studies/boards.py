@@ -1,16 +1,17 @@
 """Forecast whatever was measured, and hold the errors against the limits of `boards.toml`.
 
-    python studies/boards.py [--only WORD] [--write]
+    python studies/boards.py [--only WORD | --write]
 
 Every judge (`judges/`) forecasts its measurements now: with factors, energies, widths or deviations refitted without
 what it judges, where they were fitted to its like. Prints every board, in brackets what is asked of it. Ends with 1
 where one is worse than its limit by more than `TOLERANCE`, or has gone. ``--write`` makes what was found now the limits
-and the table of docs/ACCURACY.md: to be used where a board got better, or where the changelog says why it got worse.
+and the tables of the docs: to be used where a board got better, or where the changelog says why it got worse.
 On a busy machine say OPENBLAS_NUM_THREADS=1: fits are of small matrices, whose threads wait for each other.
 """
 
 import argparse
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,9 @@ from forecasts import shipped_forecasts, timed_rows
 from judges.board import Board
 
 LIMITS = Path(__file__).with_name("boards.toml")
-PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = tuple(DOCS / name for name in ("ACCURACY.md", "measure-your-gpus.md", "memory.md"))
+"""Pages with tables of boards."""
 JUDGES = (
     *("runs", "unseen", "differences", "experts", "memory", "golden", "blanked"),
     *("chips", "scaling", "changes", "checks", "own_machine", "watch"),
@@ -39,7 +42,8 @@ LARGER = frozenset({"inside", "within", "accepted", "rightly told"})
 TOLERANCE = {"median": 0.5, "p90": 1.5, "worst": 3.0, "bias": 1.0, "inside": 2.0, "within": 2.0, "gap": 2.0}
 """Points by which a figure may get worse unnoticed: what rounding and a row more or less of a small board make."""
 _OTHER = 0.5
-_BEGIN, _END = "<!-- boards -->\n", "<!-- end of boards -->\n"
+TABLE = re.compile(r"<!-- boards(?:: (?P<which>[^\n]+))? -->\n.*?<!-- end of boards -->\n", re.DOTALL)
+"""A table on a page: of the boards whose subject and kind, joined by a colon, match what it says; else of all."""
 
 
 class Limit(NamedTuple):
@@ -133,19 +137,29 @@ def _cell(board: Board, name: str) -> str:
     return text if name not in board.asked else f"{text} ({board.asked[name]:g})"
 
 
-def with_table(page: str, boards: Sequence[Board]) -> str:
-    """Return the accuracy page with its table of boards replaced."""
-    before, rest = page.split(_BEGIN)
-    after = rest.split(_END)[1]
-    return f"{before}{_BEGIN}\n{as_table(boards)}\n{_END}{after}"
+def with_tables(page: str, boards: Sequence[Board]) -> str:
+    """Return a page with its tables of boards replaced."""
+
+    def replaced(table: re.Match[str]) -> str:
+        said = "" if table["which"] is None else f": {table['which']}"
+        return f"<!-- boards{said} -->\n\n{as_table(shown_in(table, boards))}\n<!-- end of boards -->\n"
+
+    return TABLE.sub(replaced, page)
+
+
+def shown_in(table: re.Match[str], boards: Iterable[Board]) -> list[Board]:
+    """Return the boards that a table of a page shows."""
+    return [each for each in boards if re.fullmatch(table["which"] or ".*", f"{each.subject}: {each.name}")]
 
 
 def main() -> int:
     """Print the boards, or write them as limits and into the page; return the exit code."""
     parser = argparse.ArgumentParser(description="hold boards of accuracy against their limits")
     parser.add_argument("--only", default="", metavar="WORD", help="only judges whose name holds this")
-    parser.add_argument("--write", action="store_true", help="make what is found now the limits and the page's table")
+    parser.add_argument("--write", action="store_true", help="make what is found now the limits and the pages' tables")
     given = parser.parse_args()
+    if given.write and given.only:
+        parser.error("--write takes all judges: leave out --only")
     names = [name for name in JUDGES if given.only in name]
     boards = judged(names)
     for board in boards:
@@ -154,7 +168,8 @@ def main() -> int:
         print(f"{board.subject}: {board.name}, {board.rows} rows: {figures}{short}")
     if given.write:
         LIMITS.write_text(as_toml(boards), encoding="utf-8")
-        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), boards), encoding="utf-8")
+        for page in PAGES:
+            page.write_text(with_tables(page.read_text(encoding="utf-8"), boards), encoding="utf-8")
         return 0
     subjects = {board.subject for board in boards}
     allowed = {key: limit for key, limit in limits().items() if not given.only or key[0] in subjects}

@@ -6,16 +6,37 @@ import boards
 from judges.board import Board, board_of
 
 
-def shown_on_page():
-    return boards.PAGE.read_text(encoding="utf-8").split("<!-- boards -->\n")[1].split("<!-- end of boards -->")[0]
+@pytest.mark.parametrize("path", boards.PAGES, ids=lambda path: path.stem)
+def test_each_table_of_a_page_shows_its_boards_with_their_limits(path):
+    known = [Board(*key, limit.rows, limit.figures, {}) for key, limit in boards.limits().items()]
+    tables = list(boards.TABLE.finditer(path.read_text(encoding="utf-8")))
+    assert tables
+    for table in tables:
+        shown, lines = boards.shown_in(table, known), table[0].splitlines()
+        assert len([line for line in lines if line.startswith("|")]) == 2 + len(shown) > 2
+        for board in shown:
+            start = f"| {board.subject} | {board.name} | {board.rows:,} |"
+            (line,) = [line for line in lines if line.startswith(start)]
+            cells = {cell.strip().partition(" ")[0] for cell in line.split("|")}
+            assert {f"{value:.1f}" for value in board.figures.values()} <= cells, line
 
 
-def test_the_page_shows_every_board_with_its_limits():
-    page = shown_on_page()
-    for (subject, name), limit in boards.limits().items():
-        (line,) = [line for line in page.splitlines() if line.startswith(f"| {subject} | {name} | {limit.rows:,} |")]
-        cells = {cell.strip().partition(" ")[0] for cell in line.split("|")}
-        assert {f"{value:.1f}" for value in limit.figures.values()} <= cells, line
+def test_the_page_of_accuracy_shows_every_board():
+    (table,) = boards.TABLE.finditer((boards.DOCS / "ACCURACY.md").read_text(encoding="utf-8"))
+    assert table["which"] is None
+
+
+def test_a_table_is_replaced_where_it_stands_and_shows_what_it_says():
+    found = [Board("runs", "MoE", 7, {"median": 5.0}, {"median": 6.0}), Board("peaks", "all", 9, {"gap": 4.0}, {})]
+    page = "a\n<!-- boards: runs: .* -->\nold\n<!-- end of boards -->\nb\n<!-- boards -->\n<!-- end of boards -->\nc\n"
+    written = boards.with_tables(page, found)
+    runs, every = boards.TABLE.finditer(written)
+    assert "| runs | MoE | 7 | 5.0 (6) |" in runs[0]
+    assert "old" not in written
+    assert "peaks" not in runs[0]
+    assert "| peaks | all | 9 |" in every[0]
+    assert [line for line in written.splitlines() if line in "abc" and line] == ["a", "b", "c"]
+    assert boards.with_tables(written, found) == written
 
 
 @pytest.mark.parametrize(
