@@ -7,8 +7,7 @@ framework. The widths make those errors most likely (each error from a Student d
 reasons of their own): a family of runs counts as the square root of its runs, and a source as that of its families. The
 two multiples are what leaves 5 of 100 errors on either side. Of steps shorter than their interval every run counts
 once. Longer ones are those that an interval promises not to have, and there whoever forecasts is one more source:
-sources count nearly alike.
-``--write`` replaces `data/training/widths.csv`.
+sources count nearly alike. ``--write`` replaces `data/training/widths.csv`.
 
 Letters: J forecasts (each run once for each thing left out), T terms.
 """

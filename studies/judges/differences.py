@@ -15,7 +15,7 @@ from forecasts import shipped_forecasts, timed_rows
 from judges.board import Board
 from published.pairs import changed_pairs
 from traincast.calibration.kind import BoolArray, FloatArray
-from traincast.calibration.runs import MeasuredRun, job_of_run
+from traincast.calibration.runs import job_of_run
 from traincast.estimate.factors import factors_on
 from traincast.simulation.differences import Doubts, difference_widths
 from traincast.simulation.doubts import doubts
@@ -27,7 +27,7 @@ _FEWEST = 10
 """Pairs of a kind from which on it has a line of its own."""
 _ASKED = {"median": 3.0, "rightly told": 90.0, "inside": 85.0}
 SUBJECT, SWEEP = "changes, source left out", "changes of layouts, in no fit"
-SWEPT = "nanotron_ultrascale_h100.csv"
+_SWEPT = "nanotron_ultrascale_h100.csv"
 _FEW_GPUS = 16
 """GPUs up to which its runs are taken: on more the cluster had a defect (data/README.md), and those are many."""
 
@@ -39,14 +39,9 @@ def boards() -> list[Board]:
     return [*boards_of(told_pairs()), _board("nanotron", swept, inside, SWEEP)]
 
 
-def swept_runs() -> list[MeasuredRun]:
-    """Return the runs of the sweep on so few GPUs that its cluster's defect does not show."""
-    return [run for run in timed_rows(SWEPT) if (run.request.gpus or 0) <= _FEW_GPUS]
-
-
 def swept_pairs() -> list[Told]:
     """Return the pairs of the sweep that differ in one thing."""
-    rows = swept_runs()
+    rows = [run for run in timed_rows(_SWEPT) if run.request.gpus <= _FEW_GPUS]
     known: dict[str, tuple[float, Doubts]] = {}
     for run, found in zip(rows, shipped_forecasts(rows), strict=True):
         if found.step_s is not None and found.basis is not None:

@@ -1,8 +1,8 @@
 """Steps of tables that no factor and no width was fitted to, by what is shipped.
 
-Shown, and not counted among all: what says how slow something went, not how fast a machine is. Nanotron's sweep on more
-than two nodes, where its cluster had a defect, items of verification cards that are no tuned runs, and a run on
-AMD that a fault of its software made slow.
+Shown, and not counted among all: what says how slow something went, not how fast a machine is. Nanotron's sweep on 64
+GPUs and more, where its cluster had a defect, items of verification cards that are no tuned runs, and a run on AMD that
+a fault of its software made slow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,13 @@ import numpy as np
 
 from forecasts import MLPERF, shipped_forecasts, timed_rows
 from judges.board import Board, board_of
-from judges.differences import SWEPT, swept_runs
 from traincast.calibration.runs import MeasuredRun
 
 _SUBJECT = "steps, in no fit"
-_CARDS, _AMD = "mbridge_cards.csv", "amd_other.csv"
+_CARDS, _SWEPT, _AMD = "mbridge_cards.csv", "nanotron_ultrascale_h100.csv", "amd_other.csv"
 _TUNED, _FAULTY = "performance item", "known slow"
+_FEW_GPUS = 32
+"""GPUs up to which no run of the sweep is known to be spoilt (data/README.md)."""
 _INSIDE, _INSIDE_OF_TABLES = 87, 85
 
 
@@ -25,7 +26,7 @@ def unseen_runs() -> Mapping[str, Sequence[MeasuredRun]]:
     return {
         "MLPerf v6.0": timed_rows(MLPERF),
         "Megatron-Bridge's cards": [run for run in timed_rows(_CARDS) if _says(run, _TUNED)],
-        "nanotron": swept_runs(),
+        "nanotron": [run for run in timed_rows(_SWEPT) if not _has_many(run)],
         "TPU": timed_rows("tpu_runs.csv"),
         "AMD": [run for run in timed_rows(_AMD) if not _says(run, _FAULTY)],
     }
@@ -33,16 +34,19 @@ def unseen_runs() -> Mapping[str, Sequence[MeasuredRun]]:
 
 def slow_runs() -> Mapping[str, Sequence[MeasuredRun]]:
     """Return the runs that are shown alone."""
-    swept = {run.id for run in swept_runs()}
     return {
         "Megatron-Bridge's cards, not tuned": [run for run in timed_rows(_CARDS) if not _says(run, _TUNED)],
-        "nanotron, where its cluster had a defect": [run for run in timed_rows(SWEPT) if run.id not in swept],
+        "nanotron, where its cluster had a defect": [run for run in timed_rows(_SWEPT) if _has_many(run)],
         "AMD, known slow": [run for run in timed_rows(_AMD) if _says(run, _FAULTY)],
     }
 
 
 def _says(run: MeasuredRun, words: str) -> bool:
     return words in run.cells["notes"]
+
+
+def _has_many(run: MeasuredRun) -> bool:
+    return (run.request.gpus or 0) > _FEW_GPUS
 
 
 def boards() -> list[Board]:
