@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from eager.graphs import (
     DTYPE,
     EagerLayer,
@@ -42,8 +44,8 @@ def layout_named(option: str) -> Parallel | None:
     match = _LAYOUT.fullmatch(option)
     if match is None or (match["kind"] == "pp") != (match["microbatches"] is not None) or int(match["ranks"]) < 1:
         return None
-    dp, tp, pp = (int(match["ranks"]) if match["kind"] == kind else 1 for kind in ("dp", "tp", "pp"))
-    return Parallel(dp=dp, tp=tp, pp=pp, microbatches=max(1, int(match["microbatches"] or 1)))
+    degree = {match["kind"]: int(match["ranks"])}
+    return replace(Parallel(), **degree, microbatches=max(1, int(match["microbatches"] or 1)))
 
 
 def misfit(model: EagerModel, batch: int, parallel: Parallel) -> str | None:

@@ -194,6 +194,11 @@ def unmeasured(found: Mapping[str, float]) -> float:
     return float(np.sqrt(np.mean([max(FLOOR, each) ** 2 for each in found.values()])))
 
 
+def without_sweep(found: Mapping[str, float]) -> dict[str, float]:
+    """Return the deviations of all sources but `SWEEP`, whose chances of running out they judge."""
+    return {name: each for name, each in found.items() if name != SWEEP}
+
+
 def gap(chances: Sequence[float], crashed: Sequence[bool]) -> float:
     """Return how far chances are from the share that crashed, at most of all tenths with enough rows."""
     chance, out = np.array(chances), np.array(crashed, np.float64)
@@ -205,7 +210,7 @@ def gap(chances: Sequence[float], crashed: Sequence[bool]) -> float:
 def boards() -> list[Board]:
     """Return the boards of chances, recorded peaks and golden runs."""
     known = deviations()
-    others = unmeasured({name: each for name, each in known.items() if name != SWEEP})
+    others = unmeasured(without_sweep(known))
     sweep = [each for each in peaks() if each.source == SWEEP]
     recorded = [each for each in peaks() if each.source != GOLDEN and each.measured_bytes]
     golden = [each for each in peaks() if each.source == GOLDEN]
@@ -259,6 +264,7 @@ def main() -> None:
         print(f"deviation of {name}: {each:.4f}")
     print(f"deviation of {PLANNED}: {deviation_of(programs()):.4f}")
     print(f"deviation of a framework that nobody measured: {unmeasured(found):.4f}")
+    print(f"the same without {SWEEP}: {unmeasured(without_sweep(found)):.4f}")
 
 
 if __name__ == "__main__":

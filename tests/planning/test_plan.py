@@ -137,8 +137,8 @@ def test_what_cannot_fit_says_so_with_its_numbers():
         api.plan(request_of(), H100, fix={"tp": 3})
 
 
-def test_experts_that_cannot_divide_the_replicas_are_named_where_no_layout_is_left():
-    fixed = {"cp": 2, "ep": 8, "tp": 1, "pp": 1}
+@pytest.mark.parametrize("fixed", [{"cp": 2, "ep": 8, "tp": 1, "pp": 1}, {"tp": 2, "etp": 1}])
+def test_experts_that_cannot_divide_the_replicas_are_named_where_no_layout_is_left(fixed):
     with pytest.raises(InfeasibleError, match=r"with megatron-core-2024 ep divides dp, and etp is tp"):
         api.plan(request_of("mixtral-8x7b", 8, 64, 8192), H100, framework="megatron-core-2024", fix=fixed)
 

@@ -74,14 +74,14 @@ def _experts(axes: Axes, tp: int, cp: int, dp: int) -> Iterator[tuple[int, int]]
     folded, usual = axes.framework.folded_experts, tp if axes.framework.expert_tp else 1
     tried = {usual, 1, *(divisors(tp) if axes.full else ())} if folded else {tp}
     for etp in axes.among("etp", sorted(tried)):
-        stride = etp if folded or etp != tp else tp * cp
+        stride = etp if folded else tp * cp
         most = tp * cp * dp // stride
         choices = [ep for ep in divisors(experts.experts) if most % ep == 0]
         if not axes.full:
             domain = axes.cluster.gpus_per_node
             choices = [ep for ep in choices if ep * stride <= domain or _crosses_domains(axes, ep)]
         for ep in axes.among("ep", choices):
-            if tp * cp * dp % (stride * ep) == 0:
+            if tp * cp * dp % (stride * ep) == 0 and (folded or etp == tp):
                 yield ep, etp
 
 
